@@ -1,0 +1,40 @@
+# Two commands: `make demo` computes, explains and checks a product; `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PLUGINS := .venv-plugins
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint docs clean
+
+demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
+	$(BIN)/python benchmarks/make_demo.py demo
+	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
+
+test: $(STAMP) $(PLUGINS)/.installed
+	$(BIN)/python -m pytest
+	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $(STAMP)
+
+# Plugins have an environment of their own: the core's tests must see the core alone.
+$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml
+	$(PYTHON) -m venv $(PLUGINS)
+	$(PLUGINS)/bin/python -m pip install --quiet --upgrade pip
+	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cpu[numkong,test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(PLUGINS) demo site

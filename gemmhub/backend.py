@@ -1,0 +1,125 @@
+"""The contract a backend implements; nothing else.
+
+A plugin's hook returns :class:`BackendDescription` objects. Once a process, when first needed, gemmhub
+calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of problem it asks
+:meth:`Backend.supports` and :meth:`Backend.estimate`; from the chosen one it gets a :class:`Kernel` by
+:meth:`Backend.prepare`, and from then on only the kernel is called.
+
+Rules: a "no" is returned, not raised. An exception from any of these methods is treated as a refusal with
+its traceback kept. Methods may be called from several threads. ``supports`` and ``estimate`` must be fast
+(tens of microseconds) and depend on nothing but the problem and the probe.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.problem import GemmProblem
+
+CONTRACT = 1
+"""Version of this file's promises. A plugin states the one it was written for."""
+
+Array = Any
+"""An array of the operands' own kind: numpy.ndarray on the CPU, cupy.ndarray or torch.Tensor on devices."""
+
+
+class Run(Protocol):
+    """What a kernel's ``run`` looks like. Writes the result into ``out``; returns nothing.
+
+    ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of the
+    problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. ``b``
+    is the object that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no
+    other operand, unless it *is* ``c`` (same memory, same layout). ``c`` is None when beta is 0, ``bias``
+    None when there is none. With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native
+    stream handle (int) on devices, None on the CPU: work is put there, and run neither synchronises nor
+    allocates beyond the workspace made by prepare.
+    """
+
+    def __call__(
+        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A prepared way to run one problem."""
+
+    run: Run
+    description: str
+    """For people: the algorithm, its tile, what it does to operands."""
+    workspace_bytes: int = 0
+    """Scratch memory that run uses or holds."""
+    direct: Callable[[Array, Array, Array | None], Array] | None = None
+    """``(a, b, out) -> result`` for plain problems, if that is a complete, self-checking matmul.
+
+    It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap) and makes a
+    new array when ``out`` is None; where matrices do not fit, or ``out`` is read-only, it raises before it
+    writes. It saves gemmhub's own preparation: numpy.matmul is such a function.
+    """
+
+
+class Backend(ABC):
+    """Subclass this. Only ``name``, ``probe``, ``supports`` and ``prepare`` are required."""
+
+    name: str
+    """Lower case, unique: what ``backend=`` takes."""
+    layout_sensitive: bool = True
+    """False promises that ``supports``, ``estimate`` and kernels do not depend on strides or alignment."""
+
+    @abstractmethod
+    def probe(self) -> Ready | Absent:
+        """Look at the machine. Cheap, called once a process."""
+
+    @abstractmethod
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        """None when this backend will run ``problem`` within its error bound; otherwise why not."""
+
+    def estimate(self, problem: GemmProblem) -> float | None:
+        """Expected seconds a call, host time included; None when nothing can be said."""
+        return None
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """One clause for decision tables: how ``candidate`` would run this, and what kept better ways away."""
+        return ""
+
+    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
+        """Copies of whole operands that each call would make; none of them may go unsaid."""
+        return ()
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Names of the alternatives that tuning should time; the first is what an untuned call gets."""
+        return ("default",)
+
+    @abstractmethod
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Compile, choose, allocate: everything that must not happen in a call.
+
+        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds scratch memory in bytes. The
+        kernel must be usable from several threads at once.
+        """
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        """An owned, prepacked form of ``b`` (k, n) for problems like ``problem`` with any m.
+
+        It must not change when ``b`` is rewritten. None of gemmhub looks inside.
+        """
+        return Refusal(f"{self.name} has no packed form", "multiply without pack()")
+
+
+@dataclass(frozen=True)
+class BackendDescription:
+    """What a plugin says of a backend before any of its heavy code is imported."""
+
+    name: str
+    load: Callable[[], Backend]
+    """Imports the implementation and returns an instance."""
+    summary: str
+    """One line for `gemmhub backends`."""
+    device_kinds: tuple[str, ...] = ("cpu",)
+    """Backends of other kinds are not even loaded for a problem."""
+    contract: int = field(kw_only=True)
+    """The :data:`CONTRACT` it was written for, as a literal number: a later gemmhub can then tell."""

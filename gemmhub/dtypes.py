@@ -1,0 +1,182 @@
+"""The dtype table and the result rules, stated once.
+
+Every dtype inside gemmhub is a ``numpy.dtype``; bfloat16 and the two fp8 types are those of
+``ml_dtypes``. Backends do not decide result types: they are told, and refuse what they cannot do.
+
+===========================================  ==========  =================================
+operands                                     result      accumulated in
+===========================================  ==========  =================================
+float16, float16                             float16     float32
+bfloat16, bfloat16                           bfloat16    float32
+float16, bfloat16                            float32     float32
+float32 with float16, bfloat16 or float32    float32     float32 (see ``precision``)
+float64 with any of the above                float64     float64
+complex64, complex128 and floats             as numpy    the result's precision
+float8 with float8, float16 or bfloat16      out_dtype   float32
+int8, int8                                   int32       int32, exact modulo 2**32
+other integers and bool                      as numpy    the result, exact modulo its width
+integers with float16/32/64 or complex       as numpy    the result (at least float32)
+===========================================  ==========  =================================
+
+``out_dtype`` may replace the result: a real floating product by float16, bfloat16, float32 or float64;
+a complex one by either complex type; an integer one by any integer type, float32 or float64. The
+accumulator is never narrower than ``out_dtype``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from gemmhub.errors import DTypeError
+
+DType = np.dtype[Any]
+
+ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Names of the dtypes that come from ml_dtypes."""
+
+STANDARD = (
+    "float16", "float32", "float64", "complex64", "complex128", "bool",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
+SUPPORTED = STANDARD + ML_DTYPES
+
+PRECISIONS = ("ieee", "tf32", "bf16")
+"""How far float32 and complex64 products may be from an f32 dot product; see :mod:`gemmhub.accuracy`."""
+
+ACTIVATIONS = ("relu", "gelu", "silu")
+"""gelu is the tanh form, the one that libraries fuse; silu is x * sigmoid(x)."""
+
+_SIGNIFICAND_BITS = {
+    "float8_e5m2": 3, "float8_e4m3fn": 4, "bfloat16": 8, "float16": 11,
+    "float32": 24, "float64": 53, "complex64": 24, "complex128": 53,
+}  # fmt: skip
+_SMALLEST_NORMAL_EXPONENT = {
+    "float8_e5m2": -14, "float8_e4m3fn": -6, "bfloat16": -126, "float16": -14,
+    "float32": -126, "float64": -1022, "complex64": -126, "complex128": -1022,
+}  # fmt: skip
+_LARGEST = {
+    "float8_e5m2": 57344.0, "float8_e4m3fn": 448.0, "bfloat16": 3.3895313892515355e38, "float16": 65504.0,
+    "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308,
+    "complex64": 3.4028234663852886e38, "complex128": 1.7976931348623157e308,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DTypeInfo:
+    """Facts about one dtype. ``kind`` is "bool", "int", "uint", "float", "float8" or "complex"."""
+
+    name: str
+    kind: str
+    itemsize: int
+    unit_roundoff: float
+    """2**-p for p significand bits; 0 for integers."""
+    smallest_normal: float
+    """Smallest positive normal number; 0 for integers."""
+    largest: float
+    """Largest finite value."""
+
+    @property
+    def inexact(self) -> bool:
+        return self.kind in ("float", "float8", "complex")
+
+
+@cache
+def info(dtype: DType) -> DTypeInfo:
+    """Facts about a supported dtype; :class:`~gemmhub.errors.DTypeError` for any other."""
+    name = dtype.name
+    if name not in SUPPORTED or not dtype.isnative:
+        raise unsupported("dtype", dtype)
+    if name in _SIGNIFICAND_BITS:
+        kind = "float8" if name.startswith("float8") else "complex" if dtype.kind == "c" else "float"
+        roundoff = 2.0 ** -_SIGNIFICAND_BITS[name]
+        return DTypeInfo(name, kind, dtype.itemsize, roundoff, 2.0 ** _SMALLEST_NORMAL_EXPONENT[name], _LARGEST[name])
+    if name == "bool":
+        return DTypeInfo(name, "bool", 1, 0.0, 0.0, 1.0)
+    kind = "int" if dtype.kind == "i" else "uint"
+    return DTypeInfo(name, kind, dtype.itemsize, 0.0, 0.0, float(np.iinfo(dtype).max))
+
+
+def unsupported(argument: str, dtype: object) -> DTypeError:
+    """The error for a dtype outside the table."""
+    remedy = "convert it, for example with .astype(numpy.float32)"
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        remedy = "its byte order is not this machine's: convert with .astype(x.dtype.newbyteorder('='))"
+    return DTypeError(argument, f"dtype {dtype} is not supported", ", ".join(SUPPORTED), remedy)
+
+
+def as_dtype(value: object, argument: str = "out_dtype") -> DType:
+    """A dtype from what a caller may pass: a numpy dtype, a scalar type, or a name ("bfloat16" too)."""
+    if isinstance(value, str) and value in ML_DTYPES:
+        import ml_dtypes
+
+        value = getattr(ml_dtypes, value)
+    try:
+        dtype: DType = np.dtype(cast(Any, value))
+    except (TypeError, ValueError, SyntaxError):  # numpy parses strings
+        raise unsupported(argument, value) from None
+    if value is None or dtype.name not in SUPPORTED or not dtype.isnative:
+        raise unsupported(argument, value if value is None else dtype)
+    return dtype
+
+
+@cache
+def result_dtype(a: DType, b: DType) -> DType:
+    """The result of multiplying ``a`` by ``b`` when no ``out_dtype`` is asked for."""
+    kinds = {info(a).kind, info(b).kind}
+    if "float8" in kinds:
+        raise DTypeError(
+            "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "give out_dtype="
+        )
+    if a == b:
+        return np.dtype(np.int32) if a.name == "int8" else a
+    if "bfloat16" in (a.name, b.name):
+        other = b if a.name == "bfloat16" else a
+        if other.name in ("float16", "float32"):
+            return np.dtype(np.float32)
+        if other.name in ("float64", "complex64", "complex128"):
+            return other
+        raise DTypeError("a, b", f"{a} by {b}", "bfloat16 with floats or complex", "convert the integer operand first")
+    promoted: DType = np.result_type(a, b)
+    return promoted
+
+
+@cache
+def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
+    """The dtype of the product, with ``wanted`` (``out_dtype`` or that of ``out``) taken into account."""
+    if wanted is None:
+        return result_dtype(a, b)
+    kinds = {info(a).kind, info(b).kind}
+    allowed: tuple[str, ...]
+    if "complex" in kinds:
+        allowed = ("complex64", "complex128")
+    elif kinds & {"float", "float8"}:
+        allowed = ("float16", "bfloat16", "float32", "float64")
+    elif kinds == {"bool"}:
+        allowed = tuple(name for name in STANDARD if not name.startswith("complex"))
+    else:
+        allowed = tuple(n for n in STANDARD if n.startswith(("int", "uint"))) + ("float32", "float64")
+    if wanted.name not in allowed:
+        raise DTypeError("out_dtype", f"{wanted} for {a} by {b}", ", ".join(allowed), "drop out_dtype= or convert")
+    return wanted
+
+
+@cache
+def compute_dtype(a: DType, b: DType, out: DType) -> DType:
+    """The dtype that products are accumulated in. Never narrower than the operands' result or ``out``."""
+    kinds = {info(a).kind, info(b).kind}
+    if kinds <= {"bool", "int", "uint"}:
+        eight_bit = all(x.itemsize == 1 and info(x).kind != "bool" for x in (a, b))
+        if info(out).kind == "float":
+            return np.dtype(np.int32) if eight_bit else np.dtype(np.float64)
+        return out
+    wide = {"float64", "complex128"} & {x.name for x in (a, b, out) if info(x).inexact}
+    standard = [x for x in (a, b) if x.name in STANDARD]
+    natural = np.result_type(*standard) if standard else np.dtype(np.float32)
+    wide |= {"float64", "complex128"} & {natural.name}
+    if "complex" in kinds:
+        return np.dtype(np.complex128 if wide else np.complex64)
+    return np.dtype(np.float64 if wide else np.float32)

@@ -1,0 +1,123 @@
+"""One kind of GEMM, described completely and immutably.
+
+``out = activation(alpha * a @ b + beta * c + bias)`` with a (m, k), b (k, n), c and out (m, n), each with
+the same leading batch dimensions (a stride of 0 where one is broadcast). A :class:`GemmProblem` holds
+everything a backend may base a decision or a kernel on, and nothing of the data: two calls with equal
+problems may use the same kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from gemmhub.capability import CPU, Device
+from gemmhub.dtypes import DType
+from gemmhub.layout import MatrixLayout
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One matrix (or stack of matrices) of a problem."""
+
+    dtype: DType
+    layout: MatrixLayout
+    alignment: int = 16
+    """Bytes: the largest power of two up to 256 that divides the address. CPU arrays: the itemsize, or 1
+    where elements are not aligned or not a whole number of elements apart."""
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A vector added to every row (``axis`` "n", length n) or to every column (``axis`` "m", length m)."""
+
+    dtype: DType
+    axis: str
+    stride: int = 1
+    """Elements between neighbours."""
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """A kind of GEMM. Hashable; build one with :func:`gemmhub.arrays.describe` or by hand in tests."""
+
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: Operand
+    compute_dtype: DType
+    """What products are accumulated in."""
+    batch: tuple[int, ...] = ()
+    c: Operand | None = None
+    """The addend; None when beta == 0 (then it is never read)."""
+    bias: Bias | None = None
+    alpha_is_one: bool = True
+    activation: str | None = None
+    precision: str = "ieee"
+    """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""
+    deterministic: bool = False
+    """Bitwise equal results from run to run are asked for."""
+    device: Device = CPU
+    packed_by: str | None = None
+    """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
+
+    @property
+    def plain(self) -> bool:
+        """Just ``a @ b``: alpha 1, no c, no bias, no activation."""
+        return self.alpha_is_one and self.c is None and self.bias is None and self.activation is None
+
+    @property
+    def batch_count(self) -> int:
+        return prod(self.batch)
+
+    @property
+    def empty(self) -> bool:
+        """The result has no elements. (k == 0 is not empty: the result is then zeros plus the epilogue.)"""
+        return self.m == 0 or self.n == 0 or self.batch_count == 0
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of the product; a complex one counts as four real ones."""
+        real = 4.0 if self.compute_dtype.kind == "c" else 1.0
+        return 2.0 * real * self.m * self.n * self.k * self.batch_count
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes that must move at least: every operand read once, the result written once."""
+        a, b = (x.layout.distinct_elements * x.dtype.itemsize for x in (self.a, self.b))
+        out = self.m * self.n * self.batch_count * self.out.dtype.itemsize
+        c = self.c.layout.distinct_elements * self.c.dtype.itemsize if self.c else 0
+        return float(a + b + c + out)
+
+    @cached_property
+    def key(self) -> str:
+        """A stable name for tuning records: sizes, dtypes, orders, epilogue, accuracy; no addresses."""
+        batch = "x".join(map(str, self.batch)) or "1"
+        orders = "".join((x.layout.order or "strided")[0] for x in (self.a, self.b, self.out))
+        broadcast = "".join("ab"[i] for i, x in enumerate((self.a, self.b)) if self.batch and x.layout.broadcast)
+        epilogue = "+".join(
+            part
+            for part, used in (
+                ("alpha", not self.alpha_is_one),
+                ("c", self.c is not None),
+                (f"bias_{self.bias.axis}" if self.bias else "", self.bias is not None),
+                (self.activation or "", self.activation is not None),
+            )
+            if used
+        )
+        fields = [
+            f"{self.m}x{self.n}x{self.k}",
+            f"batch={batch}" + (f":{broadcast}" if broadcast else ""),
+            f"{self.a.dtype.name},{self.b.dtype.name}->{self.out.dtype.name}",
+            f"order={orders}",
+            f"epilogue={epilogue or 'none'}",
+            f"precision={self.precision}",
+        ]
+        fields += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
+        return " ".join(fields)
+
+    def __str__(self) -> str:
+        return f"{self.key} on {self.device}"

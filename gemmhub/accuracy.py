@@ -1,0 +1,344 @@
+"""The accuracy contract: how far a right result may be from the exact one.
+
+``out = activation(x)`` with ``x = alpha * a @ b + beta * c + bias``. For every element, with
+S = |alpha| |A| |B| + |beta| |C| + |bias| (a matrix of the result's shape)::
+
+    |computed x - x|   <=  relative(k) * S + tiny
+    |computed out - out| <= slope * (that) + evaluation * |x| + u_out * |out| + tiny_out
+
+- ``relative(k)`` compounds what rounding the operands costs (tf32 and bf16 only), what short partial sums
+  cost (fp8 only) and ``gamma(K, u) = K u / (1 - K u)``, which bounds any order of summation, with or without
+  FMA, for K = k + 2 plus the operations of the epilogue (Higham, Accuracy and Stability of Numerical
+  Algorithms, 2nd ed., 3.1 and 3.5).
+- ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
+- ``slope`` bounds the derivative of the activation, ``evaluation`` is what computing it costs.
+- ``u_out`` is the rounding to a result dtype narrower than the accumulator.
+- ``tiny`` covers results below the normal range of the accumulator, ``tiny_out`` below that of the result.
+
+Integer products are exact (modulo the width of the result): their bound is 0. docs/accuracy.md derives every
+constant and states the rules for NaN, infinities and overflow. The bound holds for all data; typical errors
+grow like sqrt(k), not k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+
+from gemmhub.dtypes import DType, compute_dtype, info
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+_ROUNDOFF = {"float32": 2.0**-24, "complex64": 2.0**-24, "float64": 2.0**-53, "complex128": 2.0**-53}
+_TENSOR_CORE = 2.5
+"""Truncation doubles u; a block of b >= 4 products costs b + 1 truncations: 2 * (1 + 1/4)."""
+_FP8_CHUNK = 128
+"""Products that fp8 units may add up before the sum moves to a float32 accumulator."""
+_FP8_ROUNDOFF = 1.25 * 2.0**-13
+"""fp8 units keep 14 significant bits of a partial sum and truncate, in blocks as above."""
+_SLOPE = {None: 1.0, "relu": 1.0, "gelu": 1.13, "silu": 1.1}
+_EVALUATION = {None: 0.0, "relu": 0.0, "gelu": 8.0, "silu": 8.0}
+"""Roundings, relative to the argument, that evaluating the function may cost."""
+_REFERENCE_ROUNDOFF = 2.0**-53
+_REFERENCE_BLOCK = 65536
+"""Length of the inner dimension that the reference widens at a time."""
+
+
+def gamma(count: int, roundoff: float) -> float:
+    """Higham's gamma: the relative error that ``count`` roundings can add up to; inf beyond 1/roundoff."""
+    product = count * roundoff
+    return product / (1.0 - product) if product < 1.0 else inf
+
+
+def _compound(*errors: float) -> float:
+    """The relative error of factors (1 + e) multiplied."""
+    total = 0.0
+    for error in errors:
+        total += error + total * error if error else 0.0
+    return total
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """The constants of the bound for one combination of dtypes and precision."""
+
+    input: float
+    """Relative error of a product from rounding its two factors."""
+    accumulate: float
+    """Unit roundoff of the accumulator, with the allowance for tensor cores."""
+    output: float
+    """Unit roundoff of a narrower result dtype, else 0."""
+    underflow: float
+    """Absolute error of one underflowing operation: the smallest normal number, so results may be flushed."""
+    output_underflow: float
+    """Absolute error of an underflowing result."""
+    largest: float
+    """Largest finite result; beyond it overflow to infinity is right."""
+    accumulator_largest: float = inf
+    """Largest finite partial sum; where sums of absolute values exceed it, any order may overflow."""
+    input_underflow: float = 0.0
+    """Absolute error of an operand that underflows when it is read or rounded."""
+    input_largest: float = inf
+    """Operands beyond it may become infinite when they are rounded."""
+    partial: float = 0.0
+    """Unit roundoff of sums of up to 128 products that precede the accumulator (fp8), else 0."""
+    complex: bool = False
+    exact: bool = False
+
+    def relative(self, k: int, extra: int = 0) -> float:
+        """The factor in front of S for inner dimension ``k`` and ``extra`` operations of the epilogue."""
+        if self.exact:
+            return 0.0
+        # A component of a complex product is a real dot product of 2k terms. The 2-norm of the two sums of
+        # absolute values, |re||re| + |im||im| and |re||im| + |im||re|, is at most sqrt(2) |a||b|.
+        terms, norm = (2, sqrt(2.0)) if self.complex else (1, 1.0)
+        partial = gamma(terms * min(k, _FP8_CHUNK), self.partial)
+        return norm * _compound(self.input, partial, gamma(terms * (k + 2 + extra), self.accumulate))
+
+    def absolute(self, k: int, extra: int = 0) -> float:
+        """What underflow adds to ``k`` multiplications, ``k`` additions and the epilogue; 0 when k is 0."""
+        terms = 2.0 * sqrt(2.0) if self.complex else 1.0
+        return terms * 2.0 * (k + extra) * self.underflow
+
+    @property
+    def rounding_underflow(self) -> float:
+        """``output_underflow`` as the modulus of a complex number feels it."""
+        return self.output_underflow * (sqrt(2.0) if self.complex else 1.0)
+
+
+def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str = "ieee") -> ErrorModel:
+    """The error model for operands ``a`` and ``b``, result ``out``, accumulated in ``compute``.
+
+    ``precision`` matters only where an operand is float32 or complex64 and ``compute`` is one of them.
+    """
+    infos = info(a), info(b)
+    result = info(out)
+    if compute.name not in _ROUNDOFF:
+        # Exact integers; only a conversion of the result to a float rounds.
+        return ErrorModel(0.0, 0.0, result.unit_roundoff, 0.0, 0.0, result.largest, exact=True)
+    roundoff = _ROUNDOFF[compute.name]
+    single = compute.name in ("float32", "complex64")
+    rounds = single and precision != "ieee" and any(x.name in ("float32", "complex64") for x in infos)
+    # tf32 operands may be truncated to 11 significant bits, bf16 ones are rounded to 8.
+    u = {"tf32": 2.0**-10, "bf16": 2.0**-8}[precision] if rounds else 0.0
+    tensor_core = single and (rounds or all(x.itemsize <= 2 for x in infos))
+    narrower = result.unit_roundoff > roundoff
+    return ErrorModel(
+        input=_compound(u, u),
+        accumulate=roundoff * (_TENSOR_CORE if tensor_core else 1.0),
+        output=result.unit_roundoff if narrower else 0.0,
+        underflow=info(compute).smallest_normal,
+        output_underflow=result.smallest_normal * result.unit_roundoff,
+        largest=result.largest,
+        accumulator_largest=info(compute).largest,
+        # The bfloat16 instructions of x86 read subnormal operands as 0.
+        input_underflow=2.0**-126 if single and (rounds or any(x.name == "bfloat16" for x in infos)) else 0.0,
+        input_largest=2.0**128 * (1.0 - 2.0**-8) if rounds else inf,
+        partial=_FP8_ROUNDOFF if all(x.kind == "float8" for x in infos) and single else 0.0,
+        complex=compute.kind == "c",
+    )
+
+
+def problem_model(problem: GemmProblem) -> ErrorModel:
+    """The error model a backend promises when it accepts ``problem``."""
+    return error_model(problem.a.dtype, problem.b.dtype, problem.out.dtype, problem.compute_dtype, problem.precision)
+
+
+def activate(x: Array, activation: str | None) -> Array:
+    """The activation functions as gemmhub defines them, in the precision of ``x`` (a float array).
+
+    gelu is the tanh form of Hendrycks and Gimpel (arXiv:1606.08415), silu is x / (1 + exp(-x)). NaN stays
+    NaN; of minus infinity all three make 0.
+    """
+    if activation is None:
+        return x
+    if activation == "relu":
+        return np.maximum(x, 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if activation == "gelu":
+            inner = np.sqrt(2.0 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x * x * x)
+            value = x.dtype.type(0.5) * x * (1 + np.tanh(inner))
+            return np.where(np.isneginf(x), x.dtype.type(0), value)
+        if activation == "silu":
+            return np.where(np.isneginf(x), x.dtype.type(0), x / (1 + np.exp(-x)))
+    raise ValueError(f"unknown activation {activation!r}")
+
+
+def widen(x: Array) -> Array:
+    """``x`` in float64 (complex128); exact for every supported dtype but 64-bit integers, which round."""
+    return x.astype(np.complex128 if np.dtype(x.dtype).kind == "c" else np.float64)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An exact-enough result: ``value`` in double precision (or exact integers), and its error ``bound``."""
+
+    value: Array
+    bound: Array
+    """What a right result may differ by, element for element; the reference's own error is included."""
+    magnitude: Array
+    """S, of the finite operands."""
+    model: ErrorModel
+    clean: Array = True
+    """Where every operand of the element is finite."""
+    overflow: Array = False
+    """Where S exceeds the accumulator's range, so that some order of summation overflows."""
+    activation: str | None = None
+
+    def ratio(self, computed: Array) -> Array:
+        """|computed - exact| / bound, element for element: right where at most 1.
+
+        0 where both agree in being NaN or the same infinity, and where overflow excuses the element; inf
+        where one is finite and the other is not, or an exact result differs.
+        """
+        computed = np.asarray(computed)
+        if self.model.exact and computed.dtype.kind in "biu":
+            return np.where(computed == self.value, 0.0, np.inf)
+        got, model = widen(computed), self.model
+        with np.errstate(all="ignore"):
+            error = np.abs(got - self.value)
+            ratio = np.where(error == 0.0, 0.0, error / self.bound)
+            strange = ~np.isfinite(got)
+            if got.dtype.kind == "c":
+                same = strange  # which part is NaN or infinite depends on the order of operations
+                beyond = strange & (np.abs(self.value) + self.bound >= model.largest)
+            else:
+                same = (got == self.value) | (np.isnan(got) & np.isnan(self.value))
+                beyond = np.isinf(got) & (np.sign(got) * self.value + self.bound >= model.largest)
+            # Infinity times a subnormal that is read as 0 is NaN: which of the two it is, is then free.
+            same = same | (strange & (self.overflow | (model.input_underflow > 0.0)))
+            if self.activation is not None:
+                same = same | self.overflow  # it may have turned a partial sum's -inf into 0
+            excused = np.where(self.clean, beyond | (self.overflow & same) | ~np.isfinite(self.value), same)
+            ratio = np.where(np.isnan(ratio) | ~np.asarray(self.clean), np.inf, ratio)
+            return np.where(excused, 0.0, ratio)
+
+
+def reference(
+    a: Array,
+    b: Array,
+    *,
+    model: ErrorModel,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    c: Array | None = None,
+    bias: Array | None = None,
+    activation: str | None = None,
+    out_dtype: DType | None = None,
+) -> Reference:
+    """The product in double precision, with the bound that ``model`` gives for it.
+
+    ``a`` (..., m, k), ``b`` (..., k, n), ``c`` and ``bias`` broadcastable to the result: numpy arrays of
+    any supported dtype. Integer problems are computed in 64 bits, modulo ``out_dtype`` (int64 if None).
+    """
+    if alpha == 0:  # as in BLAS, the product then counts for nothing, NaN or not
+        a, b = np.zeros_like(a), np.zeros_like(b)
+    if model.exact:
+        return _exact_reference(a, b, alpha, beta, c, bias, activation, out_dtype, model)
+    k = a.shape[-1]
+    with np.errstate(all="ignore"):
+        value, size, lost, clean, risky = _products(a, b, model)
+        extra = 0
+        # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.
+        scale = abs(alpha)
+        overflow = size * max(1.0, scale)
+        value, size, lost = value * alpha, size * scale, lost * scale
+        if alpha != 1:
+            extra += 2
+        addends = [] if c is None or beta == 0 else [(beta, widen(c), 3)]
+        addends += [] if bias is None else [(1.0, widen(bias), 1)]
+        for factor, term, operations in addends:
+            value = value + factor * term
+            clean = clean & np.isfinite(term)
+            absolute = abs(factor) * np.where(np.isfinite(term), np.abs(term), 0.0)
+            size, overflow = size + absolute, overflow + absolute
+            extra += operations
+        norm = sqrt(2.0) if model.complex else 1.0
+        own = norm * gamma((2 if model.complex else 1) * (2 * k + 4 + extra), _REFERENCE_ROUNDOFF)
+        relative = model.relative(k, extra)
+        tiny = lost + model.absolute(k, extra) * max(1.0, scale)
+        bound = (relative + own) * size + (1.0 + relative) * tiny
+        overflow = risky | ~(overflow * (1.0 + relative + own) < model.accumulator_largest)
+        if activation is not None:
+            per_argument = _EVALUATION[activation] * (model.accumulate + _REFERENCE_ROUNDOFF)
+            # Where the result is narrower, libraries may use approximations as accurate as that.
+            per_argument += model.output if activation != "relu" else 0.0
+            bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound) + model.underflow
+            value = activate(value, activation)
+        bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow
+    return Reference(value, bound, size, model, clean, overflow, activation)
+
+
+def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array]:
+    """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
+    operands; and which have an operand that may become infinite when rounded. The inner dimension is taken
+    in blocks, so that long vectors are never widened whole.
+    """
+    value = size = lost = 0.0
+    clean: Array = True
+    risky: Array = np.bool_(False)
+    for start in range(0, max(1, a.shape[-1]), _REFERENCE_BLOCK):
+        span = slice(start, start + _REFERENCE_BLOCK)
+        wide_a, wide_b = widen(a[..., span]), widen(b[..., span, :])
+        good_a, good_b = np.isfinite(wide_a), np.isfinite(wide_b)
+        value = value + np.matmul(wide_a, wide_b)
+        abs_a = np.where(good_a, np.abs(wide_a), 0.0)
+        abs_b = np.where(good_b, np.abs(wide_b), 0.0)
+        size = size + np.matmul(abs_a, abs_b)
+        clean = clean & (good_a.all(-1)[..., :, None] & good_b.all(-2)[..., None, :])
+        if model.input_underflow:
+            sums = abs_a.sum(-1)[..., :, None] + abs_b.sum(-2)[..., None, :]
+            tiny = model.input_underflow * (2.0 if model.complex else 1.0)
+            lost = lost + tiny * (sums + wide_a.shape[-1] * tiny)
+            far_a: Array = abs_a.max(-1, initial=0.0) > model.input_largest
+            far_b: Array = abs_b.max(-2, initial=0.0) > model.input_largest
+            risky = risky | far_a[..., :, None] | far_b[..., None, :]
+    return value, size, lost, clean, risky
+
+
+def _exact_reference(
+    a: Array,
+    b: Array,
+    alpha: complex,
+    beta: complex,
+    c: Array | None,
+    bias: Array | None,
+    activation: str | None,
+    out_dtype: DType | None,
+    model: ErrorModel,
+) -> Reference:
+    """Integer products: exact modulo 2**64, then reduced to the width of the accumulator and the result."""
+    wanted = np.dtype(np.int64) if out_dtype is None else out_dtype
+    if wanted == np.bool_:
+        value = np.matmul(a.astype(np.bool_), b.astype(np.bool_))
+        return Reference(value, np.zeros(value.shape), value.astype(np.float64), model)
+    product = np.matmul(a.astype(np.int64), b.astype(np.int64))
+    product = product.astype(compute_dtype(a.dtype, b.dtype, wanted))
+    rounded = wanted.kind == "f"
+    # A floating result takes floating alpha, beta and bias; an integer one wraps throughout.
+    working = np.dtype(np.float64 if rounded else np.int64)
+    scalars = [x.real if rounded else int(x.real) for x in (complex(alpha), complex(beta))]
+    terms = [product.astype(working) * scalars[0]]
+    operations = 1 + 2 * (alpha != 1)
+    if c is not None and beta != 0:
+        terms.append(c.astype(working) * scalars[1])
+        operations += 3
+    if bias is not None:
+        terms.append(np.broadcast_to(bias.astype(working), product.shape))
+        operations += 1
+    value = sum(terms[1:], terms[0])
+    magnitude = sum(np.abs(term.astype(np.float64)) for term in terms)
+    if not rounded:
+        # The result wraps before the activation sees its sign.
+        return Reference(activate(value.astype(wanted), activation), np.zeros(value.shape), magnitude, model)
+    roundings = gamma(operations, model.output) + gamma(operations, _REFERENCE_ROUNDOFF)
+    bound = roundings * magnitude
+    if activation is not None:
+        per_argument = _EVALUATION[activation] * (model.output + _REFERENCE_ROUNDOFF)
+        bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound)
+        value = activate(value, activation)
+    return Reference(value, bound, magnitude, model, activation=activation)

@@ -1,0 +1,177 @@
+"""The built-in backend. It takes every problem on the CPU, so that gemmhub works alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import CPU, Copy, Ready, Refusal
+from gemmhub.dtypes import DType
+from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
+from gemmhub.numpy_backend.probe import probe, sgemm_rate
+from gemmhub.problem import GemmProblem
+
+_SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
+"""Flop rate relative to SGEMM, by the dtype the BLAS works in (a complex flop is counted as four real)."""
+_SCALAR_RATE = 1.2e9
+"""Flop/s of NumPy's own loops for wide integers."""
+_CONVERT_RATE = 0.6e9
+"""Elements converted a second."""
+_CALL = 1.5e-6
+"""Seconds a call costs before any arithmetic."""
+
+
+class NumpyBackend(Backend):
+    """NumPy's BLAS: called as it is for float and complex, in converted blocks for the rest."""
+
+    name = "numpy"
+    layout_sensitive = False
+
+    def probe(self) -> Ready:
+        return probe()
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        if problem.device != CPU:
+            return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        return None
+
+    def estimate(self, problem: GemmProblem) -> float:
+        kinds = work_dtypes(problem)
+        if kinds is None:
+            return _CALL + problem.flops / _SCALAR_RATE
+        seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[kinds[0].name])
+        if _is_native(problem):
+            return seconds
+        converted = sum(x.layout.distinct_elements for x in (problem.a, problem.b, problem.out) if x.dtype != kinds[0])
+        return seconds + 10e-6 + converted / _CONVERT_RATE
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        kinds = work_dtypes(problem)
+        if kinds is None:
+            return f"NumPy's scalar loops in {problem.compute_dtype}: no BLAS for these integers"
+        return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
+
+    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
+        """numpy.matmul copies operands that its BLAS cannot address; blocks of them where we convert."""
+        if work_dtypes(problem) is None or not _is_native(problem):
+            return ()
+        return [
+            Copy(name, x.layout.distinct_elements * x.dtype.itemsize, "neither dimension is dense: numpy.matmul copies")
+            for name, x in (("a", problem.a), ("b", problem.b))
+            if x.layout.order is None and problem.packed_by is None
+        ]
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        if work_dtypes(problem) is None:
+            return _loop_kernel(problem)
+        if problem.plain and _is_native(problem):
+            return _native_kernel(problem)
+        return blocked_kernel(problem, workspace_limit)
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        """``b`` converted to what the BLAS multiplies in: saves converting it in every call."""
+        kinds = work_dtypes(problem)
+        if kinds is None:
+            return Refusal(f"{problem.a.dtype} by {problem.b.dtype} does not go through the BLAS", "multiply unpacked")
+        return np.array(b, dtype=kinds[0], order="C")
+
+
+def _is_native(problem: GemmProblem) -> bool:
+    """NumPy's BLAS takes the operands as they are and makes the result dtype itself."""
+    dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
+    return len(dtypes) == 1 and problem.compute_dtype in dtypes and problem.out.dtype.name in _SPEED
+
+
+def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np.copyto) -> Kernel:
+    """A kernel through converted blocks; a shared b and dense operands make the batch one GEMM."""
+    stacked = BlockedGemm(problem, workspace_limit, copy)
+    one = _as_one(problem)
+    folded = stacked if one is None else BlockedGemm(one, workspace_limit, copy)
+
+    def run(
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None:
+        if one is not None and b.ndim == 2 and a.shape[:-2] == problem.batch and _dense(a, out, c):
+            a, out = a.reshape(one.m, one.k), out.reshape(one.m, one.n)
+            c = None if c is None else c.reshape(one.m, one.n)
+            folded(a, b, out, c, bias, alpha, beta)
+        else:
+            stacked(a, b, out, c, bias, alpha, beta)
+
+    blocks = folded.blocks
+    description = (
+        f"{blocks.work.name} BLAS in blocks of {blocks.rows} x {blocks.cols} x {blocks.depth}, "
+        f"added up in {blocks.accumulator.name}"
+    )
+    return Kernel(run, description, max(stacked.blocks.scratch_bytes, blocks.scratch_bytes))
+
+
+def _as_one(problem: GemmProblem) -> GemmProblem | None:
+    """(batch, m, k) @ (k, n) as one GEMM of batch * m rows; None where b is not shared.
+
+    Only the sizes: whether the arrays of a call can be viewed so, the kernel sees when it gets them.
+    """
+    along_m = problem.bias is not None and problem.bias.axis == "m"
+    if problem.batch_count <= 1 or along_m or any(problem.b.layout.batch_strides):
+        return None
+    return replace(problem, m=problem.batch_count * problem.m, batch=())
+
+
+def _dense(*arrays: Array | None) -> bool:
+    return all(x is None or x.flags.c_contiguous for x in arrays)
+
+
+def _native_kernel(problem: GemmProblem) -> Kernel:
+    def run(
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None:
+        with np.errstate(all="ignore"):  # or warnings that someone made errors would make these results errors
+            np.matmul(a, b, out=out)
+
+    one = _as_one(problem)
+    # NumPy calls the BLAS once a matrix. One call pays from about 2**15 multiplications on (below, the
+    # reshapes cost more) and stops mattering when each matrix is work enough for all cores.
+    work = problem.m * problem.n * problem.k
+    if one is not None and work * problem.batch_count >= 2**15 and work <= 2**25:
+        return Kernel(run, "numpy.matmul, the batch folded into one GEMM", direct=_folded(problem, one))
+    return Kernel(run, "numpy.matmul", direct=np.matmul)
+
+
+def _folded(problem: GemmProblem, one: GemmProblem) -> Callable[[Array, Array, Array | None], Array]:
+    rows, n, k, batch = one.m, one.n, one.k, problem.batch
+
+    def folded(a: Array, b: Array, out: Array | None) -> Array:
+        # A reshape that is a view keeps this free of copies; other strides take NumPy's own way.
+        if b.ndim != 2 or a.shape[:-2] != batch or not _dense(a, out):
+            return np.matmul(a, b, out)
+        if out is None:
+            return np.matmul(a.reshape(rows, k), b).reshape(*batch, problem.m, n)
+        np.matmul(a.reshape(rows, k), b, out.reshape(rows, n))
+        return out
+
+    return folded
+
+
+def _loop_kernel(problem: GemmProblem) -> Kernel:
+    """Wide integers and bool: NumPy's own loops, modulo the width of the accumulator."""
+    compute: DType = problem.compute_dtype
+
+    def run(
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None:
+        if problem.plain and out.dtype == compute:
+            np.matmul(a, b, out=out, dtype=compute, casting="unsafe")
+            return
+        tile = np.matmul(a, b, dtype=compute, casting="unsafe")
+        vector = bias
+        if bias is not None:
+            bias = bias.astype(compute, copy=False)
+            vector = bias if problem.bias is None or problem.bias.axis == "n" else bias[:, np.newaxis]
+        finish(tile, c, vector, alpha, beta, problem.activation)
+        np.copyto(out, tile, casting="unsafe")
+
+    return Kernel(run, f"numpy.matmul's loops in {compute.name}")

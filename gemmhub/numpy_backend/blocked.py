@@ -1,0 +1,276 @@
+"""Blocked GEMM: operands converted block by block into scratch memory, multiplied by the BLAS, finished there.
+
+NumPy multiplies half precision and integers by scalar loops, hundreds of times slower than its BLAS. Both can
+be had through the BLAS: every float16, bfloat16 and fp8 number is a float32, so converting is exact and the
+product is accumulated in float32; and products of small integers are exact in a float as long as no partial
+sum leaves its significand, so K is cut into blocks short enough for that and the blocks are added as
+integers. Converting whole operands would double or quadruple memory; blocks bound it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gemmhub.dtypes import DType, info
+from gemmhub.numpy_backend.scratch import scratch
+from gemmhub.problem import GemmProblem
+
+Array = Any
+CopyTo = Callable[..., None]
+"""``copy(target, source)`` with conversion: numpy.copyto, or one that splits the work over threads."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How a problem is cut. All sizes in elements."""
+
+    work: DType
+    """The dtype the BLAS multiplies in."""
+    accumulator: DType
+    """The dtype that blocks of K are added in, and the epilogue is computed in."""
+    stacks: int
+    """Matrices of the innermost batch dimension treated at once."""
+    rows: int
+    cols: int
+    depth: int
+    """Longest piece of K multiplied at once."""
+    panel: int
+    """How much of K of a block of columns of B is converted at once: all of it where that fits."""
+    scratch_bytes: int
+
+
+def exact_depth(a: DType, b: DType, work: DType) -> int:
+    """The longest K for which products of these integer types are summed exactly in ``work``."""
+    bits = 24 if work == np.float32 else 53
+    largest = [2 ** (8 * x.itemsize - (x.kind == "i")) for x in (a, b)]
+    return int(2**bits // (largest[0] * largest[1]))
+
+
+def work_dtypes(problem: GemmProblem) -> tuple[DType, DType, int] | None:
+    """(work, accumulator, longest exact K) of a problem; None where no BLAS type can hold its products."""
+    a, b = problem.a.dtype, problem.b.dtype
+    if problem.compute_dtype.kind in "fc":
+        return problem.compute_dtype, problem.compute_dtype, max(1, problem.k)
+    if not all(info(x).kind in ("int", "uint") and x.itemsize <= 2 for x in (a, b)):
+        return None
+    work: DType = np.dtype(np.float32)
+    if exact_depth(a, b, work) < 256:
+        work = np.dtype(np.float64)
+    # Blocks added in float32 hold sums below 2**24; those in float64 may leave 32 bits.
+    wide = work == np.float64 or (problem.out.dtype.itemsize == 8 and problem.out.dtype.kind != "f")
+    return work, np.dtype(np.int64 if wide else np.int32), exact_depth(a, b, work)
+
+
+_SLACK = 1024
+"""Bytes for aligning the blocks of one call."""
+
+
+def blocking(problem: GemmProblem, limit: int) -> Blocking:
+    """Blocks whose scratch memory stays within ``limit`` bytes (or as near as blocks of 64 come)."""
+    kinds = work_dtypes(problem)
+    assert kinds is not None
+    work, accumulator, exact = kinds
+    m, n, k = max(1, problem.m), max(1, problem.n), max(1, problem.k)
+    integers = accumulator.kind == "i"
+    size = max(work.itemsize, accumulator.itemsize, problem.out.dtype.itemsize if integers else 0)
+    budget = max((limit - _SLACK) // size, 3 * 64 * 64)
+    # Tiles that live at once: while multiplying (the sum, a part of it, that part as an integer), and after
+    # it, when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
+    finishing = 1 + integers + (problem.c is not None or problem.activation in ("gelu", "silu"))
+
+    def needed(rows: int, cols: int) -> int:
+        multiplying = 3 if integers else 1 + (depth < k)
+        return rows * depth + panel * cols + max(multiplying, finishing) * rows * cols
+
+    stacks, rows, cols, depth, panel = 1, m, n, min(k, exact), k
+    if needed(rows, cols) <= budget:
+        innermost = problem.batch[-1] if problem.batch else 1
+        stacks = max(1, min(innermost, budget // needed(rows, cols)))
+    else:
+        # A is converted once for every block of columns, B once: prefer wide blocks, then tall ones, and cut
+        # K only when blocks of 512 do not fit otherwise (each cut costs a pass over the result).
+        while needed(min(rows, 512), min(cols, 512)) > budget and panel > 256:
+            panel = max(256, _half(panel))
+            depth = min(depth, panel)
+        while needed(min(rows, 512), cols) > budget and cols > 64:
+            cols = max(64, _half(cols))
+        while needed(rows, cols) > budget and rows > 64:
+            rows = max(64, _half(rows))
+    return Blocking(work, accumulator, stacks, rows, cols, depth, panel, stacks * needed(rows, cols) * size + _SLACK)
+
+
+def _half(size: int) -> int:
+    """Half of ``size``, rounded up to a multiple of 64."""
+    return -(-size // 2 // 64) * 64
+
+
+def _stacks(batch: tuple[int, ...], count: int) -> Iterator[tuple[tuple[int, ...], slice]]:
+    """Index the outer batch dimensions one by one and the innermost in slices."""
+    if not batch:
+        yield (), slice(0, 1)
+        return
+    for lead in product(*map(range, batch[:-1])):
+        for start in range(0, batch[-1], count):
+            yield lead, slice(start, start + count)
+
+
+def _part(x: Array, dims: int, lead: tuple[int, ...], stack: slice) -> Array:
+    """The matrices of one stack; broadcast dimensions (missing, or of size 1) stay as they are."""
+    own = x.ndim - 2
+    if own == 0:
+        return x
+    index: list[Any] = []
+    for axis in range(own):
+        position = dims - own + axis
+        if position == dims - 1:
+            index.append(stack if x.shape[axis] > 1 else slice(None))
+        else:
+            index.append(lead[position] if x.shape[axis] > 1 else 0)
+    return x[tuple(index)]
+
+
+class BlockedGemm:
+    """A problem bound to its blocks: call it with the operands. Usable from several threads at once."""
+
+    def __init__(self, problem: GemmProblem, limit: int, copy: CopyTo = np.copyto) -> None:
+        """``limit`` bounds scratch memory in bytes; ``copy`` converts blocks."""
+        self.problem = problem
+        self.blocks = blocking(problem, limit)
+        self._copy = copy
+        work, accumulator = self.blocks.work, self.blocks.accumulator
+        # Integers wrap to the width of the result before the epilogue, floats are rounded after it.
+        self._finish_dtype = problem.out.dtype if accumulator.kind == "i" else accumulator
+        self._adds_directly = work == accumulator
+
+    def __call__(
+        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+    ) -> None:
+        """The whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            scratch.start(self.blocks.scratch_bytes)
+            if bias is not None:
+                bias = bias.astype(self._finish_dtype, copy=False)
+            batch = self.problem.batch
+            for lead, stack in _stacks(batch, self.blocks.stacks):
+                scratch.used = 0
+                left, right, result = (_part(x, len(batch), lead, stack) for x in (a, b, out))
+                addend = None if c is None else _part(c, len(batch), lead, stack)
+                self._stack(left, right, result, addend, bias, alpha, beta)
+
+    def _convert(self, x: Array, dtype: DType) -> Array:
+        if x.dtype == dtype:
+            return x
+        block = scratch.take(x.shape, dtype)
+        self._copy(block, x, casting="unsafe")
+        return block
+
+    def _stack(
+        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+    ) -> None:
+        problem, blocks = self.problem, self.blocks
+        start = scratch.used
+        for col in range(0, problem.n, blocks.cols):
+            cols = slice(col, min(col + blocks.cols, problem.n))
+            scratch.used = start
+            panel = b[..., cols]
+            if blocks.panel >= problem.k:
+                panel = self._convert(panel, blocks.work)
+            inner = scratch.used
+            for row in range(0, problem.m, blocks.rows):
+                rows = slice(row, min(row + blocks.rows, problem.m))
+                scratch.used = inner
+                target = out[..., rows, cols]
+                tile = self._convert(self._product(a[..., rows, :], panel, target.shape), self._finish_dtype)
+                vector = None
+                if bias is not None and problem.bias is not None:
+                    vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
+                addend = None if c is None else c[..., rows, cols]
+                finish(tile, addend, vector, alpha, beta, problem.activation)
+                self._copy(target, tile, casting="unsafe")
+
+    def _product(self, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
+        """One tile of a @ b in the accumulator dtype, over all of K."""
+        k, blocks = self.problem.k, self.blocks
+        tile = scratch.take(shape, blocks.accumulator)
+        after = scratch.used
+        if k == 0:
+            tile[...] = 0
+            return tile
+        partial = tile if self._adds_directly else scratch.take(shape, blocks.work)
+        whole = None if self._adds_directly else scratch.take(shape, blocks.accumulator)
+        mark = scratch.used
+        for start in range(0, k, blocks.depth):
+            span = slice(start, min(start + blocks.depth, k))
+            scratch.used = mark
+            if start and self._adds_directly:
+                partial = scratch.take(shape, blocks.work)
+            left = self._convert(a[..., span], blocks.work)
+            right = self._convert(b[..., span, :], blocks.work)
+            np.matmul(left, right, out=partial)
+            if whole is None:
+                if start:
+                    np.add(tile, partial, out=tile)
+            elif start == 0:
+                self._copy(tile, partial, casting="unsafe")
+            else:
+                self._copy(whole, partial, casting="unsafe")
+                np.add(tile, whole, out=tile)
+        scratch.used = after
+        return tile
+
+
+def finish(tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None) -> None:
+    """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype."""
+    kind = tile.dtype.type
+    if alpha == 0:
+        tile[...] = 0  # not 0 * tile: NaN must not come through
+    elif alpha != 1:
+        np.multiply(tile, _scalar(alpha, tile.dtype), out=tile)
+    mark = scratch.used
+    if c is not None:
+        addend = scratch.take(tile.shape, tile.dtype)
+        np.copyto(addend, c, casting="unsafe")
+        if beta != 1:
+            np.multiply(addend, _scalar(beta, tile.dtype), out=addend)
+        np.add(tile, addend, out=tile)
+        scratch.used = mark
+    if bias is not None:
+        np.add(tile, bias, out=tile)
+    if activation == "relu":
+        np.maximum(tile, kind(0), out=tile)
+    elif activation is not None:
+        _smooth(tile, activation)
+
+
+def _scalar(value: Any, dtype: DType) -> Any:
+    """``value`` in ``dtype``; integers wrap, as they do everywhere in an integer product."""
+    return np.asarray(value).astype(dtype)[()]
+
+
+def _smooth(tile: Array, activation: str) -> None:
+    """gelu (tanh form) and silu in place, with one more block of scratch."""
+    kind = tile.dtype.type
+    # Both are zero to working precision far below this; it keeps -inf from becoming -inf * 0.
+    np.maximum(tile, kind(-1000), out=tile)
+    other = scratch.take(tile.shape, tile.dtype)
+    if activation == "silu":
+        np.negative(tile, out=other)
+        np.exp(other, out=other)
+        np.add(other, kind(1), out=other)
+        np.divide(tile, other, out=tile)
+        return
+    # x + 0.044715 x^3 = x (1 + 0.044715 x^2)
+    np.multiply(tile, tile, out=other)
+    np.multiply(other, kind(0.044715), out=other)
+    np.add(other, kind(1), out=other)
+    np.multiply(other, tile, out=other)
+    np.multiply(other, kind(np.sqrt(2.0 / np.pi)), out=other)
+    np.tanh(other, out=other)
+    np.add(other, kind(1), out=other)
+    np.multiply(other, kind(0.5), out=other)
+    np.multiply(tile, other, out=tile)

@@ -1,0 +1,85 @@
+"""gemmhub: one matmul that runs on the best GEMM backend present, says why, and lets you check the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gemmhub.api import backends, explain, matmul, pack, plan, reload, tune
+from gemmhub.config import use
+from gemmhub.errors import (
+    AllocationError,
+    BackendError,
+    ConfigError,
+    DeviceError,
+    DTypeError,
+    GemmhubError,
+    InputError,
+    KernelError,
+    NoBackendError,
+    OutputError,
+    RecordError,
+    ShapeError,
+)
+
+if TYPE_CHECKING:
+    from gemmhub.backend import Backend, BackendDescription, Kernel
+    from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
+    from gemmhub.comparison import Comparison, compare
+    from gemmhub.decision import Decision
+    from gemmhub.hookspecs import hookimpl
+    from gemmhub.packed import PackedB
+    from gemmhub.planning import Plan
+    from gemmhub.problem import GemmProblem
+    from gemmhub.verify import SpotCheck, spot_check
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Absent": "capability",
+    "Backend": "backend",
+    "BackendDescription": "backend",
+    "Comparison": "comparison",
+    "Copy": "capability",
+    "Decision": "decision",
+    "Device": "capability",
+    "GemmProblem": "problem",
+    "Kernel": "backend",
+    "PackedB": "packed",
+    "Plan": "planning",
+    "Ready": "capability",
+    "Refusal": "capability",
+    "SpotCheck": "verify",
+    "compare": "comparison",
+    "hookimpl": "hookspecs",
+    "spot_check": "verify",
+}
+"""Public names that are imported when first used, so that ``import gemmhub`` stays light."""
+
+__all__ = [
+    # products
+    "matmul", "plan", "pack", "PackedB", "Plan",
+    # decisions
+    "explain", "Decision", "backends", "use", "reload",
+    # checking and tuning
+    "spot_check", "SpotCheck", "compare", "Comparison", "tune",
+    # writing a backend
+    "Backend", "BackendDescription", "Kernel", "GemmProblem", "Device", "Ready", "Absent", "Refusal", "Copy",
+    "hookimpl",
+    # errors
+    "GemmhubError", "InputError", "ShapeError", "DTypeError", "OutputError", "DeviceError", "AllocationError",
+    "ConfigError", "BackendError", "NoBackendError", "KernelError", "RecordError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'gemmhub' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"gemmhub.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,224 @@
+"""The public functions. Each is thin: arrays -> problem -> decision -> plan -> kernel.
+
+A call that was seen before takes the short way: one look-up by the types, dtypes and shapes of the operands
+and the settings object in force, then the kernel. No hook, no environment, no dataclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemmhub import config
+from gemmhub.options import Options, request, scalar_kind, signature
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gemmhub.arrays import Call
+    from gemmhub.decision import Decision
+    from gemmhub.options import Request
+    from gemmhub.packed import PackedB
+    from gemmhub.planning import Execute, Plan
+    from gemmhub.plugins import BackendStatus
+    from gemmhub.tuning import TuneResult
+
+Array = Any
+
+_MOST = 4096
+_warm: dict[tuple[Any, ...], Any] = {}
+"""Plain calls: (types, dtypes, shapes, settings) -> function of (a, b, out)."""
+_known: dict[tuple[Any, ...], Execute] = {}
+"""All calls: the same with strides and options -> function of everything."""
+_settings = config.context.get
+
+
+@signature()
+def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
+    """``activation(alpha * a @ b + beta * c + bias)`` on the best backend present.
+
+    Shapes are those of :func:`numpy.matmul`: (..., m, k) by (..., k, n), batch dimensions broadcast,
+    vectors allowed. The result is of the operands' own array type and device.
+
+    Parameters
+    ----------
+    a, b : arrays, any strides. ``b`` may be a :class:`~gemmhub.PackedB`.
+    out : array of the result's shape, any strides; may overlap operands. Its dtype serves as ``out_dtype``.
+    out_dtype : dtype or name of the result; the default follows the table in :mod:`gemmhub.dtypes`.
+    alpha, beta : numbers. As in BLAS, ``beta`` of 0 never reads ``c``, and with ``alpha`` of 0 the product counts
+        for nothing, even where it is NaN.
+    c : array that broadcasts to the result, of its dtype or of the accumulator's. May be ``out``.
+    bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
+    activation : None, "relu", "gelu" (tanh form) or "silu".
+    precision : "ieee" (default), "tf32" or "bf16": what float32 operands may be rounded to.
+    deterministic : True demands bitwise equal results from run to run.
+    backend : name of the one backend to use.
+    stream : native handle of the device stream to work on; None for the array library's current one.
+
+    Returns
+    -------
+    The product (``out`` if it was given); within the bound of :mod:`gemmhub.accuracy`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OutputError, DeviceError, InputError : a bad argument; nothing was written.
+    NoBackendError : nothing may run this; it carries the decision that :func:`explain` returns.
+    KernelError, AllocationError : the chosen kernel failed, or memory for the result is missing.
+    """
+    if not options:
+        try:
+            if out is None:
+                run = _warm.get((a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
+            else:
+                run = _warm.get(
+                    (a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
+                     out.__class__, out.dtype, out.strides)
+                )  # fmt: skip
+            if run is not None:
+                return run(a, b, out)
+        except Exception:
+            pass  # the long way finds out what is wrong, and says it in our words
+    return _call(a, b, out, options)
+
+
+def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
+    """The long way: look up with strides and options, or decide."""
+    asked = request(options)
+    key = _key(a, b, out, asked)
+    execute = _known.get(key) if key is not None else None
+    if execute is None:
+        call, decision, kernel = _decided(a, b, out, asked)
+        from gemmhub import planning
+
+        execute = planning.bind(call, decision.chosen or "", kernel)
+        if key is not None:
+            _remember(_known, key, execute)
+            if not options and call.problem.packed_by is None and (decision.layout_free or call.exact):
+                warm: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
+                run = planning.shortcut(call, kernel, execute)
+                if out is not None:
+                    # Strides tell an out whose elements share memory; its shape the matmul finds wrong itself.
+                    warm = (*warm, type(out), out.dtype, out.strides)
+                    run = run if out.ndim <= 2 else planning.same_out(run, out.shape)
+                if not decision.layout_free:
+                    run = planning.by_layout(_warm.get(warm), run, a, b, out)
+                _remember(_warm, warm, run)
+        return planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
+    return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+
+
+def _remember(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+    if len(cache) >= _MOST:
+        forget_decisions()  # both: what only _known still had would never come back into _warm
+    cache[key] = value
+
+
+def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
+    """What a decision may depend on; None where an operand is no array (a list), which is decided anew."""
+    from gemmhub.packed import PackedB
+
+    parts: list[Any] = [asked.settings, asked.out_dtype, asked.activation, asked.stream is None]
+    parts += [scalar_kind(asked.alpha), scalar_kind(asked.beta)]
+    for x in (a, b, out, asked.c, asked.bias):
+        if x is None:
+            parts.append(None)
+        elif isinstance(x, PackedB):
+            parts += [x.backend, x.dtype, x.shape, x.a_dtype]
+        else:
+            try:
+                parts += [type(x), x.dtype, x.shape, x.strides, isinstance(x, np.ndarray) and x.flags.aligned]
+            except AttributeError:
+                return None
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:  # an object whose shape is a list, say
+        return None
+    return key
+
+
+def _decided(a: Array, b: Array, out: Array | None, asked: Request) -> tuple[Call, Decision, Any]:
+    from gemmhub import arrays, decision, planning
+
+    call = arrays.describe(a, b, out, asked)
+    return call, *decision.resolve(call.problem, asked.settings, planning.overlaps(call))
+
+
+@signature()
+def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan:
+    """Decide and prepare once; returns a function of operands with the same shapes and dtypes.
+
+    ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
+    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
+    """
+    from gemmhub import arrays
+    from gemmhub.planning import make_plan
+
+    asked = request(options)
+    call, decision, kernel = _decided(a, b, out, asked)
+    return make_plan(call, decision, kernel, asked, arrays.describe, b)
+
+
+@signature()
+def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Decision:
+    """Which backend :func:`matmul` would choose for this call, and what every other one says to it.
+
+    Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
+    that it never raises NoBackendError: ``chosen`` is None then.
+    """
+    from gemmhub import arrays, decision, planning
+
+    asked = request(options)
+    call = arrays.describe(a, b, out, asked)
+    return decision.decide(call.problem, asked.settings, planning.overlaps(call))
+
+
+def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedB:
+    """A prepacked copy of ``b``, shape (k, n), for repeated products with different ``a``.
+
+    ``a_dtype`` is the dtype it will be multiplied from the left by (that of ``b`` by default) and ``m`` a
+    typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
+    Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
+    """
+    from gemmhub.packing import pack_operand
+
+    return pack_operand(b, a_dtype, m, backend)
+
+
+@signature()
+def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
+    """Time every backend (and each of its candidates) that can run this call, and record the results.
+
+    Later calls like this one, in this process and others, take the fastest. Candidates with a wrong result
+    are reported and not recorded. Raises as :func:`matmul`; RecordError when records cannot be written.
+    """
+    from gemmhub.tuning import tune_call
+
+    return tune_call(a, b, out, request(options))
+
+
+def backends() -> list[BackendStatus]:
+    """Every backend known here, with its state and, where it is not ready, the reason and the remedy."""
+    from gemmhub import plugins
+
+    return plugins.statuses()
+
+
+def reload() -> None:
+    """Forget everything decided: read settings and records, discover and probe backends anew at next need."""
+    from gemmhub import decision, plugins, records
+
+    forget_decisions()
+    for module in (config, plugins, records, decision):
+        module.forget()
+
+
+def forget_decisions() -> None:
+    """Empty the caches of decided calls (new records, new settings)."""
+    _warm.clear()
+    _known.clear()
+
+
+__all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]

@@ -1,0 +1,410 @@
+"""From what the caller passed to what a kernel takes: families of arrays, operands, the problem.
+
+A *family* is a kind of array (NumPy's; any CPU array that speaks DLPack and the array API). It views its
+arrays natively (as ``numpy.ndarray`` on the CPU), never copying; what cannot be viewed is refused. Results
+are of the operands' own family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gemmhub import dtypes
+from gemmhub.capability import CPU
+from gemmhub.dtypes import DType
+from gemmhub.errors import AllocationError, DeviceError, DTypeError, InputError, OutputError, ShapeError
+from gemmhub.layout import MatrixLayout
+from gemmhub.options import Request
+from gemmhub.packed import PackedB
+from gemmhub.problem import Bias, GemmProblem, Operand
+
+Array = Any
+
+SEQUENCES = (int, float, complex, list, tuple)
+"""What NumPy makes an array of; it takes the family of the array it meets."""
+
+
+class NumpyFamily:
+    """``numpy.ndarray`` and what NumPy makes one of: scalars and nested sequences (which are copied)."""
+
+    name = "numpy"
+    device = CPU
+
+    def view(self, x: object, argument: str) -> Array:
+        """``x`` as an ndarray; InputError for ragged sequences and for arrays that mean something else."""
+        if type(x) is np.ndarray:
+            return x
+        if isinstance(x, (np.ma.MaskedArray, np.matrix)):
+            raise InputError(
+                argument, f"a {type(x).__name__}", "plain arrays", f"pass numpy.asarray({argument}) if that is meant"
+            )
+        try:
+            return np.asarray(x)
+        except Exception as error:  # __array__ is foreign code
+            raise InputError(
+                argument, f"not an array: {error}", "arrays, or nested sequences of equal lengths of numbers"
+            ) from error
+
+    def target(self, out: object, shape: tuple[int, ...]) -> Array:
+        """``out`` as an ndarray of ``shape`` that can be written element by element; OutputError if it cannot."""
+        if not self.holds(out):
+            raise OutputError("out", f"a {type(out).__qualname__}", "an array")
+        native = self.view(out, "out")
+        if native.shape != shape:
+            raise OutputError("out", f"shape {native.shape}", f"shape {shape}", "give it the shape of the result")
+        flags = native.flags
+        if not flags.writeable:
+            raise OutputError("out", "a read-only array", "a writeable array")
+        if not (flags.forc or _distinct(native)):
+            raise OutputError(
+                "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"
+            )
+        return native
+
+    def holds(self, out: object) -> bool:
+        """Whether what is written into the view of ``out`` is written into ``out`` (and not into a copy)."""
+        return isinstance(out, np.ndarray)
+
+    def wrap(self, native: Array, operands: tuple[object, ...]) -> Array:
+        """A native result in the family's own type: that of the first operand which has one."""
+        return native
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """A new C-ordered array; AllocationError when there is no memory for it."""
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, ValueError) as error:
+            size = prod(shape) * dtype.itemsize
+            raise AllocationError(
+                f"the result, {dtype} of shape {shape}, needs {size / 2**30:.4g} GiB: {error}"
+            ) from None
+
+    def twin(self, x: Array) -> Array:
+        """A new array with the shape, dtype and strides of a native one; its contents are undefined."""
+        first, span = reach(x)
+        return np.ndarray(x.shape, x.dtype, self.empty((span,), np.dtype(np.uint8)), first, x.strides)
+
+    def overlap(self, x: Array, y: Array) -> bool:
+        """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
+        return bool(np.may_share_memory(x, y))
+
+
+class DLPackFamily(NumpyFamily):
+    """CPU arrays of other libraries, viewed through DLPack; results go back through their own namespace."""
+
+    name = "dlpack"
+
+    def view(self, x: Any, argument: str) -> Array:
+        if isinstance(x, SEQUENCES):
+            return super().view(x, argument)
+        try:
+            return np.from_dlpack(x)
+        except Exception as error:  # __dlpack__ is foreign code
+            raise InputError(
+                argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack"
+            ) from error
+
+    def holds(self, out: object) -> bool:
+        return not isinstance(out, SEQUENCES)
+
+    def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
+        like = next(x for x in operands if x is not None and not isinstance(x, (PackedB, *SEQUENCES)))
+        if not isinstance(native, np.ndarray):
+            native = np.asarray(native)
+        namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
+        if namespace is None:
+            namespace = __import__(type(like).__module__.partition(".")[0])
+        try:
+            return namespace.from_dlpack(native)
+        except (AttributeError, BufferError, RuntimeError) as error:
+            raise InputError(
+                "a, b",
+                f"a result of {native.dtype} cannot become a {type(like).__qualname__}: {error}",
+                "arrays whose library has from_dlpack",
+                "pass numpy.from_dlpack(x) and convert the result",
+            ) from None
+
+
+Family = NumpyFamily
+NUMPY = NumpyFamily()
+DLPACK = DLPackFamily()
+_DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda host memory", 13: "cuda managed memory", 10: "rocm", 8: "metal"}
+
+
+def family_of(x: object, argument: str) -> Family:
+    """The family of one operand; DeviceError for arrays on a device that nothing here can address."""
+    if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
+        return NUMPY
+    if hasattr(x, "__cuda_array_interface__"):
+        raise DeviceError(
+            argument, "an array on a CUDA device", "CPU arrays", "copy it to the host, for example with .get()"
+        )
+    if hasattr(x, "__dlpack_device__"):
+        try:
+            kind = int(x.__dlpack_device__()[0])
+        except Exception as error:  # foreign code
+            raise DeviceError(argument, f"a {type(x).__qualname__} on no device: {error}", "CPU arrays") from error
+        if kind != 1:
+            name = _DLPACK_DEVICES.get(kind, f"DLPack device type {kind}")
+            raise DeviceError(argument, f"an array on {name}", "CPU arrays", "copy it to the host")
+        return DLPACK
+    if hasattr(x, "__array_interface__") or hasattr(x, "__array__") or _is_buffer(x):
+        return NUMPY
+    raise InputError(
+        argument,
+        f"a {type(x).__qualname__} is not an array",
+        "numpy arrays, nested sequences of numbers, CPU arrays that export DLPack",
+    )
+
+
+def _is_buffer(x: Any) -> bool:
+    try:
+        memoryview(x).release()
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Call:
+    """One described call: native operands, the problem, and what has to be done around the kernel."""
+
+    family: Family
+    problem: GemmProblem
+    out_shape: tuple[int, ...]
+    """As numpy.matmul would return it."""
+    a: Array
+    b: Array
+    c: Array | None
+    bias: Array | None
+    out: Array | None
+    exact: bool
+    """Operands and out are numpy.ndarray itself: no subclass with ways of its own, nothing to be made an array."""
+
+
+def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
+    """Check the operands and say what problem they are.
+
+    Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
+    """
+    packed = b if isinstance(b, PackedB) else None
+    family = _common_family(a, b, out, request)
+    native_a = operand(family, a, "a")
+    if packed is None:
+        native_b = operand(family, b, "b")
+        b_shape, b_dtype = native_b.shape, native_b.dtype
+    else:
+        native_b = packed.payload
+        b_shape, b_dtype = packed.shape, packed.dtype
+    batch, m, n, k, out_shape = _shapes(native_a.shape, b_shape)
+
+    native_out = None if out is None else family.target(out, out_shape)
+    wanted = request.out_dtype if native_out is None else native_out.dtype
+    if native_out is not None and request.out_dtype is not None and native_out.dtype != request.out_dtype:
+        raise OutputError(
+            "out", f"dtype {native_out.dtype} but out_dtype is {request.out_dtype}", "equal dtypes", "drop out_dtype="
+        )
+    try:
+        if native_out is not None:
+            dtypes.info(native_out.dtype)
+        out_dtype = dtypes.output_dtype(native_a.dtype, b_dtype, wanted)
+    except DTypeError as error:
+        if native_out is None:
+            raise
+        raise OutputError("out", error.given, error.allowed, "give it another dtype, or convert a and b") from None
+    compute = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
+    request.check_scalars(native_a.dtype, b_dtype, out_dtype)
+
+    if request.stream is not None and family.device.kind == "cpu":
+        raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
+    a_ndim, b_ndim = native_a.ndim, len(b_shape)
+    a_layout = _layout(as_matrix(native_a, "a"), batch)
+    if packed is None:
+        b_layout = _layout(as_matrix(native_b, "b"), batch)
+    else:
+        b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
+    native_c, c_operand = _addend(family, request, out_shape, batch, a_ndim, b_ndim, out_dtype, compute)
+    native_bias, bias = _bias(family, request, m, n, a_ndim, b_ndim, out_dtype, compute)
+    if native_out is None:
+        out_layout = MatrixLayout.contiguous(m, n, batch)
+    else:
+        out_layout = _layout(expand(native_out, a_ndim, b_ndim), batch)
+    single = compute.name in ("float32", "complex64")
+    reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
+    problem = GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        a=Operand(native_a.dtype, a_layout, _alignment(native_a)),
+        b=Operand(b_dtype, b_layout, b_dtype.itemsize if packed is not None else _alignment(native_b)),
+        out=Operand(out_dtype, out_layout, out_dtype.itemsize if native_out is None else _alignment(native_out)),
+        compute_dtype=compute,
+        batch=batch,
+        c=c_operand,
+        bias=bias,
+        alpha_is_one=bool(request.alpha == 1),
+        activation=request.activation,
+        precision=request.settings.precision if reducible else "ieee",
+        deterministic=request.settings.deterministic,
+        device=family.device,
+        packed_by=packed.backend if packed is not None else None,
+    )
+    if packed is not None:
+        packed.check(problem)
+    exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
+    return Call(family, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact)
+
+
+def _common_family(a: Any, b: Any, out: Any, request: Request) -> Family:
+    named = {"a": a, "b": b, "out": out, "c": request.c, "bias": request.bias}
+    families: dict[str, Family] = {}
+    for argument, x in named.items():
+        if isinstance(x, PackedB):
+            if argument != "b":
+                raise InputError(argument, "a packed operand", "only b may be packed")
+            continue
+        if x is not None:
+            families[argument] = family_of(x, argument)
+        elif argument in ("a", "b"):
+            raise InputError(argument, "None", "an array")
+    # Plain sequences follow the array they meet.
+    arrays = {key: f for key, f in families.items() if not isinstance(named[key], SEQUENCES)}
+    kinds = {f.name for f in arrays.values()}
+    if len(kinds) > 1:
+        given = ", ".join(f"{key} is {f.name}" for key, f in arrays.items())
+        raise DeviceError(", ".join(arrays), given, "operands of one kind of array", "convert one of them")
+    return next(iter(arrays.values()), NUMPY)
+
+
+def operand(family: Family, x: object, argument: str) -> Array:
+    native = family.view(x, argument)
+    if native.dtype.kind == "O":
+        raise DTypeError(argument, "an array of objects", ", ".join(dtypes.SUPPORTED), "convert it to numbers")
+    try:
+        dtypes.info(native.dtype)
+    except DTypeError:
+        raise dtypes.unsupported(argument, native.dtype) from None
+    return native
+
+
+def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+    """numpy.matmul's rules: (batch, m, n, k, shape of the result)."""
+    for argument, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ShapeError(argument, "a scalar (0 dimensions)", "1 dimension or more", "use * for scalars")
+    m, k = (1, a[0]) if len(a) == 1 else a[-2:]
+    inner, n = (b[0], 1) if len(b) == 1 else b[-2:]
+    if k != inner:
+        raise ShapeError(
+            "a, b", f"shapes {a} and {b}: inner dimensions {k} and {inner} differ", "(..., m, k) and (..., k, n)"
+        )
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ShapeError(
+            "a, b", f"batch dimensions {a[:-2]} and {b[:-2]} do not broadcast", "equal sizes, or 1"
+        ) from None
+    return batch, m, n, k, batch + (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
+
+
+def _distinct(x: Array) -> bool:
+    """Whether no two elements share memory, as it is for everything that slicing and transposing make.
+
+    (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
+    """
+    reached = int(x.itemsize)
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(x.strides, x.shape) if size > 1):
+        if stride < reached:
+            return False
+        reached += stride * (size - 1)
+    return True
+
+
+def reach(x: Array) -> tuple[int, int]:
+    """The memory that an ndarray lies in: (bytes before its first element, bytes in all)."""
+    if x.size == 0:
+        return 0, 0
+    ends = [(size - 1) * stride for size, stride in zip(x.shape, x.strides)]
+    first = -sum(end for end in ends if end < 0)
+    return first, first + sum(end for end in ends if end > 0) + int(x.itemsize)
+
+
+def as_matrix(x: Array, argument: str) -> Array:
+    """Vectors become the row or column that numpy.matmul makes of them."""
+    if x.ndim > 1:
+        return x
+    return x[np.newaxis, :] if argument == "a" else x[:, np.newaxis]
+
+
+def expand(x: Array, a_ndim: int, b_ndim: int) -> Array:
+    """A view of a result-shaped array with the dimensions that vectors dropped."""
+    if b_ndim == 1:
+        x = x[..., np.newaxis]
+    return x[..., np.newaxis, :] if a_ndim == 1 else x
+
+
+def _layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
+    """Strides in elements; all 0 (no dense order) where one is no whole number of elements."""
+    size = x.itemsize
+    whole = all(s % size == 0 for s in x.strides)
+    *outer, rows, cols = (s // size if whole else 0 for s in x.strides)
+    missing = len(batch) - len(outer)
+    strides = (0,) * missing + tuple(stride if x.shape[i] != 1 else 0 for i, stride in enumerate(outer))
+    return MatrixLayout(x.shape[-2], x.shape[-1], rows, cols, batch, strides)
+
+
+def _alignment(x: Array) -> int:
+    """The itemsize; 1 where an element is not aligned or the strides are no whole number of elements."""
+    whole = x.flags.aligned and not any(stride % x.itemsize for stride in x.strides)
+    return int(x.itemsize) if whole else 1
+
+
+def _addend(
+    family: Family,
+    request: Request,
+    out_shape: tuple[int, ...],
+    batch: tuple[int, ...],
+    a_ndim: int,
+    b_ndim: int,
+    out_dtype: DType,
+    compute: DType,
+) -> tuple[Array | None, Operand | None]:
+    if request.c is None:
+        return None, None
+    native = operand(family, request.c, "c")
+    if native.dtype not in (out_dtype, compute):
+        raise DTypeError("c", f"dtype {native.dtype}", f"{out_dtype} or {compute}", "convert it")
+    try:
+        expanded = expand(np.broadcast_to(native, out_shape), a_ndim, b_ndim)
+    except ValueError:
+        raise ShapeError("c", f"shape {native.shape}", f"shapes that broadcast to {out_shape}") from None
+    if request.beta == 0:
+        return None, None
+    return expanded, Operand(native.dtype, _layout(expanded, batch), _alignment(native))
+
+
+def _bias(
+    family: Family, request: Request, m: int, n: int, a_ndim: int, b_ndim: int, out_dtype: DType, compute: DType
+) -> tuple[Array | None, Bias | None]:
+    if request.bias is None:
+        return None, None
+    native = operand(family, request.bias, "bias")
+    if native.dtype not in (out_dtype, compute):
+        raise DTypeError("bias", f"dtype {native.dtype}", f"{out_dtype} or {compute}", "convert it")
+    along_m = b_ndim == 1 and a_ndim > 1
+    shapes = {(m,): "m"} if along_m else {(n,): "n", (1, n): "n", (m, 1): "m"}
+    axis = shapes.get(native.shape)
+    if axis is None:
+        raise ShapeError("bias", f"shape {native.shape}", " or ".join(map(str, shapes)))
+    vector = flat(native)
+    return vector, Bias(native.dtype, axis, vector.strides[0] // vector.itemsize)
+
+
+def flat(bias: Array) -> Array:
+    """A bias as a vector: a view, or a copy where its elements are not aligned or no whole elements apart."""
+    vector = bias.reshape(-1)
+    return vector if _alignment(vector) == vector.itemsize else vector.copy()

@@ -1,0 +1,134 @@
+"""Checking results: one call through every backend that can run it, and who deviates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemmhub import accuracy, arrays, decision, planning
+from gemmhub.arrays import Call
+from gemmhub.capability import Refusal
+from gemmhub.errors import GemmhubError, InputError
+from gemmhub.options import Options, Request, request
+from gemmhub.verify import spot_check
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_ROWS = 8
+"""Rows of a result with an epilogue that are recomputed in full."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One backend's result. ``ratio`` is its worst error over its bound among the elements recomputed."""
+
+    backend: str
+    ok: bool
+    ratio: float
+    difference: float
+    """Largest absolute difference from the first backend's result that was found right."""
+    remark: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found. True when every backend that ran was right."""
+
+    problem: str
+    rows: tuple[Compared, ...]
+
+    def __bool__(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    @property
+    def deviating(self) -> tuple[str, ...]:
+        """The backends that were wrong or failed."""
+        return tuple(row.backend for row in self.rows if not row.ok)
+
+    def __str__(self) -> str:
+        width = max([len("backend"), *(len(row.backend) for row in self.rows)])
+        lines = [f"problem: {self.problem}", f"{'backend':{width}}  verdict  error/bound  max difference  remarks"]
+        lines += [
+            f"{r.backend:{width}}  {'right' if r.ok else 'WRONG':7}  {r.ratio:11.3g}  {r.difference:14.3g}  {r.remark}"
+            for r in self.rows
+        ]
+        lines.append("deviating: " + (", ".join(self.deviating) or "none"))
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def compare(
+    a: Any, b: Any, *, backends: Sequence[str] | None = None, seed: int | None = None, **options: Unpack[Options]
+) -> Comparison:
+    """Run this product on every backend that can (or on those named) and check each result.
+
+    Plain products go through :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is
+    recomputed. Raises as :func:`gemmhub.matmul`; InputError when a named backend cannot run it, with its reason.
+    """
+    asked = request(options)
+    call = arrays.describe(a, b, None, asked)
+    able = {x.entry.name: x for x in decision.able_backends(call.problem)}
+    for name in backends or ():
+        if name not in able:
+            verdicts = {v.backend: v for v in decision.decide(call.problem, asked.settings).verdicts}
+            said = verdicts.get(name)
+            reason = f"{name!r} cannot: {said.reason}; {said.remedy}" if said else f"{name!r} is not known"
+            raise InputError("backends", reason, ", ".join(able))
+    rows: list[Compared] = []
+    first: Any = None
+    for name in backends or able:
+        kernel = decision.prepared(able[name], able[name].candidate, call.problem, asked.settings)
+        if isinstance(kernel, Refusal):
+            rows.append(Compared(name, False, float("inf"), float("nan"), kernel.reason))
+            continue
+        try:
+            result = planning.run_once(call, name, kernel, a, b, asked)
+        except GemmhubError as error:
+            rows.append(Compared(name, False, float("inf"), float("nan"), str(error)))
+            continue
+        ok, ratio, remark = check_result(call, asked, result, seed)
+        first = result if first is None and ok else first
+        rows.append(Compared(name, ok, ratio, _difference(result, first), remark))
+    return Comparison(str(call.problem), tuple(rows))
+
+
+def _difference(result: Any, first: Any) -> float:
+    if first is None or np.size(result) == 0:
+        return float("nan") if first is None else 0.0
+    with np.errstate(all="ignore"):
+        difference = np.abs(accuracy.widen(np.asarray(result)) - accuracy.widen(np.asarray(first)))
+        return float(np.nanmax(np.where(np.isnan(difference), 0.0, difference)))
+
+
+def check_result(call: Call, asked: Request, result: Any, seed: int | None = None) -> tuple[bool, float, str]:
+    """Whether ``result`` is right: (verdict, worst error over bound, remark)."""
+    problem = call.problem
+    native = call.family.view(result, "result")
+    if problem.plain and problem.packed_by is None:
+        found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed)
+        return found.ok, found.worst, "" if found.ok else str(found)
+    if problem.empty or problem.packed_by is not None:
+        return True, 0.0, "not checked"
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(problem.m, min(_ROWS, problem.m), replace=False))
+    left = arrays.as_matrix(call.a, "a")[..., rows, :]
+    bias = call.bias
+    if bias is not None and problem.bias is not None and problem.bias.axis == "m":
+        bias = bias[rows, np.newaxis]
+    expected = accuracy.reference(
+        left,
+        arrays.as_matrix(call.b, "b"),
+        model=accuracy.problem_model(problem),
+        alpha=asked.alpha,
+        beta=asked.beta,
+        c=None if call.c is None else call.c[..., rows, :],
+        bias=bias,
+        activation=problem.activation,
+        out_dtype=problem.out.dtype,
+    )
+    got = arrays.expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
+    ratio = float(np.max(expected.ratio(got), initial=0.0))
+    return ratio <= 1.0, ratio, f"{len(rows)} rows recomputed"

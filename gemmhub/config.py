@@ -1,0 +1,276 @@
+"""Settings: one table, one precedence.
+
+call argument > :class:`use` > environment > project file > user file > default.
+
+The project file is the nearest ``gemmhub.toml``, or ``pyproject.toml`` with a ``[tool.gemmhub]`` table, in
+the working directory or above; the user file is ``gemmhub.toml`` in the user's configuration directory.
+``GEMMHUB_CONFIG`` names a file to read instead of both. Environment and files are read once, at first use;
+:func:`gemmhub.reload` reads them again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gemmhub.dtypes import PRECISIONS
+from gemmhub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Resolved settings. Interned: equal settings are the same object, so identity can be a cache key."""
+
+    backend: tuple[str, ...] = ()
+    """Preferred backends, best first; empty for automatic choice."""
+    forced: bool = False
+    """Whether ``backend`` came from a call or a context: then nothing else may run."""
+    precision: str = "ieee"
+    deterministic: bool = False
+    allow: tuple[str, ...] | None = None
+    """Plugins that may load; None for all."""
+    deny: tuple[str, ...] = ()
+    """Plugins that may not."""
+    records: str = "default"
+    """File of tuning records; "default" is the one in the user's data directory, "off" uses none. Relative
+    paths in a configuration file start from that file."""
+    workspace_mib: float = 64.0
+    """Upper limit of the scratch memory of one kernel, in MiB."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """Where each setting that is not a default came from."""
+
+    @property
+    def workspace_limit(self) -> int:
+        """Bytes."""
+        return int(self.workspace_mib * 2**20)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        raise ValueError
+    return tuple(part for part in value if part)
+
+
+def _precision(value: object) -> str:
+    if value not in PRECISIONS:
+        raise ValueError
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError
+    return value
+
+
+def _mebibytes(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError
+    number = float(value)
+    if not 1 <= number <= 2**20:  # NaN and infinity too
+        raise ValueError
+    return number
+
+
+@dataclass(frozen=True)
+class _Key:
+    variable: str
+    parse: Callable[[object], Any]
+    allowed: str
+
+
+KEYS: Mapping[str, _Key] = {
+    "backend": _Key("GEMMHUB_BACKEND", _names, "a backend's name, or a list of names, best first"),
+    "precision": _Key("GEMMHUB_PRECISION", _precision, "one of " + ", ".join(PRECISIONS)),
+    "deterministic": _Key("GEMMHUB_DETERMINISTIC", _flag, "true or false"),
+    "allow": _Key("GEMMHUB_PLUGINS", _names, "a list of plugin names; empty for none"),
+    "deny": _Key("GEMMHUB_DISABLE", _names, "a list of plugin names"),
+    "records": _Key("GEMMHUB_RECORDS", _path, "a file path (relative to the file it stands in), 'default' or 'off'"),
+    "workspace_mib": _Key("GEMMHUB_WORKSPACE_MIB", _mebibytes, "a number of MiB from 1 to 1048576"),
+}
+"""Every setting: its environment variable, its parser, what is allowed."""
+
+CONFIG_VARIABLE = "GEMMHUB_CONFIG"
+
+
+def parse(key: str, value: object, where: str) -> Any:
+    """``value`` for ``key``, checked; ConfigError names ``where`` it stands and what is allowed."""
+    if key not in KEYS:
+        raise ConfigError(f"{where}: unknown key {key!r}; allowed: {', '.join(KEYS)}")
+    try:
+        return KEYS[key].parse(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigError(f"{where}: {key} = {value!r} is not valid; allowed: {KEYS[key].allowed}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    """The settings table of one file; None when a pyproject.toml has none."""
+    data: Any = _read_toml(path)
+    if path.name == "pyproject.toml":
+        data = data.get("tool")
+        if not isinstance(data, dict) or "gemmhub" not in data:
+            return None
+        data = data["gemmhub"]
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: gemmhub must be a table; allowed keys: {', '.join(KEYS)}")
+    return data
+
+
+def _project_table() -> tuple[Path, dict[str, Any]] | None:
+    from pathlib import Path
+
+    try:
+        here = Path.cwd()
+    except OSError:  # the working directory was removed
+        return None
+    for folder in (here, *here.parents):
+        for name in ("gemmhub.toml", "pyproject.toml"):
+            path = folder / name
+            if os.path.isfile(path):  # unlike Path.is_file, never raises for a folder that is closed to us
+                table = _table(path)
+                if table is not None:
+                    return path, table
+    return None
+
+
+def _files() -> list[tuple[Path, dict[str, Any]]]:
+    """Settings tables, weakest first."""
+    from pathlib import Path
+
+    chosen = os.environ.get(CONFIG_VARIABLE)
+    if chosen:
+        path = Path(chosen)
+        if not os.path.exists(path):
+            raise ConfigError(f"environment variable {CONFIG_VARIABLE}: no file {chosen!r}; allowed: a TOML file")
+        return [(path, _table(path) or {})]
+    from platformdirs import user_config_dir
+
+    found = []
+    user = Path(user_config_dir("gemmhub", appauthor=False)) / "gemmhub.toml"
+    if os.path.isfile(user):
+        found.append((user, _table(user) or {}))
+    project = _project_table()
+    return [*found, project] if project else found
+
+
+def read() -> Settings:
+    """Settings from files and the environment, read now."""
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for path, table in _files():
+        for key, value in table.items():
+            values[key] = parse(key, value, str(path))
+            origin[key] = str(path)
+            if key == "records" and value not in ("default", "off"):
+                values[key] = str(path.parent / value)
+    for key, entry in KEYS.items():
+        text = os.environ.get(entry.variable)
+        if text is not None:
+            values[key] = parse(key, text, f"environment variable {entry.variable}")
+            origin[key] = entry.variable
+    return Settings(**values, origin=origin)
+
+
+context: ContextVar[Settings | None] = ContextVar("gemmhub_settings", default=None)
+"""What ``use`` put in force; None outside of any. Part of the key of every cached decision."""
+
+_outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_settings", default=())
+"""What each ``use`` entered here found, innermost last. Kept here and not in the ``use`` object, which several
+threads and tasks may share."""
+
+_root: Settings | None = None
+_interned: dict[tuple[Any, ...], Settings] = {}
+
+
+def root() -> Settings:
+    """The settings of files and environment, read once."""
+    global _root
+    if _root is None:
+        _root = read()
+    return _root
+
+
+def current() -> Settings:
+    """The settings in force here: those of the innermost ``use``, else of files and environment."""
+    return context.get() or root()
+
+
+def forget() -> None:
+    """Read files and environment again at the next need."""
+    global _root
+    _root = None
+    _interned.clear()
+
+
+def override(base: Settings, where: str, **changes: Any) -> Settings:
+    """``base`` with those ``changes`` that are not None; validated, interned, marked as from ``where``."""
+    given = {key: parse(key, value, where) for key, value in changes.items() if value is not None}
+    if not given:
+        return base
+    if "backend" in given and len(given["backend"]) != 1:
+        raise ConfigError(f"{where}: backend = {changes['backend']!r} is not valid; allowed: one backend's name")
+    key = (id(base), where, *sorted(given.items()))
+    known = _interned.get(key)
+    if known is None:
+        forced = base.forced or "backend" in given
+        origin = {**base.origin, **dict.fromkeys(given, where)}
+        # Keeping `base` in the value keeps its id in the key unique.
+        known = _interned[key] = replace(base, **given, forced=forced, origin=origin)
+        _interned[(id(base), "base")] = base
+    return known
+
+
+class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
+    """Settings for a block of code (and for its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
+
+    ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within.
+    May be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
+    """
+
+    def __init__(
+        self, *, backend: str | None = None, precision: str | None = None, deterministic: bool | None = None
+    ) -> None:
+        self._changes = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        for key, value in self._changes.items():
+            if value is not None:
+                parse(key, value, "use()")
+
+    def __enter__(self) -> Settings:
+        settings = override(current(), "use()", **self._changes)
+        _outer.set((*_outer.get(), context.get()))
+        context.set(settings)
+        return settings
+
+    def __exit__(self, *_: object) -> None:
+        *outer, found = _outer.get()
+        _outer.set(tuple(outer))
+        context.set(found)

@@ -1,0 +1,162 @@
+"""The keyword arguments of a product: one typed list for matmul, plan, explain and tune."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Number
+from typing import Any, TypedDict, TypeVar, cast
+
+from gemmhub import config
+from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info
+from gemmhub.errors import DTypeError, InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Options(TypedDict, total=False):
+    """What may follow the operands; :func:`gemmhub.matmul` documents each."""
+
+    out_dtype: Any
+    alpha: complex
+    beta: complex
+    c: Any
+    bias: Any
+    activation: str | None
+    precision: str | None
+    deterministic: bool
+    backend: str | None
+    stream: Any
+
+
+DEFAULTS: dict[str, Any] = {
+    "out_dtype": None,
+    "alpha": 1,
+    "beta": 0,
+    "c": None,
+    "bias": None,
+    "activation": None,
+    "precision": None,
+    "deterministic": False,
+    "backend": None,
+    "stream": None,
+}
+
+
+def signature() -> Callable[[F], F]:
+    """Show help() and inspect every option by name, though the function takes ``**options``.
+
+    matmul takes ``**options`` because filling and testing ten keyword defaults costs a quarter of its
+    overhead budget in a call that gives none.
+    """
+
+    def decorate(function: F) -> F:
+        plain = inspect.Signature.from_callable(function)
+        positional = [p for p in plain.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in DEFAULTS.items()
+        ]
+        cast(Any, function).__signature__ = plain.replace(parameters=positional + named)
+        return function
+
+    return decorate
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Checked options of one call, with the settings in force."""
+
+    settings: config.Settings
+    out_dtype: DType | None
+    alpha: Any
+    beta: Any
+    c: Any
+    bias: Any
+    activation: str | None
+    stream: Any
+
+    def check_scalars(self, a: DType, b: DType, out: DType) -> None:
+        """Refuse scalars and activations that the arithmetic of the result cannot hold."""
+        kinds = {info(a).kind, info(b).kind}
+        integral = info(out).kind in ("int", "uint", "bool")
+        for argument, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if isinstance(value, complex) and "complex" not in kinds:
+                raise InputError(argument, f"{value} for a real product", "real numbers")
+            if integral and not float(value.real).is_integer():
+                raise InputError(argument, f"{value} for a result of {out}", "integers", "give out_dtype=float32")
+            if integral and abs(value.real) >= 2**31:
+                raise InputError(argument, f"{value} for a result of {out}", "integers of 32 bits")
+            if out.kind == "b" and value not in (0, 1):
+                raise InputError(argument, f"{value} for a result of bool", "0 and 1")
+        if self.activation is not None:
+            if "complex" in kinds:
+                raise DTypeError("activation", f"{self.activation} of complex numbers", "real results")
+            if out.kind == "b" or (integral and self.activation != "relu"):
+                raise DTypeError(
+                    "activation", f"{self.activation} of a result of {out}", "floating results", "give out_dtype="
+                )
+
+
+def scalar(value: object, argument: str) -> Any:
+    """A Python int, float or complex; InputError for anything else, and for ints beyond all floats."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) and abs(value) >= 2**1023:
+        raise InputError(argument, f"an int of {value.bit_length()} bits", "ints that a float can hold")
+    if isinstance(value, Number) and isinstance(value, (int, float, complex)):
+        return value
+    raise InputError(argument, f"{value!r:.80} is not a number", "a number (an int, a float, a complex)")
+
+
+def scalar_kind(value: Any) -> tuple[Any, ...]:
+    """All that checks and decisions may depend on: calls whose scalars agree in it differ in nothing else."""
+    small = not isinstance(value, complex) and abs(value) < 2**31
+    return type(value), value == 0, value == 1, small and value == int(value)
+
+
+def _unknown(name: str) -> TypeError:
+    return TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(DEFAULTS)}")
+
+
+@lru_cache(maxsize=64)
+def _wanted(value: Any) -> DType:
+    return as_dtype(value)
+
+
+def request(options: Options) -> Request:
+    """Check ``options`` as far as that goes without the operands."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise _unknown(name)
+    given = cast("dict[str, Any]", {**DEFAULTS, **options})
+    alpha, beta = scalar(given["alpha"], "alpha"), scalar(given["beta"], "beta")
+    if given["c"] is None and beta != 0:
+        raise InputError("beta", f"{beta} without c", "beta with c", "pass c=; c=out accumulates into out")
+    if given["c"] is not None and "beta" not in options:
+        raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
+    activation, precision, backend = given["activation"], given["precision"], given["backend"]
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
+        raise InputError("activation", f"{activation!r}", ", ".join(ACTIVATIONS))
+    if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
+        raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS))
+    if backend is not None and (not isinstance(backend, str) or not backend or "," in backend):
+        raise InputError("backend", f"{backend!r}", "the name of one backend; gemmhub.backends() lists them")
+    deterministic = given["deterministic"]
+    if not isinstance(deterministic, bool):
+        raise InputError("deterministic", f"{deterministic!r}", "True or False")
+    settings = config.override(
+        config.current(), "the call", backend=backend, precision=precision, deterministic=deterministic or None
+    )
+    wanted = given["out_dtype"]
+    try:
+        out_dtype = None if wanted is None else _wanted(wanted)
+    except TypeError as error:
+        if isinstance(error, DTypeError):
+            raise
+        out_dtype = as_dtype(wanted)  # unhashable: let the error name it
+    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, given["stream"])

@@ -1,0 +1,49 @@
+"""PackedB: a prepacked operand that the caller owns.
+
+A packed operand is a copy: it stays what it was when b is rewritten, moved or freed. There is no cache
+behind it, keyed by address or otherwise; who wants to pack once keeps the object.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmhub.dtypes import DType
+from gemmhub.errors import InputError
+
+if TYPE_CHECKING:
+    from gemmhub.problem import GemmProblem
+
+
+class PackedB:
+    """What :func:`gemmhub.pack` returns: pass it as ``b`` to matmul and plan.
+
+    ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` is who packed it and the
+    only one that can use it; ``a_dtype`` what it may be multiplied from the left by; ``payload`` is the
+    backend's own.
+    """
+
+    __slots__ = ("a_dtype", "backend", "dtype", "payload", "shape")
+
+    def __init__(self, shape: tuple[int, int], dtype: DType, a_dtype: DType, backend: str, payload: object) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.a_dtype = a_dtype
+        self.backend = backend
+        self.payload = payload
+
+    ndim = 2
+
+    def __repr__(self) -> str:
+        k, n = self.shape
+        return f"<PackedB {k}x{n} {self.dtype} by {self.backend!r} for a of {self.a_dtype}>"
+
+    def check(self, problem: GemmProblem) -> None:
+        """InputError when ``problem`` is not what this was packed for."""
+        if problem.a.dtype != self.a_dtype:
+            raise InputError(
+                "b",
+                f"packed for a of {self.a_dtype}, a is {problem.a.dtype}",
+                f"a of {self.a_dtype}",
+                f"pack again with a_dtype={problem.a.dtype}",
+            )

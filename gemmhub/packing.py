@@ -1,0 +1,72 @@
+"""Packing b: which backend packs it, and for which products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemmhub import arrays, config, decision, dtypes, plugins
+from gemmhub.capability import Refusal
+from gemmhub.decision import Decision, Verdict
+from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
+from gemmhub.layout import MatrixLayout
+from gemmhub.packed import PackedB
+from gemmhub.problem import GemmProblem, Operand
+
+_PACKED_RESULT = np.dtype(np.float32)
+"""The result assumed for operands (fp8) that have no natural one; it does not change the packed form."""
+
+
+def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
+    """See :func:`gemmhub.pack`."""
+    if isinstance(b, PackedB):
+        raise InputError("b", "a packed operand", "an array", "it is packed already")
+    if isinstance(m, bool) or not isinstance(m, int) or m < 1:
+        raise InputError("m", f"{m!r}", "a positive int")
+    family = arrays.family_of(b, "b")
+    native = arrays.operand(family, b, "b")
+    if native.ndim != 2:
+        raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
+    left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
+    settings = config.override(config.current(), "the call", backend=backend)
+    problem = _typical(native, left, m)
+    chosen = decision.decide(problem, settings)
+    refused: list[Verdict] = []
+    for able in decision.able_backends(problem):
+        if settings.forced and able.entry.name != settings.backend[0]:
+            continue
+        payload = plugins.guarded(
+            lambda able=able: able.backend.pack(native, problem),  # type: ignore[misc]
+            "pack()",
+            f"report it to the authors of {able.entry.distribution}",
+        )
+        if not isinstance(payload, Refusal):
+            k, n = native.shape
+            return PackedB((k, n), native.dtype, left, able.entry.name, payload)
+        if payload.traceback is not None and "MemoryError" in payload.reason:
+            raise AllocationError(f"packing b: {payload.reason}")
+        refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
+    others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
+    raise NoBackendError(
+        "no backend packs this operand",
+        Decision(problem, None, "nobody has a packed form", (*refused, *others), settings.origin),
+    )
+
+
+def _typical(b: Any, a_dtype: dtypes.DType, m: int) -> GemmProblem:
+    """The product that the packed operand is expected in."""
+    k, n = b.shape
+    try:
+        out = dtypes.result_dtype(a_dtype, b.dtype)
+    except DTypeError:
+        out = dtypes.output_dtype(a_dtype, b.dtype, _PACKED_RESULT)
+    return GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        a=Operand(a_dtype, MatrixLayout.contiguous(m, k), a_dtype.itemsize),
+        b=Operand(b.dtype, MatrixLayout.contiguous(k, n), b.dtype.itemsize),
+        out=Operand(out, MatrixLayout.contiguous(m, n), out.itemsize),
+        compute_dtype=dtypes.compute_dtype(a_dtype, b.dtype, out),
+    )

@@ -1,0 +1,64 @@
+"""Timing calls against each other: interleaved rounds, medians, ratios of one run.
+
+Machines drift (clocks, neighbours, temperature), so absolute times of different moments do not compare.
+Every routine here times all contenders in each round, in turn, and reports medians over rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call, over several rounds."""
+
+    median: float
+    minimum: float
+    maximum: float
+    samples: tuple[float, ...]
+
+
+def interleave(
+    calls: Sequence[Callable[[], object]],
+    *,
+    rounds: int = 7,
+    min_time: float = 2e-3,
+    progress: Callable[[], None] | None = None,
+) -> list[Timing]:
+    """Time each of ``calls`` in every one of ``rounds`` rounds.
+
+    A call is first run once (untimed), then repeated within a round until ``min_time`` seconds have passed,
+    so that the clock's resolution and the loop do not count. The order rotates from round to round, so that
+    nobody always runs in the wake of the same neighbour. ``progress`` is called after each round.
+    """
+    repeats = [_calibrate(call, min_time) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds):
+        for offset in range(len(calls)):
+            index = (turn + offset) % len(calls)
+            samples[index].append(_measure(calls[index], repeats[index]))
+        if progress is not None:
+            progress()
+    return [Timing(statistics.median(s), min(s), max(s), tuple(s)) for s in samples]
+
+
+def _calibrate(call: Callable[[], object], min_time: float) -> int:
+    call()
+    once = _measure(call, 1)
+    return max(1, min(100_000, int(min_time / max(once, 1e-9))))
+
+
+def _measure(call: Callable[[], object], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def rotation(nbytes: float, cache: float = 64 * 2**20, most: int = 32) -> int:
+    """How many sets of operands of ``nbytes`` to rotate through so that none is found in the cache."""
+    return max(1, min(most, int(-(-cache // max(nbytes, 1)))))

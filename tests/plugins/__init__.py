@@ -1,0 +1,50 @@
+"""Two example plugins, and how tests install them: as distributions with real entry points on ``sys.path``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import gemmhub
+from gemmhub import Backend, BackendDescription, plugins
+
+HERE = Path(__file__).parent
+GOOD = {"example": "gemmhub_example_good.plugin"}
+
+
+class Site:
+    """A folder like site-packages that a test may install distributions into."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for path in (HERE, folder):
+            monkeypatch.syspath_prepend(str(path))
+        for name in [name for name in sys.modules if name.startswith("gemmhub_example_")]:
+            monkeypatch.delitem(sys.modules, name)
+
+    def install(self, distribution: str, points: Mapping[str, str]) -> None:
+        """A distribution with these entry points in the group "gemmhub", found at the next need."""
+        write_distribution(self.folder, distribution, points)
+        importlib.invalidate_caches()
+        gemmhub.reload()
+
+
+def write_distribution(folder: Path, distribution: str, points: Mapping[str, str]) -> None:
+    """The metadata that pip would leave in site-packages."""
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", encoding="utf-8")
+    lines = ["[gemmhub]", *(f"{name} = {target}" for name, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def add(backend: Backend) -> None:
+    """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
+    description = BackendDescription(backend.name, lambda: backend, "a scripted backend", contract=1)
+    entry = plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    assert entry.description is description, entry.get()

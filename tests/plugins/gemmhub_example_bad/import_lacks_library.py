@@ -1,0 +1,3 @@
+"""Imports a library that is not there."""
+
+import gemmhub_example_missing_library  # noqa: F401

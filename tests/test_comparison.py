@@ -1,0 +1,138 @@
+"""compare(): one product on every backend, and who deviates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from plugins.gemmhub_example_bad.backend import Scripted
+
+import gemmhub
+from gemmhub.errors import DTypeError, InputError, ShapeError
+from plugins import GOOD, Site, add
+
+
+@pytest.fixture
+def operands(rng):
+    return rng.standard_normal((60, 50), np.float32), rng.standard_normal((50, 40), np.float32)
+
+
+def off_by_one(a, b, out, candidate):
+    out[..., 7, 11] += 1
+
+
+def test_all_right(operands, tmp_path, monkeypatch):
+    Site(tmp_path / "site", monkeypatch).install("gemmhub-example-good", GOOD)
+    result = gemmhub.compare(*operands)
+    assert result
+    assert result.deviating == ()
+    found = {row.backend: row for row in result.rows}
+    assert {"numpy", "example"} <= found.keys()
+    assert all(row.ok and row.ratio <= 1 and row.remark == "" for row in result.rows)
+    assert found["numpy"].difference == 0.0
+    assert 0 <= found["example"].difference < 1e-3
+    assert str(result).splitlines()[-1] == "deviating: none"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_wrong_element_is_found(operands, first):
+    """Also where the wrong backend comes before every right one."""
+    add(Scripted("wrong", run=off_by_one))
+    add(Scripted("right"))
+    names = ["wrong", "numpy", "right"] if first else ["numpy", "right", "wrong"]
+    result = gemmhub.compare(*operands, backends=names)
+    assert not result
+    assert result.deviating == ("wrong",)
+    assert [row.backend for row in result.rows] == names
+    row = {row.backend: row for row in result.rows}["wrong"]
+    assert row.ratio > 1
+    assert "(7, 11)" in row.remark
+    assert math.isnan(row.difference) if first else row.difference == pytest.approx(1, abs=1e-4)
+    assert {row.backend: row.difference for row in result.rows}["right"] == 0.0
+    text = str(result)
+    assert text.splitlines()[-1] == "deviating: wrong"
+    assert text.count("WRONG") == 1
+
+
+@pytest.mark.parametrize("m", [5, 300])
+def test_large_and_batched_products(rng, m):
+    add(Scripted("wrong", run=lambda a, b, out, candidate: out.__setitem__((1, -1, -1), 1e4)))
+    a, b = rng.standard_normal((2, m, 200), np.float32), rng.standard_normal((200, 100), np.float32)
+    assert gemmhub.compare(a, b).deviating == ("wrong",)
+
+
+def test_a_backend_that_raises_deviates(operands):
+    add(Scripted("raising", run=RuntimeError("illegal address")))
+    add(Scripted("unprepared", prepare=OSError("no compiler")))
+    result = gemmhub.compare(*operands)
+    assert set(result.deviating) == {"raising", "unprepared"}
+    remarks = {row.backend: row.remark for row in result.rows}
+    assert "RuntimeError: illegal address" in remarks["raising"]
+    assert "OSError: no compiler" in remarks["unprepared"]
+    assert str(result).count("WRONG") == 2
+
+
+def test_an_epilogue_is_checked_too(rng):
+    def supports(problem):
+        return None
+
+    def prepare(problem, candidate, limit):
+        def run(a, b, out, c, bias, alpha, beta, stream):
+            out[...] = alpha * (a @ b) + beta * c  # forgets the bias
+
+        return gemmhub.Kernel(run, "forgetful")
+
+    add(Scripted("forgetful", supports=supports, prepare=prepare))
+    a, b = rng.standard_normal((6, 5), np.float32), rng.standard_normal((5, 4), np.float32)
+    c = rng.standard_normal((6, 4), np.float32)
+    for bias in (np.ones(4, np.float32), np.ones((6, 1), np.float32)):
+        result = gemmhub.compare(a, b, alpha=2, c=c, beta=3, bias=bias)
+        assert result.deviating == ("forgetful",)
+        assert {row.backend: row.remark for row in result.rows}["numpy"] == "6 rows recomputed"
+    assert gemmhub.compare(a, b, alpha=2, c=c, beta=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64", "int8", "int32"])
+def test_every_dtype_can_be_compared(rng, dtype):
+    a = rng.integers(-9, 9, (6, 5)).astype(dtype)
+    b = rng.integers(-9, 9, (5, 4)).astype(dtype)
+    add(Scripted("wrong", run=lambda a, b, out, candidate: out.fill(99)))
+    result = gemmhub.compare(a, b)
+    assert result.deviating == ("wrong",)
+    assert result.rows[0].difference == 0
+
+
+def test_empty_products_and_vectors(rng):
+    a, b = rng.standard_normal((3, 4), np.float32), rng.standard_normal((4, 2), np.float32)
+    for given in ((a[:0], b), (a[:, :0], b[:0]), (a[0], b), (a[0], b[:, 0]), (a, b[:, 0])):
+        assert gemmhub.compare(*given)
+
+
+def test_a_packed_operand_goes_to_its_packer_only(operands):
+    a, b = operands
+    packed = gemmhub.pack(b, backend="numpy")
+    add(Scripted("other"))
+    result = gemmhub.compare(a, packed)
+    assert [row.backend for row in result.rows] == ["numpy"]
+    assert result
+
+
+def test_a_named_backend_that_cannot_is_told_with_its_reason(operands):
+    add(Scripted("picky", supports=gemmhub.Refusal("k must be a multiple of 64", "pad k")))
+    with pytest.raises(InputError, match="'picky' cannot: k must be a multiple of 64; pad k") as caught:
+        gemmhub.compare(*operands, backends=["numpy", "picky"])
+    assert caught.value.argument == "backends"
+    assert caught.value.allowed == "numpy"
+    with pytest.raises(InputError, match="'nobody' is not known"):
+        gemmhub.compare(*operands, backends=["nobody"])
+
+
+def test_bad_operands_raise_as_in_a_product(operands):
+    a, b = operands
+    with pytest.raises(ShapeError):
+        gemmhub.compare(a, b.T)
+    with pytest.raises(DTypeError):
+        gemmhub.compare(a.astype(object), b)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bachends'"):
+        gemmhub.compare(a, b, bachends=["numpy"])

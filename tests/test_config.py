@@ -1,0 +1,511 @@
+"""Settings: where they come from, which wins, and that every mistake is named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plugins.gemmhub_example_bad.backend import Scripted
+
+import gemmhub
+from gemmhub import ConfigError, config
+from gemmhub.errors import InputError
+from plugins import add
+
+ONE = np.ones((2, 2), np.float32)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A machine of one's own: a user folder, a project with a deep working directory, no environment."""
+    for name in (config.CONFIG_VARIABLE, *(key.variable for key in config.KEYS.values())):
+        monkeypatch.delenv(name, raising=False)
+    user = tmp_path / "user"
+    deep = tmp_path / "project" / "src" / "deep"
+    user.mkdir()
+    deep.mkdir(parents=True)
+    monkeypatch.setattr("platformdirs.user_config_dir", lambda *given, **named: str(user))
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda *given, **named: str(tmp_path / "data"))
+    monkeypatch.chdir(deep)
+    return tmp_path
+
+
+def put(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def settings():
+    gemmhub.reload()
+    return config.root()
+
+
+# ---------------------------------------------------------------- sources and precedence
+
+
+def test_defaults(home):
+    found = settings()
+    assert (found.backend, found.forced, found.precision, found.deterministic) == ((), False, "ieee", False)
+    assert (found.allow, found.deny, found.records, found.workspace_limit) == (None, (), "default", 64 * 2**20)
+    assert found.origin == {}
+    assert gemmhub.explain(ONE, ONE).settings == {}
+
+
+PROJECT_FILES = {
+    "gemmhub.toml": "{}",
+    "pyproject.toml": "[project]\nname = 'x'\n[tool.gemmhub]\n{}",
+}
+
+
+@pytest.mark.parametrize("name", PROJECT_FILES)
+def test_each_source_beats_the_next(home, monkeypatch, name):
+    """Call, context, environment, project, user: the strongest is taken away, one after the other."""
+    names = ["by-call", "by-context", "by-environment", "by-project", "by-user"]
+    backends = {name: Scripted(name, estimate=1.0) for name in names}
+    backends["fastest"] = Scripted("fastest", estimate=1e-12)
+    user = put(home / "user" / "gemmhub.toml", "backend = 'by-user'\nworkspace_mib = 5")
+    project = put(home / "project" / name, PROJECT_FILES[name].format("backend = ['by-project']"))
+    monkeypatch.setenv("GEMMHUB_BACKEND", "by-environment")
+
+    def decision(**options):
+        gemmhub.reload()
+        for backend in backends.values():
+            backend.calls.clear()
+            add(backend)
+        gemmhub.matmul(ONE, ONE, **options)
+        found = gemmhub.explain(ONE, ONE, **options)
+        assert [name for name, backend in backends.items() if backend.calls["run"]] == [found.chosen]
+        assert found.settings.get("workspace_mib", user) == user
+        return found.chosen, found.settings.get("backend"), found.why
+
+    with gemmhub.use(backend="by-context"):
+        assert decision(backend="by-call") == ("by-call", "the call", "asked for by the call")
+        assert decision() == ("by-context", "use()", "asked for by use()")
+    assert decision() == ("by-environment", "GEMMHUB_BACKEND", "preferred by GEMMHUB_BACKEND")
+    monkeypatch.delenv("GEMMHUB_BACKEND")
+    assert decision() == ("by-project", project, f"preferred by {project}")
+    os.unlink(project)
+    assert decision() == ("by-user", user, f"preferred by {user}")
+    os.unlink(user)
+    assert decision() == ("fastest", None, "smallest estimate")
+
+
+def test_sources_are_merged_key_by_key(home, monkeypatch):
+    user = put(home / "user" / "gemmhub.toml", "precision = 'tf32'\ndeterministic = true\nworkspace_mib = 2")
+    project = put(home / "project" / "gemmhub.toml", "precision = 'bf16'\ndeny = ['x', 'y']")
+    monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1.5")
+    found = settings()
+    assert (found.precision, found.deterministic, found.deny, found.workspace_mib) == ("bf16", True, ("x", "y"), 1.5)
+    assert found.origin == {
+        "precision": project,
+        "deterministic": user,
+        "workspace_mib": "GEMMHUB_WORKSPACE_MIB",
+        "deny": project,
+    }
+    with gemmhub.use(precision="ieee"):
+        decision = gemmhub.explain(ONE, ONE)
+    assert decision.settings == {**found.origin, "precision": "use()"}
+    assert f"setting: deterministic from {user}" in str(decision)
+    assert decision.problem.deterministic
+    assert decision.problem.precision == "ieee"
+    assert gemmhub.explain(ONE, ONE).problem.precision == "bf16"
+
+
+def test_the_nearest_project_file_is_the_only_one(home):
+    put(home / "project" / "gemmhub.toml", "precision = 'tf32'\ndeterministic = true")
+    put(home / "project" / "src" / "pyproject.toml", "[tool.gemmhub]\nprecision = 'bf16'")
+    put(home / "project" / "src" / "deep" / "pyproject.toml", "[tool.other]\nprecision = 1")
+    found = settings()
+    assert (found.precision, found.deterministic) == ("bf16", False)
+    put(home / "project" / "src" / "gemmhub.toml", "precision = 'ieee'")
+    assert settings().precision == "ieee"
+
+
+@pytest.mark.parametrize("text", ["", "tool = 5", "[tool]\nx = 1", "[tool.other]", "x = 1"])
+def test_a_pyproject_without_our_table_is_passed_over(home, text):
+    put(home / "project" / "gemmhub.toml", "precision = 'tf32'")
+    put(home / "project" / "src" / "pyproject.toml", text)
+    assert settings().precision == "tf32"
+
+
+def test_folders_named_like_files_are_passed_over(home):
+    (home / "project" / "src" / "gemmhub.toml").mkdir()
+    put(home / "project" / "gemmhub.toml", "precision = 'tf32'")
+    assert settings().precision == "tf32"
+
+
+def test_a_named_file_replaces_project_and_user_files(home, monkeypatch):
+    put(home / "project" / "gemmhub.toml", "deterministic = true")
+    put(home / "user" / "gemmhub.toml", "deny = ['x']")
+    monkeypatch.setenv("GEMMHUB_CONFIG", put(home / "other.toml", "precision = 'tf32'"))
+    found = settings()
+    assert (found.precision, found.deterministic, found.deny) == ("tf32", False, ())
+    (home / "elsewhere").mkdir()
+    monkeypatch.setenv("GEMMHUB_CONFIG", put(home / "elsewhere" / "pyproject.toml", "[tool.gemmhub]\ndeny = 'a, b'"))
+    assert settings().deny == ("a", "b")
+    monkeypatch.setenv("GEMMHUB_CONFIG", "")
+    assert settings().deterministic
+
+
+def test_relative_record_files_start_from_the_configuration_file(home, monkeypatch):
+    put(home / "project" / "gemmhub.toml", "records = 'tuning/records.jsonl'")
+    assert settings().records == str(home / "project" / "tuning" / "records.jsonl")
+    put(home / "project" / "gemmhub.toml", f"records = '{home.as_posix()}/absolute'")
+    assert settings().records == str(home / "absolute")
+    for word in ("off", "default"):
+        put(home / "project" / "gemmhub.toml", f"records = '{word}'")
+        assert settings().records == word
+    monkeypatch.setenv("GEMMHUB_RECORDS", "here.jsonl")
+    assert settings().records == "here.jsonl"
+
+
+def test_settings_are_read_once(home, monkeypatch):
+    path = home / "project" / "gemmhub.toml"
+    put(path, "precision = 'tf32'")
+    first = settings()
+    put(path, "precision = 'bf16'")
+    monkeypatch.setenv("GEMMHUB_DETERMINISTIC", "1")
+    assert gemmhub.explain(ONE, ONE).problem.precision == "tf32"
+    assert config.root() is first
+    gemmhub.reload()
+    problem = gemmhub.explain(ONE, ONE).problem
+    assert (problem.precision, problem.deterministic) == ("bf16", True)
+
+
+def test_a_working_directory_that_is_gone(home, monkeypatch):
+    gone = home / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    put(home / "user" / "gemmhub.toml", "precision = 'tf32'")
+    assert settings().precision == "tf32"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_is_closed_to_us(home):
+    (home / "user").chmod(0)
+    try:
+        assert settings().origin == {}
+    finally:
+        (home / "user").chmod(0o700)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "on", "0", "False", "no", "Off", ""])
+def test_flags_of_the_environment(home, monkeypatch, text):
+    monkeypatch.setenv("GEMMHUB_DETERMINISTIC", text)
+    assert settings().deterministic is (text in ("1", "true", "YES", "on"))
+
+
+# ---------------------------------------------------------------- mistakes
+
+WRONG_VALUES = {
+    "backend": ["5", "true", "[1]", "{x = 1}", "1979-05-27", "nan"],
+    "precision": ["'fp32'", "''", "['ieee']", "1", "nan", "{}"],
+    "deterministic": ["'maybe'", "2", "[]", "nan", "inf", "1.5"],
+    "allow": ["true", "0", "[['a']]", "nan"],
+    "deny": ["{a = 'b'}", "-1", "['a', 1]"],
+    "records": ["''", "0", "['x']", "false", "nan", '"a\\u0000b"'],
+    "workspace_mib": [
+        "nan",
+        "inf",
+        "-inf",
+        "-1",
+        "0",
+        "0.5",
+        "1e30",
+        "'many'",
+        "true",
+        "[64]",
+        "'nan'",
+        "9" * 400,
+    ],
+}
+NAMES_WHAT_IS_ALLOWED = {
+    "backend": "a backend's name",
+    "precision": "one of ieee, tf32, bf16",
+    "deterministic": "true or false",
+    "allow": "a list of plugin names",
+    "deny": "a list of plugin names",
+    "records": "a file path",
+    "workspace_mib": "a number of MiB from 1 to 1048576",
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values])
+@pytest.mark.parametrize("place", ["project", "pyproject", "user", "named"])
+def test_a_wrong_value_in_a_file(home, monkeypatch, key, value, place):
+    path, text = {
+        "project": (home / "project" / "gemmhub.toml", "{}"),
+        "pyproject": (home / "project" / "pyproject.toml", "[tool.gemmhub]\n{}"),
+        "user": (home / "user" / "gemmhub.toml", "{}"),
+        "named": (home / "other.toml", "{}"),
+    }[place]
+    put(path, text.format(f"{key} = {value}"))
+    if place == "named":
+        monkeypatch.setenv("GEMMHUB_CONFIG", str(path))
+    gemmhub.reload()
+    with pytest.raises(ConfigError) as caught:
+        gemmhub.matmul(ONE, ONE)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {key} = ")
+    assert NAMES_WHAT_IS_ALLOWED[key] in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("precision", "fp32"),
+        ("precision", ""),
+        ("deterministic", "maybe"),
+        ("deterministic", "nan"),
+        ("records", ""),
+        *(("workspace_mib", value) for value in ("nan", "inf", "-inf", "-1", "0", "", "64MB", "1e30", "1e999")),
+    ],
+)
+def test_a_wrong_value_in_the_environment(monkeypatch, key, value):
+    variable = config.KEYS[key].variable
+    monkeypatch.setenv(variable, value)
+    gemmhub.reload()
+    with pytest.raises(ConfigError) as caught:
+        gemmhub.explain(ONE, ONE)
+    assert str(caught.value).startswith(f"environment variable {variable}: {key} = {value!r} is not valid; allowed: ")
+    assert NAMES_WHAT_IS_ALLOWED[key] in str(caught.value)
+
+
+BROKEN_FILES = {
+    "unknown key": (b"precsion = 'ieee'", "unknown key 'precsion'; allowed: backend, precision, deterministic"),
+    "unknown table": (b"[gemmhub]\nprecision = 'ieee'", "unknown key 'gemmhub'"),
+    "forced": (b"forced = true", "unknown key 'forced'"),
+    "origin": (b"origin = {}", "unknown key 'origin'"),
+    "syntax": (b"precision = ", "cannot be read as TOML"),
+    "key twice": (b"deny = []\ndeny = []", "cannot be read as TOML"),
+    "not UTF-8": (b"precision = '\xff'", "cannot be read as TOML: 'utf-8' codec"),
+    "an endless number": (b"x = 1" + b"0" * 5000, "cannot be read as TOML"),
+    "nested too deep": (b"x = " + b"[" * 100_000, "cannot be read as TOML"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_FILES)
+def test_a_broken_file(home, kind):
+    content, message = BROKEN_FILES[kind]
+    path = home / "project" / "gemmhub.toml"
+    path.write_bytes(content)
+    gemmhub.reload()
+    with pytest.raises(ConfigError) as caught:
+        gemmhub.matmul(ONE, ONE)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_our_table_must_be_a_table(home):
+    path = put(home / "project" / "pyproject.toml", "[tool]\ngemmhub = 3")
+    gemmhub.reload()
+    with pytest.raises(ConfigError, match="gemmhub must be a table; allowed keys: backend") as caught:
+        gemmhub.matmul(ONE, ONE)
+    assert str(caught.value).startswith(path)
+
+
+def test_a_named_file_must_exist(home, monkeypatch):
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(home / "none.toml"))
+    gemmhub.reload()
+    with pytest.raises(ConfigError, match=r"environment variable GEMMHUB_CONFIG: no file .*none\.toml"):
+        gemmhub.matmul(ONE, ONE)
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(home))
+    gemmhub.reload()
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        gemmhub.matmul(ONE, ONE)
+
+
+def test_a_mistake_is_told_until_it_is_mended(home, monkeypatch):
+    monkeypatch.setenv("GEMMHUB_PRECISION", "half")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="GEMMHUB_PRECISION"):
+            gemmhub.matmul(ONE, ONE)
+    monkeypatch.setenv("GEMMHUB_PRECISION", "tf32")
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+
+
+def test_config_errors_are_value_errors():
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(ConfigError, gemmhub.GemmhubError)
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates())
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
+toml_like = st.text(alphabet="tol.gemhub[]='\"\n precisonity3", max_size=60).map(str.encode)
+
+
+def found_or_message(call):
+    """What ``call`` returns, and the message of its ConfigError; no other exception is let through."""
+    try:
+        return call(), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+@given(key=st.sampled_from(list(config.KEYS)), value=values)
+def test_parse_gives_a_value_or_a_config_error(key, value):
+    found, message = found_or_message(lambda: config.parse(key, value, "a test"))
+    if message:
+        assert message.startswith(f"a test: {key} = ")
+        return
+    assert config.parse(key, list(found) if isinstance(found, tuple) else found, "a test") == found
+    assert key != "workspace_mib" or math.isfinite(found)
+
+
+@given(content=st.binary(max_size=60) | toml_like)
+def test_reading_a_file_raises_nothing_else(tmp_path_factory, content):
+    folder = tmp_path_factory.getbasetemp() / "fuzzed"
+    folder.mkdir(exist_ok=True)
+    path = folder / "pyproject.toml"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GEMMHUB_CONFIG", str(path))
+        found, message = found_or_message(config.read)
+    assert isinstance(found, config.Settings) or message.startswith(str(path))
+
+
+# ---------------------------------------------------------------- use()
+
+
+def test_use_nests_and_restores():
+    plain = config.current()
+    with gemmhub.use(precision="tf32") as outer:
+        assert config.current() is outer
+        with gemmhub.use(deterministic=True) as inner:
+            assert (inner.precision, inner.deterministic) == ("tf32", True)
+            with gemmhub.use(precision="ieee", deterministic=False) as innermost:
+                assert (innermost.precision, innermost.deterministic) == ("ieee", False)
+            assert config.current() is inner
+        assert config.current() is outer
+    assert config.current() is plain
+
+
+def test_use_restores_after_an_exception():
+    plain = config.current()
+    with pytest.raises(KeyError), gemmhub.use(precision="tf32"), gemmhub.use(precision="bf16"):
+        raise KeyError
+    assert config.current() is plain
+
+
+def test_use_may_be_entered_again_and_within_itself():
+    context = gemmhub.use(precision="tf32")
+    for _ in range(3):
+        with context, gemmhub.use(precision="bf16"), context:
+            assert config.current().precision == "tf32"
+        assert config.current().precision == "ieee"
+
+
+def test_equal_settings_are_one_object():
+    with gemmhub.use(precision="tf32") as first:
+        pass
+    with gemmhub.use(precision="tf32") as second:
+        pass
+    assert first is second
+    base = config.root()
+    assert config.override(base, "the call", backend="numpy") is config.override(base, "the call", backend="numpy")
+    assert config.override(base, "the call") is base
+    assert config.override(base, "the call", backend="numpy") is not config.override(base, "use()", backend="numpy")
+
+
+def test_a_warm_call_respects_the_context(rng):
+    """The cache of decided calls may not carry a choice from one context into another."""
+    a = rng.standard_normal((4, 4), np.float32)
+    left, right = Scripted("left", estimate=1.0), Scripted("right", estimate=1.0)
+    add(left)
+    add(right)
+    for _ in range(3):
+        for backend in (left, right):
+            with gemmhub.use(backend=backend.name):
+                gemmhub.matmul(a, a)
+        gemmhub.matmul(a, a)
+    assert (left.calls["run"], right.calls["run"]) == (3, 3)
+
+
+def test_one_use_object_in_many_threads():
+    """Each thread has a context of its own, also when all share one object and leave in any order."""
+    shared = gemmhub.use(precision="tf32")
+    gate = threading.Barrier(6)
+    wrong = []
+
+    def work(index):
+        for turn in range(50):
+            own = ("bf16", "ieee")[(index + turn) % 2]
+            with gemmhub.use(precision=own):
+                if turn == 0:
+                    gate.wait()
+                with shared:
+                    if config.current().precision != "tf32":
+                        wrong.append((index, turn, "inside"))
+                if config.current().precision != own:
+                    wrong.append((index, turn, "outside"))
+        if config.context.get() is not None:
+            wrong.append((index, "end"))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert not wrong
+
+
+def test_a_thread_does_not_inherit_and_a_copied_context_does():
+    with gemmhub.use(precision="tf32"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: config.current().precision).result() == "ieee"
+        assert pool.submit(contextvars.copy_context().run, lambda: config.current().precision).result() == "tf32"
+
+
+def test_tasks_keep_their_own_settings():
+    shared = gemmhub.use(deterministic=True)
+
+    async def task(precision):
+        seen = []
+        for _ in range(4):
+            with gemmhub.use(precision=precision), shared:
+                await asyncio.sleep(0)
+                now = gemmhub.explain(ONE, ONE).problem
+                seen.append((now.precision, now.deterministic))
+            await asyncio.sleep(0)
+            seen.append(config.context.get())
+        return seen
+
+    async def main():
+        return await asyncio.gather(*(task(p) for p in ("ieee", "tf32", "bf16")))
+
+    for precision, seen in zip(("ieee", "tf32", "bf16"), asyncio.run(main())):
+        assert seen == [(precision, True), None] * 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": "fp32"},
+        {"precision": 32},
+        {"deterministic": "maybe"},
+        {"deterministic": math.nan},
+        {"backend": 5},
+        {"backend": b"numpy"},
+    ],
+)
+def test_use_checks_its_values_at_once(wrong):
+    ((key, value),) = wrong.items()
+    with pytest.raises(ConfigError) as caught:
+        gemmhub.use(**wrong)
+    assert str(caught.value).startswith(f"use(): {key} = {value!r} is not valid; allowed: ")
+
+
+@pytest.mark.parametrize("backend", ["", "numpy, example", ",", ["numpy", "example"]])
+def test_use_takes_one_backend(backend):
+    with pytest.raises(ConfigError, match="allowed: one backend's name"), gemmhub.use(backend=backend):
+        pass
+    assert config.context.get() is None
+
+
+def test_use_of_an_unknown_backend_is_told_by_the_call():
+    with gemmhub.use(backend="nunpy"), pytest.raises(InputError, match=r"no backend is called 'nunpy'.*numpy"):
+        gemmhub.matmul(ONE, ONE)

@@ -1,0 +1,100 @@
+"""The documentation names everything public, and nothing that does not exist. (conftest.py runs its examples.)"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gemmhub
+from gemmhub import config, errors, options
+from gemmhub.plugins import SUGGESTIONS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+TEXT = "\n".join([README, *PAGES.values()])
+ERRORS = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x, errors.GemmhubError)]
+
+
+@pytest.mark.parametrize("name", gemmhub.__all__)
+def test_public_names(name):
+    assert re.search(rf"\b{name}\b", TEXT)
+
+
+@pytest.mark.parametrize("name", ["out", *options.DEFAULTS])
+def test_options(name):
+    assert re.search(rf"^\| .*`{name}=`.* \|", PAGES["matmul.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", config.KEYS)
+def test_settings(key):
+    """Each has a row in the table, with its variable and what is allowed."""
+    entry = config.KEYS[key]
+    start = f"| `{key}` | `{entry.variable}` |"
+    rows = [line for line in PAGES["configuration.md"].splitlines() if line.startswith(start)]
+    assert len(rows) == 1
+    assert entry.allowed in rows[0]
+
+
+def test_configuration_variable():
+    assert config.CONFIG_VARIABLE in PAGES["configuration.md"]
+
+
+def test_exception_tree():
+    """The tree as drawn is the tree as it is: parents, and built-in bases."""
+    path: list[str] = []
+    drawn = set()
+    for line in PAGES["exceptions.md"].split("```")[1].splitlines()[1:]:
+        indent, name, rest = re.fullmatch(r"([│├└─ ]*)(\w+)(.*)", line).groups()
+        depth = len(indent) // 4
+        path[depth:] = [name]
+        drawn.add(name)
+        bases = path[depth - 1 : depth] + re.findall(r"(?:Value|Type|Memory|Runtime)Error", rest)
+        assert [base.__name__ for base in getattr(errors, name).__bases__] == (bases or ["Exception"])
+    assert drawn == {error.__name__ for error in ERRORS}
+
+
+@pytest.mark.parametrize("suggestion", SUGGESTIONS, ids=lambda suggestion: suggestion.backend)
+def test_suggested_backends(suggestion):
+    """README's table lists every distribution that the library suggests."""
+    assert README.count(f"| `{suggestion.backend}` | {suggestion.distribution} |") == 1
+
+
+def test_no_names_that_do_not_exist():
+    for name in set(re.findall(r"\bgemmhub\.(\w+)", TEXT)) - {"toml"}:
+        assert hasattr(gemmhub, name) or importlib.util.find_spec(f"gemmhub.{name}"), name
+
+
+def test_no_variables_that_do_not_exist():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "gemmhub").rglob("*.py"))
+    for name in set(re.findall(r"\bGEMMHUB_\w+", TEXT)):
+        assert name in source, name
+
+
+def test_demo(tmp_path):
+    """README shows what `make demo` prints: the same lines, but for numbers and for plugins installed here."""
+    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "make_demo.py"), "demo"], cwd=tmp_path, check=True)
+    recipe = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "gemmhub matmul" in line)
+    command = [sys.executable, "-m", "gemmhub", *recipe.split("gemmhub ")[1].split()]
+    environment = {**os.environ, "GEMMHUB_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    shown = re.search(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[1]
+    printed = {_words(line) for line in result.stdout.splitlines()}
+    for line in shown.splitlines():
+        assert _words(line) in printed or "not installed" in line or line.startswith("chosen"), line
+
+
+def _words(line: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"(?<![\d.])[A-Za-z_][\w-]*", line))
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+def test_links_of_the_readme(target):
+    assert (ROOT / target).is_file()

@@ -1,0 +1,356 @@
+"""Tuning records on disk: what is kept, what is skipped and why, and that concurrent writers lose nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gemmhub
+from gemmhub import records
+from gemmhub.errors import RecordError
+from gemmhub.records import Record
+
+ROOT = Path(gemmhub.__file__).parent.parent
+ONE = np.ones((2, 2), np.float32)
+SOME = Record("2x2x2 batch=1", "cpu", "fast", "tile8", 1.5e-3, {"lib": "1.2"}, "2024-05-06T07:08:09.000+00:00")
+
+
+def line(**changes):
+    return json.dumps({**json.loads(SOME.line()), **changes})
+
+
+# ---------------------------------------------------------------- lines
+
+texts = st.text(max_size=12)
+some_records = st.builds(
+    Record,
+    problem=texts,
+    device=texts,
+    backend=texts,
+    candidate=texts,
+    seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    versions=st.dictionaries(texts, texts, max_size=3),
+    recorded=texts,
+)
+
+
+@given(some_records)
+def test_a_record_survives_its_line(record):
+    text = record.line()
+    assert "\n" not in text
+    assert records.parse_line(text) == record
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+)
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("utf-8", "surrogateescape")))
+def test_no_text_makes_parsing_raise(text):
+    assert isinstance(records.parse_line(text), (Record, str))
+
+
+@given(field=st.sampled_from(list(json.loads(SOME.line()))), value=json_values)
+def test_no_value_makes_parsing_raise(field, value):
+    parsed = records.parse_line(line(**{field: value}))
+    if isinstance(parsed, Record):
+        assert records.parse_line(parsed.line()) == parsed
+        assert 0 < parsed.seconds < float("inf")
+    else:
+        assert parsed
+
+
+BROKEN = {
+    "": None,
+    "   \t": None,
+    "{": "not JSON",
+    '{"format": 1': "not JSON",
+    "seconds=3": "not JSON",
+    "one\x0cline\u2028only": "not JSON",
+    "[" * 100_000: "not JSON",
+    "\ufeff" + SOME.line(): "not JSON",
+    "[1, 2]": "not a JSON object",
+    "null": "not a JSON object",
+    "{}": "format None, this gemmhub reads 1",
+    line(format=2): "format 2, this gemmhub reads 1",
+    line(format="1"): "format '1', this gemmhub reads 1",
+    line(problem=None): "problem is missing or not a string",
+    line(device=0): "device is missing or not a string",
+    line(backend=["x"]): "backend is missing or not a string",
+    line(candidate=8): "candidate is missing or not a string",
+    line(recorded=1.7e9): "recorded is missing or not a string",
+    line(versions=None): "versions is missing or not a table of strings",
+    line(versions=["1.2"]): "versions is missing or not a table of strings",
+    line(versions={"lib": 1.2}): "versions is missing or not a table of strings",
+    line(seconds=None): "seconds is missing or not a number",
+    line(seconds="0.1"): "seconds is missing or not a number",
+    line(seconds=True): "seconds is missing or not a number",
+    line(seconds=float("nan")): "seconds is nan",
+    line(seconds=float("inf")): "seconds is inf",
+    line(seconds=-1e-3): "seconds is -0.001",
+    line(seconds=0): "seconds is 0",
+    line(seconds=10**400): "seconds is 1000",
+}
+
+
+def test_every_broken_line_is_skipped_with_its_reason(tmp_path):
+    path = tmp_path / "records.jsonl"
+    good = [replace(SOME, candidate=f"tile{i}") for i in range(len(BROKEN) + 1)]
+    lines = [good[0].line()]
+    for bad, record in zip(BROKEN, good[1:]):
+        lines += [bad, record.line()]
+    path.write_bytes("\n".join(lines).encode() + b'\n{"format": \xff\xfe}\r\n')
+    found = records.read(path)
+    assert list(found.records.values()) == good
+    expected = [f"{path}:{2 + 2 * i}: {reason}" for i, reason in enumerate(BROKEN.values()) if reason]
+    expected.append(f"{path}:{len(lines) + 1}: not JSON")
+    assert len(found.skipped) == len(expected)
+    for said, wanted in zip(found.skipped, expected):
+        assert said.startswith(wanted)
+        assert len(said) < len(str(path)) + 100
+
+
+def test_a_broken_file_does_not_stop_a_product(monkeypatch, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\xff\xfe\x00garbage\n{}\n" + os.urandom(500))
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    gemmhub.reload()
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+
+
+# ---------------------------------------------------------------- files
+
+
+def table(*some):
+    return {record.identity: record for record in some}
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "new" / "folder" / "records.jsonl"
+    assert records.read(path).records == {}
+    some = [replace(SOME, candidate=c) for c in ("c", "a", "b")]
+    assert records.write(path, some).records == table(*some)
+    assert records.read(path).records == table(*some)
+    assert set(os.listdir(path.parent)) <= {"records.jsonl", "records.jsonl.lock"}
+    assert records.write(path, []).records == table(*some)
+
+
+def test_the_newest_of_equal_records_wins(tmp_path):
+    path = tmp_path / "records.jsonl"
+    old, new = SOME, replace(SOME, seconds=9.0, recorded="2025-01-01T00:00:00.000+00:00")
+    other = replace(SOME, versions={"lib": "1.3"})
+    for first, second in ((old, new), (new, old)):
+        path.unlink(missing_ok=True)
+        records.write(path, [first])
+        records.write(path, [second, other])
+        assert records.read(path).records == table(new, other)
+
+
+def test_writing_keeps_the_lines_it_cannot_read(tmp_path):
+    """They may belong to a newer gemmhub that shares the file."""
+    path = tmp_path / "records.jsonl"
+    foreign = [line(format=2, more=[1]).encode(), b"\xff not ours", b"{"]
+    path.write_bytes(b"\n".join(foreign) + b"\n")
+    for _ in range(2):
+        records.write(path, [SOME])
+        found = records.read(path)
+        assert found.records == table(SOME)
+        assert [said.partition(": ")[2] for said in found.skipped] == [
+            "format 2, this gemmhub reads 1",
+            "not JSON",
+            "not JSON",
+        ]
+        assert path.read_bytes().split(b"\n")[1:4] == foreign
+
+
+def test_writing_keeps_the_permissions(tmp_path):
+    path = tmp_path / "records.jsonl"
+    records.write(path, [SOME])
+    (tmp_path / "ordinary").touch()
+    assert path.stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+    path.chmod(0o640)
+    records.write(path, [replace(SOME, candidate="other")])
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    records.write(path, [SOME])
+    before = path.read_bytes()
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RecordError, match=r"records\.jsonl: cannot be written: .*No space left"):
+        records.write(path, [replace(SOME, candidate="other")])
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_paths_that_cannot_be_read_or_written(tmp_path, monkeypatch):
+    for action in (records.read, lambda path: records.write(path, [SOME])):
+        with pytest.raises(RecordError, match="cannot be read") as caught:
+            action(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot be written"):
+        records.write(tmp_path / "file" / "records.jsonl", [SOME])
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path))
+    gemmhub.reload()
+    with pytest.raises(RecordError, match="cannot be read"):
+        gemmhub.matmul(ONE, ONE)
+
+
+def test_a_default_file_that_cannot_be_read_is_only_warned_of(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("GEMMHUB_RECORDS")
+    (tmp_path / "tuning.jsonl").mkdir()
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda *given, **named: str(tmp_path))
+    gemmhub.reload()
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith(f"no tuning records: {tmp_path / 'tuning.jsonl'}: cannot be read")
+    with pytest.raises(RecordError):
+        gemmhub.tune(ONE, ONE)
+
+
+def test_where_records_are(tmp_path, monkeypatch):
+    for value, expected in (
+        ("off", None),
+        (str(tmp_path / "x"), tmp_path / "x"),
+        ("default", tmp_path / "data" / "tuning.jsonl"),
+    ):
+        monkeypatch.setattr("platformdirs.user_data_dir", lambda *given, **named: str(tmp_path / "data"))
+        monkeypatch.setenv("GEMMHUB_RECORDS", value)
+        gemmhub.reload()
+        assert records.path() == expected
+
+
+def test_records_switched_off_are_not_looked_at(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMMHUB_RECORDS", "off")
+    gemmhub.reload()
+    (tmp_path / "off").mkdir()  # reading it would raise
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+
+
+def test_merging(tmp_path):
+    one, two, target = (tmp_path / name for name in ("one.jsonl", "two.jsonl", "all.jsonl"))
+    new = replace(SOME, seconds=2.0, recorded="2030-01-01")
+    a, b, c = (replace(SOME, candidate=name) for name in "abc")
+    records.write(one, [SOME, a])
+    one.write_text(one.read_text(encoding="utf-8") + "broken\n", encoding="utf-8")
+    records.write(two, [new, b])
+    records.write(target, [c])
+    merged = records.merge([one, two], target)
+    assert merged.records == records.read(target).records == table(new, a, b, c)
+    assert merged.skipped == [f"{one}:3: not JSON"]
+    again = records.merge([target, one, target], target)
+    assert again.records == merged.records
+    with pytest.raises(RecordError, match=r"none\.jsonl: no such file"):
+        records.merge([one, tmp_path / "none.jsonl"], target)
+    assert records.read(target).records == merged.records
+
+
+def test_merged_records_are_used_at_once(monkeypatch, tmp_path):
+    target = tmp_path / "all.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(target))
+    gemmhub.reload()
+    problem = gemmhub.explain(ONE, ONE).problem
+    versions = {s.name: s for s in gemmhub.backends()}["numpy"].versions
+    tuned = replace(SOME, problem=problem.key, backend="numpy", candidate="default", versions=versions, seconds=0.125)
+    records.write(tmp_path / "other.jsonl", [tuned])
+    records.merge([tmp_path / "other.jsonl"], target)
+    assert gemmhub.explain(ONE, ONE)["numpy"].seconds == 0.125
+
+
+def test_the_fastest_record_of_a_candidate_that_still_exists(monkeypatch, tmp_path):
+    path = tmp_path / "records.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    gemmhub.reload()
+    problem = gemmhub.explain(ONE, ONE).problem
+    mine = replace(SOME, problem=problem.key)
+    others = [
+        replace(mine, candidate="gone", seconds=1e-9),
+        replace(mine, candidate="tile4", seconds=1.0),
+        replace(mine, device="cuda:0", seconds=1e-9),
+        replace(mine, backend="other", seconds=1e-9),
+        replace(mine, problem=mine.problem + " packed", seconds=1e-9),
+        replace(mine, versions={"lib": "1.1"}, seconds=1e-9),
+    ]
+    records.write(path, [*others, mine])
+    records.forget()
+    ready = gemmhub.Ready((), {"lib": "1.2"})
+    assert records.lookup("fast", problem, ready, ("tile4", "tile8")) == mine
+    assert records.lookup("fast", problem, ready, ("tile16",)) is None
+    assert records.lookup("slow", problem, ready, ("tile4", "tile8")) is None
+
+
+# ---------------------------------------------------------------- concurrent writers
+
+WRITER = """
+import sys
+from pathlib import Path
+from gemmhub.records import Record, write
+path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(count):
+    write(path, [Record("p", "cpu", who, str(i), 1.0 + i, {}, "2024"), Record("p", "cpu", "shared", "", 1.0, {}, who)])
+"""
+
+
+def test_concurrent_processes_lose_nothing(tmp_path):
+    path = tmp_path / "records.jsonl"
+    writers, count = 4, 12
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    commands = [[sys.executable, "-c", WRITER, str(path), f"writer{i}", str(count)] for i in range(writers)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, env=environment, **pipes) for command in commands]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    seen = 0
+    while any(process.poll() is None for process in processes):
+        found = records.read(path)
+        assert not found.skipped  # never half a file
+        assert len(found.records) >= seen
+        seen = len(found.records)
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    found = records.read(path)
+    assert not found.skipped
+    kept = {(r.backend, r.candidate) for r in found.records.values()}
+    assert kept == {(f"writer{i}", str(j)) for i in range(writers) for j in range(count)} | {("shared", "")}
+    (shared,) = [r for r in found.records.values() if r.backend == "shared"]
+    assert shared.recorded == f"writer{writers - 1}"
+
+
+def test_concurrent_threads_lose_nothing(tmp_path):
+    path = tmp_path / "records.jsonl"
+    gate = threading.Barrier(6)
+
+    def work(who):
+        gate.wait()
+        for i in range(5):
+            records.write(path, [replace(SOME, backend=str(who), candidate=str(i))])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert len(records.read(path).records) == 30

@@ -1,0 +1,259 @@
+"""The test problems of the conformance kit, as data.
+
+A :class:`Case` describes one problem completely: sizes, dtypes, how every operand lies in memory, the
+epilogue, the kind of data and its seed. :func:`matrix` is the fixed set every backend is run on, and
+:func:`draw` makes fresh ones. The full cross product of the axes would be billions of cases; the matrix holds
+each value of each axis alone (for backends that take little) and each value together with the important
+values of every other axis (a covering array, built greedily as in AETG: Cohen, Dalal, Fredman, Patton, IEEE
+Trans. Software Eng. 23, 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from gemmhub import dtypes
+from gemmhub.errors import DTypeError
+from gemmhub.testing.axes import AXES, MAIN_DTYPES, SHAPES, Values
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test problem. Every field has a plain default, so ``Case(m=3, n=4, k=5)`` is a float32 product."""
+
+    m: int
+    n: int
+    k: int
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    out_dtype: str = "float32"
+    a: str = "row"
+    """How a lies in memory; :func:`gemmhub.testing.operands.strides` lists the names."""
+    b: str = "row"
+    out: str = "row"
+    batch: tuple[int, ...] = ()
+    a_batch: str = "full"
+    """"full", or how the batch is broadcast: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
+    outermost dimension is missing)."""
+    b_batch: str = "full"
+    alpha: complex = 1
+    beta: complex = 0
+    c: str | None = None
+    """None, a layout, "out" (the addend is the result's own memory), "shared" (no batch dimensions) or "rows0"
+    (every row is the same memory)."""
+    c_dtype: str | None = None
+    """None: that of the result."""
+    bias: str | None = None
+    """None, "m" or "n"."""
+    bias_stride: int = 1
+    bias_dtype: str | None = None
+    activation: str | None = None
+    precision: str = "ieee"
+    deterministic: bool = False
+    offset: int = 0
+    """Elements between an address that 256 divides and the start of each operand."""
+    data: str = "normal"
+    """The kind of values; :func:`gemmhub.testing.operands.draw_values` explains each."""
+    poison: str = "nan"
+    """What lies in the result before the call: "nan" or "garbage"."""
+    packed: bool = False
+    """b goes through :meth:`~gemmhub.backend.Backend.pack`."""
+    threads: int = 1
+    """The kernel is called from that many threads at once, each with operands of its own."""
+    every_candidate: bool = False
+    """All candidates are run, not only the first."""
+    seed: int = 0
+
+    def __repr__(self) -> str:
+        """The expression that makes this case, defaults left out."""
+        given = [f for f in fields(self) if f.name in ("m", "n", "k") or getattr(self, f.name) != f.default]
+        return f"Case({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
+
+    def __str__(self) -> str:
+        """A short name: what differs from a plain product."""
+        plain = ("m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "seed")
+        words = [f"{self.m}x{self.n}x{self.k}", f"{self.a_dtype},{self.b_dtype}->{self.out_dtype}"]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name not in plain and value != f.default:
+                words.append(f"{f.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+        return " ".join(words).replace(" ", "-")
+
+    @property
+    def compute_dtype(self) -> dtypes.DType:
+        a, b, out = (dtypes.as_dtype(x) for x in (self.a_dtype, self.b_dtype, self.out_dtype))
+        return dtypes.compute_dtype(a, b, out)
+
+
+def possible(values: Values) -> bool:
+    """Whether gemmhub would ever ask for this: the rules of its result table and of its options.
+
+    ``values`` are fields of a case; those that are missing are taken to fit.
+    """
+    if "out_dtype" not in values:
+        return any(possible({**values, **choice}) for choice in AXES["dtypes"].values)
+    a, b, out = (dtypes.as_dtype(values[x]) for x in ("a_dtype", "b_dtype", "out_dtype"))
+    try:
+        dtypes.output_dtype(a, b, out)
+    except DTypeError:
+        return False
+    compute = dtypes.compute_dtype(a, b, out)
+    kind = dtypes.info(out).kind
+    operands = [dtypes.info(a), dtypes.info(b)]
+    scalars = [values.get("alpha", 1), values.get("beta", 0)]
+    if kind == "bool" and (values.get("c") or values.get("bias") or scalars[0] != 1):
+        return False
+    if kind in ("int", "uint") and any(x != int(x.real) or (kind == "uint" and x.real < 0) for x in scalars):
+        return False
+    if kind != "complex" and any(isinstance(x, complex) for x in scalars):
+        return False
+    activation = values.get("activation")
+    if activation and (kind in ("complex", "bool") or (activation != "relu" and kind in ("int", "uint"))):
+        return False
+    single = compute.name in ("float32", "complex64")
+    if values.get("precision", "ieee") != "ieee" and not (
+        single and any(x.inexact and x.itemsize > 2 for x in operands)
+    ):
+        return False
+    data = values.get("data", "normal")
+    if data == "nonfinite" and scalars[0] == 0:
+        return False  # whether 0 times NaN is read at all is left to the library
+    return data == "normal" or any(x.inexact for x in operands)
+
+
+def _plain() -> Values:
+    """The default value of every axis, put together."""
+    plain: Values = {}
+    for axis in AXES.values():
+        plain.update(axis.values[0])
+    return plain
+
+
+def _alone() -> Iterator[Values]:
+    """Each value of each axis with every other axis at its default, and the special runs."""
+    plain = _plain()
+    for values in AXES["dtypes"].values:
+        yield {**plain, **values, "m": 17, "n": 24, "k": 40}
+        # Sums that cancel: an accumulator narrower than promised shows.
+        yield {**plain, **values, "m": 16, "n": 32, "k": 128, "data": "cancelling", "b": "col"}
+    for index, main in enumerate(MAIN_DTYPES):
+        # Every shape in the two commonest dtypes, half of them in each of the others.
+        for m, n, k in SHAPES if index < 2 else SHAPES[index % 2 :: 2]:
+            yield {**plain, **main, "m": m, "n": n, "k": k}
+        for name, axis in AXES.items():
+            if name not in ("dtypes", "shape"):
+                for values in axis.values[1:]:
+                    yield {**plain, **main, "m": 32, "n": 64, "k": 48, **values}
+        for activation, data in (("relu", "nonfinite"), ("gelu", "nonfinite"), ("gelu", "wide"), ("silu", "wide")):
+            yield {**plain, **main, "m": 32, "n": 32, "k": 32, "activation": activation, "data": data}
+        for a in ("row", "col"):
+            for b in ("row", "col"):
+                layouts = {**plain, **main, "a": a, "b": b, "m": 32, "n": 48, "k": 64}
+                for out in ("row", "col"):
+                    yield {**layouts, "out": out}
+                yield {**layouts, "batch": (3,)}
+                yield {**layouts, "packed": True}
+        yield {**plain, **main, "m": 5, "n": 37, "k": 19, "packed": True}
+        yield {**plain, **main, "m": 5, "n": 16, "k": 32, "batch": (3,), "b_batch": "missing", "packed": True}
+        yield {**plain, **main, "m": 64, "n": 64, "k": 64, "threads": 4}
+        yield {**plain, **main, "m": 33, "n": 65, "k": 70, "threads": 4}
+        for m, n, k in ((1, 64, 256), (64, 64, 64), (130, 66, 70), (16, 16, 2048)):
+            yield {**plain, **main, "m": m, "n": n, "k": k, "every_candidate": True}
+        yield {**plain, **main, "m": 64, "n": 64, "k": 8192, "deterministic": True}
+        yield {**plain, **main, "m": 16, "n": 48, "k": 32, "c": "row", "beta": 1, "c_dtype": "compute"}
+        yield {**plain, **main, "m": 16, "n": 48, "k": 32, "bias": "n", "bias_dtype": "compute"}
+        # Square: a bias along the wrong axis, or a transposed result, breaks no shape.
+        for bias in ("n", "m"):
+            yield {**plain, **main, "m": 32, "n": 32, "k": 32, "bias": bias, "out": "col", "b": "col"}
+    float32 = {**plain, "a_dtype": "float32", "b_dtype": "float32", "out_dtype": "float32"}
+    for trap, precision in (
+        ("tf32_trap", "ieee"),
+        ("bf16x2_trap", "ieee"),
+        ("bf16_trap", "ieee"),
+        ("bf16_trap", "tf32"),
+    ):
+        for m, n, k in ((8, 8, 8), (64, 64, 32), (33, 17, 65), (1, 128, 40), (128, 128, 64)):
+            yield {**float32, "m": m, "n": n, "k": k, "data": trap, "precision": precision}
+
+
+def _covering() -> Iterator[Values]:
+    """Cases until each value of each axis has met the important values of every other axis."""
+    choices = [(name, i) for name, axis in AXES.items() for i in range(len(axis.values))]
+    main = {(name, i) for name, axis in AXES.items() for i in range(axis.main)}
+    wanted: dict[frozenset[tuple[str, int]], None] = {}
+    for x, y in combinations(choices, 2):
+        if x[0] != y[0] and (x in main or y in main) and possible({**_value(x), **_value(y)}):
+            wanted[frozenset((x, y))] = None
+    rng = np.random.default_rng(20240229)
+    while wanted:
+        chosen: list[tuple[str, int]] = sorted(next(iter(wanted)))
+        values = {**_value(chosen[0]), **_value(chosen[1])}
+        del wanted[frozenset(chosen)]
+        rest = [name for name in AXES if name not in (chosen[0][0], chosen[1][0])]
+        # The dtypes decide what else is possible, so they come first.
+        rest.sort(key=lambda name: name != "dtypes")
+        for name in rest:
+            options = [(name, i) for i in range(len(AXES[name].values))]
+            options = [x for x in options if possible({**values, **_value(x)})]
+            gains = [sum(frozenset((x, y)) in wanted for y in chosen) for x in options]
+            best = [x for x, gain in zip(options, gains) if gain == max(gains)]
+            pick = best[int(rng.integers(len(best)))] if max(gains) else options[0]
+            for y in chosen:
+                wanted.pop(frozenset((pick, y)), None)
+            chosen.append(pick)
+            values.update(_value(pick))
+        yield values
+
+
+def _value(choice: tuple[str, int]) -> Values:
+    return AXES[choice[0]].values[choice[1]]
+
+
+def _case(values: Values, seed: int) -> Case | None:
+    """The case of ``values``, with what one choice implies for another put right; None if there is none."""
+    values = dict(values)
+    if values["c"] is None:
+        values["beta"] = 0
+    if values["c"] in (None, "out"):
+        values["c_dtype"] = None
+    if values["bias"] is None:
+        values["bias_dtype"] = None
+    if not values["batch"] and values["c"] == "shared":
+        values["c"] = "row"
+    if not possible(values):
+        return None
+    case = Case(**values, seed=seed)
+    compute = case.compute_dtype.name
+    dtype = {"compute": None if compute == case.out_dtype else compute, None: None}
+    return replace(case, c_dtype=dtype[case.c_dtype], bias_dtype=dtype[case.bias_dtype])
+
+
+@lru_cache(maxsize=1)
+def matrix() -> tuple[Case, ...]:
+    """The fixed test problems, in a fixed order with fixed seeds; a few hundred."""
+    unique: dict[str, Case] = {}
+    for values in (*_alone(), *_covering()):
+        case = _case(values, seed=1000 + len(unique))
+        if case is not None:
+            unique.setdefault(str(case), case)
+    return tuple(unique.values())
+
+
+def draw(rng: np.random.Generator) -> Case:
+    """A fresh random problem: most axes at their default, sizes up to 200, data seeded from ``rng``."""
+    while True:
+        values: dict[str, Any] = {}
+        for name, axis in AXES.items():
+            plain = name != "dtypes" and rng.random() < 0.6
+            values.update(axis.values[0 if plain else int(rng.integers(len(axis.values)))])
+        sizes = np.exp(rng.uniform(0.0, np.log(200.0), 3)).astype(int)
+        values.update(zip("mnk", (int(x) for x in sizes)))
+        case = _case(values, seed=int(rng.integers(2**31)))
+        if case is not None:
+            return case

@@ -1,0 +1,300 @@
+"""Run one case on one backend and compare with the contract. Needs no pytest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Barrier
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gemmhub.backend import Backend, Kernel
+from gemmhub.capability import Copy, Refusal
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem
+from gemmhub.testing import diagnose
+from gemmhub.testing.cases import Case
+from gemmhub.testing.operands import HOST, Memory, Operands, dense
+
+Array = Any
+T = TypeVar("T")
+
+WORKSPACE = 64 * 2**20
+"""The workspace limit that kernels are prepared with, in bytes."""
+_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case that did not fail."""
+
+    refusal: Refusal | None = None
+    """Why the backend refused; None when it accepted, ran and was right."""
+    worst: float = 0.0
+    """The largest error as a fraction of its bound."""
+
+    @property
+    def accepted(self) -> bool:
+        return self.refusal is None
+
+
+def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
+    """Hold ``backend`` (already probed) to its contract on ``case``.
+
+    Raises AssertionError with the case, the worst element, its error and the likely mistake. A case that the
+    backend refuses with a reason and a remedy is fine.
+    """
+    with _named(case):
+        operands = Operands(case, memory)
+        problem = operands.problem
+        refusal = _supports(backend, problem)
+        if refusal is not None:
+            return Outcome(refusal)
+        _answers(backend, problem)
+        if case.packed:
+            return _packed(backend, operands)
+        kernels = list(_kernels(backend, case, problem))
+        worst = 0.0
+        for name, kernel in kernels:
+            if not problem.empty:  # gemmhub itself never runs a kernel that has nothing to write
+                worst = max(worst, _run(operands, kernel, name))
+            # gemmhub hands NumPy arrays only to direct.
+            if kernel.direct is not None and problem.plain and memory.device.kind == "cpu":
+                operands.fill(case.seed)
+                _direct(operands, kernel.direct)
+        if problem.empty:
+            return Outcome()
+        if case.deterministic:
+            _deterministic(backend, operands, kernels[0][1])
+        if case.threads > 1:
+            worst = max(worst, _threads(operands, kernels[0][1]))
+        return Outcome(worst=worst)
+
+
+@contextmanager
+def _named(case: Case) -> Iterator[None]:
+    """Put the case, as an expression that repeats it, in front of what went wrong."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case!r}\n  {error}") from error.__cause__
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise AssertionError unless ``condition`` (assert statements vanish under ``python -O``)."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def _call(what: str, function: Callable[..., T], *arguments: Any) -> T:
+    """``function(*arguments)``; an exception is a failure of the backend."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def honest(refusal: Refusal, who: str) -> None:
+    """A refusal must say why and what to do."""
+    for name in ("reason", "remedy"):
+        text = getattr(refusal, name)
+        require(isinstance(text, str) and bool(text.strip()), f"{who} refused without a {name}: {refusal!r}")
+
+
+def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
+    """The answer of ``supports``, asked twice with equal problems."""
+    answers = [_call("supports()", backend.supports, x) for x in (problem, replace(problem))]
+    for answer in answers:
+        require(answer is None or isinstance(answer, Refusal), f"supports() returned {answer!r}, not None or a Refusal")
+    require(answers[0] == answers[1], f"supports() answered {answers[0]!r}, then {answers[1]!r} to an equal problem")
+    if answers[0] is not None:
+        honest(answers[0], "supports()")
+    if not backend.layout_sensitive:
+        other = _call("supports()", backend.supports, dense(problem))
+        require(
+            (other is None) == (answers[0] is None),
+            f"layout_sensitive is False, but supports() answers {answers[0]!r} here and {other!r} to dense operands",
+        )
+    return answers[0]
+
+
+def _answers(backend: Backend, problem: GemmProblem) -> None:
+    """``estimate`` and ``copies`` of an accepted problem."""
+    seconds = _call("estimate()", backend.estimate, problem)
+    if seconds is not None:
+        right = isinstance(seconds, (int, float)) and math.isfinite(seconds) and (seconds > 0 or problem.empty)
+        require(right and seconds >= 0, f"estimate() returned {seconds!r}, not None or finite positive seconds")
+    for copy in _call("copies()", backend.copies, problem):
+        right = isinstance(copy, Copy) and copy.operand in ("a", "b", "c", "bias", "out") and copy.nbytes >= 0
+        require(right, f"copies() contains {copy!r}")
+
+
+def _kernels(backend: Backend, case: Case, problem: GemmProblem) -> Iterator[tuple[str, Kernel]]:
+    """The kernel of the first candidate, or of all; and that of the dense problem where layouts do not matter."""
+    names: Sequence[str] = _call("candidates()", backend.candidates, problem)
+    right = len(names) > 0 and all(isinstance(x, str) and x for x in names) and len(set(names)) == len(names)
+    require(right, f"candidates() returned {names!r}, not one or more different names")
+    for name in names if case.every_candidate else names[:1]:
+        yield name, _prepare(backend, problem, name)
+    if not backend.layout_sensitive:
+        other = dense(problem)
+        yield f"{names[0]} of dense operands", _prepare(backend, other, backend.candidates(other)[0])
+
+
+def _prepare(backend: Backend, problem: GemmProblem, candidate: str) -> Kernel:
+    kernel = _call(
+        f"supports() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, WORKSPACE
+    )
+    require(isinstance(kernel, Kernel), f"prepare() returned {kernel!r}, not a Kernel")
+    held = kernel.workspace_bytes
+    require(0 <= held <= WORKSPACE, f"candidate {candidate!r} uses {held} bytes of workspace, {WORKSPACE} are allowed")
+    return kernel
+
+
+def _run(operands: Operands, kernel: Kernel, name: str) -> float:
+    """Run twice: then again on new values in the same memory. The worst error/bound."""
+    case = operands.case
+    operands.fill(case.seed)
+    worst = _once(operands, kernel, f"candidate {name!r}")
+    operands.fill(case.seed + 1)
+    return max(worst, _once(operands, kernel, f"candidate {name!r}, after operands were rewritten in place"))
+
+
+def _once(operands: Operands, kernel: Kernel, who: str, packed: object = None) -> float:
+    """One call of ``run``: the worst error/bound."""
+    _call(f"{who}: run()", operands.run, kernel, packed)
+    return _verify(operands, who)
+
+
+def _verify(operands: Operands, who: str) -> float:
+    """What a call may not touch, and what it must have written."""
+    for argument, placed in operands.inputs.items():
+        now = placed.read()[1]
+        require(bool(np.array_equal(now, placed.image)), f"{who}: run() changed its input {argument}")
+    got, now = operands.out.read()
+    stray = operands.out.outside() & (now != operands.out.image)
+    if stray.any():
+        at = np.flatnonzero(stray)
+        start = operands.out.offset
+        raise AssertionError(
+            f"{who}: run() wrote outside the result: {at.size} bytes between its elements or around it, the first "
+            f"{int(at[0]) - start:+d} bytes from element [0, 0] (layout {operands.case.out!r})"
+        )
+    return _compare(operands, got, who)
+
+
+def _compare(operands: Operands, got: Array, who: str) -> float:
+    """The largest error/bound of ``got``; AssertionError where it is above 1."""
+    if not got.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        ratio = np.broadcast_to(operands.expected().ratio(got), got.shape)
+        worst = float(np.max(ratio))
+        if not worst <= 1.0:
+            about = diagnose.describe(operands, got, ratio, operands.out.values)
+            raise AssertionError(f"{who}, data seed {operands.seed}: wrong result\n  {about}")
+    return worst
+
+
+def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
+    """Bitwise equal results from call to call, and from kernel to kernel."""
+    problem = operands.problem
+    again = _prepare(backend, problem, backend.candidates(problem)[0])
+    results: list[bytes] = []
+    for i, each in enumerate([kernel] * _ROUNDS + [again]):
+        operands.poison(i)
+        _call("run()", operands.run, each)
+        results.append(operands.out.read()[0].tobytes())
+    require(len(set(results)) == 1, "deterministic=True was accepted, but equal calls gave results that differ in bits")
+
+
+def _threads(operands: Operands, kernel: Kernel) -> float:
+    """One kernel from several threads, each with operands of its own."""
+    case = operands.case
+    sets = [Operands(case, operands.memory) for _ in range(case.threads)]
+    for i, each in enumerate(sets):
+        each.fill(case.seed + 2 + i)
+    barrier = Barrier(case.threads)
+
+    def work(each: Operands) -> float:
+        barrier.wait(timeout=60.0)
+        worst = 0.0
+        for _ in range(_ROUNDS):
+            worst = max(worst, _once(each, kernel, f"called from {case.threads} threads at once"))
+            each.poison(each.seed)
+        return worst
+
+    with ThreadPoolExecutor(case.threads) as pool:
+        return max(pool.map(work, sets))
+
+
+def _packed(backend: Backend, operands: Operands) -> Outcome:
+    """b by way of ``pack``: for any m, with a copy of its own that is made anew each time."""
+    case, problem = operands.case, operands.problem
+    operands.fill(case.seed)
+    old = operands.b.values.copy()
+    first = _call("pack()", backend.pack, operands.b.array, problem)
+    if isinstance(first, Refusal):
+        honest(first, "pack()")
+        return Outcome(first)
+    require(bool(np.array_equal(operands.b.read()[1], operands.b.image)), "pack() changed b")
+    worst = 0.0
+    for m in dict.fromkeys((case.m, 1, 2 * case.m + 3)):
+        other = Operands(replace(case, m=m), operands.memory)
+        other.fill(case.seed + m, b=old)
+        worst = max(worst, _multiply_packed(backend, other, first, f"packed b, m={m}"))
+    operands.fill(case.seed + 1)  # rewrites b where it lies
+    new = operands.b.values.copy()
+    other = Operands(case, operands.memory)
+    other.fill(case.seed + 2, b=old)
+    who = "packed b, after the array it was made from was rewritten"
+    worst = max(worst, _multiply_packed(backend, other, first, who))
+    second = _call("pack()", backend.pack, operands.b.array, problem)
+    other.fill(case.seed + 2, b=new)
+    worst = max(worst, _multiply_packed(backend, other, second, "b packed again after it was rewritten"))
+    return Outcome(worst=worst)
+
+
+def _multiply_packed(backend: Backend, operands: Operands, packed: object, who: str) -> float:
+    problem = operands.problem
+    layout = MatrixLayout.contiguous(problem.k, problem.n)
+    layout = replace(layout, batch=problem.batch, batch_strides=(0,) * len(problem.batch))
+    problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
+    refusal = _supports(backend, problem)
+    require(refusal is None, f"{who}: pack() gave a packed form, but supports() refuses to use it: {refusal!r}")
+    kernel = _prepare(backend, problem, backend.candidates(problem)[0])
+    return _once(operands, kernel, who, packed)
+
+
+def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], Array]) -> None:
+    """``direct`` as a complete matmul: with and without ``out``, with vectors, with ``out`` over an operand."""
+    case, out = operands.case, operands.out
+    a, b = operands.a.array, operands.b.array
+    shape = (*case.batch, case.m, case.n)
+
+    def multiply(who: str, x: Array, y: Array, into: Array | None, shape: tuple[int, ...]) -> Array:
+        with np.errstate(all="ignore"):
+            result = np.asarray(_call(who, direct, x, y, into))
+        given = f"{result.dtype} of shape {result.shape}"
+        require(result.shape == shape and result.dtype == out.dtype, f"{who} returned {given}, not {out.dtype} {shape}")
+        _compare(operands, result.reshape(out.shape), who)
+        return result
+
+    result = multiply("direct(a, b, None)", a, b, None, shape)
+    shared = any(np.shares_memory(result, x) for x in (a, b, out.array))
+    require(not shared, "direct(a, b, None) returned memory that is not new")
+    multiply("direct(a, b, out)", a, b, out.array, shape)
+    _verify(operands, "direct(a, b, out)")
+    if not case.batch:
+        if case.m == 1:
+            multiply("direct(vector, b, None)", a[0], b, None, shape[1:])
+        if case.n == 1:
+            multiply("direct(a, vector, None)", a, b[:, 0], None, shape[:1])
+        if case.m == case.n == case.k and operands.a.dtype == out.dtype:
+            own = a.copy()
+            multiply("direct(a, b, a)", own, b, own, shape)
+            _compare(operands, own, "direct(a, b, a), the array a itself")

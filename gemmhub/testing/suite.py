@@ -1,0 +1,115 @@
+"""The conformance kit as a pytest class. This is the only module of gemmhub that imports pytest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from gemmhub.backend import Backend
+from gemmhub.capability import Absent, Ready
+from gemmhub.testing.cases import Case, draw, matrix
+from gemmhub.testing.check import check, honest
+from gemmhub.testing.operands import HOST, Memory, Operands, Unrepresentable
+
+SEED_VARIABLE = "GEMMHUB_TESTING_SEED"
+_DRAWS = 30
+
+
+@cache
+def _probed(make: Callable[[], Backend]) -> tuple[Backend, Ready | Absent]:
+    """The backend and its probe, once a process, as in gemmhub itself."""
+    backend = make()
+    return backend, backend.probe()
+
+
+@cache
+def _fresh_seed() -> int:
+    given = os.environ.get(SEED_VARIABLE)
+    return int(given) if given else int(np.random.SeedSequence().generate_state(1)[0])
+
+
+class ConformanceSuite:
+    """Every promise of :mod:`gemmhub.backend`, tested. Subclass it and name the backend::
+
+        class TestMyBackend(ConformanceSuite):
+            backend = MyBackend
+
+    The tests skip where ``probe`` says Absent. A case that the backend refuses honestly passes.
+    """
+
+    backend: ClassVar[Callable[[], Backend]]
+    """The backend's class, or a ``staticmethod`` that makes one."""
+    memory: ClassVar[Memory] = HOST
+    """Where operands live; backends for devices give a subclass of Memory."""
+    cases: ClassVar[Sequence[Case]] = matrix()
+    random_problems: ClassVar[int] = 60
+    """Fresh problems in each run, besides ``cases``."""
+    seed: ClassVar[int | None] = None
+    """Of the fresh problems; None: the environment's GEMMHUB_TESTING_SEED, or a new one in each run."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "case" in metafunc.fixturenames:
+            metafunc.parametrize("case", self.cases, ids=str)
+        if "draw_index" in metafunc.fixturenames:
+            metafunc.parametrize("draw_index", range(self.random_problems))
+
+    def _backend(self) -> Backend:
+        backend, found = _probed(type(self).backend)
+        if isinstance(found, Absent):
+            pytest.skip(f"{backend.name}: {found.reason} ({found.remedy})")
+        return backend
+
+    def test_probe(self) -> None:
+        """A name, and Ready with this memory's device or Absent with a reason and a remedy."""
+        backend, found = _probed(type(self).backend)
+        assert isinstance(backend.name, str) and backend.name == backend.name.lower() != "", (  # noqa: PT018
+            f"name is {backend.name!r}, not a lower-case word"
+        )
+        if isinstance(found, Absent):
+            honest(found, "probe()")
+        self._backend()
+        assert isinstance(found, Ready), f"probe() returned {found!r}, neither Ready nor Absent"
+        assert self.memory.device in found.devices, f"probe() lists {found.devices}, not {self.memory.device}"
+        texts: list[Any] = [x for pair in found.versions.items() for x in pair]
+        assert all(isinstance(x, str) for x in (*texts, *found.features)), "versions and features are strings"
+
+    def test_accepts_something(self) -> None:
+        """A backend that refuses every case of the matrix would pass all other tests."""
+        backend = self._backend()
+        for case in self.cases:
+            try:
+                problem = Operands(case, self.memory).problem
+            except Unrepresentable:
+                continue
+            if not problem.empty and backend.supports(problem) is None:
+                return
+        pytest.fail(f"{backend.name} refuses every case of the matrix")
+
+    def test_case(self, case: Case) -> None:
+        """One case of the fixed matrix."""
+        backend = self._backend()
+        try:
+            check(backend, case, self.memory)
+        except Unrepresentable as why:
+            pytest.skip(str(why))
+
+    def test_random(self, draw_index: int) -> None:
+        """Fresh problems, until the backend accepts one."""
+        backend = self._backend()
+        seed = _fresh_seed() if self.seed is None else self.seed
+        rng = np.random.default_rng((seed, draw_index))
+        for _ in range(_DRAWS):
+            case = draw(rng)
+            try:
+                accepted = check(backend, case, self.memory).accepted
+            except Unrepresentable:
+                continue
+            except AssertionError as error:
+                raise AssertionError(f"{SEED_VARIABLE}={seed}, draw {draw_index}\n{error}") from error.__cause__
+            if accepted:
+                return

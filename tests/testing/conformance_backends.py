@@ -1,0 +1,373 @@
+"""A small, right backend, and wrong ones: each breaks one promise that the conformance kit must see broken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gemmhub.accuracy import activate
+from gemmhub.backend import Backend, Kernel
+from gemmhub.capability import CPU, Absent, Ready, Refusal
+from gemmhub.dtypes import info
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+
+class RightBackend(Backend):
+    """NumPy, slowly: operands widened to the accumulator's dtype, multiplied, rounded once at the end.
+
+    It refuses rows in reverse order, so that refusals are seen too.
+    """
+
+    name = "right"
+
+    def probe(self) -> Ready | Absent:
+        return Ready((CPU,), {"numpy": np.__version__})
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        if problem.packed_by not in (None, self.name):
+            return Refusal(f"b was packed by {problem.packed_by!r}", "pack b with this backend")
+        if min(problem.a.layout.row_stride, problem.b.layout.row_stride) < 0:
+            return Refusal("rows lie in reverse order", "pass a copy")
+        return None
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        return ("matmul", "einsum") if problem.k < 100 and info(problem.compute_dtype).inexact else ("matmul",)
+
+    def estimate(self, problem: GemmProblem) -> float | None:
+        return 1e-6 + problem.flops * 1e-9
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
+            out[...] = self.epilogue(problem, self.product(problem, a, b, candidate), out, c, bias, alpha, beta)
+
+        return Kernel(run, candidate)
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        return b.copy()
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        compute = problem.compute_dtype
+        a, b = a.astype(compute), b.astype(compute)
+        if candidate == "einsum":
+            return np.einsum("...ik,...kj->...ij", a, b)
+        return np.matmul(a, b)
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        wide = np.result_type(problem.compute_dtype, out.dtype) if info(out.dtype).kind == "float" else None
+        working = out.dtype if info(out.dtype).kind in ("int", "uint", "bool") else problem.compute_dtype
+        if wide is not None and info(problem.compute_dtype).kind == "int":
+            working = np.dtype(np.float64)
+        value = product.astype(working)
+        if alpha != 1:
+            value = value * self.scalar(alpha, working)
+        if c is not None:
+            value = value + c.astype(working) * self.scalar(beta, working)
+        if bias is not None:
+            vector = bias.astype(working)
+            value = value + (vector[:, np.newaxis] if self.bias_axis(problem) == "m" else vector)
+        return activate(value, problem.activation).astype(out.dtype)
+
+    def bias_axis(self, problem: GemmProblem) -> str:
+        assert problem.bias is not None
+        return problem.bias.axis
+
+    @staticmethod
+    def scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+        """``value`` in ``dtype``, integers modulo its width."""
+        if dtype.kind == "i":
+            return np.array(int(value)).astype(dtype)[()]
+        if dtype.kind == "u":
+            return dtype.type(int(value) % 2 ** (8 * dtype.itemsize))
+        return dtype.type(value)
+
+
+class Transposed(RightBackend):
+    """Returns (a b)^T where that has the right shape."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        product = super().product(problem, a, b, candidate)
+        return product.swapaxes(-1, -2) if problem.m == problem.n else product
+
+
+class IgnoresC(RightBackend):
+    """Forgets beta * c."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        return super().epilogue(problem, product, out, None, bias, alpha, beta)
+
+
+class UnscaledC(RightBackend):
+    """Adds c without beta."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        return super().epilogue(problem, product, out, c, bias, alpha, 1)
+
+
+class Tail(RightBackend):
+    """Never writes the last column when n is not a multiple of 8."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
+            full = self.epilogue(problem, self.product(problem, a, b, candidate), out, c, bias, alpha, beta)
+            n = problem.n - (problem.n % 8 != 0)
+            out[..., :n] = full[..., :n] if full.shape[-1] > 1 else full
+
+        return Kernel(run, candidate)
+
+
+class ShortK(RightBackend):
+    """Drops the last row of b where k is odd and long."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        k = problem.k - (problem.k % 2 and problem.k > 60)
+        return super().product(problem, a[..., :k], b[..., :k, :], candidate)
+
+
+class StalePack(RightBackend):
+    """Packs once per address."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, Array] = {}
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        return self.cache.setdefault(b.ctypes.data, b.copy())
+
+
+class SharedPack(RightBackend):
+    """The packed form is b itself."""
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        return b
+
+
+class StaleTranspose(RightBackend):
+    """Each kernel keeps a converted b by its address."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        kept: dict[int, Array] = {}
+
+        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
+            right = kept.setdefault(b.ctypes.data, b.copy())
+            out[...] = self.epilogue(problem, self.product(problem, a, right, candidate), out, c, bias, alpha, beta)
+
+        return Kernel(run, candidate)
+
+
+class RoundsOperands(RightBackend):
+    """Rounds float32 operands to ``bits`` significant bits and calls that ``claims``."""
+
+    bits = 11
+    claims = "ieee"
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        if a.dtype == b.dtype == np.float32 and problem.precision == self.claims:
+            a, b = (self.rounded(x) for x in (a, b))
+        return super().product(problem, a, b, candidate)
+
+    def rounded(self, x: Array) -> Array:
+        fraction, exponent = np.frexp(x)
+        return np.ldexp(np.rint(fraction * 2.0**self.bits), exponent - self.bits).astype(np.float32)
+
+
+class TruncatesOperands(RoundsOperands):
+    """As tensor cores do with float32 bits that they take for tf32."""
+
+    def rounded(self, x: Array) -> Array:
+        return (x.copy().view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+class BF16AsTF32(RoundsOperands):
+    bits = 8
+    claims = "tf32"
+
+
+class SplitsInTwo(RoundsOperands):
+    """float32 as the sum of two bfloat16 numbers: 16 bits, not 24."""
+
+    def rounded(self, x: Array) -> Array:
+        self.bits = 8
+        high = super().rounded(x)
+        return high + super().rounded(x - high)
+
+
+class AccumulatesInHalf(RightBackend):
+    """Keeps float16 sums in float16."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        if not (a.dtype == b.dtype == np.float16):
+            return super().product(problem, a, b, candidate)
+        total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), problem.m, problem.n), np.float16)
+        for i in range(problem.k):
+            total = total + a[..., :, i : i + 1] * b[..., i : i + 1, :]
+        return total
+
+
+class WritesOutside(RightBackend):
+    """Rounds rows up to 8 elements where they are padded."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        right = super().prepare(problem, candidate, workspace_limit).run
+
+        def run(a: Array, b: Array, out: Array, *rest: Any) -> None:
+            right(a, b, out, *rest)
+            layout = problem.out.layout
+            if layout.col_stride == 1 and layout.row_stride > problem.n:
+                wider = np.lib.stride_tricks.as_strided(out, (*out.shape[:-1], problem.n + 1), out.strides)
+                wider[..., -1] = 0
+
+        return Kernel(run, candidate)
+
+
+class ChangesInput(RightBackend):
+    """Scales a in place by alpha."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        product = super().product(problem, a, b, candidate)
+        if not problem.alpha_is_one:
+            a[..., 0, 0] = 0
+        return product
+
+
+class NoRemedy(RightBackend):
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        refusal = super().supports(problem)
+        return refusal and replace(refusal, remedy=" ")
+
+
+class Lies(RightBackend):
+    """Accepts column-major results, then cannot prepare."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        if problem.out.layout.order == "col":
+            raise RuntimeError("no kernel for column-major results")
+        return super().prepare(problem, candidate, workspace_limit)
+
+
+class Raises(RightBackend):
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        if problem.k == 0:
+            raise ZeroDivisionError("k")
+        return super().supports(problem)
+
+
+class Fickle(RightBackend):
+    """Answers differently each time."""
+
+    calls = itertools.count()
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        return Refusal("busy", "ask again") if next(self.calls) % 2 else None
+
+
+class OnlyBiasN(RightBackend):
+    """Adds every bias along n where the shape allows it."""
+
+    def bias_axis(self, problem: GemmProblem) -> str:
+        return "n" if problem.m == problem.n else super().bias_axis(problem)
+
+
+class NotDeterministic(RightBackend):
+    """Sums in an order that changes from call to call."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        order = np.random.default_rng().permutation(problem.k)
+        return super().product(problem, a[..., order], b[..., order, :], candidate)
+
+
+class ReadsPoison(RightBackend):
+    """Adds 0 * out where there is no c."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        return super().epilogue(
+            problem, product, out, out if c is None and out.dtype.kind == "f" else c, bias, alpha, beta
+        )
+
+
+class SharedScratch(RightBackend):
+    """All calls of a kernel use one intermediate buffer."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        scratch: list[Array] = [None]
+
+        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
+            scratch[0] = self.product(problem, a, b, candidate)
+            for _ in range(100):
+                product = scratch[0].copy()  # gives other threads their turn
+            out[...] = self.epilogue(problem, product, out, c, bias, alpha, beta)
+
+        return Kernel(run, candidate)
+
+
+class BadSecondCandidate(RightBackend):
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        return super().product(problem, a, b, candidate) * (1 if candidate == "matmul" else 2)
+
+
+class NegativeEstimate(RightBackend):
+    def estimate(self, problem: GemmProblem) -> float | None:
+        return -1.0
+
+
+class FlushesNaN(RightBackend):
+    """relu as max(0, x) of hardware that drops NaN."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        value = super().epilogue(problem, product, out, c, bias, alpha, beta)
+        return np.fmax(value, out.dtype.type(0)) if problem.activation == "relu" and out.dtype.kind == "f" else value
+
+
+class Saturates(RightBackend):
+    """Clamps half results to the largest number."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        value = super().epilogue(problem, product, out, c, bias, alpha, beta)
+        return np.clip(value, -65504, 65504) if out.dtype == np.float16 else value
+
+
+class DirectWrong(RightBackend):
+    """direct returns the accumulator's dtype."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        kernel = super().prepare(problem, candidate, workspace_limit)
+
+        def direct(a: Array, b: Array, out: Array | None) -> Array:
+            compute = problem.compute_dtype
+            return np.matmul(a.astype(compute), b.astype(compute), out=out, casting="unsafe")
+
+        return replace(kernel, direct=direct)
+
+
+class FalselyInsensitive(RightBackend):
+    """Says that layouts do not matter, and refuses some."""
+
+    layout_sensitive = False
+
+
+class Gone(RightBackend):
+    name = "gone"
+
+    def probe(self) -> Ready | Absent:
+        return Absent("no such device", "buy one")
+
+
+class RefusesAll(RightBackend):
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        return Refusal("not today", "come back tomorrow")

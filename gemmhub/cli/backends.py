@@ -1,0 +1,44 @@
+"""``gemmhub backends``: who is here, who is not, and what would change that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import gemmhub
+from gemmhub.cli import screen
+from gemmhub.cli.options import json_option
+from gemmhub.plugins import BackendStatus
+
+
+@click.command("backends")
+@click.option("--verbose", "-v", is_flag=True, help="Show summaries, features and tracebacks.")
+@json_option
+def command(verbose: bool, as_json: bool) -> None:
+    """List the backends known here: ready, absent, failed or not installed, each with reason and remedy."""
+    found = gemmhub.backends()
+    if as_json:
+        screen.print_json(found)
+        return
+    rows = [(s.name, s.distribution, screen.styled(s.state), _details(s)) for s in found]
+    parts: list[Any] = [screen.table(("backend", "distribution", "state", "details"), rows)]
+    if verbose:
+        parts += [screen.facts(_long(status)) for status in found]
+        parts += [f"{s.name}: {s.traceback.rstrip()}" for s in found if s.traceback]
+    screen.show(*parts)
+
+
+def _details(status: BackendStatus) -> str:
+    if status.state == "ready":
+        return ", ".join(f"{name} {version}" for name, version in status.versions.items())
+    if status.state == "not installed":
+        return status.remedy
+    return "; ".join(part for part in (status.reason, status.remedy) if part)
+
+
+def _long(status: BackendStatus) -> list[tuple[str, str] | None]:
+    return [
+        (status.name, status.summary or "says nothing of itself"),
+        ("", "features: " + ", ".join(status.features)) if status.features else None,
+    ]

@@ -1,0 +1,67 @@
+"""``gemmhub compare``: one product through every backend, and who deviates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+
+import gemmhub
+from gemmhub.bench import random_operand
+from gemmhub.cli import operands, screen
+from gemmhub.cli.errors import WRONG
+from gemmhub.cli.options import DTYPE, given, json_option, product_options
+from gemmhub.comparison import Comparison
+from gemmhub.dtypes import as_dtype
+
+
+@click.command("compare")
+@click.argument("what", nargs=-1, required=True, metavar="M N K | A.npy B.npy")
+@click.option("--dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the operands (float32), or of raw files.")
+@click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
+@click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
+@product_options
+@click.option("--seed", type=click.IntRange(min=0), help="Makes random operands and checks repeatable.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    what: tuple[str, ...],
+    dtype: str | None,
+    b_dtype: str | None,
+    backends: tuple[str, ...],
+    seed: int | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Run one product on every backend that can (or on those named) and check each result.
+
+    Sizes M N K stand for random operands. Exit code 1 when a backend is wrong or fails.
+    """
+    sizes = operands.sizes_or_files(what)
+    if len(sizes) == 2:
+        a, b = operands.load(sizes[0], dtype), operands.load(sizes[1], b_dtype or dtype)
+    else:
+        m, n, k = sizes
+        rng = np.random.default_rng(seed)
+        a = random_operand(rng, (m, k), as_dtype(dtype or "float32"))
+        b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
+    found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
+    if as_json:
+        screen.print_json({"ok": bool(found), "deviating": found.deviating, **screen.plain(found)})
+    else:
+        screen.show(screen.facts([("problem", found.problem)]), comparison_table(found))
+    if not found:
+        ctx.exit(WRONG)
+
+
+def comparison_table(found: Comparison) -> Any:
+    """The rows of a comparison; errors in units of their bounds."""
+    rows = [
+        (r.backend, screen.styled("right" if r.ok else "wrong"), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.remark)
+        for r in found.rows
+    ]
+    header = ("backend", "verdict", "error/bound", "max difference", "remarks")
+    return screen.table(header, rows, right=("error/bound", "max difference"))

@@ -1,0 +1,174 @@
+"""``gemmhub doctor``: what to paste into a bug report, and a self-test."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import gemmhub
+from gemmhub import config, records
+from gemmhub.bench import random_operand
+from gemmhub.cli import screen
+from gemmhub.cli.errors import WRONG
+from gemmhub.cli.options import json_option
+from gemmhub.comparison import Comparison
+from gemmhub.dtypes import as_dtype
+from gemmhub.errors import GemmhubError
+from gemmhub.numpy_backend.probe import cores, cpu_name
+
+_LIBRARIES = (
+    "ml_dtypes", "pluggy", "platformdirs", "filelock", "click", "rich", "matplotlib", "scipy", "torch", "torch_musa",
+    "cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "nvmath-python",
+)  # fmt: skip
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+"""The only variables reported, besides gemmhub's own settings: they change how fast things are."""
+_SELF_TESTS = (("float32", None), ("float16", None), ("bfloat16", None), ("int8", None), ("float16", "float32"))
+_SIZES = (67, 45, 130)
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Report versions, settings, records and backends, and run a small product through every ready backend.
+
+    The report holds no environment variables but those that set gemmhub and thread counts. Exit code 1 when
+    the self-test fails or the configuration cannot be read.
+    """
+    report: dict[str, Any] = {"system": _system(), "libraries": _libraries(), "settings": _settings()}
+    broken = "error" in report["settings"]
+    if not broken:
+        report |= {"records": _records(), "backends": gemmhub.backends()}
+        report["self_test"] = _self_test()
+    report["ok"] = not broken and all(test["ok"] for test in report["self_test"])
+    report = _anonymous(screen.plain(report))
+    if as_json:
+        screen.print_json(report)
+    else:
+        _show(report)
+    if not report["ok"]:
+        ctx.exit(WRONG)
+
+
+def _system() -> dict[str, str]:
+    built: Any = np.show_config(mode="dicts")
+    blas = built["Build Dependencies"]["blas"]
+    found = {
+        "gemmhub": gemmhub.__version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "cpu": f"{cpu_name()}, {cores()} cores",
+        "numpy": f"{np.__version__} with {blas.get('name', 'unknown')} {blas.get('version', '')}".rstrip(),
+    }
+    return found | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+def _libraries() -> dict[str, str]:
+    """Versions of installed libraries that matter, and of the distributions that bring backends."""
+    plugins = {point.dist.name for point in importlib.metadata.entry_points(group="gemmhub") if point.dist is not None}
+    found = {}
+    for name in (*sorted(plugins), *_LIBRARIES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _settings() -> dict[str, Any]:
+    """Each setting with its value and where it came from; or the error that its file or variable is."""
+    try:
+        settings = config.root()
+    except GemmhubError as error:
+        return {"error": str(error)}
+    return {
+        key: {"value": getattr(settings, key), "origin": settings.origin.get(key, "default")} for key in config.KEYS
+    }
+
+
+def _records() -> dict[str, Any]:
+    path = records.path()
+    if path is None:
+        return {"file": None, "count": 0, "skipped": []}
+    try:
+        content = records.read(path)
+    except GemmhubError as error:
+        return {"file": path, "count": 0, "skipped": [str(error)]}
+    return {"file": path, "count": len(content.records), "skipped": content.skipped}
+
+
+def _self_test() -> list[dict[str, Any]]:
+    m, n, k = _SIZES
+    rng = np.random.default_rng()
+    tests = []
+    for dtype, out_dtype in _SELF_TESTS:
+        element = as_dtype(dtype)
+        a, b = random_operand(rng, (m, k), element), random_operand(rng, (k, n), element)
+        title = f"{dtype} -> {out_dtype}" if out_dtype else dtype
+        try:
+            found: Comparison = gemmhub.compare(a, b, out_dtype=out_dtype)
+        except GemmhubError as error:
+            tests.append({"product": title, "ok": False, "error": str(error), "rows": []})
+            continue
+        # A product that nobody ran is a failure: the built-in backend takes every one.
+        tests.append({"product": title, "ok": bool(found) and bool(found.rows), "error": "", "rows": found.rows})
+    return tests
+
+
+def _anonymous(value: Any) -> Any:
+    """``value`` with the home directory, which names the user, written as ~ in every text."""
+    if isinstance(value, dict):
+        return {key: _anonymous(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_anonymous(item) for item in value]
+    home = str(Path.home())
+    return value.replace(home, "~") if isinstance(value, str) and len(home) > 1 else value
+
+
+def _show(report: dict[str, Any]) -> None:
+    parts: list[Any] = [screen.facts(report["system"].items()), screen.facts(report["libraries"].items())]
+    settings = report["settings"]
+    if "error" in settings:
+        screen.show(*parts, screen.facts([("settings", screen.styled("failed")), ("", settings["error"])]))
+        return
+    rows = [(key, _value(entry["value"]), entry["origin"]) for key, entry in settings.items()]
+    parts.append(screen.table(("setting", "value", "from"), rows))
+    kept = report["records"]
+    where = "off" if kept["file"] is None else f"{kept['count']} in {kept['file']}"
+    parts.append(screen.facts([("records", where), *(("skipped", reason) for reason in kept["skipped"])]))
+    states = [
+        (s["name"], screen.styled(s["state"]), "; ".join(x for x in (s["reason"], s["remedy"]) if x))
+        for s in report["backends"]
+        if s["state"] != "not installed"
+    ]
+    parts.append(screen.table(("backend", "state", "details"), states))
+    parts += [f"{s['name']}: {s['traceback'].rstrip()}" for s in report["backends"] if s["traceback"]]
+    tested: list[tuple[Any, ...]] = []
+    for test in report["self_test"]:
+        tested += [
+            (
+                test["product"],
+                row["backend"],
+                screen.styled("ok" if row["ok"] else "failed"),
+                f"{float(row['ratio']):.2g}",
+                row["remark"],
+            )
+            for row in test["rows"]
+        ]
+        if not test["rows"]:
+            tested.append((test["product"], "-", screen.styled("failed"), "-", test["error"]))
+    header = ("self-test", "backend", "verdict", "error/bound", "remarks")
+    parts.append(screen.table(header, tested, right=("error/bound",)))
+    screen.show(*parts)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,61 @@
+"""The entry point ``gemmhub``: a group whose commands are imported when they are called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+import numpy as np
+
+from gemmhub import __version__
+from gemmhub.cli.errors import Failure
+from gemmhub.errors import GemmhubError
+
+COMMANDS = {
+    "matmul": ("matmul", "Multiply two .npy files."),
+    "explain": ("explain", "Say which backend would run a product, and why not the others."),
+    "backends": ("backends", "List the backends known here and their states."),
+    "compare": ("compare", "Run one product on every backend and check each result."),
+    "spot-check": ("spot_check", "Check that C.npy is the product of A.npy and B.npy."),
+    "tune": ("tune", "Time every backend on a product and record the results."),
+    "bench": ("bench", "Time backends side by side; JSON and plots."),
+    "doctor": ("doctor", "Report on this installation, and test it."),
+}
+"""Name: (module, summary). The summaries stand here so that ``gemmhub --help`` imports no command."""
+
+
+class Commands(click.Group):
+    """Imports a command when it is called, and turns gemmhub's exceptions into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"gemmhub.cli.{COMMANDS[cmd_name][0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with np.errstate(all="ignore"):  # an infinite or undefined result is a result: no warning on stderr
+                return super().invoke(ctx)
+        except GemmhubError as error:
+            raise Failure(str(error)) from error
+        except MemoryError as error:
+            raise Failure(f"out of memory: {error}") from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main() -> None:
+    """One matmul that runs on the best GEMM backend present, says why, and lets you check the answer.
+
+    Exit codes: 0 success; 1 a wrong product, a deviating backend or a failed self-test; 2 input that cannot
+    be used. Results go to stdout, errors and progress to stderr.
+    """

@@ -1,0 +1,113 @@
+"""``gemmhub matmul``: multiply two files, explain, check."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.text import Text
+
+import gemmhub
+from gemmhub.cli import operands, screen
+from gemmhub.cli.errors import WRONG
+from gemmhub.cli.options import NUMBER, backend_option, dtype_option, given, json_option, product_options
+from gemmhub.options import Options
+from gemmhub.problem import GemmProblem
+
+
+@click.command("matmul")
+@click.argument("a", metavar="A.npy")
+@click.argument("b", metavar="B.npy")
+@click.option("--out", metavar="FILE", help="Write the product here, as .npy.")
+@product_options
+@click.option("--c", "c_file", metavar="C.npy", help="Addend; needs --beta.")
+@click.option("--beta", type=NUMBER, help="Factor of the addend.")
+@click.option("--bias", "bias_file", metavar="V.npy", help="Vector added to every row (n), or column (m x 1).")
+@backend_option
+@dtype_option
+@click.option("--explain", is_flag=True, help="Show which backend was chosen, and why not the others.")
+@click.option("--check", is_flag=True, help="Check the product; exit code 1 if it is wrong.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    a: str,
+    b: str,
+    out: str | None,
+    c_file: str | None,
+    bias_file: str | None,
+    dtype: str | None,
+    explain: bool,
+    check: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Multiply A.npy by B.npy: activation(alpha * A @ B + beta * C + bias).
+
+    Prints the result's shape and dtype, the time of one call (after the decision was made) and what ran it.
+    """
+    left, right = operands.load(a, dtype), operands.load(b, dtype)
+    extra = {
+        name: operands.load(file, dtype) for name, file in (("c", c_file), ("bias", bias_file)) if file is not None
+    }
+    target = None if out is None else Path(out)
+    if target is not None:
+        operands.check_writable(target)
+    options = given(**chosen, **extra)
+    plan = gemmhub.plan(left, right, **options)
+    start = time.perf_counter()
+    result = np.asarray(plan(left, right, **extra))
+    seconds = time.perf_counter() - start
+    remark = "" if target is None else operands.store(target, result)
+    verdict = _check(left, right, result, options, plan.decision.problem) if check else None
+
+    rate = plan.decision.problem.flops / seconds / 1e9
+    if as_json:
+        screen.print_json(
+            {
+                "shape": result.shape,
+                "dtype": result.dtype.name,
+                "seconds": seconds,
+                "gflops": rate,
+                "backend": plan.decision.chosen,
+                "kernel": plan.kernel.description,
+                "out": target,
+                "decision": plan.decision.to_dict() if explain else None,
+                "check": verdict,
+            }
+        )
+    else:
+        decided = screen.decision_parts(plan.decision) if explain else ()
+        done: list[tuple[str, Any] | None] = [
+            ("result", f"{screen.shape(result.shape)} {result.dtype.name}"),
+            ("time", f"{screen.duration(seconds)}, {screen.number(rate)} GFLOP/s"),
+            ("ran", f"{plan.decision.chosen}: {plan.kernel.description}"),
+            None if target is None else ("written", click.format_filename(target) + (f" ({remark})" if remark else "")),
+        ]
+        if verdict is not None:
+            word = "right" if verdict["ok"] else "wrong"
+            done += [("check", Text.assemble(screen.styled(word), f" ({verdict['examined']})"))]
+            done += [("", verdict["reason"])]
+        screen.show(*decided, screen.facts(done))
+    if verdict is not None and not verdict["ok"]:
+        ctx.exit(WRONG)
+
+
+def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) -> dict[str, Any]:
+    """The verdict on a product; of one with an epilogue, on a sample of its rows."""
+    if problem.plain:
+        found = gemmhub.spot_check(a, b, result, precision=problem.precision)
+        sums = f", {found.sums} sums compared" if found.sums else ""
+        return {**screen.plain(found), "examined": f"{found.method}: {found.checked} elements recomputed{sums}"}
+    from gemmhub.arrays import describe
+    from gemmhub.comparison import check_result
+    from gemmhub.options import request
+
+    asked = request(options)
+    ok, worst, examined = check_result(describe(a, b, None, asked), asked, result)
+    reason = "there are no elements" if problem.empty else f"the worst element is at {worst:.3g} of its bound"
+    return {"ok": ok, "method": "rows", "worst": worst, "reason": reason, "examined": examined}

@@ -1,0 +1,107 @@
+"""Operands for commands: .npy files read with care, or arrays of given sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import click
+import numpy as np
+
+from gemmhub.cli.errors import Failure
+from gemmhub.dtypes import as_dtype, info
+from gemmhub.errors import DTypeError
+
+Array = Any
+
+_MAGIC = b"\x93NUMPY"
+
+
+def load(path: str, dtype: str | None = None) -> Array:
+    """The array in a .npy file, in memory and in this machine's byte order; nothing in it is executed.
+
+    Elements that NumPy saved as raw bytes, because their dtype is not its own, become ``dtype``. Raises
+    Failure for a file that is missing, no .npy, truncated, or of no dtype that gemmhub multiplies.
+    """
+    name = click.format_filename(path)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError as error:
+        raise Failure(f"{name}: {error.strerror or error}") from None
+    if start != _MAGIC:
+        what = "an archive (.npz): save the array in it alone" if start[:2] == b"PK" else "not a .npy file"
+        raise Failure(f"{name}: {what}; numpy.save() writes .npy files")
+    try:
+        # Mapping checks the file's length against its header before anything of that size is allocated.
+        mapped = np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        if "Python objects" in str(error):
+            raise Failure(f"{name}: an array of Python objects; convert it to numbers and save it again") from None
+        if "mmap length" in str(error):
+            raise Failure(f"{name}: truncated: shorter than its header says") from None
+        raise Failure(f"{name}: not a readable .npy file: {error!s:.120}") from None
+    except (OSError, OverflowError, SyntaxError, TypeError, TokenError) as error:
+        raise Failure(f"{name}: not a readable .npy file: {error!s:.120}") from None
+    array: Array = np.array(mapped)
+    if array.dtype.kind == "V" and array.dtype.names is None:
+        return _reinterpret(array, name, dtype)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        info(array.dtype)
+    except DTypeError as error:
+        raise Failure(f"{name}: {error.given}; {error.remedy}") from None
+    return array
+
+
+def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
+    size = array.dtype.itemsize
+    if dtype is None:
+        fitting = {1: "float8_e4m3fn or float8_e5m2", 2: "bfloat16"}.get(size)
+        remedy = f"say what they are with --dtype, such as {fitting}" if fitting else "no supported dtype has that size"
+        raise Failure(f"{name}: NumPy saved its elements as raw bytes, {size} each; {remedy}")
+    wanted = as_dtype(dtype)
+    if wanted.itemsize != size:
+        raise Failure(f"{name}: raw elements of {size} bytes, but {dtype} has {wanted.itemsize}")
+    return array.view(wanted)
+
+
+def store(path: Path, array: Array) -> str:
+    """Save ``array`` as .npy; returns a remark where NumPy loses its dtype. Raises Failure."""
+    try:
+        with path.open("wb") as file:
+            np.save(file, np.asarray(array), allow_pickle=False)
+    except OSError as error:
+        raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
+    name = array.dtype.name
+    return f"raw {name}: load with .view(ml_dtypes.{name})" if np.dtype(array.dtype).kind == "V" else ""
+
+
+def check_writable(path: Path) -> None:
+    """Raise Failure early for a file that cannot be made, before the work whose result goes there."""
+    if path.is_dir():
+        raise Failure(f"{click.format_filename(path)}: is a directory")
+    if not path.parent.is_dir():
+        raise Failure(f"{click.format_filename(path)}: there is no directory {click.format_filename(path.parent)}")
+
+
+def sizes_or_files(arguments: tuple[str, ...]) -> tuple[int, int, int] | tuple[str, str]:
+    """What stands before the options: M N K, or two files. Raises UsageError."""
+    if len(arguments) == 2:
+        return arguments[0], arguments[1]
+    if len(arguments) == 3 and all(x.isdecimal() for x in arguments):
+        m, n, k = (int(x) for x in arguments)
+        return m, n, k
+    raise click.UsageError("Give three sizes M N K, or two files A.npy B.npy.")
+
+
+def unfilled(shape: tuple[int, ...], dtype: str, transposed: bool) -> Array:
+    """An array whose pages are never touched; its last two dimensions stored exchanged when ``transposed``."""
+    stored = (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
+    try:
+        array = np.empty(stored, as_dtype(dtype))
+    except (MemoryError, ValueError) as error:
+        raise Failure(f"operands of {' x '.join(map(str, shape))} {dtype}: {error}") from None
+    return array.swapaxes(-1, -2) if transposed else array

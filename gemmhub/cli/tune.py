@@ -1,0 +1,140 @@
+"""``gemmhub tune``: measure, and look after the record file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import gemmhub
+from gemmhub import records
+from gemmhub.bench import random_operand
+from gemmhub.cli import screen
+from gemmhub.cli.errors import Failure
+from gemmhub.cli.options import DTYPE, SHAPE, backend_option, given, json_option, product_options
+from gemmhub.dtypes import as_dtype
+from gemmhub.records import RecordFile
+from gemmhub.tuning import TuneResult
+
+
+@click.command("tune")
+@click.argument("what", nargs=-1, metavar="[M N K | FILE...]")
+@click.option(
+    "--shape", "shapes", type=SHAPE, metavar="MxNxK", multiple=True, help="A product to time; may be repeated."
+)
+@click.option("--dtype", type=DTYPE, default="float32", metavar="DTYPE", help="Dtype of the operands (float32).")
+@click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
+@product_options
+@backend_option
+@click.option("--show", is_flag=True, help="List the records in force (or those of FILE...); time nothing.")
+@click.option("--merge", is_flag=True, help="Merge the records of FILE... into those in force.")
+@click.option("--into", metavar="FILE", help="With --merge: merge into this file instead.")
+@json_option
+def command(
+    what: tuple[str, ...],
+    shapes: tuple[tuple[int, int, int], ...],
+    dtype: str,
+    b_dtype: str | None,
+    show: bool,
+    merge: bool,
+    into: str | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Time every backend, and each of its candidates, on random operands, and record the results.
+
+    Later calls of this kind, in every process, take the fastest. Wrong candidates are reported, not recorded.
+    """
+    if show and merge:
+        raise click.UsageError("--show and --merge exclude each other.")
+    if into is not None and not merge:
+        raise click.UsageError("--into goes with --merge.")
+    if (show or merge) and shapes:
+        raise click.UsageError("--shape goes with neither --show nor --merge.")
+    if show:
+        _show([Path(file) for file in what] or [_in_force()], as_json)
+        return
+    if merge:
+        if not what:
+            raise click.UsageError("--merge needs the files to merge.")
+        target = _in_force() if into is None else Path(into)
+        merged = records.merge([Path(file) for file in what], target)
+        if as_json:
+            screen.print_json({"into": target, "records": len(merged.records), "skipped": merged.skipped})
+        else:
+            skipped = [("skipped", reason) for reason in merged.skipped]
+            screen.show(screen.facts([("into", str(target)), ("records", str(len(merged.records))), *skipped]))
+        return
+    todo = [*_positional(what), *shapes]
+    if not todo:
+        raise click.UsageError("Give sizes M N K, or --shape MxNxK.")
+    results = [_tune(size, dtype, b_dtype, chosen) for size in todo]
+    if as_json:
+        screen.print_json(results)
+    else:
+        screen.show(*(part for size, result in zip(todo, results) for part in _parts(size, result)), _where(results))
+
+
+def _positional(what: tuple[str, ...]) -> list[tuple[int, int, int]]:
+    if not what:
+        return []
+    if len(what) != 3 or not all(x.isdecimal() for x in what):
+        raise click.UsageError("Give three sizes M N K (files go with --show and --merge).")
+    m, n, k = map(int, what)
+    return [(m, n, k)]
+
+
+def _tune(size: tuple[int, int, int], dtype: str, b_dtype: str | None, chosen: dict[str, Any]) -> TuneResult:
+    m, n, k = size
+    rng = np.random.default_rng()
+    a = random_operand(rng, (m, k), as_dtype(dtype))
+    b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype))
+    return gemmhub.tune(a, b, **given(**chosen))
+
+
+def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
+    m, n, k = size
+    rows = [
+        (
+            row.backend,
+            row.candidate,
+            screen.duration(row.seconds),
+            "-" if row.seconds is None else screen.number(2e-9 * m * n * k / row.seconds),
+            row.remark,
+        )
+        for row in result.rows
+    ]
+    header = ("backend", "candidate", "time", "GFLOP/s", "remarks")
+    return screen.facts([("problem", result.problem)]), screen.table(header, rows, right=("time", "GFLOP/s"))
+
+
+def _where(results: list[TuneResult]) -> Any:
+    path = results[-1].path
+    return screen.facts([("recorded", str(path) if path else "no: records are off")])
+
+
+def _in_force() -> Path:
+    path = records.path()
+    if path is None:
+        raise Failure("records are off (setting records); name a file")
+    return path
+
+
+def _show(paths: list[Path], as_json: bool) -> None:
+    content = RecordFile()
+    for path in paths:
+        one = records.read(path)
+        content.skipped += one.skipped
+        for entry in one.records.values():
+            content.add(entry)
+    found = sorted(content.records.values(), key=lambda r: (r.problem, r.seconds))
+    if as_json:
+        screen.print_json({"files": paths, "records": found, "skipped": content.skipped})
+        return
+    head = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
+    head += [("records", str(len(found)))] + [("skipped", reason) for reason in content.skipped]
+    rows = [(screen.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in found]
+    header = ("time", "backend", "candidate", "device", "recorded", "problem")
+    screen.show(screen.facts(head), screen.table(header, rows, right=("time",)) if rows else None)

@@ -1,0 +1,278 @@
+"""gemmhub explain, backends, compare, spot-check, doctor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gemmhub
+from gemmhub import Absent, Backend
+from gemmhub.plugins import BUILTIN
+from plugins import Site, add
+
+# ---------------------------------------------------------------- explain
+
+
+def test_explain_sizes(run):
+    told = run("explain", 30, 20, 10, "--dtype", "float16").stdout
+    assert told.startswith("problem  30x20x10 batch=1 float16,float16->float16 order=rrr")
+    assert "chosen   numpy (" in told
+    assert "backend " in told
+
+
+def test_explain_lays_operands_out_as_asked(run):
+    """Transposed operands are column-major to gemmhub; batches and a second dtype arrive too."""
+    data = run.json("explain", 30, 20, 10, "--transpose-a", "--batch", "4,2", "--b-dtype", "float64", "--json")
+    assert data["problem"].startswith("30x20x10 batch=4x2 float32,float64->float64 order=crr")
+    data = run.json("explain", 30, 20, 10, "--transpose-b", "--dtype", "int8", "--out-dtype", "float32", "--json")
+    assert "int8,int8->float32 order=rcr" in data["problem"]
+
+
+def test_explain_takes_options(run, reference):
+    data = run.json("explain", 3, 2, 1, "--backend", "numpy", "--precision", "tf32", "--activation", "gelu", "--json")
+    assert "epilogue=gelu precision=tf32" in data["problem"]
+    assert data["chosen"] == "numpy"
+    assert data["settings"]["backend"] == "the call"
+    verdicts = {v["backend"]: v["status"] for v in data["verdicts"]}
+    assert verdicts["reference"] == "able"
+    assert run.json("explain", 3, 2, 1, "--json")["chosen"] == "reference"
+
+
+def test_explain_costs_no_memory(run):
+    """60 GiB of operands: their pages are never touched."""
+    assert "40000x40000x100000" in run("explain", 40000, 40000, 100000).stdout
+
+
+def test_explain_when_nobody_can(run, choosy):
+    data = run.json("explain", 3, 2, 1, "--backend", "choosy", "--json")
+    assert data["chosen"] is None
+
+
+def test_explain_files(run, pair):
+    assert "23x17x31" in run("explain", "a.npy", "b.npy").stdout
+    assert "with sizes" in run.error("explain", "a.npy", "b.npy", "--transpose-a")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        [3, 4],
+        ["a.npy"],
+        [3, 4, -5],
+        [3, 4, "x"],
+        [1, 2, 3, 4],
+        [3, 4, 5, "--batch", "2;3"],
+        [3, 4, 5, "--dtype", "x"],
+    ],
+)
+def test_explain_usage(run, arguments):
+    run.error("explain", *arguments)
+
+
+def test_explain_of_the_impossible(run):
+    assert "error: operands of" in run.error("explain", 10**9, 10**9, 10**10)
+
+
+# ---------------------------------------------------------------- backends
+
+
+def test_backends(run):
+    lines = run("backends").stdout.splitlines()
+    assert lines[0].split() == ["backend", "distribution", "state", "details"]
+    assert lines[1].split()[:3] == ["numpy", "gemmhub", "ready"]
+    assert f"numpy {np.__version__}" in lines[1]
+    assert any("not installed" in line and "pip install gemmhub-" in line for line in lines)
+
+
+def test_backends_json_is_the_api(run):
+    data = run.json("backends", "--json")
+    assert [(s["name"], s["state"]) for s in data] == [(s.name, s.state) for s in gemmhub.backends()]
+    assert data[0]["distribution"] == BUILTIN
+
+
+def test_backends_that_fail_show_why(run, monkeypatch):
+    site = Site(run.folder / "site", monkeypatch)
+    site.install("gemmhub-example-bad", {"broken": "gemmhub_example_bad.import_raises"})
+    told = run("backends").stdout
+    line = next(line for line in told.splitlines() if line.startswith("broken"))
+    assert "failed" in line
+    assert "importing the plugin raised" in line
+    assert "Traceback" not in told
+    assert "Traceback" in run("backends", "--verbose").stdout
+    assert run.json("matmul", *(run.save(f"{x}.npy", np.eye(3)) for x in "ab"), "--json")["backend"] == "numpy"
+
+
+def test_absent_backends_show_the_remedy(run):
+    class Away(Backend):
+        name = "away"
+
+        def probe(self):
+            return Absent("no such device", "buy one")
+
+        def supports(self, problem):
+            raise AssertionError
+
+        def prepare(self, problem, candidate, workspace_limit):
+            raise AssertionError
+
+    add(Away())
+    line = next(line for line in run("backends").stdout.splitlines() if line.startswith("away"))
+    assert line.split()[1:3] == ["gemmhub-away", "absent"]
+    assert line.endswith("no such device; buy one")
+
+
+# ---------------------------------------------------------------- compare
+
+
+def test_compare(run, pair, reference):
+    told = run("compare", "a.npy", "b.npy").stdout
+    assert "problem  23x17x31" in told
+    rows = {line.split()[0]: line.split()[1] for line in told.splitlines()[3:]}
+    assert rows == {"numpy": "right", "reference": "right"}
+    data = run.json("compare", 30, 20, 10, "--dtype", "int8", "--backend", "numpy", "--json")
+    assert data["ok"] is True
+    assert data["deviating"] == []
+    assert [row["backend"] for row in data["rows"]] == ["numpy"]
+    assert "int8,int8->int32" in data["problem"]
+
+
+def test_compare_exits_with_1_when_someone_deviates(run, wrong):
+    told = run("compare", 30, 20, 10, code=1).stdout
+    assert "(29, 0)" in told
+    data = run.json("compare", 30, 20, 10, "--json", code=1)
+    assert data["deviating"] == ["wrong"]
+    run("compare", 30, 20, 10, "--backend", "numpy")
+
+
+def test_compare_is_repeatable(run):
+    first, second, other = (run.json("compare", 40, 30, 20, "--seed", s, "--json")["rows"] for s in (5, 5, 6))
+    assert first == second != other
+
+
+def test_compare_bad_input(run, choosy):
+    assert "it is Monday" in run.error("compare", 3, 4, 5, "--backend", "choosy")
+    assert "not known" in run.error("compare", 3, 4, 5, "--backend", "nope")
+    run.error("compare", 3, 4)
+
+
+# ---------------------------------------------------------------- spot-check
+
+
+def test_spot_check(run, pair):
+    a, b = pair
+    c = a @ b
+    run.save("c.npy", c)
+    told = run("spot-check", "a.npy", "b.npy", "c.npy").stdout
+    assert told.splitlines()[0] == "verdict  right"
+    c[11, 7] += 1
+    run.save("c.npy", c)
+    told = run("spot-check", "a.npy", "b.npy", "c.npy", code=1).stdout
+    assert told.splitlines()[0] == "verdict  wrong"
+    assert "(11, 7)" in told
+    data = run.json("spot-check", "a.npy", "b.npy", "c.npy", "--json", code=1)
+    assert data["ok"] is False
+    assert data["where"] == [11, 7]
+    assert data["got"] == pytest.approx(float(c[11, 7]))
+
+
+def test_spot_check_of_chosen_and_random_points(run, pair):
+    a, b = pair
+    c = a @ b
+    c[11, 7] += 1
+    run.save("c.npy", c)
+    files = ("a.npy", "b.npy", "c.npy")
+    assert run.json("spot-check", *files, "--points", "0,0", "--points", "11,8", "--json")["checked"] == 2
+    run("spot-check", *files, "--points", "0,0", "--points", "11,7", code=1)
+    assert run.json("spot-check", *files, "--samples", "400", "--json", code=1)["method"] == "sampled"
+    first = run.json("spot-check", *files, "--samples", "3", "--seed", "7", "--json")
+    assert first == run.json("spot-check", *files, "--samples", "3", "--seed", "7", "--json")
+
+
+def test_spot_check_precision(run, pair):
+    """What is wrong by the standard of float32 may be right by that of bf16."""
+    a, b = pair
+    run.save("c.npy", ((a @ b) * np.float32(1 + 2.0**-12)).astype(np.float32))
+    run("spot-check", "a.npy", "b.npy", "c.npy", code=1)
+    run("spot-check", "a.npy", "b.npy", "c.npy", "--precision", "bf16")
+
+
+def test_spot_check_of_infinities(run, pair):
+    a, b = pair
+    c = a @ b
+    c[0, 0] = np.nan
+    run.save("c.npy", c)
+    assert run.json("spot-check", "a.npy", "b.npy", "c.npy", "--json", code=1)["got"] == "nan"
+
+
+def test_spot_check_bad_input(run, pair):
+    run.save("c.npy", np.ones((3, 3), np.float32))
+    assert "shape (23, 17)" in run.error("spot-check", "a.npy", "b.npy", "c.npy")
+    run.save("c.npy", np.ones((23, 17), np.float32))
+    assert "inside the shape" in run.error("spot-check", "a.npy", "b.npy", "c.npy", "--points", "23,0")
+    run.error("spot-check", "a.npy", "b.npy", "c.npy", "--points", "1.5,0")
+    run.error("spot-check", "a.npy", "b.npy", "c.npy", "--points", "1,0", "--samples", "3")
+    run.error("spot-check", "a.npy", "b.npy", "c.npy", "--samples", "0")
+
+
+# ---------------------------------------------------------------- doctor
+
+
+def test_doctor(run):
+    told = run("doctor").stdout
+    assert f"gemmhub   {gemmhub.__version__}\n" in told
+    assert "GEMMHUB_RECORDS" in told
+    assert "failed" not in told
+    data = run.json("doctor", "--json")
+    assert data["ok"] is True
+    assert {t["product"] for t in data["self_test"]} >= {"float32", "float16", "bfloat16", "int8"}
+    assert all(row["ok"] for test in data["self_test"] for row in test["rows"])
+    assert data["settings"]["precision"] == {"value": "ieee", "origin": "default"}
+    assert data["settings"]["records"]["origin"] == "GEMMHUB_RECORDS"
+
+
+def test_doctor_finds_a_wrong_backend(run, wrong):
+    assert "failed" in run("doctor", code=1).stdout
+    data = run.json("doctor", "--json", code=1)
+    assert data["ok"] is False
+    assert not any(test["ok"] for test in data["self_test"])
+
+
+def test_doctor_shows_broken_plugins_and_passes(run, monkeypatch):
+    Site(run.folder / "site", monkeypatch).install(
+        "gemmhub-example-bad", {"broken": "gemmhub_example_bad.import_raises"}
+    )
+    told = run("doctor").stdout
+    assert "importing the plugin raised" in told
+    assert "Traceback" in told
+    assert run.json("doctor", "--json")["libraries"]["gemmhub-example-bad"] == "1.0"
+
+
+def test_doctor_survives_a_broken_configuration(run, monkeypatch):
+    monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "nan")
+    gemmhub.reload()
+    assert "GEMMHUB_WORKSPACE_MIB" in run("doctor", code=1).stdout
+    assert run.json("doctor", "--json", code=1)["ok"] is False
+
+
+def test_doctor_counts_records(run, monkeypatch):
+    path = run.folder / "records.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    gemmhub.reload()
+    run("tune", 8, 8, 8)
+    path.write_text(path.read_text() + "junk\n")
+    data = run.json("doctor", "--json")["records"]
+    assert data["count"] == 1
+    assert data["skipped"] == [f"{data['file']}:2: not JSON"]
+
+
+def test_doctor_keeps_secrets(run, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "hunter2")
+    monkeypatch.setenv("GEMMHUB_UNKNOWN", "hunter2")
+    monkeypatch.setenv("HOME", str(run.folder))
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(run.folder / "records.jsonl"))
+    gemmhub.reload()
+    for told in (run("doctor").stdout, run("doctor", "--json").stdout):
+        assert "hunter2" not in told
+        assert str(run.folder) not in told
+        assert "~" in told

@@ -1,0 +1,155 @@
+"""Half precision, bfloat16, fp8 and int8 on CPUs. float32, float64 and complex stay with NumPy's BLAS.
+
+Ways to run a problem, each gated by what the machine has and by size:
+
+- "numkong": bfloat16 where there is a matrix unit (AMX, SME), int8 where there are VNNI or matrix units;
+- "torch": bfloat16, float16 and int8, where the caller has torch in the process; only tuning chooses it,
+  because its threads spin and slow down the BLAS calls that follow;
+- "convert": blocks converted by all cores, multiplied by SGEMM. Always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import CPU, Ready, Refusal
+from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
+from gemmhub.numpy_backend.blocked import work_dtypes
+from gemmhub.numpy_backend.probe import sgemm_rate
+from gemmhub.problem import GemmProblem
+from gemmhub_cpu import probe, torch_engine
+from gemmhub_cpu.convert import copyto
+from gemmhub_cpu.numkong_engine import NumkongGemm, Packed
+
+_PACK_SCRATCH = 64 * 2**20
+"""Bytes of scratch memory while packing."""
+_SMALLEST = 128**3
+"""Multiplications from which numkong's packing pays (measured: facts in docs/cpu.md)."""
+_CONVERT_RATE = 0.5e9
+"""Elements a second and core."""
+_TRANSPOSE_RATE = 1.5e9
+"""Elements of B a second and core."""
+_GAIN = {"bfloat16 matrix": 2.5, "int8 matrix": 5.5, "int8 dot": 2.0}
+"""Multiplication rate over SGEMM's, by dtype and kind of unit."""
+
+
+class CpuBackend(Backend):
+    """See the module."""
+
+    name = "cpu"
+    layout_sensitive = True
+
+    def __init__(self, machine: probe.Machine | None = None, smallest: int = _SMALLEST) -> None:
+        """``machine`` masks what is there and ``smallest`` moves the size gate, for tests."""
+        self._machine = machine
+        self._smallest = smallest
+        self._numpy = NumpyBackend()
+
+    @property
+    def machine(self) -> probe.Machine:
+        if self._machine is None:
+            self._machine = probe.look()
+        return self._machine
+
+    def probe(self) -> Ready:
+        return probe.ready(self.machine)
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        if problem.device != CPU:
+            return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        kinds = work_dtypes(problem)
+        dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
+        if kinds is None or dtypes <= {kinds[0]}:
+            return Refusal(
+                f"{problem.a.dtype} by {problem.b.dtype} needs no conversion: nothing beats NumPy's BLAS there",
+                "use the numpy backend",
+            )
+        return None
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        if problem.packed_by is not None:
+            return ("packed",)
+        found = ["convert"]
+        if self.why_not_numkong(problem) is None:
+            found.insert(0, "numkong")
+        if self.machine.torch and torch_engine.can(problem):
+            found.append("torch")
+        return found
+
+    def why_not_numkong(self, problem: GemmProblem) -> str | None:
+        """The gate that keeps numkong from ``problem``; None when it may run it."""
+        machine, pair = self.machine, (problem.a.dtype.name, problem.b.dtype.name)
+        if pair not in (("bfloat16", "bfloat16"), ("int8", "int8")):
+            return f"{pair[0]} by {pair[1]}: no library beats conversion"
+        if not machine.numkong:
+            return machine.why_no_numkong or "no numkong"
+        if problem.compute_dtype.name not in ("float32", "int32"):
+            return f"accumulates in {problem.compute_dtype}"
+        if pair[0] == "bfloat16" and not machine.has(probe.BF16_UNITS):
+            return "bf16: no AMX or SME"
+        if pair[0] == "int8" and not machine.has(probe.INT8_UNITS):
+            return "int8: no VNNI, AMX or dot-product instructions"
+        if problem.m * problem.n * problem.k < self._smallest:
+            return "too small for packing to pay"
+        return None
+
+    def estimate(self, problem: GemmProblem) -> float:
+        base = self._numpy.estimate(problem)
+        refused = self.why_not_numkong(problem)
+        plain = problem.flops / sgemm_rate()
+        cores = self.machine.cores
+        elements = [x.layout.distinct_elements for x in (problem.a, problem.b, problem.out)]
+        if refused is None:
+            unit = "matrix" if self.machine.has(probe.BF16_UNITS) else "dot"
+            gain = _GAIN[f"{problem.a.dtype.name} {unit}"]
+            return 30e-6 + plain / gain + elements[1] / (_TRANSPOSE_RATE * cores) + elements[2] / (1e9 * cores)
+        return min(base * 0.99, 40e-6 + plain + sum(elements) / (_CONVERT_RATE * cores))
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        if candidate == "numkong":
+            gemm = NumkongGemm(problem, workspace_limit)
+            if gemm.width:
+                unit = "matrix units" if self._matrix_unit(problem) else "dot products"
+                return Kernel(gemm, f"numkong on {unit}, panels of {gemm.width} columns", gemm.scratch_bytes)
+        if candidate == "torch":
+            return torch_engine.kernel(problem)
+        converted = blocked_kernel(problem, workspace_limit, copyto)
+        if candidate == "packed":
+            return _packed_kernel(NumkongGemm(problem, workspace_limit), converted)
+        description = f"converted by {self.machine.cores} cores: {converted.description}"
+        return Kernel(converted.run, description, converted.workspace_bytes)
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Which gate decided."""
+        if candidate == "convert":
+            gate = self.why_not_numkong(problem)
+            return f"{gate}; converted blocks through SGEMM" if gate else "converted blocks through SGEMM"
+        return "numkong" if candidate == "numkong" else candidate
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        """Packed for the matrix units where numkong runs such products, else converted for SGEMM."""
+        refused = self.supports(problem)
+        if refused is not None:
+            return refused
+        if self.why_not_numkong(problem) is None:
+            gemm = NumkongGemm(problem, _PACK_SCRATCH)
+            if gemm.width:
+                return gemm.pack(b)
+        return self._numpy.pack(b, problem)
+
+    def _matrix_unit(self, problem: GemmProblem) -> bool:
+        return self.machine.has(probe.BF16_UNITS)
+
+
+def _packed_kernel(gemm: NumkongGemm, converted: Kernel) -> Kernel:
+    """For an operand that :meth:`CpuBackend.pack` made: its form says which way it goes."""
+
+    def run(
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None:
+        way = gemm if isinstance(b, Packed) else converted.run
+        way(a, b, out, c, bias, alpha, beta, stream)
+
+    return Kernel(run, "b packed beforehand", max(gemm.scratch_bytes, converted.workspace_bytes))

@@ -1,0 +1,76 @@
+"""One pool of threads for conversions and kernels; it sleeps between calls.
+
+Pools that spin while they wait (OpenMP's by default, numkong's own) take the cores from the BLAS that runs
+next, and make it three to fifteen times slower. Threads of a ThreadPoolExecutor wait on a lock instead.
+NumPy's copies and numkong's products release the GIL, so Python threads are enough.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gemmhub.numpy_backend.probe import cores
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_owner = 0
+_inside = threading.local()
+
+
+def _get() -> ThreadPoolExecutor:
+    global _pool, _owner
+    with _lock:
+        if _pool is None or _owner != os.getpid():  # threads do not survive a fork
+            _pool = ThreadPoolExecutor(max(1, cores()), thread_name_prefix="gemmhub-cpu")
+            _owner = os.getpid()
+        return _pool
+
+
+def _after_fork() -> None:
+    """In a child: a lock held by a thread of the parent would never be released."""
+    global _lock, _pool
+    _lock = threading.Lock()
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def each(work: Callable[[int, int], None], size: int, grain: int) -> None:
+    """``work(start, stop)`` over ``range(size)`` in contiguous pieces of at least ``grain``, in parallel.
+
+    The calling thread does the first piece. Exceptions are raised here. Calls from within a piece run alone.
+    """
+    pieces = split(size, grain)
+    if len(pieces) <= 1 or getattr(_inside, "busy", False):
+        for start, stop in pieces:
+            work(start, stop)
+        return
+    futures = [_get().submit(_piece, work, start, stop) for start, stop in pieces[1:]]
+    try:
+        _piece(work, *pieces[0])
+    finally:
+        errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _piece(work: Callable[[int, int], None], start: int, stop: int) -> None:
+    _inside.busy = True
+    try:
+        work(start, stop)
+    finally:
+        _inside.busy = False
+
+
+def split(size: int, grain: int) -> Sequence[tuple[int, int]]:
+    """At most one piece a core, each of at least ``grain`` (but for the only one), in multiples of 16."""
+    count = max(1, min(cores(), size // max(1, grain)))
+    step = -(-size // count)
+    step = -(-step // 16) * 16 if count > 1 else step
+    return [(start, min(start + step, size)) for start in range(0, size, step)] if size else []

@@ -1,0 +1,33 @@
+"""The kit: on this machine as it is, with every helpful unit masked, and with every gate opened."""
+
+import pytest
+from gemmhub_cpu import probe
+from gemmhub_cpu.backend import CpuBackend
+
+from gemmhub.testing import ConformanceSuite
+
+
+class TestHere(ConformanceSuite):
+    backend = CpuBackend
+
+
+class TestNoUnits(ConformanceSuite):
+    """As on a CPU without AMX, VNNI, or numkong."""
+
+    backend = staticmethod(lambda: CpuBackend(probe.Machine(cores=2)))
+    random_problems = 20
+
+
+def _open_gates() -> CpuBackend:
+    here = probe.look()
+    if not here.numkong:
+        pytest.skip(here.why_no_numkong)
+    units = frozenset((*probe.BF16_UNITS, *probe.INT8_UNITS))
+    machine = probe.Machine(here.cores, units, here.numkong, versions=here.versions)
+    return CpuBackend(machine, smallest=0)
+
+
+class TestThroughNumkong(ConformanceSuite):
+    """Every bfloat16 and int8 problem through numkong, whatever units this CPU has and however small it is."""
+
+    backend = staticmethod(_open_gates)

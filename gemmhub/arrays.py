@@ -348,10 +348,14 @@ def expand(x: Array, a_ndim: int, b_ndim: int) -> Array:
 
 
 def _layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
-    """Strides in elements; all 0 (no dense order) where one is no whole number of elements."""
+    """Strides in elements. Where one is no whole number of elements the matrices have no dense order, and batch
+    strides are only known not to be 0; the operand's alignment of 1 says so.
+    """
     size = x.itemsize
-    whole = all(s % size == 0 for s in x.strides)
-    *outer, rows, cols = (s // size if whole else 0 for s in x.strides)
+    if any(s % size for s in x.strides):
+        *outer, rows, cols = (*((s // size or 1) if s else 0 for s in x.strides[:-2]), 0, 0)
+    else:
+        *outer, rows, cols = (s // size for s in x.strides)
     missing = len(batch) - len(outer)
     strides = (0,) * missing + tuple(stride if x.shape[i] != 1 else 0 for i, stride in enumerate(outer))
     return MatrixLayout(x.shape[-2], x.shape[-1], rows, cols, batch, strides)

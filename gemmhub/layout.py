@@ -181,6 +181,12 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
         raise InputError("order", repr(order), '"col", "row", "any"')
     a, b, out = problem.a.layout, problem.b.layout, problem.out.layout
     c = problem.c.layout if problem.c else out
+    for name, operand in (("a", problem.a), ("b", problem.b), ("out", problem.out), ("c", problem.c)):
+        if operand is not None and operand.alignment < operand.dtype.itemsize:
+            return Refusal(
+                f"{name} has elements that are not aligned, or no whole number of elements apart",
+                f"pass a contiguous copy of {name} (numpy.ascontiguousarray or .copy())",
+            )
     for name, layout in (("a", a), ("b", b), ("out", out), ("c", c)):
         if layout.order is None:
             return Refusal(
@@ -205,13 +211,13 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
         a, b, c, out = b.transposed, a.transposed, c.transposed, out.transposed
         bias_axis = {"m": "n", "n": "m", None: None}[bias_axis]
 
-    def operand(layout: MatrixLayout) -> tuple[bool, int]:
+    def stored_as(layout: MatrixLayout) -> tuple[bool, int]:
         if layout.stored(order):
             return False, layout.leading_dimension(order)
         return True, layout.transposed.leading_dimension(order)
 
-    trans_a, lda = operand(a)
-    trans_b, ldb = operand(b)
+    trans_a, lda = stored_as(a)
+    trans_b, ldb = stored_as(b)
     dims = collapse(problem.batch, *(_batch_strides(layout, problem.batch) for layout in (a, b, c, out)))
     return BlasCall(
         order=order,

@@ -17,9 +17,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+import gemmhub
+from gemmhub.arrays import describe
 from gemmhub.capability import Refusal
 from gemmhub.errors import InputError
 from gemmhub.layout import BatchDim, BlasCall, MatrixLayout, collapse, fold_batch, lower
+from gemmhub.options import request
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing.strict_gemm import Flat, StrictGemmError, run_call, strict_gemm
 
@@ -751,3 +754,15 @@ def test_strict_gemm_takes_other_dtypes(operand, result):
     wide = np.result_type(result, np.int64)
     expected = a.reshape(4, 2).T.astype(wide) @ b.reshape(3, 4).T.astype(wide)
     np.testing.assert_array_equal(d, expected.T.ravel())
+
+
+def test_elements_that_are_not_aligned_are_refused():
+    """A field of a structured array may lie no whole number of elements apart: no BLAS call can say so."""
+    records = np.zeros(3, dtype=[("x", "f8", (3, 3)), ("t", "f4")])
+    problem = describe(records["x"], np.eye(3), None, request({})).problem
+    assert 0 not in problem.a.layout.batch_strides  # it is not the same matrix three times
+    for order in ("col", "row", "any"):
+        refusal = lower(problem, order)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason.startswith("a has elements that are not aligned")
+    assert np.array_equal(gemmhub.matmul(records["x"], np.eye(3)), records["x"])

@@ -24,15 +24,16 @@ CONTRACT = 1
 """Version of this file's promises. A plugin states the one it was written for."""
 
 Array = Any
-"""An array of the operands' own kind: numpy.ndarray on the CPU, cupy.ndarray or torch.Tensor on devices."""
+"""On the CPU a numpy.ndarray. On devices the address (an int) of the operand's first element: the problem tells
+the rest, so that a kernel need not know whose array it is."""
 
 
 class Run(Protocol):
     """What a kernel's ``run`` looks like. Writes the result into ``out``; returns nothing.
 
-    ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of the
-    problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. ``b``
-    is the object that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no
+    On the CPU ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of
+    the problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. On
+    devices they are addresses, and shapes and strides are those of the problem exactly. ``b`` is the object that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no
     other operand, unless it *is* ``c`` (same memory, same layout). ``c`` is None when beta is 0, ``bias``
     None when there is none. With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native
     stream handle (int) on devices, None on the CPU: work is put there, and run neither synchronises nor

@@ -27,7 +27,7 @@ class Tensor:
         return 1, 0
 
     def __array_namespace__(self, api_version=None):
-        return types.SimpleNamespace(from_dlpack=lambda x: Tensor(np.from_dlpack(x)))
+        return types.SimpleNamespace(from_dlpack=lambda x: Tensor(np.from_dlpack(x).copy()))
 
 
 # NumPy

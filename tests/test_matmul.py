@@ -40,7 +40,7 @@ def test_shapes_are_those_of_numpy(shapes, dtype, seed):
     a, b = (draw(rng, shape, dtype) for shape in shapes.input_shapes)
     got = gemmhub.matmul(a, b)
     assert got.shape == shapes.result_shape
-    assert type(got) is type(np.matmul(a, b))
+    assert type(got) is (np.ndarray if got.shape else got.dtype.type)
     assert ratio(got, a, b) <= 1
 
 

@@ -413,9 +413,8 @@ def test_a_backend_is_asked_once_for_each_kind_of_call(other, rng):
 def test_a_layout_sensitive_backend_is_asked_for_each_layout(other, rng):
     """And never gets an array that lies otherwise than the problem said; its kernel notes it."""
     a, b = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32)
-    memory = np.zeros(4 * 36 + 1, np.uint8)
-    odd, even = (np.frombuffer(memory.data, F32, 36, i).reshape(6, 6) for i in (1, 0))
-    odd[...] = draw(rng, (6, 6), F32)
+    odd, even = (np.zeros(4 * 36 + 1, np.uint8)[i : i + 144].view(F32).reshape(6, 6) for i in (1, 0))
+    odd[...] = even[...] = draw(rng, (6, 6), F32)
     for _ in range(2):
         for left in (a, a.T, a[::-1], np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]):
             for out in (None, np.empty((6, 6), F32), np.empty((6, 6), F32, order="F"), np.empty((6, 12), F32)[:, ::2]):

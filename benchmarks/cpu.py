@@ -40,6 +40,8 @@ def contenders(size: int, names: list[str]) -> dict[str, Callable[[], object]]:
     for dtype_name, dtype in DTYPES.items():
         a, b = ((x * 20).astype(dtype) for x in wide)
         for name in names:
+            if gemmhub.explain(a, b, backend=name).chosen is None:  # a gate: too small, say
+                continue
             calls[f"{dtype_name} {name}"] = lambda a=a, b=b, name=name: gemmhub.matmul(a, b, backend=name)
             packed = gemmhub.pack(b, backend=name)
             calls[f"{dtype_name} {name} packed"] = lambda a=a, packed=packed: gemmhub.matmul(a, packed)
@@ -84,17 +86,17 @@ def main() -> int:
             ratio = statistics.median(b / t for b, t in zip(base, timing.samples))
             table.setdefault(label, {})[size] = ratio
         sgemm = calls["float32 numpy.matmul"]
-        if size <= 2048:
+        if 1024 <= size <= 2048:
             for label, call in calls.items():
                 if "packed" not in label:
                     neighbours.setdefault(label, {})[size] = alternating(call, sgemm, arguments.rounds)
     print(f"{'speed over float32 numpy.matmul':34}" + "".join(f"{size:>8}" for size in arguments.sizes))
     for label, row in table.items():
-        print(f"{label:34}" + "".join(f"{row[size]:8.2f}" for size in arguments.sizes))
-    small = [size for size in arguments.sizes if size <= 2048]
+        print(f"{label:34}" + "".join(f"{row[size]:8.2f}" if size in row else f"{'-':>8}" for size in arguments.sizes))
+    small = [size for size in arguments.sizes if 1024 <= size <= 2048]
     print(f"\n{'SGEMM and it in turn, over alone':34}" + "".join(f"{size:>8}" for size in small))
     for label, row in neighbours.items():
-        print(f"{label:34}" + "".join(f"{row[size]:8.2f}" for size in small))
+        print(f"{label:34}" + "".join(f"{row[size]:8.2f}" if size in row else f"{'-':>8}" for size in small))
     if arguments.json:
         report = {
             "command": "python benchmarks/cpu.py " + " ".join(sys.argv[1:]),

@@ -33,11 +33,12 @@ class Run(Protocol):
 
     On the CPU ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of
     the problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. On
-    devices they are addresses, and shapes and strides are those of the problem exactly. ``b`` is the object that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no
-    other operand, unless it *is* ``c`` (same memory, same layout). ``c`` is None when beta is 0, ``bias``
-    None when there is none. With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native
-    stream handle (int) on devices, None on the CPU: work is put there, and run neither synchronises nor
-    allocates beyond the workspace made by prepare.
+    devices they are addresses, and shapes and strides are those of the problem exactly. ``b`` is the object
+    that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no other operand, unless
+    it *is* ``c`` (same memory, same layout). ``c`` is None when beta is 0, ``bias`` None when there is none.
+    With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native stream handle (int) on
+    devices, None on the CPU: work is put there, and run neither synchronises nor allocates beyond the workspace
+    made by prepare.
     """
 
     def __call__(

@@ -145,7 +145,8 @@ def test_out_in_any_layout_and_nothing_beside_it(shapes, dtype, seed):
 def test_what_out_held_does_not_matter(dtype, fill, rng):
     a, b = draw(rng, (7, 9), dtype), draw(rng, (9, 6), dtype)
     out_dtype = I32 if dtype == I8 else dtype
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         out = np.full((7, 6), np.float64(fill).astype(out_dtype))
     gemmhub.matmul(a, b, out=out)
     assert ratio(out, a, b) <= 1

@@ -20,7 +20,7 @@ from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import probe, torch_engine
-from gemmhub_cpu.convert import copyto
+from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.numkong_engine import NumkongGemm, Packed
 
 _PACK_SCRATCH = 64 * 2**20
@@ -66,6 +66,9 @@ class CpuBackend(Backend):
                 f"{problem.a.dtype} by {problem.b.dtype} needs no conversion: nothing beats NumPy's BLAS there",
                 "use the numpy backend",
             )
+        gate = self.why_not_numkong(problem)
+        if gate is not None and self._smallest and problem.packed_by is None and not _worth_threads(problem):
+            return Refusal(f"{gate}; too small for several cores to help with conversion", "use the numpy backend")
         return None
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
@@ -141,6 +144,12 @@ class CpuBackend(Backend):
 
     def _matrix_unit(self, problem: GemmProblem) -> bool:
         return self.machine.has(probe.BF16_UNITS)
+
+
+def _worth_threads(problem: GemmProblem) -> bool:
+    """Whether one operand at least is large enough to be converted by two cores."""
+    operands = (problem.a, problem.b, problem.out)
+    return any(x.layout.distinct_elements >= 2 * grain(x.dtype) for x in operands)
 
 
 def _packed_kernel(gemm: NumkongGemm, converted: Kernel) -> Kernel:

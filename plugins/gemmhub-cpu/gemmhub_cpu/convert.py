@@ -14,7 +14,8 @@ from gemmhub_cpu.threads import each
 
 _GRAIN = {True: 1 << 18, False: 1 << 19}
 """Elements worth a thread: about 0.5 ms of conversion, against some 0.03 ms to hand a piece over and wait for
-it, more where the BLAS's threads still spin. NumPy converts float16 (True) by scalar code, everything else by vector code several times as fast.
+it, more where the BLAS's threads still spin. NumPy converts float16 (True) by scalar code, everything else by
+vector code several times as fast.
 """
 
 

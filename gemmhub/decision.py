@@ -231,7 +231,7 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
     copies = plugins.guarded(lambda: tuple(backend.copies(problem)), "copies()", remedy)
     if isinstance(copies, Refusal):
         return no(copies)
-    names = plugins.guarded(lambda: tuple(backend.candidates(problem)), "candidates()", remedy)
+    names = plugins.guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
     if isinstance(names, Refusal):
         return no(names)
     if not names:
@@ -251,6 +251,13 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
     if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
         seconds, source = None, ""
     return Able(entry, backend, ready, seconds, source, candidate, copies, remark)
+
+
+def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
+    names = backend.candidates(problem)
+    if isinstance(names, str):  # a sequence, too, but of letters
+        raise TypeError(f"a sequence of names is needed, not {names!r}")
+    return tuple(names)
 
 
 def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:
@@ -281,7 +288,10 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
     where = settings.origin.get("backend", "")
     if first.entry.name in settings.backend:
         return ranked, f"preferred by {where}"
-    unable = f"; {', '.join(settings.backend)}, preferred by {where}, cannot" if settings.backend else ""
+    unable = "".join(
+        f"; {name}, preferred by {where}, {'cannot' if plugins.registry().find(name) else 'is not known here'}"
+        for name in settings.backend
+    )
     if len(ranked) == 1:
         return ranked, "the only one that can" + unable
     return ranked, ("fastest measured" if first.source == "measured" else "smallest estimate") + unable

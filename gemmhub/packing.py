@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import arrays, config, decision, dtypes, plugins
+from gemmhub import arrays, config, decision, dtypes, families, plugins
 from gemmhub.capability import Refusal
 from gemmhub.decision import Decision, Verdict
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
@@ -24,7 +24,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         raise InputError("b", "a packed operand", "an array", "it is packed already")
     if isinstance(m, bool) or not isinstance(m, int) or m < 1:
         raise InputError("m", f"{m!r}", "a positive int")
-    family = arrays.family_of(b, "b")
+    family = families.family_of(b, "b")
     native = arrays.operand(family, b, "b")
     if native.ndim != 2:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")

@@ -14,11 +14,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from gemmhub.arrays import NUMPY, Call, as_matrix, expand, flat
+from gemmhub.arrays import Call, as_matrix, expand, flat
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
+from gemmhub.families import NUMPY
 from gemmhub.options import Request, scalar, scalar_kind
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import api, arrays, decision, planning, records
+from gemmhub import api, arrays, decision, families, planning, records
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result
 from gemmhub.decision import Able
@@ -104,7 +104,7 @@ def _contender(
     if not ok:
         return f"wrong: {ratio:.3g} times its bound; {remark}"
     run = planning.shortcut(call, kernel, execute)
-    turn = cycle(_sets(call) if call.problem.packed_by is None and family is arrays.NUMPY else [(a, b)])
+    turn = cycle(_sets(call) if call.problem.packed_by is None and family is families.NUMPY else [(a, b)])
 
     def contend() -> None:
         left, right = next(turn)
@@ -119,7 +119,7 @@ def _contender(
 def _sets(call: arrays.Call) -> list[tuple[Any, Any]]:
     """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
     sets = [(call.a, call.b)]
-    for _ in range(rotation(arrays.reach(call.a)[1] + arrays.reach(call.b)[1]) - 1):
+    for _ in range(rotation(families.reach(call.a)[1] + families.reach(call.b)[1]) - 1):
         twins = call.family.twin(call.a), call.family.twin(call.b)
         for twin, operand in zip(twins, sets[0]):
             twin[...] = operand

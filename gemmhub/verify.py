@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from gemmhub import accuracy, dtypes, freivalds
-from gemmhub.arrays import as_matrix, expand, family_of
+from gemmhub.arrays import as_matrix, expand
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError, InputError, ShapeError
+from gemmhub.families import family_of
 
 Array = Any
 

@@ -10,7 +10,7 @@ import pytest
 from products import BF16, F16, F32, F64, I8, I32, I64, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import arrays
+from gemmhub import arrays, families
 from gemmhub.errors import DeviceError, InputError, OutputError
 
 
@@ -278,7 +278,7 @@ def test_kinds_of_array_do_not_mix(rng):
 def test_reach_is_the_memory_that_an_array_lies_in(rng):
     memory = np.arange(200, dtype=np.uint8)
     x = memory.view(F16).reshape(10, 10)[2:8:2, 9:3:-2]
-    before, size = arrays.reach(x)
+    before, size = families.reach(x)
     flat = np.lib.stride_tricks.as_strided(x[0:1, 0:1].view(np.uint8), (2,), (1,))
     start = x.__array_interface__["data"][0] - before - memory.__array_interface__["data"][0]
     touched = np.zeros(200, bool)
@@ -286,14 +286,14 @@ def test_reach_is_the_memory_that_an_array_lies_in(rng):
     first = flat.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
     touched[[first + offset for offset in offsets]] = True
     assert (start, start + size) == (touched.argmax(), 200 - touched[::-1].argmax())
-    assert arrays.reach(np.empty((0, 3))) == (0, 0)
+    assert families.reach(np.empty((0, 3))) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
 def test_a_twin_has_the_same_strides(dtype, rng):
     for _ in range(20):
         x, _ = relaid(rng, draw(rng, tuple(rng.integers(0, 4, rng.integers(0, 4))), dtype))
-        twin = arrays.NUMPY.twin(x)
+        twin = families.NUMPY.twin(x)
         assert (twin.shape, twin.dtype, twin.strides) == (x.shape, x.dtype, x.strides)
         assert not np.may_share_memory(twin, x)
         twin[...] = x

@@ -35,6 +35,7 @@ REFUSED = {
     "estimate_raises": ("estimate() raised OverflowError: too large", True),
     "candidates_raise": ("candidates() raised KeyError: 'float32'", True),
     "candidates_empty": ("candidates() is empty", False),
+    "candidates_text": ("candidates() raised TypeError: a sequence of names is needed, not 'default'", True),
     "remark_raises": ("remark() raised UnicodeError: surrogates", True),
     "copies_raise": ("copies() raised AttributeError: layout", True),
 }
@@ -449,3 +450,13 @@ def test_a_twin_has_the_strides_and_none_of_the_memory(rng):
         assert not np.shares_memory(twin, base)
         twin[...] = view
         assert np.array_equal(twin, view)
+
+
+def test_a_mistyped_preference_is_named(monkeypatch):
+    monkeypatch.setenv("GEMMHUB_BACKEND", "nunpy, numpy")
+    gemmhub.reload()
+    a = np.ones((3, 3))
+    assert gemmhub.explain(a, a).why == "preferred by GEMMHUB_BACKEND"
+    monkeypatch.setenv("GEMMHUB_BACKEND", "nunpy")
+    gemmhub.reload()
+    assert "nunpy, preferred by GEMMHUB_BACKEND, is not known here" in gemmhub.explain(a, a).why

@@ -88,6 +88,7 @@ ASKING_FAULTS: dict[str, dict[str, Any]] = {
     "estimate_raises": {"estimate": OverflowError("too large")},
     "candidates_raise": {"candidates": KeyError("float32")},
     "candidates_empty": {"candidates": ()},
+    "candidates_text": {"candidates": "default"},
     "remark_raises": {"remark": UnicodeError("surrogates")},
     "copies_raise": {"copies": AttributeError("layout")},
     "prepare_raises": {"prepare": RuntimeError("nvrtc: compilation failed")},

@@ -17,22 +17,13 @@ from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Ready, Refusal
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
-from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import probe, torch_engine
+from gemmhub_cpu import model, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.numkong_engine import NumkongGemm, Packed
 
 _PACK_SCRATCH = 64 * 2**20
 """Bytes of scratch memory while packing."""
-_SMALLEST = 128**3
-"""Multiplications from which numkong's packing pays (measured: facts in docs/cpu.md)."""
-_CONVERT_RATE = 0.5e9
-"""Elements a second and core."""
-_TRANSPOSE_RATE = 1.5e9
-"""Elements of B a second and core."""
-_GAIN = {"bfloat16 matrix": 2.5, "int8 matrix": 5.5, "int8 dot": 2.0}
-"""Multiplication rate over SGEMM's, by dtype and kind of unit."""
 
 
 class CpuBackend(Backend):
@@ -41,10 +32,10 @@ class CpuBackend(Backend):
     name = "cpu"
     layout_sensitive = True
 
-    def __init__(self, machine: probe.Machine | None = None, smallest: int = _SMALLEST) -> None:
-        """``machine`` masks what is there and ``smallest`` moves the size gate, for tests."""
+    def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
+        """For tests: ``machine`` masks what is there; not ``by_cost`` opens the gates that sizes decide."""
         self._machine = machine
-        self._smallest = smallest
+        self._by_cost = by_cost
         self._numpy = NumpyBackend()
 
     @property
@@ -67,7 +58,7 @@ class CpuBackend(Backend):
                 "use the numpy backend",
             )
         gate = self.why_not_numkong(problem)
-        if gate is not None and self._smallest and problem.packed_by is None and not _worth_threads(problem):
+        if gate is not None and self._by_cost and problem.packed_by is None and not _worth_threads(problem):
             return Refusal(f"{gate}; too small for several cores to help with conversion", "use the numpy backend")
         return None
 
@@ -81,8 +72,8 @@ class CpuBackend(Backend):
             found.append("torch")
         return found
 
-    def why_not_numkong(self, problem: GemmProblem) -> str | None:
-        """The gate that keeps numkong from ``problem``; None when it may run it."""
+    def _unit_gate(self, problem: GemmProblem) -> str | None:
+        """Whether the machine has a faster way at all, whatever the size."""
         machine, pair = self.machine, (problem.a.dtype.name, problem.b.dtype.name)
         if pair not in (("bfloat16", "bfloat16"), ("int8", "int8")):
             return f"{pair[0]} by {pair[1]}: no library beats conversion"
@@ -94,21 +85,24 @@ class CpuBackend(Backend):
             return "bf16: no AMX or SME"
         if pair[0] == "int8" and not machine.has(probe.INT8_UNITS):
             return "int8: no VNNI, AMX or dot-product instructions"
-        if problem.m * problem.n * problem.k < self._smallest:
-            return "too small for packing to pay"
         return None
 
+    def why_not_numkong(self, problem: GemmProblem) -> str | None:
+        """The gate that keeps numkong from ``problem``; None when it may run it."""
+        gate = self._unit_gate(problem)
+        if (
+            gate is None
+            and self._by_cost
+            and model.numkong(problem, self.machine) > model.converted(problem, self.machine)
+        ):
+            return "packing b would cost more than it saves"
+        return gate
+
     def estimate(self, problem: GemmProblem) -> float:
-        base = self._numpy.estimate(problem)
-        refused = self.why_not_numkong(problem)
-        plain = problem.flops / sgemm_rate()
-        cores = self.machine.cores
-        elements = [x.layout.distinct_elements for x in (problem.a, problem.b, problem.out)]
-        if refused is None:
-            unit = "matrix" if self.machine.has(probe.BF16_UNITS) else "dot"
-            gain = _GAIN[f"{problem.a.dtype.name} {unit}"]
-            return 30e-6 + plain / gain + elements[1] / (_TRANSPOSE_RATE * cores) + elements[2] / (1e9 * cores)
-        return min(base * 0.99, 40e-6 + plain + sum(elements) / (_CONVERT_RATE * cores))
+        if self.why_not_numkong(problem) is None:
+            return model.numkong(problem, self.machine)
+        # Never beyond the built-in backend's: it does the same, on one core.
+        return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         if candidate == "numkong":
@@ -136,7 +130,7 @@ class CpuBackend(Backend):
         refused = self.supports(problem)
         if refused is not None:
             return refused
-        if self.why_not_numkong(problem) is None:
+        if self._unit_gate(problem) is None:
             gemm = NumkongGemm(problem, _PACK_SCRATCH)
             if gemm.width:
                 return gemm.pack(b)

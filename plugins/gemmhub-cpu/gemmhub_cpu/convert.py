@@ -12,10 +12,10 @@ import numpy as np
 
 from gemmhub_cpu.threads import each
 
-_GRAIN = {True: 1 << 18, False: 1 << 19}
-"""Elements worth a thread: about 0.5 ms of conversion, against some 0.03 ms to hand a piece over and wait for
-it, more where the BLAS's threads still spin. NumPy converts float16 (True) by scalar code, everything else by
-vector code several times as fast.
+_GRAIN = {True: 1 << 18, False: 1 << 22}
+"""Elements worth a thread. NumPy converts float16 (True) by scalar code: these take 0.5 ms, against some 0.03 ms
+to hand a piece over and wait for it, more where the BLAS's threads still spin. Everything else it converts by
+vector code, limited by memory: two cores gain little.
 """
 
 

@@ -43,7 +43,7 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6") -> probe.
         (np.int8, 512, machine(frozenset({"icelake"})), None),
         (np.int8, 512, machine(frozenset({"haswell"})), "no VNNI"),
         (BF16, 512, machine(numkong=""), "not installed"),
-        (BF16, 64, machine(), "too small"),
+        (BF16, 64, machine(), "packing b would cost more"),
         (np.float16, 512, machine(), "no library beats conversion"),
     ],
 )
@@ -56,6 +56,13 @@ def test_gates(dtype: object, size: int, here: probe.Machine, gate: str | None) 
     assert first == ("numkong" if gate is None else "convert")
     if gate is not None:
         assert gate in backend.remark(asked, first)
+
+
+def test_few_rows_do_not_pay_for_packing_b() -> None:
+    backend = CpuBackend(machine())
+    assert "packing" in (backend.why_not_numkong(problem(4, 4096, 4096, BF16)) or "")
+    assert backend.why_not_numkong(problem(4096, 4096, 4096, BF16)) is None
+    assert backend.candidates(problem(4, 4096, 4096, BF16))[0] == "convert"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.int64])
@@ -71,7 +78,7 @@ def test_the_decision_shows_the_gate() -> None:
     verdict = gemmhub.explain(a, b)["cpu"]
     assert verdict.status in ("chosen", "refused")
     assert verdict.remark or ("too small" in verdict.reason and "use the numpy backend" in verdict.remedy)
-    a, b = operands(1100, 1100, 1100, BF16)
+    a, b = operands(1100, 1100, 1100, np.float16)
     verdict = gemmhub.explain(a, b)["cpu"]
     assert verdict.status == "chosen"
     assert verdict.remark
@@ -93,7 +100,7 @@ def test_products_larger_than_a_panel(dtype: object, order: str) -> None:
     a, b = operands(333, 517, 401, dtype)
     b = np.asarray(b, order=order)
     here = probe.look()
-    backend = CpuBackend(machine(numkong=here.numkong), smallest=0)
+    backend = CpuBackend(machine(numkong=here.numkong), by_cost=False)
     call = describe(a, b, None, request({}))
     expected = accuracy.reference(a, b, model=accuracy.problem_model(call.problem), out_dtype=call.problem.out.dtype)
     for limit in (1 << 21, 1 << 24, 1 << 26):
@@ -161,7 +168,7 @@ def test_torch_engine(dtype: object) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])
 def test_packed(dtype: object) -> None:
     a, b = operands(20, 1100, 1000, dtype)
-    packed = gemmhub.pack(b, backend="cpu")
+    packed = gemmhub.pack(b)
     expected = gemmhub.matmul(a, b)
     b[...] = 0
     model = accuracy.error_model(a.dtype, b.dtype, expected.dtype, np.dtype(np.float32))

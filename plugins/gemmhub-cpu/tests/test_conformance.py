@@ -8,13 +8,13 @@ from gemmhub.testing import ConformanceSuite
 
 
 class TestHere(ConformanceSuite):
-    backend = staticmethod(lambda: CpuBackend(smallest=0))
+    backend = staticmethod(lambda: CpuBackend(by_cost=False))
 
 
 class TestNoUnits(ConformanceSuite):
     """As on a CPU without AMX, VNNI, or numkong."""
 
-    backend = staticmethod(lambda: CpuBackend(probe.Machine(cores=2), smallest=0))
+    backend = staticmethod(lambda: CpuBackend(probe.Machine(cores=2), by_cost=False))
     random_problems = 20
 
 
@@ -24,7 +24,7 @@ def _open_gates() -> CpuBackend:
         pytest.skip(here.why_no_numkong)
     units = frozenset((*probe.BF16_UNITS, *probe.INT8_UNITS))
     machine = probe.Machine(here.cores, units, here.numkong, versions=here.versions)
-    return CpuBackend(machine, smallest=0)
+    return CpuBackend(machine, by_cost=False)
 
 
 class TestThroughNumkong(ConformanceSuite):

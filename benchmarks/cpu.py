@@ -99,7 +99,8 @@ def main() -> int:
         print(f"{label:34}" + "".join(f"{row[size]:8.2f}" if size in row else f"{'-':>8}" for size in small))
     if arguments.json:
         report = {
-            "command": "python benchmarks/cpu.py " + " ".join(sys.argv[1:]),
+            "command": f"python benchmarks/cpu.py --rounds {arguments.rounds} --sizes "
+            + " ".join(map(str, arguments.sizes)),
             "python": platform.python_version(),
             "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
             "cpu": numpy_versions(),

@@ -165,7 +165,7 @@ class NumkongGemm:
                     multiply(a[part], packed, made)
                     self._finish(made, target[part], c, bias, alpha, beta, part, cols)
 
-        each(rows, problem.m, 16)
+        each(rows, problem.m, 128 if problem.m >= 128 * cores() else 16)
 
     def _finish(
         self, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, rows: slice,

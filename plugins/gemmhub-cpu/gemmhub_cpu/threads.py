@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,34 +44,46 @@ if hasattr(os, "register_at_fork"):
 def each(work: Callable[[int, int], None], size: int, grain: int) -> None:
     """``work(start, stop)`` over ``range(size)`` in contiguous pieces of at least ``grain``, in parallel.
 
-    The calling thread does the first piece. Exceptions are raised here. Calls from within a piece run alone.
+    There are several pieces a core, and whoever is free takes the next: a core that is shared (with a BLAS
+    thread that spins, say) then does less of the work, instead of keeping the others waiting. The calling
+    thread takes part. Exceptions are raised here. Calls from within a piece run alone.
     """
     pieces = split(size, grain)
     if len(pieces) <= 1 or getattr(_inside, "busy", False):
         for start, stop in pieces:
             work(start, stop)
         return
-    futures = [_get().submit(_piece, work, start, stop) for start, stop in pieces[1:]]
+    left = deque(pieces)
+    helpers = min(cores(), len(pieces)) - 1
+    futures = [_get().submit(_take, work, left) for _ in range(helpers)]
     try:
-        _piece(work, *pieces[0])
+        _take(work, left)
     finally:
+        left.clear()  # after an exception nobody need go on
         errors = [future.exception() for future in futures]
     for error in errors:
         if error is not None:
             raise error
 
 
-def _piece(work: Callable[[int, int], None], start: int, stop: int) -> None:
+def _take(work: Callable[[int, int], None], left: deque[tuple[int, int]]) -> None:
     _inside.busy = True
     try:
-        work(start, stop)
+        while True:
+            try:
+                piece = left.popleft()  # atomic
+            except IndexError:
+                return
+            work(*piece)
     finally:
         _inside.busy = False
 
 
 def split(size: int, grain: int) -> Sequence[tuple[int, int]]:
-    """At most one piece a core, each of at least ``grain`` (but for the only one), in multiples of 16."""
-    count = max(1, min(cores(), size // max(1, grain)))
+    """At most eight pieces a core, each of at least ``grain`` (but for the only one), in multiples of 16."""
+    count = max(1, min(8 * cores(), size // max(1, grain)))
+    if cores() == 1:
+        count = 1
     step = -(-size // count)
     step = -(-step // 16) * 16 if count > 1 else step
     return [(start, min(start + step, size)) for start in range(0, size, step)] if size else []

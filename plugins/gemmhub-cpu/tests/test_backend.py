@@ -8,7 +8,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import numkong_engine, probe
+from gemmhub_cpu import model, numkong_engine, probe
 from gemmhub_cpu.backend import CpuBackend
 
 import gemmhub
@@ -47,7 +47,10 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6") -> probe.
         (np.float16, 512, machine(), "no library beats conversion"),
     ],
 )
-def test_gates(dtype: object, size: int, here: probe.Machine, gate: str | None) -> None:
+def test_gates(
+    dtype: object, size: int, here: probe.Machine, gate: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)  # not that of a busy machine
     backend = CpuBackend(here)
     asked = problem(size, size, size, dtype)
     reason = backend.why_not_numkong(asked)
@@ -58,7 +61,8 @@ def test_gates(dtype: object, size: int, here: probe.Machine, gate: str | None) 
         assert gate in backend.remark(asked, first)
 
 
-def test_few_rows_do_not_pay_for_packing_b() -> None:
+def test_few_rows_do_not_pay_for_packing_b(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)
     backend = CpuBackend(machine())
     assert "packing" in (backend.why_not_numkong(problem(4, 4096, 4096, BF16)) or "")
     assert backend.why_not_numkong(problem(4096, 4096, 4096, BF16)) is None

@@ -22,6 +22,8 @@ from gemmhub_cpu import model, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.numkong_engine import NumkongGemm, Packed
 
+_MOST_CORES = 4
+"""Beyond, SGEMM scales better than our threads: numkong won on 2 cores and lost on 16 (docs/cpu.md)."""
 _PACK_SCRATCH = 64 * 2**20
 """Bytes of scratch memory while packing."""
 
@@ -85,6 +87,8 @@ class CpuBackend(Backend):
             return "bf16: no AMX or SME"
         if pair[0] == "int8" and not machine.has(probe.INT8_UNITS):
             return "int8: no VNNI, AMX or dot-product instructions"
+        if self._by_cost and machine.cores > _MOST_CORES:
+            return f"{machine.cores} cores: numkong through Python threads is behind SGEMM on many"
         return None
 
     def why_not_numkong(self, problem: GemmProblem) -> str | None:

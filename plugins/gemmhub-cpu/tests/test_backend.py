@@ -31,8 +31,8 @@ def problem(m: int, n: int, k: int, dtype: object, **options: object) -> GemmPro
     return describe(a, b, None, request(options)).problem
 
 
-def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6") -> probe.Machine:
-    return probe.Machine(8, units, numkong, "" if numkong else "numkong is not installed")
+def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6", cores: int = 2) -> probe.Machine:
+    return probe.Machine(cores, units, numkong, "" if numkong else "numkong is not installed")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6") -> probe.
         (np.int8, 512, machine(frozenset({"haswell"})), "no VNNI"),
         (BF16, 512, machine(numkong=""), "not installed"),
         (BF16, 64, machine(), "packing b would cost more"),
+        (BF16, 2048, machine(cores=16), "16 cores"),
         (np.float16, 512, machine(), "no library beats conversion"),
     ],
 )

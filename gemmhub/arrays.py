@@ -50,7 +50,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     else:
         native_b = packed.payload
         b_shape, b_dtype = packed.shape, packed.dtype
-    batch, m, n, k, out_shape = _shapes(native_a.shape, b_shape)
+    batch, m, n, k, out_shape = product_shapes(native_a.shape, b_shape)
 
     native_out = None if out is None else family.target(out, out_shape)
     wanted = request.out_dtype if native_out is None else native_out.dtype
@@ -141,7 +141,7 @@ def operand(family: Family, x: object, argument: str) -> Array:
     return native
 
 
-def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """numpy.matmul's rules: (batch, m, n, k, shape of the result)."""
     for argument, shape in (("a", a), ("b", b)):
         if not shape:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub import accuracy, dtypes, freivalds
-from gemmhub.arrays import as_matrix, expand
+from gemmhub.arrays import as_matrix, expand, product_shapes
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.families import family_of
@@ -97,7 +97,7 @@ def spot_check(
     InputError : ragged sequences, an unknown precision, points outside ``c``.
     """
     given = {name: _native(x, name) for name, x in (("a", a), ("b", b), ("c", c))}
-    out_shape = _result_shape(given["a"].shape, given["b"].shape)
+    *_, out_shape = product_shapes(given["a"].shape, given["b"].shape)
     a_ndim, b_ndim = given["a"].ndim, given["b"].ndim
     if given["c"].shape != out_shape:
         raise ShapeError("c", f"shape {given['c'].shape}", f"shape {out_shape}, that of numpy.matmul(a, b)")
@@ -264,21 +264,6 @@ def _native(x: object, argument: str) -> Array:
     except DTypeError:
         raise dtypes.unsupported(argument, array.dtype) from None
     return array
-
-
-def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of numpy.matmul(a, b); ShapeError where there is none."""
-    for argument, shape in (("a", a), ("b", b)):
-        if not shape:
-            raise ShapeError(argument, "a scalar (0 dimensions)", "1 dimension or more")
-    if a[-1] != b[-2 if len(b) > 1 else 0]:
-        raise ShapeError("a, b", f"shapes {a} and {b}: inner dimensions differ", "(..., m, k) and (..., k, n)")
-    try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        given = f"batch dimensions {a[:-2]} and {b[:-2]} do not broadcast"
-        raise ShapeError("a, b", given, "equal sizes, or 1") from None
-    return batch + a[-2:-1] + (b[-1:] if len(b) > 1 else ())
 
 
 def _model(a: dtypes.DType, b: dtypes.DType, c: dtypes.DType, precision: str | None) -> accuracy.ErrorModel:

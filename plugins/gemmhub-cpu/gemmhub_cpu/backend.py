@@ -112,7 +112,7 @@ class CpuBackend(Backend):
         if candidate == "numkong":
             gemm = NumkongGemm(problem, workspace_limit)
             if gemm.width:
-                unit = "matrix units" if self._matrix_unit(problem) else "dot products"
+                unit = "matrix units" if self.machine.has(probe.BF16_UNITS) else "dot products"
                 return Kernel(gemm, f"numkong on {unit}, panels of {gemm.width} columns", gemm.scratch_bytes)
         if candidate == "torch":
             return torch_engine.kernel(problem)
@@ -139,9 +139,6 @@ class CpuBackend(Backend):
             if gemm.width:
                 return gemm.pack(b)
         return self._numpy.pack(b, problem)
-
-    def _matrix_unit(self, problem: GemmProblem) -> bool:
-        return self.machine.has(probe.BF16_UNITS)
 
 
 def _worth_threads(problem: GemmProblem) -> bool:

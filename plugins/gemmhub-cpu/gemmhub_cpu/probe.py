@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from gemmhub.capability import CPU, Ready
-from gemmhub.numpy_backend.probe import cores, cpu_name, numpy_versions
+from gemmhub.numpy_backend.probe import cores, numpy_versions
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
 """numkong's names of units that make bfloat16 faster than float32. AVX512-BF16 alone is slower: it is absent."""
@@ -76,6 +76,3 @@ def ready(machine: Machine) -> Ready:
     if machine.torch:
         features.append(f"torch {machine.torch}, when tuning finds it faster")
     return Ready((CPU,), machine.versions, tuple(features))
-
-
-__all__ = ["BF16_UNITS", "INT8_UNITS", "Machine", "cpu_name", "look", "ready"]

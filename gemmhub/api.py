@@ -32,7 +32,12 @@ _warm: dict[tuple[Any, ...], Any] = {}
 """Plain calls: (types, dtypes, shapes, settings) -> function of (a, b, out)."""
 _known: dict[tuple[Any, ...], Execute] = {}
 """All calls: the same with strides and options -> function of everything."""
+_devices: dict[type, Any] = {}
+"""Arrays on devices: type -> function of (a, b, out) that knows what is in ``_warm``, or returns None."""
+_decisions: dict[tuple[Any, ...], tuple[Decision, Any]] = {}
+"""(problem, settings, copies) -> decision and kernel, for operands that cannot be known again by their type."""
 _settings = config.context.get
+_ndarray = np.ndarray
 
 
 @signature()
@@ -69,11 +74,16 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     """
     if not options:
         try:
+            kind = a.__class__
+            if kind is not _ndarray and kind in _devices:
+                result = _devices[kind](a, b, out)
+                if result is not None:
+                    return result
             if out is None:
-                run = _warm.get((a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
+                run = _warm.get((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
             else:
                 run = _warm.get(
-                    (a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
+                    (kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
                      out.__class__, out.dtype, out.strides)
                 )  # fmt: skip
             if run is not None:
@@ -95,28 +105,43 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
         execute = planning.bind(call, decision.chosen or "", kernel)
         if key is not None:
             _remember(_known, key, execute)
-            if not options and call.problem.packed_by is None and (decision.layout_free or call.exact):
-                warm: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
-                run = planning.shortcut(call, kernel, execute)
-                if out is not None:
-                    # Strides tell an out whose elements share memory; its shape the matmul finds wrong itself.
-                    warm = (*warm, type(out), out.dtype, out.strides)
-                    run = run if out.ndim <= 2 else planning.same_out(run, out.shape)
-                if not decision.layout_free:
-                    run = planning.by_layout(_warm.get(warm), run, a, b, out)
-                _remember(_warm, warm, run)
+            if not options:
+                _learn(call, decision, kernel, execute, a, b, out)
         return planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
     return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
 
 
+def _learn(
+    call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None
+) -> None:
+    """Give a plain call the short way, where it has one."""
+    from gemmhub import device_calls, planning
+
+    if call.problem.device.kind != "cpu":
+        short = device_calls.remember(_warm, call, kernel, _settings, a, b, out)
+        if short is not None:
+            _devices[type(a)] = short
+    elif call.problem.packed_by is None and (decision.layout_free or call.exact):
+        key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
+        run = planning.shortcut(call, kernel, execute)
+        if out is not None:
+            # Strides tell an out whose elements share memory; its shape the matmul finds wrong itself.
+            key = (*key, type(out), out.dtype, out.strides)
+            run = run if out.ndim <= 2 else planning.same_out(run, out.shape)
+        if not decision.layout_free:
+            run = planning.by_layout(_warm.get(key), run, a, b, out)
+        _remember(_warm, key, run)
+
+
 def _remember(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
     if len(cache) >= _MOST:
-        forget_decisions()  # both: what only _known still had would never come back into _warm
+        forget_decisions()  # all: what only _known still had would never come back into _warm
     cache[key] = value
 
 
 def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
     """What a decision may depend on; None where an operand is no array (a list), which is decided anew."""
+    from gemmhub.families import layout_key
     from gemmhub.packed import PackedB
 
     parts: list[Any] = [asked.settings, asked.out_dtype, asked.activation, asked.stream is None]
@@ -128,7 +153,7 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
             parts += [x.backend, x.dtype, x.shape, x.a_dtype]
         else:
             try:
-                parts += [type(x), x.dtype, x.shape, x.strides, isinstance(x, np.ndarray) and x.flags.aligned]
+                parts += [type(x), x.dtype, x.shape, *layout_key(x)]
             except AttributeError:
                 return None
     key = tuple(parts)
@@ -143,7 +168,10 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request) -> tuple[Cal
     from gemmhub import arrays, decision, planning
 
     call = arrays.describe(a, b, out, asked)
-    return call, *decision.resolve(call.problem, asked.settings, planning.overlaps(call))
+    key = call.problem, asked.settings, planning.overlaps(call)
+    if key not in _decisions:
+        _remember(_decisions, key, decision.resolve(*key))
+    return call, *_decisions[key]
 
 
 @signature()
@@ -217,8 +245,8 @@ def reload() -> None:
 
 def forget_decisions() -> None:
     """Empty the caches of decided calls (new records, new settings)."""
-    _warm.clear()
-    _known.clear()
+    for cache in (_warm, _known, _decisions):
+        cache.clear()
 
 
 __all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]

@@ -15,6 +15,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.options import Request
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.views import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, expand
 
 Array = Any
 
@@ -83,15 +84,16 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         out_layout = MatrixLayout.contiguous(m, n, batch)
     else:
         out_layout = _layout(expand(native_out, a_ndim, b_ndim), batch)
+    new_aligned = out_dtype.itemsize if family.device.kind == "cpu" else MOST_ALIGNED
     single = compute.name in ("float32", "complex64")
     reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
     problem = GemmProblem(
         m=m,
         n=n,
         k=k,
-        a=Operand(native_a.dtype, a_layout, _alignment(native_a)),
-        b=Operand(b_dtype, b_layout, b_dtype.itemsize if packed is not None else _alignment(native_b)),
-        out=Operand(out_dtype, out_layout, out_dtype.itemsize if native_out is None else _alignment(native_out)),
+        a=Operand(native_a.dtype, a_layout, alignment(native_a)),
+        b=Operand(b_dtype, b_layout, b_dtype.itemsize if packed is not None else alignment(native_b)),
+        out=Operand(out_dtype, out_layout, new_aligned if native_out is None else alignment(native_out)),
         compute_dtype=compute,
         batch=batch,
         c=c_operand,
@@ -123,10 +125,11 @@ def _common_family(a: Any, b: Any, out: Any, request: Request) -> Family:
             raise InputError(argument, "None", "an array")
     # Plain sequences follow the array they meet.
     arrays = {key: f for key, f in families.items() if not isinstance(named[key], SEQUENCES)}
-    kinds = {f.name for f in arrays.values()}
-    if len(kinds) > 1:
-        given = ", ".join(f"{key} is {f.name}" for key, f in arrays.items())
-        raise DeviceError(", ".join(arrays), given, "operands of one kind of array", "convert one of them")
+    if len({(f.name, f.device) for f in arrays.values()}) > 1:
+        given = ", ".join(f"{key} is {f.name} on {f.device}" for key, f in arrays.items())
+        raise DeviceError(
+            ", ".join(arrays), given, "operands of one kind of array on one device", "convert or move one of them"
+        )
     return next(iter(arrays.values()), NUMPY)
 
 
@@ -161,20 +164,6 @@ def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, .
     return batch, m, n, k, batch + (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
 
 
-def as_matrix(x: Array, argument: str) -> Array:
-    """Vectors become the row or column that numpy.matmul makes of them."""
-    if x.ndim > 1:
-        return x
-    return x[np.newaxis, :] if argument == "a" else x[:, np.newaxis]
-
-
-def expand(x: Array, a_ndim: int, b_ndim: int) -> Array:
-    """A view of a result-shaped array with the dimensions that vectors dropped."""
-    if b_ndim == 1:
-        x = x[..., np.newaxis]
-    return x[..., np.newaxis, :] if a_ndim == 1 else x
-
-
 def _layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
     """Strides in elements. Where one is no whole number of elements the matrices have no dense order, and batch
     strides are only known not to be 0; the operand's alignment of 1 says so.
@@ -187,12 +176,6 @@ def _layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
     missing = len(batch) - len(outer)
     strides = (0,) * missing + tuple(stride if x.shape[i] != 1 else 0 for i, stride in enumerate(outer))
     return MatrixLayout(x.shape[-2], x.shape[-1], rows, cols, batch, strides)
-
-
-def _alignment(x: Array) -> int:
-    """The itemsize; 1 where an element is not aligned or the strides are no whole number of elements."""
-    whole = x.flags.aligned and not any(stride % x.itemsize for stride in x.strides)
-    return int(x.itemsize) if whole else 1
 
 
 def _addend(
@@ -211,12 +194,12 @@ def _addend(
     if native.dtype not in (out_dtype, compute):
         raise DTypeError("c", f"dtype {native.dtype}", f"{out_dtype} or {compute}", "convert it")
     try:
-        expanded = expand(np.broadcast_to(native, out_shape), a_ndim, b_ndim)
+        expanded = expand(broadcast(native, out_shape), a_ndim, b_ndim)
     except ValueError:
         raise ShapeError("c", f"shape {native.shape}", f"shapes that broadcast to {out_shape}") from None
     if request.beta == 0:
         return None, None
-    return expanded, Operand(native.dtype, _layout(expanded, batch), _alignment(native))
+    return expanded, Operand(native.dtype, _layout(expanded, batch), alignment(native))
 
 
 def _bias(
@@ -232,11 +215,19 @@ def _bias(
     axis = shapes.get(native.shape)
     if axis is None:
         raise ShapeError("bias", f"shape {native.shape}", " or ".join(map(str, shapes)))
-    vector = flat(native)
+    vector = flat(native, "bias")
     return vector, Bias(native.dtype, axis, vector.strides[0] // vector.itemsize)
 
 
-def flat(bias: Array) -> Array:
-    """A bias as a vector: a view, or a copy where its elements are not aligned or no whole elements apart."""
+def flat(bias: Array, argument: str = "bias") -> Array:
+    """A bias as a vector: a view. On the CPU a copy where its elements are not aligned or no whole elements apart;
+    on devices, where gemmhub moves no data, InputError.
+    """
+    if isinstance(bias, DeviceView):
+        long = max(range(bias.ndim), key=lambda axis: bias.shape[axis])
+        vector = DeviceView(bias.address, bias.dtype, (bias.size,), (bias.strides[long],), bias.owner)
+        if alignment(vector) < vector.itemsize:
+            raise InputError(argument, f"address or stride is no multiple of {vector.itemsize}", "aligned elements")
+        return vector
     vector = bias.reshape(-1)
-    return vector if _alignment(vector) == vector.itemsize else vector.copy()
+    return vector if alignment(vector) == vector.itemsize else vector.copy()

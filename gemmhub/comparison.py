@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gemmhub.capability import Refusal
 from gemmhub.errors import GemmhubError, InputError
 from gemmhub.options import Options, Request, request
 from gemmhub.verify import spot_check
+from gemmhub.views import as_matrix, expand
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,6 +91,7 @@ def compare(
             rows.append(Compared(name, False, float("inf"), float("nan"), str(error)))
             continue
         ok, ratio, remark = check_result(call, asked, result, seed)
+        result = call.family.to_host(result)
         first = result if first is None and ok else first
         rows.append(Compared(name, ok, ratio, _difference(result, first), remark))
     return Comparison(str(call.problem), tuple(rows))
@@ -99,14 +101,30 @@ def _difference(result: Any, first: Any) -> float:
     if first is None or np.size(result) == 0:
         return float("nan") if first is None else 0.0
     with np.errstate(all="ignore"):
-        difference = np.abs(accuracy.widen(np.asarray(result)) - accuracy.widen(np.asarray(first)))
+        difference = np.abs(accuracy.widen(result) - accuracy.widen(first))
         return float(np.nanmax(np.where(np.isnan(difference), 0.0, difference)))
+
+
+def _on_host(call: Call) -> Call:
+    """``call`` with its operands copied to the host, if they are not there."""
+    if call.problem.device.kind == "cpu":
+        return call
+    fetch = call.family.to_host
+    a = fetch(call.a.owner)
+    b = call.b if call.problem.packed_by else fetch(call.b.owner)
+    c = bias = None
+    if call.c is not None:
+        c = expand(np.broadcast_to(fetch(call.c.owner), call.out_shape), call.a.ndim, call.b.ndim)
+    if call.bias is not None:
+        bias = fetch(call.bias.owner).reshape(-1)
+    return replace(call, a=a, b=b, c=c, bias=bias)
 
 
 def check_result(call: Call, asked: Request, result: Any, seed: int | None = None) -> tuple[bool, float, str]:
     """Whether ``result`` is right: (verdict, worst error over bound, remark)."""
     problem = call.problem
-    native = call.family.view(result, "result")
+    native = call.family.to_host(result)
+    call = _on_host(call)
     if problem.plain and problem.packed_by is None:
         found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed)
         return found.ok, found.worst, "" if found.ok else str(found)
@@ -114,13 +132,13 @@ def check_result(call: Call, asked: Request, result: Any, seed: int | None = Non
         return True, 0.0, "not checked"
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(problem.m, min(_ROWS, problem.m), replace=False))
-    left = arrays.as_matrix(call.a, "a")[..., rows, :]
+    left = as_matrix(call.a, "a")[..., rows, :]
     bias = call.bias
     if bias is not None and problem.bias is not None and problem.bias.axis == "m":
         bias = bias[rows, np.newaxis]
     expected = accuracy.reference(
         left,
-        arrays.as_matrix(call.b, "b"),
+        as_matrix(call.b, "b"),
         model=accuracy.problem_model(problem),
         alpha=asked.alpha,
         beta=asked.beta,
@@ -129,6 +147,6 @@ def check_result(call: Call, asked: Request, result: Any, seed: int | None = Non
         activation=problem.activation,
         out_dtype=problem.out.dtype,
     )
-    got = arrays.expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
+    got = expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
     ratio = float(np.max(expected.ratio(got), initial=0.0))
     return ratio <= 1.0, ratio, f"{len(rows)} rows recomputed"

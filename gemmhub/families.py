@@ -1,25 +1,68 @@
 """Families of arrays: which library an operand comes from, and how to look at it natively.
 
-A family views its arrays as ``numpy.ndarray`` on the CPU, never copying; what cannot be viewed is refused.
+A family views its arrays without copying: as ``numpy.ndarray`` on the CPU, as
+:class:`~gemmhub.views.DeviceView` on devices (:mod:`gemmhub.device_families`); what cannot be viewed is refused.
 Results go back as arrays of the operands' own family.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from gemmhub.capability import CPU
+from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
-from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
+from gemmhub.errors import AllocationError, InputError, OutputError
 from gemmhub.packed import PackedB
+from gemmhub.timing import CLOCK, Clock
+from gemmhub.views import MOST_ALIGNED, distinct, reach
 
 Array = Any
 
 SEQUENCES = (int, float, complex, list, tuple)
 """What NumPy makes an array of; it takes the family of the array it meets."""
+
+
+class Family(Protocol):
+    """What gemmhub asks of a kind of array. "Native" is what :meth:`view` returns."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    def view(self, x: object, argument: str) -> Array:
+        """``x`` natively, sharing its memory. Raises InputError, DTypeError or DeviceError."""
+
+    def target(self, out: object, shape: tuple[int, ...]) -> Array:
+        """``out`` natively, of ``shape`` and such that each element can be written; OutputError if it is not."""
+
+    def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
+        """What :meth:`empty` made and a kernel filled, as the operands' own type."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """A new C-ordered array; AllocationError when there is no memory for it."""
+
+    def twin(self, x: Array) -> Array:
+        """A new array with the shape, dtype and strides of a native one; its contents are undefined."""
+
+    def clone(self, x: Array) -> Array:
+        """A copy of an array (native or not) that lies in memory as it does."""
+
+    def from_host(self, x: Array) -> Array:
+        """A new array with the contents of an ndarray."""
+
+    def to_host(self, x: Array) -> Array:
+        """The contents as an ndarray; waits for the device."""
+
+    def overlap(self, x: Array, y: Array) -> bool:
+        """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
+
+    def clock(self) -> Clock:
+        """How calls on such arrays are timed."""
 
 
 class NumpyFamily:
@@ -53,7 +96,7 @@ class NumpyFamily:
         flags = native.flags
         if not flags.writeable:
             raise OutputError("out", "a read-only array", "a writeable array")
-        if not (flags.forc or _distinct(native)):
+        if not (flags.forc or distinct(native)):
             raise OutputError(
                 "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"
             )
@@ -82,9 +125,27 @@ class NumpyFamily:
         first, span = reach(x)
         return np.ndarray(x.shape, x.dtype, self.empty((span,), np.dtype(np.uint8)), first, x.strides)
 
+    def clone(self, x: Array) -> Array:
+        """A copy that lies in memory as ``x`` does."""
+        twin = self.twin(x)
+        twin[...] = x
+        return twin
+
+    def from_host(self, x: Array) -> Array:
+        """``x`` itself."""
+        return x
+
+    def to_host(self, x: Array) -> Array:
+        """A view: it is on the host already."""
+        return self.view(x, "x")
+
     def overlap(self, x: Array, y: Array) -> bool:
         """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
         return bool(np.may_share_memory(x, y))
+
+    def clock(self) -> Clock:
+        """The process's own."""
+        return CLOCK
 
 
 class DLPackFamily(NumpyFamily):
@@ -123,36 +184,35 @@ class DLPackFamily(NumpyFamily):
             ) from None
 
 
-Family = NumpyFamily
 NUMPY = NumpyFamily()
 DLPACK = DLPackFamily()
-_DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda host memory", 13: "cuda managed memory", 10: "rocm", 8: "metal"}
 
 
 def family_of(x: object, argument: str) -> Family:
     """The family of one operand; DeviceError for arrays on a device that nothing here can address."""
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
-    if hasattr(x, "__cuda_array_interface__"):
-        raise DeviceError(
-            argument, "an array on a CUDA device", "CPU arrays", "copy it to the host, for example with .get()"
-        )
+    if _may_be_on_a_device(x):
+        from gemmhub import device_families, foreign
+
+        found = device_families.native_family(x, argument) or foreign.family(x, argument)
+        if found is not None:
+            return found
     if hasattr(x, "__dlpack_device__"):
-        try:
-            kind = int(x.__dlpack_device__()[0])
-        except Exception as error:  # foreign code
-            raise DeviceError(argument, f"a {type(x).__qualname__} on no device: {error}", "CPU arrays") from error
-        if kind != 1:
-            name = _DLPACK_DEVICES.get(kind, f"DLPack device type {kind}")
-            raise DeviceError(argument, f"an array on {name}", "CPU arrays", "copy it to the host")
         return DLPACK
     if hasattr(x, "__array_interface__") or hasattr(x, "__array__") or _is_buffer(x):
         return NUMPY
     raise InputError(
         argument,
         f"a {type(x).__qualname__} is not an array",
-        "numpy arrays, nested sequences of numbers, CPU arrays that export DLPack",
+        "arrays of numpy, cupy, torch; nested sequences of numbers; arrays that export DLPack or the CUDA array "
+        "interface",
     )
+
+
+def _may_be_on_a_device(x: object) -> bool:
+    # Torch tensors have __cuda_array_interface__ on any device: it raises AttributeError where it is none.
+    return hasattr(x, "__dlpack_device__") or hasattr(x, "__cuda_array_interface__")
 
 
 def _is_buffer(x: Any) -> bool:
@@ -163,23 +223,15 @@ def _is_buffer(x: Any) -> bool:
     return True
 
 
-def _distinct(x: Array) -> bool:
-    """Whether no two elements share memory, as it is for everything that slicing and transposing make.
+def layout_key(x: Any) -> tuple[Any, ...]:
+    """What a decision may depend on besides type, dtype and shape: strides, alignment, device.
 
-    (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
+    AttributeError for what says too little of itself to be known again.
     """
-    reached = int(x.itemsize)
-    for stride, size in sorted((abs(stride), size) for stride, size in zip(x.strides, x.shape) if size > 1):
-        if stride < reached:
-            return False
-        reached += stride * (size - 1)
-    return True
-
-
-def reach(x: Array) -> tuple[int, int]:
-    """The memory that an ndarray lies in: (bytes before its first element, bytes in all)."""
-    if x.size == 0:
-        return 0, 0
-    ends = [(size - 1) * stride for size, stride in zip(x.shape, x.strides)]
-    first = -sum(end for end in ends if end < 0)
-    return first, first + sum(end for end in ends if end > 0) + int(x.itemsize)
+    if isinstance(x, np.ndarray):
+        return x.strides, x.flags.aligned
+    if hasattr(x, "data_ptr"):  # a torch tensor
+        return x.stride(), x.device, x.data_ptr() % MOST_ALIGNED
+    if _may_be_on_a_device(x):
+        return x.strides, x.device, x.data.ptr % MOST_ALIGNED  # a cupy array
+    return x.strides, False

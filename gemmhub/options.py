@@ -119,6 +119,19 @@ def scalar_kind(value: Any) -> tuple[Any, ...]:
     return type(value), value == 0, value == 1, small and value == int(value)
 
 
+def stream_handle(value: Any) -> int | None:
+    """The native handle of a stream: an int, or what torch, cupy and ``__cuda_stream__`` objects carry."""
+    if value is None:
+        return None
+    if hasattr(value, "__cuda_stream__"):
+        value = value.__cuda_stream__()[1]
+    for attribute in ("cuda_stream", "musa_stream", "ptr"):
+        value = getattr(value, attribute, value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError("stream", f"{value!r:.80}", "a stream of torch or cupy, or a native handle (an int)")
+    return value
+
+
 def _unknown(name: str) -> TypeError:
     return TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(DEFAULTS)}")
 
@@ -159,4 +172,5 @@ def request(options: Options) -> Request:
         if isinstance(error, DTypeError):
             raise
         out_dtype = as_dtype(wanted)  # unhashable: let the error name it
-    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, given["stream"])
+    stream = stream_handle(given["stream"])
+    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, stream)

@@ -14,15 +14,17 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from gemmhub.arrays import Call, as_matrix, expand, flat
+from gemmhub import device_calls
+from gemmhub.arrays import Call, flat
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
-from gemmhub.families import NUMPY
+from gemmhub.families import NUMPY, layout_key
 from gemmhub.options import Request, scalar, scalar_kind
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem
+from gemmhub.views import DeviceView, as_matrix, broadcast, expand, same_memory
 
 Array = Any
 Execute = Callable[..., Array]
@@ -34,27 +36,17 @@ def overlaps(call: Call) -> tuple[Copy, ...]:
         return ()
     family, problem = call.family, call.problem
     operands = {"a": call.a, "b": call.b, "bias": call.bias}
-    if call.c is not None and not _in_place(call.c, expand(call.out, call.a.ndim, _ndim(call.b))):
+    if call.c is not None and not same_memory(call.c, expand(call.out, call.a.ndim, _ndim(call.b))):
         operands["c"] = call.c
     for name, operand in operands.items():
-        if isinstance(operand, np.ndarray) and family.overlap(call.out, operand):
+        if isinstance(operand, (np.ndarray, DeviceView)) and family.overlap(call.out, operand):
             size = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
             return (Copy("out", size, f"it overlaps {name}, so the product is made beside it and copied"),)
     return ()
 
 
 def _ndim(b: object) -> int:
-    return b.ndim if isinstance(b, np.ndarray) else 2
-
-
-def _in_place(c: Array, out: Array) -> bool:
-    """Whether the addend is the very memory of the result."""
-    return bool(
-        c.__array_interface__["data"][0] == out.__array_interface__["data"][0]
-        and c.strides == out.strides
-        and c.dtype == out.dtype
-        and c.shape == out.shape
-    )
+    return b.ndim if isinstance(b, (np.ndarray, DeviceView)) else 2
 
 
 def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
@@ -63,6 +55,8 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
     For operands of the same kind, shapes and dtypes (and layouts, where the backend is sensitive to them)
     as ``call``'s. Raises KernelError or AllocationError.
     """
+    if call.problem.device.kind != "cpu":
+        return device_calls.bind(call, kernel.run, lambda error: translated(error, backend))
     family, problem, out_shape = call.family, call.problem, call.out_shape
     out_dtype, run = problem.out.dtype, kernel.run
     a_ndim, b_ndim = call.a.ndim, 2 if problem.packed_by else _ndim(call.b)
@@ -78,9 +72,7 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
         if not problem.empty:
             target = expand(result, a_ndim, b_ndim)
             addend = (
-                None
-                if c is None or beta == 0
-                else expand(np.broadcast_to(family.view(c, "c"), out_shape), a_ndim, b_ndim)
+                None if c is None or beta == 0 else expand(broadcast(family.view(c, "c"), out_shape), a_ndim, b_ndim)
             )
             vector = None if bias is None else flat(family.view(bias, "bias"))
             beside = out is not None and _meets(family.overlap, result, left, right, vector, addend, target)
@@ -168,7 +160,7 @@ def _meets(
     target: Array,
 ) -> bool:
     operands = [x for x in (a, b, bias) if isinstance(x, np.ndarray)]
-    if c is not None and not _in_place(c, target):
+    if c is not None and not same_memory(c, target):
         operands.append(c)
     return any(overlap(out, x) for x in operands)
 
@@ -207,7 +199,7 @@ def make_plan(
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:
             return None
-        kind = (x.backend, x.a_dtype) if isinstance(x, PackedB) else layout_free or (x.strides, x.flags.aligned)
+        kind = (x.backend, x.a_dtype) if isinstance(x, PackedB) else layout_free or layout_key(x)
         return type(x), x.shape, x.dtype, kind
 
     c_planned = None if request.beta == 0 else request.c
@@ -244,11 +236,39 @@ def make_plan(
     run = shortcut(call, kernel, execute)
     if run is not execute and decision.layout_free:
         plan = cast("Plan", _short_plan(run, checked, call))
+    elif problem.device.kind != "cpu":
+        plan = cast("Plan", _device_plan(call, kernel, checked))
     else:
         plan = cast("Plan", checked)
     plan.decision = decision
     plan.kernel = kernel
     return plan
+
+
+def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
+    """A plan that knows operands it has checked before again by the facts that the kernel relies on."""
+    known: dict[Any, device_calls.Entry] = {}
+    warm: device_calls.Warm | None = None
+
+    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+        nonlocal warm
+        if warm is not None and not epilogue:
+            try:
+                result = warm(a, b, out)
+            except Exception:
+                result = None  # said below, in our words
+            if result is not None:
+                return result
+        result = checked(a, b, out, **epilogue)
+        if not epilogue:
+            warm = device_calls.remember(known, call, kernel, _no_settings, a, b, out)
+        return result
+
+    return planned
+
+
+def _no_settings() -> None:
+    """A plan was made under settings that no longer matter."""
 
 
 def _short_plan(run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call) -> Execute:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,35 @@ class Timing:
     samples: tuple[float, ...]
 
 
+class Clock(Protocol):
+    """How a stretch of calls is timed."""
+
+    cache_bytes: float
+    """Operands rotate through more than this, so that none is found in the cache."""
+
+    def measure(self, call: Callable[[], object], repeats: int) -> float:
+        """Seconds a call, of ``repeats`` in a row."""
+
+
+class HostClock:
+    """The process's clock, for calls that return when their work is done."""
+
+    cache_bytes = 64.0 * 2**20
+
+    def measure(self, call: Callable[[], object], repeats: int) -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - start) / repeats
+
+
+CLOCK = HostClock()
+
+
 def interleave(
     calls: Sequence[Callable[[], object]],
     *,
+    clock: Clock = CLOCK,
     rounds: int = 7,
     min_time: float = 2e-3,
     progress: Callable[[], None] | None = None,
@@ -35,30 +62,23 @@ def interleave(
     so that the clock's resolution and the loop do not count. The order rotates from round to round, so that
     nobody always runs in the wake of the same neighbour. ``progress`` is called after each round.
     """
-    repeats = [_calibrate(call, min_time) for call in calls]
+    repeats = [_calibrate(call, clock, min_time) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds):
         for offset in range(len(calls)):
             index = (turn + offset) % len(calls)
-            samples[index].append(_measure(calls[index], repeats[index]))
+            samples[index].append(clock.measure(calls[index], repeats[index]))
         if progress is not None:
             progress()
     return [Timing(statistics.median(s), min(s), max(s), tuple(s)) for s in samples]
 
 
-def _calibrate(call: Callable[[], object], min_time: float) -> int:
+def _calibrate(call: Callable[[], object], clock: Clock, min_time: float) -> int:
     call()
-    once = _measure(call, 1)
+    once = clock.measure(call, 1)
     return max(1, min(100_000, int(min_time / max(once, 1e-9))))
 
 
-def _measure(call: Callable[[], object], repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
-
-
-def rotation(nbytes: float, cache: float = 64 * 2**20, most: int = 32) -> int:
+def rotation(nbytes: float, cache: float = CLOCK.cache_bytes, most: int = 32) -> int:
     """How many sets of operands of ``nbytes`` to rotate through so that none is found in the cache."""
     return max(1, min(most, int(-(-cache // max(nbytes, 1)))))

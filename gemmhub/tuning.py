@@ -8,9 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gemmhub import api, arrays, decision, families, planning, records
+from gemmhub import api, arrays, decision, families, planning, records, views
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result
 from gemmhub.decision import Able
@@ -70,7 +68,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     if not ready:
         verdict = decision.decide(problem, asked.settings)
         raise NoBackendError("nothing to tune: no candidate ran this product rightly", verdict)
-    timings = interleave([run for _, _, run in ready])
+    timings = interleave([run for _, _, run in ready], clock=call.family.clock())
     found = [
         records.record(problem, backend.entry.name, candidate, timing.median, backend.ready)
         for (backend, candidate, _), timing in zip(ready, timings)
@@ -94,7 +92,7 @@ def _contender(
         return kernel.reason
     name, family = backend.entry.name, call.family
     execute = planning.bind(call, name, kernel)
-    native = np.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
+    native = family.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
     target = family.wrap(native, (a, b))
     try:
         result = planning.first_run(call, name, kernel, execute, a, b, target, asked)
@@ -104,7 +102,7 @@ def _contender(
     if not ok:
         return f"wrong: {ratio:.3g} times its bound; {remark}"
     run = planning.shortcut(call, kernel, execute)
-    turn = cycle(_sets(call) if call.problem.packed_by is None and family is families.NUMPY else [(a, b)])
+    turn = cycle(_sets(call, a, b))
 
     def contend() -> None:
         left, right = next(turn)
@@ -116,12 +114,16 @@ def _contender(
     return contend
 
 
-def _sets(call: arrays.Call) -> list[tuple[Any, Any]]:
+def _sets(call: arrays.Call, a: Any, b: Any) -> list[tuple[Any, Any]]:
     """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
-    sets = [(call.a, call.b)]
-    for _ in range(rotation(families.reach(call.a)[1] + families.reach(call.b)[1]) - 1):
-        twins = call.family.twin(call.a), call.family.twin(call.b)
-        for twin, operand in zip(twins, sets[0]):
-            twin[...] = operand
-        sets.append(twins)
-    return sets
+    family = call.family
+    if call.problem.packed_by is not None or family is families.DLPACK:
+        return [(a, b)]
+    if family is families.NUMPY:
+        a, b = call.a, call.b
+    span = views.reach(call.a)[1] + views.reach(call.b)[1]
+    copies = rotation(span, family.clock().cache_bytes) - 1
+    return [
+        (a, b),
+        *((family.wrap(family.clone(a), (a, b)), family.wrap(family.clone(b), (a, b))) for _ in range(copies)),
+    ]

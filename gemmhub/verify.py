@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from gemmhub import accuracy, dtypes, freivalds
-from gemmhub.arrays import as_matrix, expand, product_shapes
+from gemmhub.arrays import product_shapes
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.families import family_of
+from gemmhub.views import as_matrix, expand
 
 Array = Any
 
@@ -258,7 +259,9 @@ def _scalar(x: Any) -> Any:
 
 def _native(x: object, argument: str) -> Array:
     """An operand as an ndarray of a supported dtype."""
-    array = np.asarray(family_of(x, argument).view(x, argument))
+    family = family_of(x, argument)
+    array = family.view(x, argument) if family.device.kind == "cpu" else family.to_host(x)
+    array = np.asarray(array)
     try:
         dtypes.info(array.dtype)
     except DTypeError:

@@ -1,0 +1,206 @@
+"""Decided calls on devices: what a call does between the caller's arrays and the kernel.
+
+:func:`bind` is the complete way, for every option. :func:`warm_torch` and :func:`warm_cupy` are the short way of
+plain calls seen before: one look-up by everything the decision rests on (types, dtypes, shapes, strides, the
+low bits of the addresses, the device, the settings), then the kernel on the library's current stream. Nothing
+here waits for the device, and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gemmhub.arrays import Call, flat
+from gemmhub.backend import Kernel
+from gemmhub.device_families import CupyFamily, TorchFamily, torch_dtypes
+from gemmhub.errors import GemmhubError
+from gemmhub.packed import PackedB
+from gemmhub.views import MOST_ALIGNED, DeviceView, broadcast, expand, meet, reach, same_memory
+
+Array = Any
+Execute = Callable[..., Array]
+Warm = Callable[[Array, Array, Array | None], Array | None]
+"""Of (a, b, out): the result, or None where the long way must look at the call."""
+
+_LOW = MOST_ALIGNED - 1
+
+
+def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception], GemmhubError]) -> Execute:
+    """See :func:`gemmhub.planning.bind`, of which this is the part for devices."""
+    family: Any = call.family
+    problem, out_shape = call.problem, call.out_shape
+    out_dtype, packed = problem.out.dtype, problem.packed_by
+    a_ndim, b_ndim = call.a.ndim, 2 if packed else call.b.ndim
+
+    def execute(
+        a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
+        stream: Any = None,
+    ) -> Array:  # fmt: skip
+        with family.on(stream):
+            result = family.empty(out_shape, out_dtype) if out is None else out
+            target = family.target(result, out_shape)
+            if not problem.empty:
+                left = family.view(a, "a")
+                right: Any = b.payload if isinstance(b, PackedB) else family.view(b, "b")
+                addend = None if c is None or beta == 0 else family.view(c, "c")
+                vector = None if bias is None else flat(family.view(bias, "bias"))
+                place, spare = target, None
+                if out is not None and overlapping(target, left, right, vector, addend, a_ndim, b_ndim):
+                    spare = family.twin(target)
+                    place = family.view(spare, "out")
+                try:
+                    run(
+                        left.address, right if packed else right.address, place.address,
+                        None if addend is None else addend.address,
+                        None if vector is None else vector.address,
+                        alpha, beta, family.current_stream() if stream is None else stream,
+                    )  # fmt: skip
+                except Exception as error:
+                    raise translated(error) from error
+                if spare is not None:
+                    family.copy(target.owner, spare)
+            return out if out is not None else family.wrap(result, (a, b, c, bias))
+
+    return execute
+
+
+def overlapping(
+    out: DeviceView,
+    a: DeviceView,
+    b: object,
+    bias: DeviceView | None,
+    c: DeviceView | None,
+    a_ndim: int,
+    b_ndim: int,
+) -> bool:
+    """Whether ``out`` shares memory with an operand, other than by being ``c``."""
+    operands: list[DeviceView] = [x for x in (a, b, bias) if isinstance(x, DeviceView)]
+    if c is not None and not same_memory(expand(broadcast(c, out.shape), a_ndim, b_ndim), expand(out, a_ndim, b_ndim)):
+        operands.append(c)
+    return any(meet(out, x) for x in operands)
+
+
+class Entry(NamedTuple):
+    """What a plain call needs besides addresses."""
+
+    run: Callable[..., None]
+    shape: tuple[int, ...]
+    dtype: Any
+    """Of the result, in the library's own words."""
+    device: Any
+    a_bytes: int
+    b_bytes: int
+    out_bytes: int
+    ordinal: int
+
+
+def warm_torch(known: dict[Any, Entry], settings: Callable[[], object], family: TorchFamily) -> Warm:
+    """The short way of torch tensors. ``known`` is filled by :func:`remember`."""
+    torch = family.library
+    empty, grad, raw_stream, find = torch.empty, torch.is_grad_enabled, family.raw_stream, known.get
+
+    def warm(a: Any, b: Any, out: Any) -> Any:
+        x, y = a.data_ptr(), b.data_ptr()
+        if out is None:
+            found = find((
+                a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
+                a.device, b.device, x & _LOW, y & _LOW, settings(),
+            ))  # fmt: skip
+            if found is None or ((a.requires_grad or b.requires_grad) and grad()) or a.is_neg() or b.is_neg():
+                return None
+            run, shape, dtype, place, _, _, _, index = found
+            out = empty(shape, dtype=dtype, device=place)
+            run(x, y, out.data_ptr(), None, None, 1, 0, raw_stream(index))
+            return out
+        z = out.data_ptr()
+        found = find((
+            a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(), a.device, b.device,
+            x & _LOW, y & _LOW, settings(), out.__class__, out.dtype, out.shape, out.stride(), out.device, z & _LOW,
+        ))  # fmt: skip
+        if (
+            found is None
+            or ((a.requires_grad or b.requires_grad or out.requires_grad) and grad())
+            or a.is_neg() or b.is_neg() or out.is_neg()
+        ):  # fmt: skip
+            return None
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index = found
+        if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
+            return None
+        run(x, y, z, None, None, 1, 0, raw_stream(index))
+        return out
+
+    return warm
+
+
+def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: CupyFamily) -> Warm:
+    """The short way of cupy arrays. ``known`` is filled by :func:`remember`."""
+    cupy = family.library
+    ndarray, current, find = cupy.ndarray, cupy.cuda.get_current_stream, known.get
+
+    def warm(a: Any, b: Any, out: Any) -> Any:
+        left, right = a.data, b.data
+        x, y = left.ptr, right.ptr
+        if out is None:
+            found = find((
+                a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.strides, b.strides,
+                left.device_id, right.device_id, x & _LOW, y & _LOW, settings(),
+            ))  # fmt: skip
+            if found is None:
+                return None
+            run, shape, dtype, place, _, _, _, index = found
+            if cupy.cuda.runtime.getDevice() != place:
+                return None
+            out = ndarray(shape, dtype)
+            run(x, y, out.data.ptr, None, None, 1, 0, current(index).ptr)
+            return out
+        into = out.data
+        z = into.ptr
+        found = find((
+            a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.strides, b.strides,
+            left.device_id, right.device_id, x & _LOW, y & _LOW, settings(),
+            out.__class__, out.dtype, out.shape, out.strides, into.device_id, z & _LOW,
+        ))  # fmt: skip
+        if found is None:
+            return None
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index = found
+        if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
+            return None
+        run(x, y, z, None, None, 1, 0, current(index).ptr)
+        return out
+
+    return warm
+
+
+def remember(
+    known: dict[Any, Entry], call: Call, kernel: Kernel, settings: Callable[[], object], a: Any, b: Any, out: Any
+) -> Warm | None:
+    """File a decided call in ``known``; returns the short way that looks there, or None if there is none.
+
+    That is so for anything but plain products of cupy arrays or torch tensors, for empty ones, and for complex
+    ones (torch conjugates lazily, which only the long way sees).
+    """
+    family, problem = call.family, call.problem
+    plain = problem.plain and not problem.empty and problem.packed_by is None and problem.compute_dtype.kind != "c"
+    if not plain or not isinstance(family, (CupyFamily, TorchFamily)):
+        return None
+    dtype: Any = problem.out.dtype
+    place: Any = family.device.index
+    if isinstance(family, TorchFamily):
+        dtype, place = torch_dtypes()[1][dtype], family.place
+    a_bytes, b_bytes, out_bytes = (0 if x is None else reach(family.view(x, "operand"))[1] for x in (a, b, out))
+    one, other = _facts(a), _facts(b)
+    key = (*(value for pair in zip(one, other) for value in pair), settings())
+    if out is not None:
+        key = (*key, *_facts(out))
+    known[key] = Entry(kernel.run, call.out_shape, dtype, place, a_bytes, b_bytes, out_bytes, family.device.index)
+    return (
+        warm_torch(known, settings, family) if isinstance(family, TorchFamily) else warm_cupy(known, settings, family)
+    )
+
+
+def _facts(x: Any) -> tuple[Any, ...]:
+    """What the short way asks of an array, in the library's own words."""
+    if hasattr(x, "data_ptr"):
+        return type(x), x.dtype, x.shape, x.stride(), x.device, x.data_ptr() & _LOW
+    return type(x), x.dtype, x.shape, x.strides, x.data.device_id, x.data.ptr & _LOW

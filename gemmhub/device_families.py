@@ -1,0 +1,290 @@
+"""Arrays on devices: cupy arrays and torch tensors (CUDA; MUSA through torch_musa).
+
+Neither library is ever imported here: who has such an array has its library in the process. gemmhub takes the
+array's address and geometry, asks the library for memory and for its current stream, and moves no data.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gemmhub import dtypes
+from gemmhub.capability import Device
+from gemmhub.device_clock import DeviceClock
+from gemmhub.dtypes import DType
+from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
+from gemmhub.views import DeviceView, distinct, meet, reach
+
+Array = Any
+
+
+class DeviceFamily:
+    """What the arrays of one library on one device have in common. See :class:`gemmhub.families.Family`."""
+
+    name = ""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def view(self, x: Any, argument: str) -> DeviceView:
+        raise NotImplementedError
+
+    def target(self, out: object, shape: tuple[int, ...]) -> DeviceView:
+        native = self.view(out, "out")
+        if native.shape != shape:
+            raise OutputError("out", f"shape {native.shape}", f"shape {shape}", "give it the shape of the result")
+        if not distinct(native):
+            raise OutputError(
+                "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"
+            )
+        return native
+
+    def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
+        return result
+
+    def overlap(self, x: DeviceView, y: DeviceView) -> bool:
+        return meet(x, y)
+
+    def foreign(self, x: object, argument: str) -> InputError:
+        """The error for an operand that is no array of this family."""
+        return DeviceError(
+            argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "move or convert it first"
+        )
+
+    def no_memory(self, shape: tuple[int, ...], dtype: DType, error: Exception) -> AllocationError:
+        size = prod(shape) * dtype.itemsize / 2**30
+        return AllocationError(f"{dtype} of shape {shape} needs {size:.4g} GiB on {self.device}: {error}")
+
+    # What subclasses add: current_stream() -> int, on(stream) -> context, copy(into, source), synchronize().
+
+
+class CupyFamily(DeviceFamily):
+    """``cupy.ndarray``."""
+
+    name = "cupy"
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.library = sys.modules["cupy"]
+
+    def view(self, x: Any, argument: str) -> DeviceView:
+        if not isinstance(x, self.library.ndarray):
+            raise self.foreign(x, argument)
+        if x.device.id != self.device.index:
+            raise DeviceError(argument, f"on cuda:{x.device.id}", f"operands on {self.device}", "move it there")
+        return DeviceView(x.data.ptr, x.dtype, x.shape, x.strides, x)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        try:
+            with self.library.cuda.Device(self.device.index):
+                return self.library.empty(shape, dtype)
+        except (MemoryError, self.library.cuda.memory.OutOfMemoryError) as error:
+            raise self.no_memory(shape, dtype, error) from None
+
+    def twin(self, x: DeviceView) -> Array:
+        first, span = reach(x)
+        buffer = self.empty((span,), np.dtype(np.uint8))
+        return self.library.ndarray(x.shape, x.dtype, buffer.data + first, x.strides)
+
+    def clone(self, x: Array) -> Array:
+        native = x if isinstance(x, DeviceView) else self.view(x, "x")
+        twin = self.twin(native)
+        twin[...] = native.owner
+        return twin
+
+    def from_host(self, x: Array) -> Array:
+        with self.library.cuda.Device(self.device.index):
+            return self.library.asarray(x)
+
+    def to_host(self, x: Array) -> Array:
+        return self.library.asnumpy(x)
+
+    def copy(self, into: Array, source: Array) -> None:
+        """On the current stream."""
+        into[...] = source
+
+    def current_stream(self) -> int:
+        return int(self.library.cuda.get_current_stream(self.device.index).ptr)
+
+    def on(self, stream: int | None) -> AbstractContextManager[object]:
+        """Make the device, and ``stream`` where one is given, current for a block."""
+        if stream is None:
+            return self.library.cuda.Device(self.device.index)  # type: ignore[no-any-return]
+        return self.library.cuda.ExternalStream(stream, self.device.index)  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        self.library.cuda.Device(self.device.index).synchronize()
+
+    def clock(self) -> DeviceClock:
+        cuda = self.library.cuda
+        with cuda.Device(self.device.index):
+            cache = cuda.Device().attributes["L2CacheSize"]
+            flush = self.library.zeros(2 * cache, np.uint8)
+            return DeviceClock(cuda.Event, cuda.get_elapsed_time, lambda: flush.fill(1), cache)
+
+
+class TorchFamily(DeviceFamily):
+    """Dense ``torch.Tensor`` on a CUDA or MUSA device."""
+
+    name = "torch"
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.library = torch = sys.modules["torch"]
+        self._runtime = getattr(torch, device.kind)
+        self.place = torch.device(device.kind, device.index)
+        self._dtypes, self._to_torch = torch_dtypes()
+        self.raw_stream = _raw_stream(torch, device)
+
+    def view(self, x: Any, argument: str) -> DeviceView:
+        torch = self.library
+        if not isinstance(x, torch.Tensor):
+            raise self.foreign(x, argument)
+        if x.device != self.place:
+            raise DeviceError(argument, f"on {x.device}", f"operands on {self.device}", "move it there with .to()")
+        if x.layout is not torch.strided:
+            raise InputError(argument, f"a tensor of layout {x.layout}", "dense tensors", "x.to_dense()")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
+                "pass x.detach(), or call under torch.no_grad()",
+            )  # fmt: skip
+        if x.is_conj() or x.is_neg():
+            raise InputError(
+                argument, "a lazily conjugated or negated tensor", "plain memory", "x.resolve_conj().resolve_neg()"
+            )
+        dtype = self._dtypes.get(x.dtype)
+        if dtype is None:
+            raise dtypes.unsupported(argument, x.dtype)
+        try:
+            address = x.data_ptr()
+        except RuntimeError as error:  # a fake or functorch tensor
+            raise InputError(argument, f"a tensor without memory: {error}", "tensors with memory") from None
+        size = dtype.itemsize
+        return DeviceView(address, dtype, tuple(x.shape), tuple(step * size for step in x.stride()), x)
+
+    def target(self, out: Any, shape: tuple[int, ...]) -> DeviceView:
+        native = super().target(out, shape)
+        if out.is_inference() and not self.library.is_inference_mode_enabled():
+            raise OutputError("out", "an inference tensor outside of inference mode", "a normal tensor", "out.clone()")
+        return native
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        try:
+            return self.library.empty(shape, dtype=self._to_torch[dtype], device=self.place)
+        except (MemoryError, self.library.OutOfMemoryError) as error:
+            raise self.no_memory(shape, dtype, error) from None
+
+    def twin(self, x: DeviceView) -> Array:
+        size = x.dtype.itemsize
+        steps = tuple(step // size for step in x.strides)
+        return self.library.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.place)
+
+    def clone(self, x: Array) -> Array:
+        native = x if isinstance(x, DeviceView) else self.view(x, "x")
+        twin = self.twin(native)
+        twin.copy_(native.owner)
+        return twin
+
+    def from_host(self, x: Array) -> Array:
+        x = np.ascontiguousarray(x)
+        bits = self.library.from_numpy(x.view(np.uint8).reshape(-1).copy())
+        return bits.to(self.place).view(self._to_torch[x.dtype]).reshape(x.shape)
+
+    def to_host(self, x: Array) -> Array:
+        dtype = self._dtypes[x.dtype]
+        bits = x.detach().contiguous().reshape(-1).view(self.library.uint8).cpu().numpy()
+        return bits.view(dtype).reshape(tuple(x.shape))
+
+    def copy(self, into: Array, source: Array) -> None:
+        """On the current stream."""
+        into.copy_(source)
+
+    def current_stream(self) -> int:
+        return int(self.raw_stream(self.device.index))
+
+    def on(self, stream: int | None) -> AbstractContextManager[object]:
+        """Make the device, and ``stream`` where one is given, current for a block."""
+        if stream is None:
+            return self._runtime.device(self.device.index)  # type: ignore[no-any-return]
+        if stream == self.current_stream():
+            return self._runtime.device(self.device.index)  # type: ignore[no-any-return]
+        return self._runtime.stream(  # type: ignore[no-any-return]
+            self._runtime.ExternalStream(stream, device=self.place)
+        )
+
+    def synchronize(self) -> None:
+        self._runtime.synchronize(self.device.index)
+
+    def clock(self) -> DeviceClock:
+        properties = self._runtime.get_device_properties(self.device.index)
+        cache = getattr(properties, "L2_cache_size", 0) or 64 * 2**20
+        flush = self.library.empty(2 * cache, dtype=self.library.uint8, device=self.place)
+        return DeviceClock(
+            lambda: self._runtime.Event(enable_timing=True), lambda x, y: x.elapsed_time(y), flush.zero_, cache
+        )
+
+
+def _raw_stream(torch: Any, device: Device) -> Any:
+    """``index -> handle`` of the current stream. torch's own short way, where it has it, takes 0.1 us and not 1."""
+    raw = getattr(torch._C, f"_{device.kind}_getCurrentRawStream", None)
+    if raw is not None:
+        return raw
+    runtime, attribute = getattr(torch, device.kind), f"{device.kind}_stream"
+    return lambda index: getattr(runtime.current_stream(index), attribute)
+
+
+@cache
+def torch_dtypes() -> tuple[dict[Any, DType], dict[DType, Any]]:
+    """torch's dtypes as ours, and the other way around."""
+    torch = sys.modules["torch"]
+    pairs = [(getattr(torch, name, None), dtypes.as_dtype(name)) for name in dtypes.SUPPORTED]
+    known = [(theirs, ours) for theirs, ours in pairs if theirs is not None]
+    return dict(known), {ours: theirs for theirs, ours in known}
+
+
+@cache
+def cupy_family(index: int) -> CupyFamily:
+    """The family of cupy arrays on one device."""
+    return CupyFamily(Device("cuda", index))
+
+
+@cache
+def torch_family(kind: str, index: int) -> TorchFamily:
+    """The family of torch tensors on one device."""
+    return TorchFamily(Device(kind, index))
+
+
+TORCH_KINDS = ("cuda", "musa")
+"""Device types of torch that gemmhub knows; "cpu" is left to DLPack."""
+
+
+def _is(x: object, module: str, name: str) -> bool:
+    """isinstance, without importing the module (and while it is still being imported)."""
+    found = getattr(sys.modules.get(module), name, None)
+    return found is not None and isinstance(x, found)
+
+
+def native_family(x: Any, argument: str) -> CupyFamily | TorchFamily | None:
+    """The family of a cupy array or a torch tensor on a device; None for anything else.
+
+    Raises DeviceError for tensors on devices that gemmhub does not know.
+    """
+    if _is(x, "torch", "Tensor"):
+        kind = x.device.type
+        if kind == "cpu":
+            return None
+        if kind not in TORCH_KINDS or (kind == "cuda" and sys.modules["torch"].version.hip):
+            raise DeviceError(
+                argument, f"a tensor on {x.device}", "tensors on cpu, cuda and musa", "copy it to the host"
+            )
+        return torch_family(kind, x.device.index)
+    if _is(x, "cupy", "ndarray"):
+        return cupy_family(x.device.id)
+    return None

@@ -1,0 +1,143 @@
+"""Geometry of operands: the same few questions asked of a numpy.ndarray and of an array on a device.
+
+On devices gemmhub never touches data, so all it keeps of an operand is a :class:`DeviceView`: where the first
+element stands and how the others follow. The functions below make matrices of vectors, broadcast, and measure
+either kind; on ndarrays they return views that share memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gemmhub.dtypes import DType
+
+Array = Any
+"""A numpy.ndarray or a :class:`DeviceView`."""
+
+MOST_ALIGNED = 256
+"""Bytes; the largest alignment that is told apart."""
+
+
+class DeviceView:
+    """An operand on a device: address of element [0, ...], dtype, shape, strides in bytes.
+
+    ``owner`` is kept alive as long as the view.
+    """
+
+    __slots__ = ("address", "dtype", "owner", "shape", "strides")
+
+    def __init__(
+        self, address: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], owner: object = None
+    ) -> None:
+        self.address = address
+        self.dtype = dtype
+        self.shape = shape
+        self.strides = strides
+        self.owner = owner
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.dtype.itemsize)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def inserted(self, axis: int) -> DeviceView:
+        """With a dimension of size 1 in front of ``axis`` (0 to ndim)."""
+        shape = (*self.shape[:axis], 1, *self.shape[axis:])
+        return DeviceView(self.address, self.dtype, shape, (*self.strides[:axis], 0, *self.strides[axis:]), self.owner)
+
+    def broadcast(self, shape: tuple[int, ...]) -> DeviceView:
+        """As numpy.broadcast_to; ValueError where the shape does not fit."""
+        if np.broadcast_shapes(self.shape, shape) != shape:
+            raise ValueError(f"{self.shape} does not broadcast to {shape}")
+        own = (*(1,) * (len(shape) - self.ndim), *self.shape)
+        steps = (*(0,) * (len(shape) - self.ndim), *self.strides)
+        strides = tuple(0 if x == 1 else step for x, step in zip(own, steps))
+        return DeviceView(self.address, self.dtype, shape, strides, self.owner)
+
+    def __repr__(self) -> str:
+        return f"<DeviceView {self.dtype} {self.shape} strides {self.strides} at {self.address:#x}>"
+
+
+def as_matrix(x: Array, argument: str) -> Array:
+    """Vectors become the row or column that numpy.matmul makes of them."""
+    if x.ndim > 1:
+        return x
+    return inserted(x, 0 if argument == "a" else 1)
+
+
+def expand(x: Array, a_ndim: int, b_ndim: int) -> Array:
+    """A view of a result-shaped array with the dimensions that vectors dropped."""
+    if b_ndim == 1:
+        x = inserted(x, x.ndim)
+    return inserted(x, x.ndim - 1) if a_ndim == 1 else x
+
+
+def inserted(x: Array, axis: int) -> Array:
+    """With a dimension of size 1 in front of ``axis``."""
+    return x.inserted(axis) if isinstance(x, DeviceView) else np.expand_dims(x, axis)
+
+
+def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
+    """As numpy.broadcast_to; ValueError where the shape does not fit."""
+    return x.broadcast(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
+
+
+def whole_strides(x: Array) -> bool:
+    """Whether neighbours stand a whole number of elements apart."""
+    return not any(stride % x.itemsize for stride in x.strides)
+
+
+def alignment(x: Array) -> int:
+    """Bytes, as :class:`~gemmhub.problem.Operand` defines it."""
+    if isinstance(x, DeviceView):
+        low = x.address % MOST_ALIGNED
+        return (low & -low or MOST_ALIGNED) if whole_strides(x) else 1
+    return int(x.itemsize) if x.flags.aligned and whole_strides(x) else 1
+
+
+def distinct(x: Array) -> bool:
+    """Whether no two elements share memory, as it is for everything that slicing and transposing make.
+
+    (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
+    """
+    reached = int(x.itemsize)
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(x.strides, x.shape) if size > 1):
+        if stride < reached:
+            return False
+        reached += stride * (size - 1)
+    return True
+
+
+def reach(x: Array) -> tuple[int, int]:
+    """The memory that an array lies in: (bytes before its first element, bytes in all)."""
+    if x.size == 0:
+        return 0, 0
+    ends = [(size - 1) * stride for size, stride in zip(x.shape, x.strides)]
+    first = -sum(end for end in ends if end < 0)
+    return first, first + sum(end for end in ends if end > 0) + int(x.itemsize)
+
+
+def meet(x: DeviceView, y: DeviceView) -> bool:
+    """Whether the address ranges of two operands on a device share a byte."""
+    (before_x, span_x), (before_y, span_y) = reach(x), reach(y)
+    first_x, first_y = x.address - before_x, y.address - before_y
+    return first_x < first_y + span_y and first_y < first_x + span_x and span_x > 0 and span_y > 0
+
+
+def same_memory(x: Array, y: Array) -> bool:
+    """Whether two arrays are the very same elements."""
+    return bool(_address(x) == _address(y) and x.strides == y.strides and x.dtype == y.dtype and x.shape == y.shape)
+
+
+def _address(x: Array) -> int:
+    return int(x.address if isinstance(x, DeviceView) else x.__array_interface__["data"][0])

@@ -268,6 +268,8 @@ def reference(
             # Where the result is narrower, libraries may use approximations as accurate as that.
             per_argument += model.output if activation != "relu" else 0.0
             bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound) + model.underflow
+            if activation != "relu":
+                overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, as computed it is NaN
             value = activate(value, activation)
         bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow
     return Reference(value, bound, size, model, clean, overflow, activation)

@@ -150,11 +150,11 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
         if x is None:
             parts.append(None)
         elif isinstance(x, PackedB):
-            parts += [x.backend, x.dtype, x.shape, x.a_dtype]
+            parts += [x.backend, x.dtype, x.shape, x.a_dtype, x.device]
         else:
             try:
                 parts += [type(x), x.dtype, x.shape, *layout_key(x)]
-            except AttributeError:
+            except Exception:  # foreign code; describing the operand finds out what is wrong
                 return None
     key = tuple(parts)
     try:

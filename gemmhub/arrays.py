@@ -73,9 +73,9 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     if request.stream is not None and family.device.kind == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
     a_ndim, b_ndim = native_a.ndim, len(b_shape)
-    a_layout = _layout(as_matrix(native_a, "a"), batch)
+    a_layout = layout(as_matrix(native_a, "a"), batch)
     if packed is None:
-        b_layout = _layout(as_matrix(native_b, "b"), batch)
+        b_layout = layout(as_matrix(native_b, "b"), batch)
     else:
         b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
     native_c, c_operand = _addend(family, request, out_shape, batch, a_ndim, b_ndim, out_dtype, compute)
@@ -83,7 +83,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     if native_out is None:
         out_layout = MatrixLayout.contiguous(m, n, batch)
     else:
-        out_layout = _layout(expand(native_out, a_ndim, b_ndim), batch)
+        out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
     new_aligned = out_dtype.itemsize if family.device.kind == "cpu" else MOST_ALIGNED
     single = compute.name in ("float32", "complex64")
     reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
@@ -164,7 +164,7 @@ def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, .
     return batch, m, n, k, batch + (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
 
 
-def _layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
+def layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
     """Strides in elements. Where one is no whole number of elements the matrices have no dense order, and batch
     strides are only known not to be 0; the operand's alignment of 1 says so.
     """
@@ -199,7 +199,7 @@ def _addend(
         raise ShapeError("c", f"shape {native.shape}", f"shapes that broadcast to {out_shape}") from None
     if request.beta == 0:
         return None, None
-    return expanded, Operand(native.dtype, _layout(expanded, batch), alignment(native))
+    return expanded, Operand(native.dtype, layout(expanded, batch), alignment(native))
 
 
 def _bias(

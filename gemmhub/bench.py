@@ -1,38 +1,36 @@
 """Benchmarks: backends side by side on one product, against a baseline of the same run.
 
 Each case draws random operands, checks every contender's result once, and then times all of them in
-interleaved rounds (:mod:`gemmhub.timing`) on operands that rotate past the cache. Medians and their ratios to
-the baseline are what to read; absolute times of different runs do not compare. Operands are NumPy arrays, so
-backends for the CPU take part.
+interleaved rounds (:mod:`gemmhub.timing`) on operands that rotate past the cache: by the process's clock on
+the CPU, by the device's own events elsewhere. Medians and their ratios to the baseline are what to read;
+absolute times of different runs do not compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import gemmhub
+from gemmhub import contenders, devices
+from gemmhub.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
 from gemmhub.dtypes import DType, as_dtype, info
-from gemmhub.errors import BackendError, GemmhubError, NoBackendError
+from gemmhub.errors import AllocationError
+from gemmhub.families import Family
 from gemmhub.options import Options
-from gemmhub.problem import GemmProblem
-from gemmhub.timing import interleave, rotation
-from gemmhub.verify import spot_check
+from gemmhub.timing import Timing, host_times, interleave, rotation
 
 Array = Any
 
-NUMPY_MATMUL = "numpy.matmul"
-"""The name of the contender that is no backend: NumPy's own function, called directly."""
-
-_LONGEST = 1.0
-"""Seconds a call that numpy.matmul may take where its scalar loops run; beyond, it gets fewer rows."""
-_PROBE_ROWS = 4
-_BLAS = ("float32", "float64", "complex64", "complex128")
+_MOST_BYTES = 8 * 2**30
+"""Memory that the sets of operands may take together, unless one alone takes more."""
+_COPIED_CACHES = 4
+"""The copy whose bandwidth is measured is so many times larger than the cache."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,21 @@ class Measurement:
     ratio: float | None = None
     """The baseline's median over this one's: above 1 is faster than the baseline."""
     remark: str = ""
+    check: str = ""
+    """How its first result was checked: "recomputed" (every element), "freivalds" or "sampled"."""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Seconds that the host spends in one warm call: what the device does meanwhile does not count."""
+
+    name: str
+    call: str
+    """ "matmul" (``gemmhub.matmul(a, b, out=out)``), "plan" (``plan(a, b, out)``), or "itself"."""
+    seconds: float
+    """The least of several batches' means."""
+    ratio: float | None
+    """The baseline's seconds, measured in turn with this call, over ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +78,22 @@ class Case:
     dtype: str
     out_dtype: str
     flops: float
+    nbytes: float
+    """Each operand read once, the result written once."""
+    device: str
+    library: str
+    """Whose arrays the operands are."""
+    clock: str
+    """ "host" or "device events"."""
     operand_sets: int
     """Copies of the operands that calls rotate through."""
     baseline: str
     rows: tuple[Measurement, ...]
+    host: tuple[HostTime, ...] = ()
 
     @property
     def timed(self) -> tuple[Measurement, ...]:
         return tuple(row for row in self.rows if row.median is not None)
-
-
-@dataclass(frozen=True)
-class _Contender:
-    name: str
-    kernel: str
-    out_dtype: DType
-    call: Callable[[Array, Array, Array], object]
-    """Of operands and a result array of ``out_dtype``."""
-    scale: float = 1.0
-    """The whole product over the part of it that is measured."""
-    remark: str = ""
 
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -110,139 +119,201 @@ def run_case(
     out_dtype: str | None = None,
     precision: str | None = None,
     backends: Sequence[str] = (),
-    baseline: str = NUMPY_MATMUL,
+    baseline: str | None = None,
+    device: str = "cpu",
+    library: str | None = None,
+    b_order: str = "row",
+    host: bool = False,
     rounds: int = 7,
     seed: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> Case:
     """Time ``backends`` (all that can, if none is named) and ``baseline`` on one random product.
 
-    ``baseline`` is the name of a backend or :data:`NUMPY_MATMUL`. A backend that refuses, fails or is wrong
-    appears with a remark and without times. ``progress`` is called after each round. Raises InputError for
-    unknown backends, DTypeError for dtypes that do not multiply, AllocationError for want of memory.
+    ``baseline`` is the name of a backend, or of the array library's own function ("numpy.matmul", "cupy.matmul",
+    "torch.matmul"), which is the default. ``device`` is "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch",
+    "cupy") is imported to reach it. With ``b_order`` "col" B is stored as n x k. ``host`` asks for host times too.
+    A backend that refuses, fails or is wrong appears with a remark and without times. ``progress`` is called
+    after each round. Raises InputError for unknown names, DeviceError without the device, DTypeError for dtypes
+    that do not multiply, AllocationError for want of memory, BackendError when the device fails.
     """
-    rng = np.random.default_rng(seed)
-    element = as_dtype(dtype, "dtype")
-    a, b = random_operand(rng, (m, k), element), random_operand(rng, (k, n), element)
+    family = devices.family_for(device, library)
+    own = contenders.library_matmul_name(family)
+    baseline = own if baseline is None else baseline
+    error = contenders.unknown_baseline(baseline, family)
+    if error is not None:
+        raise error
     options: Options = {}
     if out_dtype is not None:
         options["out_dtype"] = out_dtype
     if precision is not None:
         options["precision"] = precision
-    decision = gemmhub.explain(a, b, **options)
-    problem = decision.problem
-    names = list(dict.fromkeys(backends)) or [v.backend for v in decision.verdicts if v.status in ("chosen", "able")]
-    names += [baseline] if baseline not in names else []
-
-    contenders: list[_Contender] = []
-    rows: list[Measurement] = []
-    for name in names:
-        found = _numpy_matmul(a, b, problem) if name == NUMPY_MATMUL else _backend(name, a, b, problem, options)
-        if isinstance(found, Measurement):
-            rows.append(found)
-        else:
-            contenders.append(found)
-    sets = _operand_sets(a, b, problem)
-    outs = {c.out_dtype: np.empty((m, n), c.out_dtype) for c in contenders}
-    calls = [_rotating(c.call, sets, outs[c.out_dtype]) for c in contenders]
-    timings = interleave(calls, rounds=rounds, progress=progress)
-    medians = {c.name: t.median * c.scale for c, t in zip(contenders, timings)}
-    for c, t in zip(contenders, timings):
-        median = medians[c.name]
-        rows.append(
-            Measurement(
-                name=c.name,
-                kernel=c.kernel,
-                verdict="right",
-                median=median,
-                minimum=t.minimum * c.scale,
-                maximum=t.maximum * c.scale,
-                samples=tuple(sample * c.scale for sample in t.samples),
-                gflops=problem.flops / median / 1e9,
-                ratio=medians[baseline] / median if baseline in medians else None,
-                remark=c.remark,
-            )
-        )
+    with devices.entered(family):
+        product = _draw((m, n, k), as_dtype(dtype, "dtype"), b_order, family, options, np.random.default_rng(seed))
+        problem = product.problem
+        with contenders.rounding_of_torch(family, problem.precision):
+            ready: list[Contender] = []
+            rows: list[Measurement] = []
+            for name in _names(product, backends, baseline):
+                found = contenders.library_matmul(product) if name == own else contenders.backend(name, product)
+                if isinstance(found, Excluded):
+                    rows.append(Measurement(found.name, found.kernel, found.verdict, remark=found.remark))
+                else:
+                    ready.append(found)
+            timings, count = _timed(product, ready, rounds, progress)
+            host_rows = _host_times(product, ready, baseline) if host else []
+    rows += _measured(ready, timings, problem.flops, baseline)
     rows.sort(key=lambda row: (row.median is None, row.median or 0.0))
     return Case(
         problem=str(problem),
         m=m,
         n=n,
         k=k,
-        dtype=element.name,
+        dtype=problem.a.dtype.name,
         out_dtype=problem.out.dtype.name,
         flops=problem.flops,
-        operand_sets=len(sets),
+        nbytes=problem.nbytes,
+        device=str(family.device),
+        library=family.name,
+        clock=clock_name(family),
+        operand_sets=count,
         baseline=baseline,
         rows=tuple(rows),
+        host=tuple(host_rows),
     )
 
 
-def _backend(name: str, a: Array, b: Array, problem: GemmProblem, options: Options) -> _Contender | Measurement:
-    """One backend, its first result checked; or why it does not compete."""
-    forced: Options = {**options, "backend": name}
-    try:
-        plan = gemmhub.plan(a, b, **forced)
-        result = plan(a, b)
-    except NoBackendError as error:
-        verdict = error.decision[name] if error.decision is not None else None
-        parts = (verdict.reason, verdict.remedy) if verdict is not None else (str(error),)
-        return Measurement(name, "", "", remark="; ".join(part for part in parts if part))
-    except BackendError as error:
-        return Measurement(name, "", "", remark=str(error))
-    check = spot_check(a, b, result, precision=problem.precision)
-    if not check.ok:
-        return Measurement(name, plan.kernel.description, "wrong", remark=check.reason)
-
-    def call(left: Array, right: Array, out: Array) -> object:
-        return plan(left, right, out)
-
-    return _Contender(name, plan.kernel.description, result.dtype, call)
+def clock_name(family: Family) -> str:
+    """ "host" or "device events": what times calls on such arrays."""
+    return "host" if family.device.kind == "cpu" else "device events"
 
 
-def _numpy_matmul(a: Array, b: Array, problem: GemmProblem) -> _Contender | Measurement:
-    """numpy.matmul with ``out=``; on fewer rows where its scalar loops would take too long.
+def copy_bandwidth(family: Family, rounds: int = 5) -> float:
+    """Bytes a second that a large copy on the device reads and writes together, in the best of ``rounds``.
 
-    It makes the result dtype of its own rules (float32 of bfloat16, say), except that integers are
-    accumulated in gemmhub's result dtype: int8 would wrap.
+    On the CPU all cores copy, each a part.
     """
-    kinds = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
-    try:
-        own = np.matmul(a[:1, :1], b[:1, :1]).dtype
-        result = problem.out.dtype if kinds <= {"int", "uint"} else own
-        extra: dict[str, Any] = {"dtype": result, "casting": "unsafe"} if result != own else {}
-        rows = len(a)
-        if own.name not in _BLAS and rows > _PROBE_ROWS:
-            start = perf_counter()
-            np.matmul(a[:_PROBE_ROWS], b, **extra)
-            call_time = (perf_counter() - start) / _PROBE_ROWS * rows
-            rows = max(_PROBE_ROWS, min(rows, int(rows * _LONGEST / call_time)))
-        check = spot_check(a[:rows], b, np.matmul(a[:rows], b, **extra))
-    except (TypeError, GemmhubError) as error:
-        return Measurement(NUMPY_MATMUL, "", "", remark=str(error))
-    if not check.ok:
-        return Measurement(NUMPY_MATMUL, NUMPY_MATMUL, "wrong", remark=check.reason)
+    with devices.entered(family):
+        clock = family.clock()
+        nbytes = int(_COPIED_CACHES * clock.cache_bytes)
+        source = devices.place(np.ones(nbytes, np.uint8), family)
+        into = family.clone(source)
+        if family.device.kind == "cpu":
+            from concurrent.futures import ThreadPoolExecutor
 
-    def call(left: Array, right: Array, out: Array) -> object:
-        return np.matmul(left[:rows], right, out=out[:rows], **extra)
+            from gemmhub.numpy_backend.probe import cores
 
-    remarks = [f"{result.name} result"] if result != problem.out.dtype else []
-    remarks += [f"{rows} of {len(a)} rows measured, scaled"] if rows < len(a) else []
-    return _Contender(NUMPY_MATMUL, NUMPY_MATMUL, result, call, len(a) / rows, ", ".join(remarks))
+            parts = np.array_split(into, cores()), np.array_split(source, cores())
+            with ThreadPoolExecutor(cores()) as pool:
+                (timing,) = interleave([lambda: list(pool.map(np.copyto, *parts))], clock=clock, rounds=rounds)
+        else:
+            device: Any = family
+            (timing,) = interleave([lambda: device.copy(into, source)], clock=clock, rounds=rounds)
+    return 2.0 * nbytes / timing.minimum
 
 
-def _operand_sets(a: Array, b: Array, problem: GemmProblem) -> list[tuple[Array, Array]]:
-    """Copies that together exceed the cache, so that no call finds its operands there."""
-    return [(a, b), *((a.copy(), b.copy()) for _ in range(rotation(problem.nbytes) - 1))]
+def _draw(
+    size: tuple[int, int, int],
+    dtype: DType,
+    b_order: str,
+    family: Family,
+    options: Options,
+    rng: np.random.Generator,
+) -> Product:
+    m, n, k = size
+    a_host, b_host = random_operand(rng, (m, k), dtype), random_operand(rng, (k, n), dtype)
+    a, b = devices.place(a_host, family, "row", "a"), devices.place(b_host, family, b_order, "b")
+    return Product(family, a, b, a_host, b_host, gemmhub.explain(a, b, **options).problem, options)
 
 
-def _rotating(
-    call: Callable[[Array, Array, Array], object], sets: Sequence[tuple[Array, Array]], out: Array
-) -> Callable[[], object]:
-    turn = cycle(sets)
+def _names(product: Product, backends: Sequence[str], baseline: str) -> list[str]:
+    """The contenders' names, the baseline among them."""
+    verdicts = gemmhub.explain(product.a, product.b, **product.options).verdicts
+    names = list(dict.fromkeys(backends)) or [v.backend for v in verdicts if v.status in ("chosen", "able")]
+    return names if baseline in names else [*names, baseline]
 
-    def rotating() -> object:
-        left, right = next(turn)
-        return call(left, right, out)
 
-    return rotating
+def _timed(
+    product: Product, ready: Sequence[Contender], rounds: int, progress: Callable[[], None] | None
+) -> tuple[list[Timing], int]:
+    """A timing of each contender, and how many sets of operands and results they rotated through."""
+    if not ready:
+        return [], 0
+    clock = product.family.clock()
+    sets = _sets(product, [contender.out_dtype for contender in ready], clock.cache_bytes)
+    calls = [_rotating([c.bind(a, b, outs[c.out_dtype]) for a, b, outs in sets]) for c in ready]
+    return interleave(calls, clock=clock, rounds=rounds, progress=progress), len(sets)
+
+
+def _sets(
+    product: Product, out_dtypes: Sequence[DType], cache_bytes: float
+) -> list[tuple[Array, Array, dict[DType, Array]]]:
+    """Copies of the operands, and memory for results, that together exceed the cache, as far as memory goes."""
+    family, problem = product.family, product.problem
+    shape = problem.m, problem.n
+
+    def one(a: Array, b: Array) -> tuple[Array, Array, dict[DType, Array]]:
+        return a, b, {dtype: family.empty(shape, dtype) for dtype in out_dtypes}
+
+    nbytes = product.a_host.nbytes + product.b_host.nbytes
+    nbytes += sum(problem.m * problem.n * dtype.itemsize for dtype in set(out_dtypes))
+    count = min(rotation(problem.nbytes, cache_bytes), max(1, _MOST_BYTES // max(1, nbytes)))
+    sets = [one(product.a, product.b)]
+    for _ in range(count - 1):
+        try:
+            sets.append(one(family.clone(product.a), family.clone(product.b)))
+        except AllocationError:  # the case says how many there are
+            break
+    return sets
+
+
+def _rotating(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    turn = cycle(calls)
+    return lambda: next(turn)()
+
+
+def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: float, baseline: str) -> list[Measurement]:
+    medians = {c.name: t.median * c.scale for c, t in zip(ready, timings)}
+    return [
+        Measurement(
+            name=c.name,
+            kernel=c.kernel,
+            verdict="right",
+            median=medians[c.name],
+            minimum=t.minimum * c.scale,
+            maximum=t.maximum * c.scale,
+            samples=tuple(sample * c.scale for sample in t.samples),
+            gflops=flops / medians[c.name] / 1e9,
+            ratio=medians[baseline] / medians[c.name] if baseline in medians else None,
+            remark=c.remark,
+            check=c.check,
+        )
+        for c, t in zip(ready, timings)
+    ]
+
+
+def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> list[HostTime]:
+    """Each backend's two ways to be called, with the baseline in turn; the baseline itself last."""
+    family, a, b = product.family, product.a, product.b
+    found: list[HostTime] = []
+    base = next((c for c in ready if c.name == baseline), None)
+    of_base: list[float] = []
+
+    def bound(contender: Contender) -> Callable[[], object]:
+        return contender.bind(a, b, family.empty((product.problem.m, product.problem.n), contender.out_dtype))
+
+    for contender in ready:
+        if contender.name in LIBRARY_MATMULS:
+            continue
+        out = family.empty((product.problem.m, product.problem.n), contender.out_dtype)
+        calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out), bound(contender)]
+        calls += [bound(base)] if base is not None else []
+        with gemmhub.use(backend=contender.name, precision=product.problem.precision):
+            matmul, plan, *rest = host_times(calls, synchronize=partial(devices.synchronize, family))
+        beside = rest[0] * base.scale if base is not None else None
+        of_base += [] if beside is None else [beside]
+        for call, seconds in (("matmul", matmul), ("plan", plan)):
+            found.append(HostTime(contender.name, call, seconds, None if beside is None else beside / seconds))
+    if base is not None and base.name in LIBRARY_MATMULS and of_base:
+        found.append(HostTime(base.name, "itself", min(of_base), 1.0))
+    return found

@@ -105,9 +105,9 @@ def _difference(result: Any, first: Any) -> float:
         return float(np.nanmax(np.where(np.isnan(difference), 0.0, difference)))
 
 
-def _on_host(call: Call) -> Call:
+def on_host(call: Call) -> Call:
     """``call`` with its operands copied to the host, if they are not there."""
-    if call.problem.device.kind == "cpu":
+    if call.problem.device.kind == "cpu" or isinstance(call.a, np.ndarray):
         return call
     fetch = call.family.to_host
     a = fetch(call.a.owner)
@@ -120,13 +120,19 @@ def _on_host(call: Call) -> Call:
     return replace(call, a=a, b=b, c=c, bias=bias)
 
 
-def check_result(call: Call, asked: Request, result: Any, seed: int | None = None) -> tuple[bool, float, str]:
-    """Whether ``result`` is right: (verdict, worst error over bound, remark)."""
-    problem = call.problem
-    native = call.family.to_host(result)
-    call = _on_host(call)
+def check_result(
+    call: Call, asked: Request, result: Any, seed: int | None = None, samples: int | None = None
+) -> tuple[bool, float, str]:
+    """Whether ``result`` is right: (verdict, worst error over bound, remark). ``samples``: look at so many elements
+    of a plain product only.
+    """
+    problem, family = call.problem, call.family
+    if problem.device.kind != "cpu" and asked.stream is not None:
+        family.synchronize()  # what follows reads on the current stream
+    native = family.to_host(result)
+    call = on_host(call)
     if problem.plain and problem.packed_by is None:
-        found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed)
+        found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed, samples=samples)
         return found.ok, found.worst, "" if found.ok else str(found)
     if problem.empty or problem.packed_by is not None:
         return True, 0.0, "not checked"

@@ -155,7 +155,7 @@ def _decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...]) 
     forced = settings.backend[0] if settings.forced else problem.packed_by
     able: list[Able] = []
     verdicts: list[Verdict] = []
-    layout_free = True
+    layout_free = problem.device.kind == "cpu"  # on devices kernels get addresses: the problem has the strides
     for entry in plugins.registry():
         if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
             continue

@@ -8,6 +8,7 @@ here waits for the device, and with ``out`` nothing is allocated: such calls can
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ Warm = Callable[[Array, Array, Array | None], Array | None]
 """Of (a, b, out): the result, or None where the long way must look at the call."""
 
 _LOW = MOST_ALIGNED - 1
+_MOST = 4096
+"""Entries that a plan, or all of matmul, keeps."""
 
 
 def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception], GemmhubError]) -> Execute:
@@ -93,38 +96,42 @@ class Entry(NamedTuple):
     b_bytes: int
     out_bytes: int
     ordinal: int
+    careful: bool
+    """Whether torch may have negated an operand lazily: only such as have no dense dimension (``x.conj().imag``)."""
 
 
 def warm_torch(known: dict[Any, Entry], settings: Callable[[], object], family: TorchFamily) -> Warm:
     """The short way of torch tensors. ``known`` is filled by :func:`remember`."""
     torch = family.library
     empty, grad, raw_stream, find = torch.empty, torch.is_grad_enabled, family.raw_stream, known.get
+    place_of = _place_of(torch)
 
     def warm(a: Any, b: Any, out: Any) -> Any:
         x, y = a.data_ptr(), b.data_ptr()
         if out is None:
             found = find((
                 a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
-                a.device, b.device, x & _LOW, y & _LOW, settings(),
+                place_of(a), place_of(b), x & _LOW, y & _LOW, settings(),
             ))  # fmt: skip
-            if found is None or ((a.requires_grad or b.requires_grad) and grad()) or a.is_neg() or b.is_neg():
+            if found is None or ((a.requires_grad or b.requires_grad) and grad()):
                 return None
-            run, shape, dtype, place, _, _, _, index = found
+            run, shape, dtype, place, _, _, _, index, careful = found
+            if careful and (a.is_neg() or b.is_neg()):
+                return None
             out = empty(shape, dtype=dtype, device=place)
             run(x, y, out.data_ptr(), None, None, 1, 0, raw_stream(index))
             return out
         z = out.data_ptr()
         found = find((
-            a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(), a.device, b.device,
-            x & _LOW, y & _LOW, settings(), out.__class__, out.dtype, out.shape, out.stride(), out.device, z & _LOW,
+            a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
+            place_of(a), place_of(b), x & _LOW, y & _LOW, settings(),
+            out.__class__, out.dtype, out.shape, out.stride(), place_of(out), z & _LOW,
         ))  # fmt: skip
-        if (
-            found is None
-            or ((a.requires_grad or b.requires_grad or out.requires_grad) and grad())
-            or a.is_neg() or b.is_neg() or out.is_neg()
-        ):  # fmt: skip
+        if found is None or ((a.requires_grad or b.requires_grad or out.requires_grad) and grad()):
             return None
-        run, _, _, _, a_bytes, b_bytes, out_bytes, index = found
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index, careful = found
+        if careful and (a.is_neg() or b.is_neg() or out.is_neg()):
+            return None
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
         run(x, y, z, None, None, 1, 0, raw_stream(index))
@@ -148,7 +155,7 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
             ))  # fmt: skip
             if found is None:
                 return None
-            run, shape, dtype, place, _, _, _, index = found
+            run, shape, dtype, place, _, _, _, index, _ = found
             if cupy.cuda.runtime.getDevice() != place:
                 return None
             out = ndarray(shape, dtype)
@@ -163,7 +170,7 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
         ))  # fmt: skip
         if found is None:
             return None
-        run, _, _, _, a_bytes, b_bytes, out_bytes, index = found
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index, _ = found
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
         run(x, y, z, None, None, 1, 0, current(index).ptr)
@@ -188,19 +195,37 @@ def remember(
     place: Any = family.device.index
     if isinstance(family, TorchFamily):
         dtype, place = torch_dtypes()[1][dtype], family.place
-    a_bytes, b_bytes, out_bytes = (0 if x is None else reach(family.view(x, "operand"))[1] for x in (a, b, out))
-    one, other = _facts(a), _facts(b)
+    views = [None if x is None else family.view(x, "operand") for x in (a, b, out)]
+    reached = [(0, 0) if x is None else reach(x) for x in views]
+    if out is not None and any(before for before, _ in reached):
+        return None  # the short way takes it that memory begins at the first element
+    spans = [span for _, span in reached]
+    careful = not all(x is None or _dense(x) for x in views)
+    one, other = _facts(family, a), _facts(family, b)
+    if len(known) >= _MOST:
+        known.clear()
     key = (*(value for pair in zip(one, other) for value in pair), settings())
     if out is not None:
-        key = (*key, *_facts(out))
-    known[key] = Entry(kernel.run, call.out_shape, dtype, place, a_bytes, b_bytes, out_bytes, family.device.index)
+        key = (*key, *_facts(family, out))
+    known[key] = Entry(
+        kernel.run, call.out_shape, dtype, place, spans[0], spans[1], spans[2], family.device.index, careful
+    )
     return (
         warm_torch(known, settings, family) if isinstance(family, TorchFamily) else warm_cupy(known, settings, family)
     )
 
 
-def _facts(x: Any) -> tuple[Any, ...]:
+def _facts(family: CupyFamily | TorchFamily, x: Any) -> tuple[Any, ...]:
     """What the short way asks of an array, in the library's own words."""
-    if hasattr(x, "data_ptr"):
-        return type(x), x.dtype, x.shape, x.stride(), x.device, x.data_ptr() & _LOW
+    if isinstance(family, TorchFamily):
+        return type(x), x.dtype, x.shape, x.stride(), _place_of(family.library)(x), x.data_ptr() & _LOW
     return type(x), x.dtype, x.shape, x.strides, x.data.device_id, x.data.ptr & _LOW
+
+
+def _dense(x: DeviceView) -> bool:
+    return any(abs(step) == x.itemsize for step, size in zip(x.strides, x.shape) if size > 1)
+
+
+def _place_of(torch: Any) -> Callable[[Any], object]:
+    """A tensor's device; its number, which is quicker to have, where torch knows one kind of device only."""
+    return torch.Tensor.get_device if "torch_musa" not in sys.modules else lambda x: x.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
 
@@ -24,16 +25,21 @@ class DeviceClock:
         elapsed: Callable[[Any, Any], float],
         fill: Callable[[], object],
         cache_bytes: int,
+        on: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self.cache_bytes = 2.0 * cache_bytes
         self._start, self._end = event(), event()
         self._elapsed = elapsed  # milliseconds between two events
         self._fill = fill
+        self._on = on  # makes the device current: events belong to one, and are recorded on its current stream
         self._fill_seconds = 0.0
 
     def measure(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds a call, of ``repeats`` in a row (of 64, if that is less)."""
-        repeats = min(repeats, self._most)
+        with self._on():
+            return self._measured(call, min(repeats, self._most))
+
+    def _measured(self, call: Callable[[], object], repeats: int) -> float:
         if not self._fill_seconds:
             self._fill()
             self._fill_seconds = max(1e-6, self._stretch(self._fill, 8, 0) / 8)

@@ -7,7 +7,8 @@ array's address and geometry, asks the library for memory and for its current st
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from gemmhub.capability import Device
 from gemmhub.device_clock import DeviceClock
 from gemmhub.dtypes import DType
 from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
-from gemmhub.views import DeviceView, distinct, meet, reach
+from gemmhub.views import MOST_ALIGNED, DeviceView, distinct, meet, reach
 
 Array = Any
 
@@ -57,7 +58,12 @@ class DeviceFamily:
             argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "move or convert it first"
         )
 
-    def no_memory(self, shape: tuple[int, ...], dtype: DType, error: Exception) -> AllocationError:
+    def check_size(self, shape: tuple[int, ...], dtype: DType) -> None:
+        """AllocationError where the number of bytes overflows, which libraries have other words for."""
+        if prod(shape) * dtype.itemsize >= 2**63:
+            raise self.no_memory(shape, dtype, "no machine has as much")
+
+    def no_memory(self, shape: tuple[int, ...], dtype: DType, error: object) -> AllocationError:
         size = prod(shape) * dtype.itemsize / 2**30
         return AllocationError(f"{dtype} of shape {shape} needs {size:.4g} GiB on {self.device}: {error}")
 
@@ -81,6 +87,7 @@ class CupyFamily(DeviceFamily):
         return DeviceView(x.data.ptr, x.dtype, x.shape, x.strides, x)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        self.check_size(shape, dtype)
         try:
             with self.library.cuda.Device(self.device.index):
                 return self.library.empty(shape, dtype)
@@ -89,13 +96,15 @@ class CupyFamily(DeviceFamily):
 
     def twin(self, x: DeviceView) -> Array:
         first, span = reach(x)
-        buffer = self.empty((span,), np.dtype(np.uint8))
-        return self.library.ndarray(x.shape, x.dtype, buffer.data + first, x.strides)
+        buffer = self.empty((span + MOST_ALIGNED,), np.dtype(np.uint8)).data
+        first += (x.address - buffer.ptr - first) % MOST_ALIGNED  # aligned as x is
+        return self.library.ndarray(x.shape, x.dtype, buffer + first, x.strides)
 
     def clone(self, x: Array) -> Array:
         native = x if isinstance(x, DeviceView) else self.view(x, "x")
         twin = self.twin(native)
-        twin[...] = native.owner
+        with self.on(None):
+            twin[...] = native.owner
         return twin
 
     def from_host(self, x: Array) -> Array:
@@ -114,9 +123,14 @@ class CupyFamily(DeviceFamily):
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
         """Make the device, and ``stream`` where one is given, current for a block."""
-        if stream is None:
-            return self.library.cuda.Device(self.device.index)  # type: ignore[no-any-return]
-        return self.library.cuda.ExternalStream(stream, self.device.index)  # type: ignore[no-any-return]
+        device = self.library.cuda.Device(self.device.index)
+        return device if stream is None else self._on(device, stream)
+
+    @contextmanager
+    def _on(self, device: Any, stream: int) -> Iterator[None]:
+        # A stream can be entered on its own device only.
+        with device, self.library.cuda.ExternalStream(stream, self.device.index):
+            yield
 
     def synchronize(self) -> None:
         self.library.cuda.Device(self.device.index).synchronize()
@@ -126,7 +140,7 @@ class CupyFamily(DeviceFamily):
         with cuda.Device(self.device.index):
             cache = cuda.Device().attributes["L2CacheSize"]
             flush = self.library.zeros(2 * cache, np.uint8)
-            return DeviceClock(cuda.Event, cuda.get_elapsed_time, lambda: flush.fill(1), cache)
+            return DeviceClock(cuda.Event, cuda.get_elapsed_time, lambda: flush.fill(1), cache, lambda: self.on(None))
 
 
 class TorchFamily(DeviceFamily):
@@ -148,8 +162,9 @@ class TorchFamily(DeviceFamily):
             raise self.foreign(x, argument)
         if x.device != self.place:
             raise DeviceError(argument, f"on {x.device}", f"operands on {self.device}", "move it there with .to()")
-        if x.layout is not torch.strided:
-            raise InputError(argument, f"a tensor of layout {x.layout}", "dense tensors", "x.to_dense()")
+        if x.layout is not torch.strided or x.is_nested:
+            layout = "nested" if x.is_nested else x.layout
+            raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
         if x.requires_grad and torch.is_grad_enabled():
             raise InputError(
                 argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
@@ -164,18 +179,15 @@ class TorchFamily(DeviceFamily):
             raise dtypes.unsupported(argument, x.dtype)
         try:
             address = x.data_ptr()
-        except RuntimeError as error:  # a fake or functorch tensor
+        except RuntimeError as error:  # a functorch tensor
             raise InputError(argument, f"a tensor without memory: {error}", "tensors with memory") from None
+        if not address and x.numel():  # a fake tensor, or a wrapper of others (DTensor)
+            raise InputError(argument, f"a {type(x).__qualname__} without memory of its own", "tensors with memory")
         size = dtype.itemsize
         return DeviceView(address, dtype, tuple(x.shape), tuple(step * size for step in x.stride()), x)
 
-    def target(self, out: Any, shape: tuple[int, ...]) -> DeviceView:
-        native = super().target(out, shape)
-        if out.is_inference() and not self.library.is_inference_mode_enabled():
-            raise OutputError("out", "an inference tensor outside of inference mode", "a normal tensor", "out.clone()")
-        return native
-
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        self.check_size(shape, dtype)
         try:
             return self.library.empty(shape, dtype=self._to_torch[dtype], device=self.place)
         except (MemoryError, self.library.OutOfMemoryError) as error:
@@ -184,7 +196,10 @@ class TorchFamily(DeviceFamily):
     def twin(self, x: DeviceView) -> Array:
         size = x.dtype.itemsize
         steps = tuple(step // size for step in x.strides)
-        return self.library.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.place)
+        try:
+            return self.library.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.place)
+        except (MemoryError, self.library.OutOfMemoryError) as error:
+            raise self.no_memory(x.shape, x.dtype, error) from None
 
     def clone(self, x: Array) -> Array:
         native = x if isinstance(x, DeviceView) else self.view(x, "x")
@@ -193,14 +208,16 @@ class TorchFamily(DeviceFamily):
         return twin
 
     def from_host(self, x: Array) -> Array:
-        x = np.ascontiguousarray(x)
-        bits = self.library.from_numpy(x.view(np.uint8).reshape(-1).copy())
+        bits = self.library.from_numpy(x.flatten().view(np.uint8))
         return bits.to(self.place).view(self._to_torch[x.dtype]).reshape(x.shape)
 
     def to_host(self, x: Array) -> Array:
-        dtype = self._dtypes[x.dtype]
-        bits = x.detach().contiguous().reshape(-1).view(self.library.uint8).cpu().numpy()
-        return bits.view(dtype).reshape(tuple(x.shape))
+        dtype = self._dtypes.get(x.dtype)
+        if dtype is None:
+            raise dtypes.unsupported("x", x.dtype)
+        plain = x.detach().resolve_conj().resolve_neg().contiguous()
+        flat = plain.as_strided((plain.numel(),), (1,))  # reshape would leave a single element its stride
+        return flat.view(self.library.uint8).cpu().numpy().view(dtype).reshape(tuple(x.shape))
 
     def copy(self, into: Array, source: Array) -> None:
         """On the current stream."""
@@ -211,13 +228,12 @@ class TorchFamily(DeviceFamily):
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
         """Make the device, and ``stream`` where one is given, current for a block."""
-        if stream is None:
-            return self._runtime.device(self.device.index)  # type: ignore[no-any-return]
-        if stream == self.current_stream():
-            return self._runtime.device(self.device.index)  # type: ignore[no-any-return]
-        return self._runtime.stream(  # type: ignore[no-any-return]
-            self._runtime.ExternalStream(stream, device=self.place)
-        )
+        runtime = self._runtime
+        if stream is None or stream == self.current_stream():
+            return runtime.device(self.device.index)  # type: ignore[no-any-return]
+        if stream == 0:  # for which ExternalStream would take one of torch's own
+            return runtime.stream(runtime.default_stream(self.device.index))  # type: ignore[no-any-return]
+        return runtime.stream(runtime.ExternalStream(stream, device=self.place))  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
         self._runtime.synchronize(self.device.index)
@@ -227,8 +243,9 @@ class TorchFamily(DeviceFamily):
         cache = getattr(properties, "L2_cache_size", 0) or 64 * 2**20
         flush = self.library.empty(2 * cache, dtype=self.library.uint8, device=self.place)
         return DeviceClock(
-            lambda: self._runtime.Event(enable_timing=True), lambda x, y: x.elapsed_time(y), flush.zero_, cache
-        )
+            lambda: self._runtime.Event(enable_timing=True), lambda x, y: x.elapsed_time(y), flush.zero_, cache,
+            lambda: self.on(None),
+        )  # fmt: skip
 
 
 def _raw_stream(torch: Any, device: Device) -> Any:

@@ -7,6 +7,7 @@ Results go back as arrays of the operands' own family.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any, Protocol
 
@@ -47,7 +48,9 @@ class Family(Protocol):
         """A new C-ordered array; AllocationError when there is no memory for it."""
 
     def twin(self, x: Array) -> Array:
-        """A new array with the shape, dtype and strides of a native one; its contents are undefined."""
+        """A new array with the shape, dtype and strides of a native one, and aligned as well as that; its contents
+        are undefined.
+        """
 
     def clone(self, x: Array) -> Array:
         """A copy of an array (native or not) that lies in memory as it does."""
@@ -63,6 +66,12 @@ class Family(Protocol):
 
     def clock(self) -> Clock:
         """How calls on such arrays are timed."""
+
+    def on(self, stream: int | None) -> AbstractContextManager[object]:
+        """Make the device, and ``stream`` where one is given, current for a block."""
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
 
 
 class NumpyFamily:
@@ -147,6 +156,13 @@ class NumpyFamily:
         """The process's own."""
         return CLOCK
 
+    def on(self, stream: int | None) -> AbstractContextManager[object]:
+        """There is nothing to be made current."""
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        """Calls return when their work is done."""
+
 
 class DLPackFamily(NumpyFamily):
     """CPU arrays of other libraries, viewed through DLPack; results go back through their own namespace."""
@@ -157,11 +173,14 @@ class DLPackFamily(NumpyFamily):
         if isinstance(x, SEQUENCES):
             return super().view(x, argument)
         try:
-            return np.from_dlpack(x)
+            native = np.from_dlpack(x)
+            if native.size and hasattr(x, "data_ptr") and not x.data_ptr():  # a fake tensor: NumPy made up memory
+                raise ValueError("it has no memory")
         except Exception as error:  # __dlpack__ is foreign code
             raise InputError(
                 argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack"
             ) from error
+        return native
 
     def holds(self, out: object) -> bool:
         return not isinstance(out, SEQUENCES)
@@ -233,5 +252,5 @@ def layout_key(x: Any) -> tuple[Any, ...]:
     if hasattr(x, "data_ptr"):  # a torch tensor
         return x.stride(), x.device, x.data_ptr() % MOST_ALIGNED
     if _may_be_on_a_device(x):
-        return x.strides, x.device, x.data.ptr % MOST_ALIGNED  # a cupy array
+        return x.strides, x.data.device_id, x.data.ptr % MOST_ALIGNED  # a cupy array
     return x.strides, False

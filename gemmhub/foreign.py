@@ -27,7 +27,8 @@ Array = Any
 _CUDA = (2, 13)
 """DLPack's numbers for CUDA memory and CUDA managed memory."""
 _OTHER = {3: "CUDA host memory", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi", 15: "webgpu", 16: "hexagon"}
-_LEGACY, _PER_THREAD = 1, 2
+_LEGACY = 1
+"""The CUDA array interface's number for the default stream, whose handle is 0."""
 
 
 def family(x: Any, argument: str) -> ForeignFamily | None:
@@ -40,47 +41,62 @@ def family(x: Any, argument: str) -> ForeignFamily | None:
         try:
             kind, index = (int(part) for part in x.__dlpack_device__())
         except Exception as error:  # foreign code
-            raise DeviceError(argument, f"a {type(x).__qualname__} on no device: {error}", "cpu, cuda, musa") from error
+            raise DeviceError(
+                argument, f"a {type(x).__qualname__} on no device: {error}", "arrays on cpu, cuda and musa"
+            ) from error
         if kind == 1:
             return None
         if kind not in _CUDA:
             where = _OTHER.get(kind, f"DLPack device type {kind}")
             raise DeviceError(argument, f"an array on {where}", "arrays on cpu, cuda and musa", "copy it to the host")
-        return _family(name, index)
-    try:
-        interface = x.__cuda_array_interface__
-    except AttributeError:
-        return None
-    address = int(interface["data"][0])
-    carrier = _carrier(name, 0)
-    return _family(name, _device_of(carrier, address) if address else 0)
+    else:
+        try:
+            interface = x.__cuda_array_interface__
+        except AttributeError:
+            return None
+        try:
+            address = int(interface["data"][0])
+            index = _device_of(address) if address else 0
+            if index < 0:
+                raise ValueError(f"{address:#x} is the host's")
+        except Exception as error:  # foreign code
+            raise DeviceError(
+                argument,
+                f"a {type(x).__qualname__} at no address that CUDA knows: {error}",
+                "arrays on cpu, cuda and musa",
+            ) from error
+    library = _library()
+    if library is None:
+        raise DeviceError(
+            argument, f"an array of {name} on cuda:{index}", "cupy installed, which takes it over without a copy",
+            "pip install cupy-cuda13x (or cupy-cuda12x)",
+        )  # fmt: skip
+    return _family(name, index, library)
 
 
 @cache
-def _family(name: str, index: int) -> ForeignFamily:
-    return ForeignFamily(name, _carrier(name, index))
+def _family(name: str, index: int, library: str) -> ForeignFamily:
+    carrier: CupyFamily | TorchFamily
+    carrier = device_families.cupy_family(index) if library == "cupy" else device_families.torch_family("cuda", index)
+    return ForeignFamily(name, carrier)
 
 
-def _carrier(name: str, index: int) -> CupyFamily | TorchFamily:
-    """cupy where it is installed (the smaller one to import), else the torch in this process."""
+def _library() -> str | None:
+    """Who takes foreign arrays over: cupy where it is here (the smaller one to import), else this process's torch."""
     if "cupy" not in sys.modules and "torch" not in sys.modules and find_spec("cupy") is not None:
-        importlib.import_module("cupy")
-    if "cupy" in sys.modules:
-        return device_families.cupy_family(index)
-    if "torch" in sys.modules:
-        return device_families.torch_family("cuda", index)
-    raise DeviceError(
-        "a, b", f"arrays of {name} on a CUDA device", "cupy installed, which takes them over without a copy",
-        "pip install cupy-cuda13x (or cupy-cuda12x)",
-    )  # fmt: skip
+        try:
+            importlib.import_module("cupy")
+        except Exception:  # foreign code: built for another CUDA, say
+            return None
+    return next((name for name in ("cupy", "torch") if name in sys.modules), None)
 
 
-def _device_of(carrier: CupyFamily | TorchFamily, address: int) -> int:
-    """The device that an address lies on."""
-    if isinstance(carrier, CupyFamily):
-        attributes = sys.modules["cupy"].cuda.runtime.pointerGetAttributes(address)
-        return int(attributes.device)
-    return 0  # torch asks the driver itself when it takes the array over, and view() compares
+def _device_of(address: int) -> int:
+    """The device that an address lies on, as far as cupy can tell; with torch alone the current one."""
+    library = _library()
+    if library == "cupy":
+        return int(sys.modules["cupy"].cuda.runtime.pointerGetAttributes(address).device)
+    return int(sys.modules["torch"].cuda.current_device()) if library == "torch" else 0
 
 
 class ForeignFamily:
@@ -129,12 +145,16 @@ class ForeignFamily:
         library = self._carrier.library
         if isinstance(x, library.Tensor if isinstance(self._carrier, TorchFamily) else library.ndarray):
             return x
+        if not (hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__")):
+            raise DeviceError(
+                argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "convert it first"
+            )
         try:
             with self._carrier.on(None):
                 if hasattr(x, "__dlpack__"):
                     return library.from_dlpack(x)
                 if isinstance(self._carrier, TorchFamily):
-                    return library.as_tensor(x, device=f"cuda:{self.device.index}")
+                    return _torch_view(library, x, argument)
                 return _cupy_view(library, x)
         except DeviceError:
             raise
@@ -162,8 +182,27 @@ def _cupy_view(cupy: Any, x: Any) -> Array:
     memory = cupy.cuda.UnownedMemory(address, max(0, reach), x)
     producer = interface.get("stream")
     if producer is not None:
-        handle = {_LEGACY: 0, _PER_THREAD: 2}.get(producer, producer)
+        handle = 0 if producer == _LEGACY else producer
         current = cupy.cuda.get_current_stream()
         if handle != current.ptr:
             current.wait_event(cupy.cuda.ExternalStream(handle).record())
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+def _torch_view(torch: Any, x: Any, argument: str) -> Array:
+    """A tensor over the memory that the CUDA array interface names, on the current device."""
+    interface = x.__cuda_array_interface__
+    tensor = torch.as_tensor(x, device="cuda")
+    if tensor.data_ptr() != int(interface["data"][0]) and tensor.numel():  # torch copied it from another device
+        raise DeviceError(
+            argument, f"a {type(x).__qualname__} on another device than the current one", "arrays on one device",
+            "make their device current, or install cupy",
+        )  # fmt: skip
+    producer = interface.get("stream")
+    if producer is not None:
+        handle = 0 if producer == _LEGACY else producer
+        current = torch.cuda.current_stream()
+        if handle != current.cuda_stream:
+            other = torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
+            current.wait_stream(other)
+    return tensor

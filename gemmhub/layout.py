@@ -49,6 +49,14 @@ class MatrixLayout:
         return replace(self, rows=self.cols, cols=self.rows, row_stride=self.col_stride, col_stride=self.row_stride)
 
     @property
+    def essential(self) -> MatrixLayout:
+        """With strides of 0 where they say nothing: along dimensions of one element, and in empty matrices."""
+        sizes = (self.rows, self.cols, *self.batch)
+        strides = (self.row_stride, self.col_stride, *_batch_strides(self, self.batch))
+        rows, cols, *outer = (0 if x == 1 or self.empty else stride for x, stride in zip(sizes, strides))
+        return replace(self, row_stride=rows, col_stride=cols, batch_strides=tuple(outer))
+
+    @property
     def empty(self) -> bool:
         """No elements at all; then no stride matters (libraries disagree on those of an empty array)."""
         return self.rows == 0 or self.cols == 0 or 0 in self.batch

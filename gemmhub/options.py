@@ -119,17 +119,25 @@ def scalar_kind(value: Any) -> tuple[Any, ...]:
     return type(value), value == 0, value == 1, small and value == int(value)
 
 
+_HANDLES = ("cuda_stream", "musa_stream", "ptr")
+"""Attributes in which streams of torch and cupy carry their handles."""
+
+
 def stream_handle(value: Any) -> int | None:
     """The native handle of a stream: an int, or what torch, cupy and ``__cuda_stream__`` objects carry."""
     if value is None:
         return None
-    if hasattr(value, "__cuda_stream__"):
-        value = value.__cuda_stream__()[1]
-    for attribute in ("cuda_stream", "musa_stream", "ptr"):
-        value = getattr(value, attribute, value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    handle = value
+    try:
+        if hasattr(value, "__cuda_stream__"):
+            handle = value.__cuda_stream__()[1]
+        else:
+            handle = next((getattr(value, x) for x in _HANDLES if hasattr(value, x)), value)
+    except Exception:  # foreign code, or a class in place of a stream
+        handle = None
+    if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < 2**64:
         raise InputError("stream", f"{value!r:.80}", "a stream of torch or cupy, or a native handle (an int)")
-    return value
+    return handle
 
 
 def _unknown(name: str) -> TypeError:

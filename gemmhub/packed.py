@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
-from gemmhub.errors import InputError
+from gemmhub.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from gemmhub.problem import GemmProblem
@@ -19,18 +20,27 @@ class PackedB:
     """What :func:`gemmhub.pack` returns: pass it as ``b`` to matmul and plan.
 
     ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` is who packed it and the
-    only one that can use it; ``a_dtype`` what it may be multiplied from the left by; ``payload`` is the
-    backend's own.
+    only one that can use it; ``a_dtype`` what it may be multiplied from the left by; ``device`` where it lies;
+    ``payload`` is the backend's own.
     """
 
-    __slots__ = ("a_dtype", "backend", "dtype", "payload", "shape")
+    __slots__ = ("a_dtype", "backend", "device", "dtype", "payload", "shape")
 
-    def __init__(self, shape: tuple[int, int], dtype: DType, a_dtype: DType, backend: str, payload: object) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: DType,
+        a_dtype: DType,
+        backend: str,
+        payload: object,
+        device: Device = CPU,
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.a_dtype = a_dtype
         self.backend = backend
         self.payload = payload
+        self.device = device
 
     ndim = 2
 
@@ -39,7 +49,12 @@ class PackedB:
         return f"<PackedB {k}x{n} {self.dtype} by {self.backend!r} for a of {self.a_dtype}>"
 
     def check(self, problem: GemmProblem) -> None:
-        """InputError when ``problem`` is not what this was packed for."""
+        """InputError (DeviceError) when ``problem`` is not what this was packed for."""
+        if problem.device != self.device:
+            raise DeviceError(
+                "a, b", f"b was packed on {self.device}, a is on {problem.device}", "operands on one device",
+                "pack b on the device of a",
+            )  # fmt: skip
         if problem.a.dtype != self.a_dtype:
             raise InputError(
                 "b",

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from gemmhub import arrays, config, decision, dtypes, families, plugins
-from gemmhub.capability import Refusal
+from gemmhub.capability import Device, Refusal
 from gemmhub.decision import Decision, Verdict
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
+from gemmhub.views import DeviceView, alignment
 
 _PACKED_RESULT = np.dtype(np.float32)
 """The result assumed for operands (fp8) that have no natural one; it does not change the packed form."""
@@ -30,20 +31,21 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
     left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
     settings = config.override(config.current(), "the call", backend=backend)
-    problem = _typical(native, left, m)
+    problem = _typical(native, left, m, family.device)
+    given = native.address if isinstance(native, DeviceView) else native
     chosen = decision.decide(problem, settings)
     refused: list[Verdict] = []
     for able in decision.able_backends(problem):
         if settings.forced and able.entry.name != settings.backend[0]:
             continue
         payload = plugins.guarded(
-            lambda able=able: able.backend.pack(native, problem),  # type: ignore[misc]
+            lambda able=able: able.backend.pack(given, problem),  # type: ignore[misc]
             "pack()",
             f"report it to the authors of {able.entry.distribution}",
         )
         if not isinstance(payload, Refusal):
             k, n = native.shape
-            return PackedB((k, n), native.dtype, left, able.entry.name, payload)
+            return PackedB((k, n), native.dtype, left, able.entry.name, payload, family.device)
         if payload.traceback is not None and "MemoryError" in payload.reason:
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
@@ -54,8 +56,8 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     )
 
 
-def _typical(b: Any, a_dtype: dtypes.DType, m: int) -> GemmProblem:
-    """The product that the packed operand is expected in."""
+def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProblem:
+    """The product that the packed operand is expected in. On devices it has the layout of ``b``."""
     k, n = b.shape
     try:
         out = dtypes.result_dtype(a_dtype, b.dtype)
@@ -66,7 +68,12 @@ def _typical(b: Any, a_dtype: dtypes.DType, m: int) -> GemmProblem:
         n=n,
         k=k,
         a=Operand(a_dtype, MatrixLayout.contiguous(m, k), a_dtype.itemsize),
-        b=Operand(b.dtype, MatrixLayout.contiguous(k, n), b.dtype.itemsize),
+        b=(
+            Operand(b.dtype, arrays.layout(b, ()), alignment(b))
+            if isinstance(b, DeviceView)
+            else Operand(b.dtype, MatrixLayout.contiguous(k, n), b.dtype.itemsize)
+        ),
         out=Operand(out, MatrixLayout.contiguous(m, n), out.itemsize),
         compute_dtype=dtypes.compute_dtype(a_dtype, b.dtype, out),
+        device=device,
     )

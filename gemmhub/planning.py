@@ -21,13 +21,16 @@ from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
 from gemmhub.families import NUMPY, layout_key
-from gemmhub.options import Request, scalar, scalar_kind
+from gemmhub.options import Request, scalar, scalar_kind, stream_handle
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem
 from gemmhub.views import DeviceView, as_matrix, broadcast, expand, same_memory
 
 Array = Any
 Execute = Callable[..., Array]
+
+_no_settings: Callable[[], object] = bool
+"""Always the same (and no Python function): a plan was made under settings that no longer matter."""
 
 
 def overlaps(call: Call) -> tuple[Copy, ...]:
@@ -179,8 +182,8 @@ class Plan(Protocol):
 
     (A function and not an object with ``__call__``, which costs 0.15 us more.) A plan of a plain product takes
     ``(a, b, out=None)``; one with an epilogue takes ``c`` and ``bias`` too, where they were planned, and
-    ``alpha`` and ``beta``, which default to the planned ones. Raises InputError for operands that are not as
-    planned, before anything is written.
+    ``alpha`` and ``beta``. These and ``stream`` default to the planned ones. Raises InputError for operands that
+    are not as planned, before anything is written.
     """
 
     decision: Decision
@@ -199,7 +202,7 @@ def make_plan(
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:
             return None
-        kind = (x.backend, x.a_dtype) if isinstance(x, PackedB) else layout_free or layout_key(x)
+        kind = (x.backend, x.a_dtype, x.device) if isinstance(x, PackedB) else layout_free or layout_key(x)
         return type(x), x.shape, x.dtype, kind
 
     c_planned = None if request.beta == 0 else request.c
@@ -215,6 +218,7 @@ def make_plan(
     ) -> Array:  # fmt: skip
         alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
         beta = request.beta if beta is None else scalar(beta, "beta")
+        stream = request.stream if stream is None else stream_handle(stream)
         try:
             as_planned = (
                 tuple(map(facts, (a, b, c, bias))) == planned
@@ -237,7 +241,7 @@ def make_plan(
     if run is not execute and decision.layout_free:
         plan = cast("Plan", _short_plan(run, checked, call))
     elif problem.device.kind != "cpu":
-        plan = cast("Plan", _device_plan(call, kernel, checked))
+        plan = cast("Plan", _device_plan(call, kernel, checked) if request.stream is None else checked)
     else:
         plan = cast("Plan", checked)
     plan.decision = decision
@@ -261,14 +265,10 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
                 return result
         result = checked(a, b, out, **epilogue)
         if not epilogue:
-            warm = device_calls.remember(known, call, kernel, _no_settings, a, b, out)
+            warm = device_calls.remember(known, call, kernel, _no_settings, a, b, out) or warm
         return result
 
     return planned
-
-
-def _no_settings() -> None:
-    """A plan was made under settings that no longer matter."""
 
 
 def _short_plan(run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call) -> Execute:
@@ -318,6 +318,12 @@ def _must_equal(given: GemmProblem, planned: GemmProblem, layout_free: bool) -> 
         before, after = getattr(planned, name), getattr(given, name)
         if layout_free:
             before, after = before and before.dtype, after and after.dtype
+        elif before is not None and after is not None:
+            least = min(before.alignment, after.alignment)  # better than planned will do
+            before, after = (
+                replace(before, layout=before.layout.essential),
+                replace(after, layout=after.layout.essential, alignment=least),
+            )
         differing += [name] if before != after else []
     if differing:
         raise InputError(", ".join(differing), f"{given}", f"what was planned: {planned}", "make another plan")

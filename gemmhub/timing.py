@@ -79,6 +79,40 @@ def _calibrate(call: Callable[[], object], clock: Clock, min_time: float) -> int
     return max(1, min(100_000, int(min_time / max(once, 1e-9))))
 
 
+def host_times(
+    calls: Sequence[Callable[[], object]],
+    *,
+    synchronize: Callable[[], None] = lambda: None,
+    batch: int = 50,
+    batches: int = 20,
+    longest: float = 20e-3,
+) -> list[float]:
+    """Seconds until each of ``calls`` returns: the least of the means over ``batches``, taken in turn.
+
+    What calls leave running on a device is waited for by ``synchronize`` between batches and never within one:
+    50 calls fit into a device's queue. A batch has fewer calls where they would take the device more than
+    ``longest`` seconds.
+    """
+    counts = []
+    for call in calls:
+        call()
+        synchronize()
+        start = time.perf_counter()
+        call()
+        synchronize()
+        counts.append(max(1, min(batch, int(longest / max(time.perf_counter() - start, 1e-9)))))
+    best = [float("inf")] * len(calls)
+    for _ in range(batches):
+        for index, (call, count) in enumerate(zip(calls, counts)):
+            repeats = range(count)
+            start = time.perf_counter()
+            for _ in repeats:
+                call()
+            best[index] = min(best[index], (time.perf_counter() - start) / count)
+            synchronize()
+    return best
+
+
 def rotation(nbytes: float, cache: float = CLOCK.cache_bytes, most: int = 32) -> int:
     """How many sets of operands of ``nbytes`` to rotate through so that none is found in the cache."""
     return max(1, min(most, int(-(-cache // max(nbytes, 1)))))

@@ -10,11 +10,16 @@ from typing import Any
 
 from gemmhub import api, arrays, decision, families, planning, records, views
 from gemmhub.capability import Refusal
-from gemmhub.comparison import check_result
+from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
 from gemmhub.errors import GemmhubError, NoBackendError
 from gemmhub.options import Request
-from gemmhub.timing import interleave, rotation
+from gemmhub.timing import Clock, interleave, rotation
+
+_SCREENED, _NEAR = 8, 1.15
+"""Of more candidates than this only so many, within this factor of the fastest, are timed in full."""
+_LARGE, _SAMPLES = 2**20, 1024
+"""Elements of a result beyond which so many of them are checked, where another candidate's was checked in full."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,24 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     able = decision.able_backends(problem)
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
-    ready: list[tuple[Able, str, Callable[[], object]]] = []
-    rows: list[Tuned] = []
-    for backend in able:
-        for candidate in backend.backend.candidates(problem):
-            contender = _contender(backend, candidate, call, a, b, asked)
-            if isinstance(contender, str):
-                rows.append(Tuned(backend.entry.name, candidate, None, contender))
-            else:
-                ready.append((backend, candidate, contender))
-    if not ready:
-        verdict = decision.decide(problem, asked.settings)
-        raise NoBackendError("nothing to tune: no candidate ran this product rightly", verdict)
-    timings = interleave([run for _, _, run in ready], clock=call.family.clock())
+    family, clock = call.family, call.family.clock()
+    with family.on(asked.stream):
+        trial = _Trial(call, asked, a, b, clock.cache_bytes)
+        rows: list[Tuned] = []
+        ready: list[_Contender] = []
+        for backend in able:
+            for candidate in backend.backend.candidates(problem):
+                trial.enter(backend, candidate, ready, rows)
+        if len(ready) > _SCREENED:
+            ready = _screened(ready, clock, rows)
+        ready = [contender for contender in ready if trial.right(contender, rows)]
+        if not ready:
+            verdict = decision.decide(problem, asked.settings)
+            raise NoBackendError("nothing to tune: no candidate ran this product rightly", verdict)
+        timings = interleave([contender.run for contender in ready], clock=clock)
     found = [
-        records.record(problem, backend.entry.name, candidate, timing.median, backend.ready)
-        for (backend, candidate, _), timing in zip(ready, timings)
+        records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)
+        for x, timing in zip(ready, timings)
     ]
     path = records.path()
     if path is not None:
@@ -83,38 +90,94 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     return TuneResult(str(problem), tuple(rows), path)
 
 
-def _contender(
-    backend: Able, candidate: str, call: arrays.Call, a: Any, b: Any, asked: Request
-) -> Callable[[], object] | str:
-    """A function that runs one candidate on rotating operands, or why it may not compete."""
-    kernel = decision.prepared(backend, candidate, call.problem, asked.settings)
-    if isinstance(kernel, Refusal):
-        return kernel.reason
-    name, family = backend.entry.name, call.family
-    execute = planning.bind(call, name, kernel)
-    native = family.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
-    target = family.wrap(native, (a, b))
-    try:
-        result = planning.first_run(call, name, kernel, execute, a, b, target, asked)
-        ok, ratio, remark = check_result(call, asked, result)
-    except GemmhubError as error:
-        return str(error)
-    if not ok:
-        return f"wrong: {ratio:.3g} times its bound; {remark}"
-    run = planning.shortcut(call, kernel, execute)
-    turn = cycle(_sets(call, a, b))
+@dataclass(frozen=True)
+class _Contender:
+    backend: Able
+    candidate: str
+    execute: Callable[..., Any]
+    run: Callable[[], object]
+    """One call, on the next set of operands."""
 
-    def contend() -> None:
-        left, right = next(turn)
-        if call.problem.plain:
-            run(left, right, target)
+
+def _screened(ready: list[_Contender], clock: Clock, rows: list[Tuned]) -> list[_Contender]:
+    """The fastest, and the first candidate of each backend: an untuned call gets that, and records must be able to
+    say that something else is faster. The others become ``rows``.
+    """
+    quick = [t.minimum for t in interleave([x.run for x in ready], clock=clock, rounds=2, min_time=2e-4)]
+    limit = min(sorted(quick)[_SCREENED - 1], _NEAR * min(quick))
+    kept: list[_Contender] = []
+    seen: set[str] = set()
+    for contender, seconds in zip(ready, quick):
+        name = contender.backend.entry.name
+        if seconds <= limit or name not in seen:
+            kept.append(contender)
         else:
-            execute(left, right, target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+            remark = "not among the fastest at a first look: neither checked nor recorded"
+            rows.append(Tuned(name, contender.candidate, None, f"{seconds * 1e3:.4g} ms, {remark}"))
+        seen.add(name)
+    return kept
 
-    return contend
+
+class _Trial:
+    """One call's operands, in rotating sets, and the host copies that results are checked with."""
+
+    def __init__(self, call: arrays.Call, asked: Request, a: Any, b: Any, cache_bytes: float) -> None:
+        self._call, self._asked = call, asked
+        self._sets = _sets(call, a, b, cache_bytes)
+        self._hosted = on_host(call)
+        family = call.family
+        native = family.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
+        self._target = family.wrap(native, (a, b))
+        self._checked: set[str] = set()
+
+    def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
+        """Prepare one candidate and run it once; it goes into ``ready``, or says in ``rows`` why it does not."""
+        call, asked, target = self._call, self._asked, self._target
+        kernel = decision.prepared(backend, candidate, call.problem, asked.settings)
+        if isinstance(kernel, Refusal):
+            rows.append(Tuned(backend.entry.name, candidate, None, kernel.reason))
+            return
+        execute = planning.bind(call, backend.entry.name, kernel)
+        short = planning.shortcut(call, kernel, execute)
+        turn = cycle(self._sets)
+
+        def run() -> None:
+            left, right = next(turn)
+            if call.problem.plain:
+                short(left, right, target)
+            else:
+                execute(left, right, target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+
+        try:
+            planning.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, asked)
+        except GemmhubError as error:
+            rows.append(Tuned(backend.entry.name, candidate, None, str(error)))
+            return
+        ready.append(_Contender(backend, candidate, execute, run))
+
+    def right(self, x: _Contender, rows: list[Tuned]) -> bool:
+        """Whether a contender's result is; if not, ``rows`` say so."""
+        asked, name = self._asked, x.backend.entry.name
+        try:
+            result = x.execute(*self._sets[0], self._target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+            ok, ratio, remark = check_result(self._hosted, asked, result, samples=self._samples(name))
+        except GemmhubError as error:
+            ok, remark = False, str(error)
+        else:
+            remark = f"wrong: {ratio:.3g} times its bound; {remark}"
+        if not ok:
+            rows.append(Tuned(name, x.candidate, None, remark))
+        return ok
+
+    def _samples(self, backend: str) -> int | None:
+        """None: look at all of a result. Of large ones a backend's candidates after the first are sampled."""
+        problem = self._call.problem
+        first = backend not in self._checked
+        self._checked.add(backend)
+        return None if first or problem.m * problem.n * problem.batch_count <= _LARGE else _SAMPLES
 
 
-def _sets(call: arrays.Call, a: Any, b: Any) -> list[tuple[Any, Any]]:
+def _sets(call: arrays.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
     """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
     family = call.family
     if call.problem.packed_by is not None or family is families.DLPACK:
@@ -122,8 +185,9 @@ def _sets(call: arrays.Call, a: Any, b: Any) -> list[tuple[Any, Any]]:
     if family is families.NUMPY:
         a, b = call.a, call.b
     span = views.reach(call.a)[1] + views.reach(call.b)[1]
-    copies = rotation(span, family.clock().cache_bytes) - 1
-    return [
-        (a, b),
-        *((family.wrap(family.clone(a), (a, b)), family.wrap(family.clone(b), (a, b))) for _ in range(copies)),
-    ]
+
+    def copy() -> tuple[Any, Any]:
+        left, right = (family.wrap(family.clone(x), (a, b)) for x in (a, b))
+        return left, right
+
+    return [(a, b), *(copy() for _ in range(rotation(span, cache_bytes) - 1))]

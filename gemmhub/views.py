@@ -88,7 +88,9 @@ def inserted(x: Array, axis: int) -> Array:
 
 
 def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
-    """As numpy.broadcast_to; ValueError where the shape does not fit."""
+    """As numpy.broadcast_to, except that ``x`` of this shape keeps its strides; ValueError where it does not fit."""
+    if x.shape == shape:
+        return x
     return x.broadcast(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
@@ -100,6 +102,8 @@ def whole_strides(x: Array) -> bool:
 def alignment(x: Array) -> int:
     """Bytes, as :class:`~gemmhub.problem.Operand` defines it."""
     if isinstance(x, DeviceView):
+        if x.size == 0:
+            return MOST_ALIGNED  # there is nothing at its address
         low = x.address % MOST_ALIGNED
         return (low & -low or MOST_ALIGNED) if whole_strides(x) else 1
     return int(x.itemsize) if x.flags.aligned and whole_strides(x) else 1
@@ -110,6 +114,8 @@ def distinct(x: Array) -> bool:
 
     (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
     """
+    if x.size == 0:
+        return True
     reached = int(x.itemsize)
     for stride, size in sorted((abs(stride), size) for stride, size in zip(x.strides, x.shape) if size > 1):
         if stride < reached:

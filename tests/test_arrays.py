@@ -247,6 +247,40 @@ def test_a_result_that_a_library_has_no_array_for():
         gemmhub.matmul(x, x)
 
 
+def test_a_tensor_without_memory():
+    """NumPy makes up memory for an address of 0, as torch's fake tensors export."""
+
+    class Fake(Tensor):
+        def data_ptr(self):
+            return 0
+
+    x = Tensor(np.ones((2, 2), F32))
+    for a, b, argument in ((Fake(x.data), x, "a"), (x, Fake(x.data), "b")):
+        for _ in range(2):
+            with pytest.raises(InputError, match="no memory") as raised:
+                gemmhub.matmul(a, b)
+            assert raised.value.argument == argument
+
+
+def test_arrays_whose_attributes_raise():
+    """Only looking at the operand as a whole tells what is wrong with it."""
+
+    class Nested(Tensor):
+        dtype = F32
+
+        @property
+        def shape(self):
+            raise RuntimeError("it has several shapes")
+
+        def __dlpack__(self, **options):
+            raise BufferError("cannot be exported")
+
+    x = Nested(np.ones((2, 2), F32))
+    for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.matmul):
+        with pytest.raises(InputError, match="cannot be exported"):
+            function(x, x)
+
+
 def test_a_library_without_a_namespace():
     """Results go back through from_dlpack of the module that the array's type comes from."""
 

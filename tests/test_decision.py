@@ -11,7 +11,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import Copy, Ready, Refusal, decision, planning, records
+from gemmhub import Copy, Ready, Refusal, api, decision, planning, records
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -109,6 +109,7 @@ def test_a_failed_preparation_is_not_repeated(operands):
             gemmhub.matmul(a, b, backend="unprepared")
     assert backend.calls["prepare"] == 2  # one for each precision, which makes another problem
     decision.forget()
+    api.forget_decisions()
     gemmhub.plan(a, b)
     assert backend.calls["prepare"] == 3
 

@@ -631,3 +631,14 @@ def test_elements_are_counted_once():
     assert MatrixLayout(3, 4, 4, 1, (0,), (0,)).distinct_elements == 0
     assert MatrixLayout(3, 4, 4, 1, (2, 5), (0, 12)).broadcast
     assert not MatrixLayout(3, 4, 4, 1, (1, 5), (0, 12)).broadcast
+
+
+def test_strides_that_say_nothing_are_not_essential():
+    layout = MatrixLayout(3, 4, 9, 2, (2, 5), (100, 50))
+    assert layout.essential == layout
+    assert replace(layout, rows=1).essential == replace(layout, rows=1, row_stride=0)
+    assert replace(layout, cols=1).essential == replace(layout, cols=1, col_stride=0)
+    assert replace(layout, batch=(1, 5)).essential.batch_strides == (0, 50)
+    assert replace(layout, batch_strides=(50,)).essential.batch_strides == (0, 50)
+    for empty in (replace(layout, rows=0), replace(layout, cols=0), replace(layout, batch=(2, 0))):
+        assert empty.essential == replace(empty, row_stride=0, col_stride=0, batch_strides=(0, 0))

@@ -263,6 +263,14 @@ def test_accumulating_in_place(dtype, rng):
         assert ratio(out, a, b, alpha=2, beta=3, c=begun) <= 1
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1), (5, 4)])
+def test_accumulating_in_place_needs_no_temporary(shape, rng):
+    a, b = draw(rng, (shape[0], 3), F16), draw(rng, (3, shape[1]), F16)
+    out = draw(rng, shape, F16)
+    assert not gemmhub.explain(a, b, out=out, c=out, beta=1).copies
+    assert gemmhub.explain(a, b, out=out, c=out[::-1], beta=1).copies or shape[0] == 1
+
+
 # The epilogue
 
 

@@ -55,6 +55,37 @@ def test_a_plan_multiplies_what_it_is_given(shapes, dtype, rng):
                 assert np.array_equal(memory, before)
 
 
+def test_a_plan_looks_at_no_stride_without_meaning(rng):
+    """Where backends look at layouts: a result of one row or column lies alike whatever its other stride."""
+    backend = Laid()
+    description = BackendDescription(backend.name, lambda: backend, "for tests", contract=1)
+    plugins.registry().add(description, backend.name, "gemmhub-laid")
+    for shapes in (((1, 4), (4, 5)), ((4,), (4, 5)), ((5, 4), (4,)), ((5, 4), (4, 1)), ((2, 1, 4), (4, 5))):
+        a, b = (draw(rng, shape, F32) for shape in shapes)
+        planned = gemmhub.plan(a, b, backend="laid")
+        out = np.repeat(np.matmul(a, b)[..., np.newaxis], 1, axis=-1)[..., 0]
+        assert planned(a, b, out) is out
+        assert ratio(out, a, b) <= 1
+    planned = gemmhub.plan(np.ones((5, 4), F32), np.ones((4, 5), F32), backend="laid")
+    with pytest.raises(InputError, match="planned"):
+        planned(np.ones((4, 5), F32).T, np.ones((4, 5), F32))
+
+
+class Laid(Backend):
+    """NumPy, with an eye on layouts."""
+
+    name = "laid"
+
+    def probe(self):
+        return Ready((Device(),))
+
+    def supports(self, problem):
+        return None
+
+    def prepare(self, problem, candidate, workspace_limit):
+        return Kernel(lambda a, b, out, *_: np.matmul(a, b, out=out), "laid")
+
+
 @pytest.mark.parametrize("dtype", PATHS, ids=str)
 def test_a_plan_keeps_nothing_of_its_examples(dtype, rng):
     class Tracked(np.ndarray):

@@ -84,7 +84,8 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
     entered |= {module for module, _ in python_calls(gemmhub.plan(a, b), a, b)}
     own = {module for module in entered if module.startswith("gemmhub")}
     assert own <= {
-        "gemmhub.api", "gemmhub.planning", "gemmhub.arrays", "gemmhub.families", "gemmhub.options", "gemmhub.problem",
+        "gemmhub.api", "gemmhub.planning", "gemmhub.arrays", "gemmhub.views", "gemmhub.families", "gemmhub.options",
+        "gemmhub.problem",
         "gemmhub.numpy_backend.backend",
         "gemmhub.numpy_backend.blocked", "gemmhub.numpy_backend.scratch",
     }  # fmt: skip

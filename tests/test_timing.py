@@ -73,6 +73,37 @@ def test_an_exception_comes_through(clock):
         timing.interleave([broken])
 
 
+def test_host_times_count_no_waiting(clock):
+    """The device takes 1 s a call, waited for after each batch; the host 2**-10 s."""
+    left = []
+
+    def call():
+        clock.log.append("call")
+        clock.now += 2.0**-10
+        left.append(2.0**-12)
+
+    def synchronize():
+        clock.log.append("wait")
+        clock.now += sum(left)
+        left.clear()
+
+    (found,) = timing.host_times([call], synchronize=synchronize, batch=8, batches=3)
+    assert found == 2.0**-10
+    assert "".join(x[0] for x in clock.log) == "cwcw" + 3 * ("c" * 8 + "w")
+
+
+def test_host_times_are_the_least_batch_of_each(clock):
+    calls = [clock.call("a", *[0.25] * 3, 0.125, 0.25), clock.call("b", 0.5)]
+    assert timing.host_times(calls, batches=3, longest=0.25) == [0.125, 0.5]
+    assert "".join(clock.log) == "aabb" + "ab" * 3
+    assert timing.host_times([]) == []
+
+
+def test_host_times_of_long_calls_end_soon(clock):
+    timing.host_times([clock.call("a", 1.0)], batches=2)
+    assert len(clock.log) == 4
+
+
 def test_a_real_clock():
     found = timing.interleave([lambda: sum(range(200)), lambda: sum(range(20_000))], rounds=3, min_time=1e-4)
     assert 0 < found[0].median < found[1].median

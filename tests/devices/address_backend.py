@@ -1,0 +1,114 @@
+"""A backend for the kind "cuda" whose kernels get addresses, as real ones do, and compute there with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from machine import at
+
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, Refusal, dtypes, plugins
+
+
+class Addresses(Backend):
+    """Keeps count of every question, and of the streams and addresses that its kernels were given.
+
+    Its kernels write nonsense into ``out`` before they read a and b, so that any overlap shows. ``broken`` is what
+    they raise, if it is set.
+    """
+
+    layout_sensitive = True
+
+    def __init__(self, name="addresses", seconds=1e-6, devices=2):
+        self.name, self.seconds, self.devices = name, seconds, devices
+        self.questions, self.problems, self.streams, self.calls = 0, [], [], []
+        self.broken = None
+        self.wrong = 0
+
+    def probe(self):
+        self.questions += 1
+        return Ready(tuple(Device("cuda", index) for index in range(self.devices)))
+
+    def supports(self, problem):
+        self.questions += 1
+        for name in ("a", "b", "out", "c"):
+            operand = getattr(problem, name)
+            if operand is not None and operand.alignment < operand.dtype.itemsize:
+                return Refusal(f"{name} is not aligned", "copy it")
+        return None
+
+    def estimate(self, problem):
+        self.questions += 1
+        return self.seconds
+
+    def candidates(self, problem):
+        self.questions += 1
+        return ("first", "second")
+
+    def prepare(self, problem, candidate, workspace_limit):
+        self.questions += 1
+        self.problems.append(problem)
+
+        def run(a, b, out, c, bias, alpha, beta, stream):
+            assert type(stream) is int
+            given = {"a": a, "b": b, "out": out, "c": c}
+            for name, address in given.items():
+                operand = getattr(problem, name)
+                assert (address is None) == (operand is None), name
+                assert address is None or type(address) is int, name
+                fits = address is None or operand.layout.empty or not address % operand.alignment
+                assert fits, f"{name} at {address:#x}"
+            assert (bias is None) == (problem.bias is None)
+            self.streams.append(stream)
+            self.calls.append((a, b, out, c, bias))
+            if self.broken is not None:
+                raise self.broken
+            multiply(problem, a, b, out, c, bias, alpha, beta)
+            if self.wrong:
+                matrix(problem.out, out)[...] += np.asarray(self.wrong, problem.out.dtype)
+
+        return Kernel(run, f"{self.name} {candidate}")
+
+
+def matrix(operand, address):
+    """The operand as an ndarray of shape (..., rows, cols)."""
+    layout, size = operand.layout, operand.dtype.itemsize
+    strides = (*layout.batch_strides, layout.row_stride, layout.col_stride)
+    shape = (*layout.batch, layout.rows, layout.cols)
+    return at(address, operand.dtype, shape, [step * size for step in strides])
+
+
+def multiply(problem, a, b, out, c, bias, alpha, beta):
+    target = matrix(problem.out, out)
+    addend = None if c is None else matrix(problem.c, c)
+    if addend is None or c != out:
+        target.view(f"V{problem.out.dtype.itemsize}").fill(b"\x5a" * problem.out.dtype.itemsize)
+    compute = problem.compute_dtype
+    wide = compute if compute.kind in "biuc" else np.dtype(np.float64)
+    product = np.matmul(matrix(problem.a, a).astype(wide), matrix(problem.b, b).astype(wide))
+    result = alpha * product if alpha != 1 else product
+    if addend is not None:
+        result = result + beta * addend.astype(wide)
+    if bias is not None:
+        length = problem.n if problem.bias.axis == "n" else problem.m
+        size = problem.bias.dtype.itemsize
+        vector = at(bias, problem.bias.dtype, (length,), (problem.bias.stride * size,)).astype(wide)
+        result = result + (vector if problem.bias.axis == "n" else vector[:, np.newaxis])
+    if problem.activation == "relu":
+        result = np.maximum(result, 0)
+    target[...] = result.astype(problem.out.dtype)
+
+
+def add(backend, kinds=("cuda",)):
+    """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
+    description = BackendDescription(backend.name, lambda: backend, "computes at addresses", kinds, contract=1)
+    entry = plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    assert entry.description is description, entry.get()
+    return backend
+
+
+DTYPES = tuple(np.dtype(x) if x not in dtypes.ML_DTYPES else dtypes.as_dtype(x) for x in dtypes.SUPPORTED)
+"""Every dtype that gemmhub knows."""
+
+
+def small(rng, shape, dtype=np.float32):
+    """Whole numbers whose products every dtype holds exactly."""
+    return rng.integers(0, 2 if dtype == np.bool_ else 3, shape).astype(dtype)

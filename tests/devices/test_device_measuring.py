@@ -1,0 +1,183 @@
+"""tune, compare, spot_check and pack on device arrays, and the clock that times them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from address_backend import DTYPES, Addresses, add, small
+
+import gemmhub
+from gemmhub import device_families, records
+from gemmhub.device_clock import DeviceClock
+from gemmhub.errors import DeviceError, InputError, NoBackendError
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(params=[0, 1])
+def device(request):
+    return request.param
+
+
+@pytest.fixture
+def pair(library, backend, device, rng):
+    return library.array(small(rng, (5, 6)), device), library.array(small(rng, (6, 7)), device)
+
+
+@pytest.mark.parametrize("stream", [None, 0x40])
+def test_tune_times_every_candidate_on_its_device(library, backend, machine, pair, device, stream):
+    """On the stream that was asked for, with the events on that stream, too."""
+    slow = add(Addresses("slow"))
+    slow.wrong = 0
+    with library.current(0x20, device):
+        found = gemmhub.tune(*pair, stream=stream)
+    wanted = 0x20 if stream is None else stream
+    assert {(row.backend, row.candidate) for row in found.rows} == {
+        (name, candidate) for name in ("addresses", "slow") for candidate in ("first", "second")
+    }
+    assert all(row.seconds > 0 for row in found.rows)
+    assert set(backend.streams) == set(slow.streams) == {wanted}
+    assert {entry[1] for entry in machine.log if entry[0] in ("record", "fill")} == {wanted}
+    assert machine.done("synchronize")
+    assert machine.device == 0
+    assert records.path().exists()
+    assert gemmhub.explain(*pair)[found.best.backend].source == "measured"
+
+
+def test_tune_leaves_wrong_candidates_out(library, backend, pair):
+    liar = add(Addresses("liar", seconds=1e-9))
+    liar.wrong = 100
+    found = gemmhub.tune(*pair)
+    assert {row.backend for row in found.rows if row.seconds is None} == {"liar"}
+    assert gemmhub.explain(*pair).chosen == "addresses"
+    liar.wrong, backend.broken = 0, RuntimeError("launch failed")
+    found = gemmhub.tune(*pair)
+    assert {row.backend for row in found.rows if row.seconds is None} == {"addresses"}
+    assert all("launch failed" in row.remark for row in found.rows if row.seconds is None)
+    liar.wrong = 100
+    with pytest.raises(NoBackendError, match="nothing to tune"):
+        gemmhub.tune(*pair)
+
+
+def test_tune_touches_no_operand(library, backend, pair, device, rng):
+    a, b = pair
+    z = small(rng, (5, 7))
+    out, bias = library.array(z, device), library.array(z[0], device)
+    x, y = a.host.copy(), b.host.copy()
+    gemmhub.tune(a, b, out=out, c=out, beta=2, bias=bias)
+    for array, before in ((a, x), (b, y), (out, z), (bias, z[0])):
+        assert np.array_equal(array.host, before)
+
+
+@pytest.mark.parametrize("stream", [None, 0x40])
+def test_compare(library, backend, machine, pair, device, stream, rng):
+    liar = add(Addresses("liar"))
+    z = small(rng, (5, 7))
+    c, bias = library.array(z, device), library.array(z[:, :1].copy(), device)
+    for options in ({}, {"c": c, "beta": 2, "bias": bias, "alpha": 3, "activation": "relu"}):
+        liar.wrong = 0
+        machine.log.clear()
+        assert gemmhub.compare(*pair, stream=stream, **options)
+        assert bool(machine.done("synchronize")) == (stream is not None), "the host reads on the current stream"
+        liar.wrong = 50
+        found = gemmhub.compare(*pair, stream=stream, **options)
+        assert found.deviating == ("liar",)
+        assert next(row for row in found.rows if row.backend == "liar").difference == 50
+    with pytest.raises(InputError, match="numpy"):
+        gemmhub.compare(*pair, backends=["numpy"])
+
+
+def test_spot_check(library, backend, pair, device, rng):
+    a, b = pair
+    c = gemmhub.matmul(a, b)
+    assert gemmhub.spot_check(a, b, c)
+    assert gemmhub.spot_check(a, b, c.host)
+    assert gemmhub.spot_check(a.host, b, c)
+    c.host[2, 3] += 1
+    found = gemmhub.spot_check(a, b, c)
+    assert not found
+    assert found.where == (2, 3)
+
+
+def test_the_clock_leaves_no_call_out(library, machine, device):
+    """Fills go first, then the events around exactly the calls that were asked for."""
+    family = (
+        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
+    )
+    clock = family.clock()
+    assert isinstance(clock, DeviceClock)
+    assert clock.cache_bytes == 2 * 2**16
+
+    def call():
+        machine.log.append(("call",))
+        machine.clock += 2.0  # milliseconds
+
+    seconds = clock.measure(call, 5)
+    assert seconds == pytest.approx(2e-3)
+    machine.log.clear()
+    assert clock.measure(call, 1000) == pytest.approx(2e-3)
+    names = [entry[0] for entry in machine.log]
+    last = len(names) - 1 - names[::-1].index("fill")
+    assert names[last + 1 :] == ["record", *["call"] * 64, "record", "synchronize"]
+    assert machine.device == 0
+
+
+def test_pack_asks_the_backends_of_the_device(library, backend, machine, rng):
+    x, y = small(rng, (5, 6)), small(rng, (6, 7))
+    b = library.array(np.asfortranarray(y))
+    with pytest.raises(NoBackendError, match="addresses"):
+        gemmhub.pack(b)
+
+    def pack(address, problem):
+        assert address == b.host.ctypes.data
+        assert (problem.b.layout.row_stride, problem.b.layout.col_stride) == (1, 6)
+        return b
+
+    backend.pack = pack
+    packed = gemmhub.pack(b)
+    assert str(packed.device) == "cuda:0"
+    for wrong in (library.array(x, 1), x):
+        for function in (gemmhub.matmul, gemmhub.plan):
+            with pytest.raises(DeviceError, match="packed on cuda:0"):
+                function(wrong, packed)
+
+
+# What families do around kernels
+
+
+LAYOUTS = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.T,
+    "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "scalar": lambda x: x[0, 0].reshape(()),
+    "empty": lambda x: x[:0],
+    "vector": lambda x: x[1],
+    "one of many": lambda x: x[:1, ::4],
+    "stack": lambda x: np.stack([x, x]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_families_keep_values_and_layouts(library, machine, device, dtype, layout, rng):
+    x = LAYOUTS[layout](small(rng, (3, 4), dtype))
+    family = (
+        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
+    )
+    there = family.from_host(x)
+    assert library.owns(there)
+    assert library.device(there) == device
+    assert tuple(there.shape) == x.shape
+    assert np.array_equal(family.to_host(there), x)
+    array = library.array(x, device, offset=16)
+    view = family.view(array, "x")
+    assert (view.dtype, view.shape) == (dtype, x.shape)
+    assert np.array_equal(family.to_host(array), x)
+    for copy in (family.clone(array), family.clone(view), family.twin(view)):
+        again = family.view(copy, "x")
+        assert (again.dtype, again.shape) == (dtype, x.shape)
+        assert x.size == 0 or again.strides == view.strides
+        assert x.size == 0 or again.address % 16 == 0
+        assert x.size == 0 or not family.overlap(again, view)
+    assert np.array_equal(family.to_host(family.clone(array)), x)
+    assert machine.device == 0

@@ -1,9 +1,10 @@
-"""``gemmhub bench``: backends side by side, as a table, JSON and a plot."""
+"""``gemmhub bench``: backends side by side, as tables, JSON and plots."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,12 +14,14 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import bench
-from gemmhub.bench import NUMPY_MATMUL, Case
+from gemmhub import bench, devices
+from gemmhub.bench import Case
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG, Failure
-from gemmhub.cli.options import DTYPE, SHAPE
+from gemmhub.cli.options import DTYPE, SHAPES, b_order_option, device_option, library_option
+from gemmhub.contenders import LIBRARY_MATMULS
 from gemmhub.dtypes import PRECISIONS
+from gemmhub.families import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,56 +30,71 @@ _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
 
 class _Remembering(click.Command):
-    """Keeps its arguments as they were given, for the JSON document."""
+    """Keeps its arguments as they were given, for the JSON document; of files only their names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_ARGUMENTS] = ["gemmhub", "bench", *args]
+        ctx.meta[_ARGUMENTS] = ["gemmhub", "bench", *(re.sub(r"[^=]*[/\\]", "", arg) for arg in args)]
         return super().parse_args(ctx, args)
 
 
 @click.command("bench", cls=_Remembering)
 @click.option(
-    "--shape", "shapes", type=SHAPE, metavar="MxNxK", multiple=True, default=[(n, n, n) for n in (128, 256, 512, 1024)],
-    help="Sizes of a product (one number for a cube); may be repeated. Default: cubes of 128 to 1024.",
+    "--shape", "grids", type=SHAPES, metavar="MxNxK", multiple=True, default=["128,256,512,1024"],
+    help="Sizes of a product (one number for a cube); 64,128x512x512 for each combination; may be repeated. "
+    "Default: cubes of 128 to 1024.",
 )  # fmt: skip
 @click.option(
     "--dtype", "dtypes", type=DTYPE, multiple=True, default=["float32"], metavar="DTYPE",
     help="Dtype of the operands; may be repeated. Default: float32.",
 )  # fmt: skip
+@b_order_option
+@device_option
+@library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="What float32 may be rounded to.")
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
-@click.option("--baseline", default=NUMPY_MATMUL, metavar="NAME", help="What ratios refer to. Default: numpy.matmul.")
+@click.option(
+    "--baseline", metavar="NAME",
+    help="What ratios refer to. Default: the array library's own numpy.matmul, torch.matmul or cupy.matmul.",
+)  # fmt: skip
+@click.option("--host", is_flag=True, help="Time the host's part of a warm call, too.")
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all samples here; - prints them instead.")
 @click.option("--plot", metavar="FILE.png", help="Draw throughput and ratios here (needs matplotlib).")
+@click.option("--roofline", metavar="FILE.png", help="Draw throughput over arithmetic intensity, with both ceilings.")
+@click.option("--heatmap", metavar="FILE.png", help="Draw ratios over two of m, n and k.")
 @click.pass_context
 def command(
     ctx: click.Context,
     /,
-    shapes: tuple[tuple[int, int, int], ...],
+    grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtypes: tuple[str, ...],
+    b_order: str,
+    device: str,
+    library: str | None,
     out_dtype: str | None,
     precision: str | None,
     backends: tuple[str, ...],
-    baseline: str,
+    baseline: str | None,
+    host: bool,
     rounds: int,
     json_file: str | None,
     plot: str | None,
+    roofline: str | None,
+    heatmap: str | None,
 ) -> None:
     """Time backends side by side on random operands: medians of interleaved rounds, ratios to a baseline.
 
     Every result is checked before it is timed; exit code 1 when one is wrong.
     """
+    shapes = list(dict.fromkeys(shape for grid in grids for shape in grid))
     if any(0 in shape for shape in shapes):
         raise click.BadParameter("sizes must be at least 1", param_hint="--shape")
-    for file in (json_file if json_file != "-" else None, plot):
+    for file in (json_file if json_file != "-" else None, plot, roofline, heatmap):
         if file is not None:
             operands.check_writable(Path(file))
-    if plot is not None:
-        from gemmhub.cli.plot import draw, require
-
-        require(plot)
+    _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
+    family = devices.family_for(device, library)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     todo = [(dtype, shape) for dtype in dtypes for shape in shapes]
     cases: list[Case] = []
@@ -86,47 +104,82 @@ def command(
             cases.append(
                 bench.run_case(
                     m, n, k, dtype=dtype, out_dtype=out_dtype, precision=precision, backends=backends,
-                    baseline=baseline, rounds=rounds, progress=advance,
+                    baseline=baseline, device=device, library=family.name, b_order=b_order, host=host,
+                    rounds=rounds, progress=advance,
                 )
             )  # fmt: skip
+    bandwidth = bench.copy_bandwidth(family) if roofline is not None else None
+    machine = devices.device_name(family)
     document = {
         "command": ctx.meta[_ARGUMENTS],
         "started": started,
-        "versions": _versions(),
+        "device": {"name": machine, "index": str(family.device), "library": family.name},
+        "clock": bench.clock_name(family),
+        "versions": _versions(family),
         "rounds": rounds,
         "unit": "seconds a call",
+        "copy_bytes_per_second": bandwidth,
         "cases": cases,
     }
     if json_file == "-":
         screen.print_json(document)
     else:
-        screen.show(_table(cases, baseline))
+        screen.show(_table(cases), _host_table(cases) if host else None)
         if json_file is not None:
             _write(Path(json_file), screen.as_json(document) + "\n")
     timed = {row.name for case in cases for row in case.timed}
-    if plot is not None and timed:
-        draw(cases, baseline, _machine(), Path(plot))
+    if timed:
+        _draw(cases, machine, plot, roofline, heatmap, bandwidth)
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
-    if not timed - {NUMPY_MATMUL}:
+    if not timed - set(LIBRARY_MATMULS):
         raise Failure("no backend was timed; the remarks say why")
 
 
-def _versions() -> dict[str, Any]:
-    """gemmhub, Python, NumPy, and what the ready backends report of themselves."""
+def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, int]]) -> None:
+    """Raise Failure for what could not be drawn, before anything is measured. Nothing is imported without need."""
+    wanted = {option: file for option, file in files.items() if file is not None}
+    if wanted:
+        from gemmhub.cli import heatmap, plot
+
+        for option, file in wanted.items():
+            plot.require(option, file)
+        if "--heatmap" in wanted:
+            heatmap.axes(shapes)
+
+
+def _draw(
+    cases: Sequence[Case],
+    machine: str,
+    plot_file: str | None,
+    roofline_file: str | None,
+    heatmap_file: str | None,
+    bandwidth: float | None,
+) -> None:
+    if plot_file is not None:
+        from gemmhub.cli import plot
+
+        plot.draw(cases, machine, Path(plot_file))
+    if roofline_file is not None and bandwidth is not None:
+        from gemmhub.cli import roofline
+
+        roofline.draw(cases, bandwidth, machine, Path(roofline_file))
+    if heatmap_file is not None:
+        from gemmhub.cli import heatmap
+
+        heatmap.draw(cases, machine, Path(heatmap_file))
+
+
+def _versions(family: Family) -> dict[str, Any]:
+    """gemmhub, Python, NumPy, the operands' library, and what the ready backends report of themselves."""
     return {
         "gemmhub": gemmhub.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
+        **devices.library_versions(family),
         "platform": platform.platform(),
         "backends": {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"},
     }
-
-
-def _machine() -> str:
-    from gemmhub.numpy_backend.probe import cores, cpu_name
-
-    return f"{cpu_name()}, {cores()} cores"
 
 
 def _write(path: Path, text: str) -> None:
@@ -136,26 +189,42 @@ def _write(path: Path, text: str) -> None:
         raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
 
 
-def _table(cases: list[Case], baseline: str) -> Any:
+def _table(cases: Sequence[Case]) -> Any:
+    unit, scale = screen.rate_unit(row.gflops for case in cases for row in case.timed)
     rows: list[tuple[str, ...]] = []
     for case in cases:
         if rows:
             rows.append(("",) * 8)
-        title, dtype = f"{case.m}x{case.n}x{case.k}", case.dtype
-        if case.out_dtype != case.dtype:
-            dtype += f" -> {case.out_dtype}"
+        title, dtype = _title(case)
         for row in case.rows:
             spread, rate = "-", "-"
             if row.minimum is not None and row.maximum is not None and row.gflops is not None:
                 spread = f"{screen.duration(row.minimum)} .. {screen.duration(row.maximum)}"
-                rate = screen.number(row.gflops)
+                rate = screen.number(row.gflops * scale)
             remark = f"wrong: {row.remark}" if row.verdict == "wrong" else row.remark
             rows.append(
                 (title, dtype, row.name, screen.duration(row.median), spread, rate, screen.multiple(row.ratio), remark)
             )
             title = dtype = ""
-    header = ("m x n x k", "dtype", "contender", "median", "range", "GFLOP/s", f"vs {baseline}", "remarks")
-    return screen.table(header, rows, right=("median", "range", "GFLOP/s", f"vs {baseline}"))
+    header = ("m x n x k", "dtype", "contender", "median", "range", unit, f"vs {cases[0].baseline}", "remarks")
+    return screen.table(header, rows, right=header[3:7])
+
+
+def _host_table(cases: Sequence[Case]) -> Any:
+    """What the host spends in a call."""
+    rows: list[tuple[str, ...]] = []
+    for case in cases:
+        title, dtype = _title(case)
+        for row in case.host:
+            rows.append((title, dtype, row.name, row.call, screen.duration(row.seconds), screen.multiple(row.ratio)))
+            title = dtype = ""
+    header = ("m x n x k", "dtype", "contender", "call", "host time", f"vs {cases[0].baseline}")
+    return screen.table(header, rows, right=header[4:])
+
+
+def _title(case: Case) -> tuple[str, str]:
+    dtype = case.dtype if case.out_dtype == case.dtype else f"{case.dtype} -> {case.out_dtype}"
+    return f"{case.m}x{case.n}x{case.k}", dtype
 
 
 @contextmanager

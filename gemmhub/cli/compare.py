@@ -11,8 +11,9 @@ import gemmhub
 from gemmhub.bench import random_operand
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
-from gemmhub.cli.options import DTYPE, given, json_option, product_options
+from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
 from gemmhub.comparison import Comparison
+from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
 
 
@@ -21,6 +22,8 @@ from gemmhub.dtypes import as_dtype
 @click.option("--dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the operands (float32), or of raw files.")
 @click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
+@device_option
+@library_option
 @product_options
 @click.option("--seed", type=click.IntRange(min=0), help="Makes random operands and checks repeatable.")
 @json_option
@@ -32,6 +35,8 @@ def command(
     dtype: str | None,
     b_dtype: str | None,
     backends: tuple[str, ...],
+    device: str,
+    library: str | None,
     seed: int | None,
     as_json: bool,
     **chosen: Any,
@@ -41,6 +46,7 @@ def command(
     Sizes M N K stand for random operands. Exit code 1 when a backend is wrong or fails.
     """
     sizes = operands.sizes_or_files(what)
+    family = family_for(device, library)
     if len(sizes) == 2:
         a, b = operands.load(sizes[0], dtype), operands.load(sizes[1], b_dtype or dtype)
     else:
@@ -48,7 +54,9 @@ def command(
         rng = np.random.default_rng(seed)
         a = random_operand(rng, (m, k), as_dtype(dtype or "float32"))
         b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
-    found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
+    with entered(family):
+        a, b = place(a, family, argument="a"), place(b, family, argument="b")
+        found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
     if as_json:
         screen.print_json({"ok": bool(found), "deviating": found.deviating, **screen.plain(found)})
     else:

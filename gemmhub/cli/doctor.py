@@ -18,6 +18,7 @@ from gemmhub.cli import screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.comparison import Comparison
+from gemmhub.devices import library_statuses
 from gemmhub.dtypes import as_dtype
 from gemmhub.errors import GemmhubError
 from gemmhub.numpy_backend.probe import cores, cpu_name
@@ -36,12 +37,17 @@ _SIZES = (67, 45, 130)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """Report versions, settings, records and backends, and run a small product through every ready backend.
+    """Report versions, devices, settings, records and backends, and run a small product on every ready CPU backend.
 
     The report holds no environment variables but those that set gemmhub and thread counts. Exit code 1 when
     the self-test fails or the configuration cannot be read.
     """
-    report: dict[str, Any] = {"system": _system(), "libraries": _libraries(), "settings": _settings()}
+    report: dict[str, Any] = {
+        "system": _system(),
+        "libraries": _libraries(),
+        "devices": library_statuses(),
+        "settings": _settings(),
+    }
     broken = "error" in report["settings"]
     if not broken:
         report |= {"records": _records(), "backends": gemmhub.backends()}
@@ -133,6 +139,14 @@ def _anonymous(value: Any) -> Any:
 
 def _show(report: dict[str, Any]) -> None:
     parts: list[Any] = [screen.facts(report["system"].items()), screen.facts(report["libraries"].items())]
+    parts.append(
+        screen.facts(
+            (s["library"], ", ".join(s["devices"]) if s["devices"] else f"no device: {s['reason']}")
+            for s in report["devices"]
+        )
+        if report["devices"]
+        else screen.facts([("devices", "none: neither torch nor cupy is installed")])
+    )
     settings = report["settings"]
     if "error" in settings:
         screen.show(*parts, screen.facts([("settings", screen.styled("failed")), ("", settings["error"])]))

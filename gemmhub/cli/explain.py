@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 import gemmhub
+from gemmhub.capability import CPU, Device
 from gemmhub.cli import operands, screen
-from gemmhub.cli.options import BATCH, DTYPE, backend_option, given, json_option, product_options
+from gemmhub.cli.options import (
+    BATCH,
+    DTYPE,
+    b_order_option,
+    backend_option,
+    device_option,
+    given,
+    json_option,
+    product_options,
+)
+from gemmhub.decision import Decision, decide
+from gemmhub.devices import ORDERS, parse_device
+from gemmhub.options import Options, request
+from gemmhub.views import MOST_ALIGNED
 
 
 @click.command("explain")
 @click.argument("what", nargs=-1, required=True, metavar="M N K | A.npy B.npy")
 @click.option("--dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the operands (float32), or of raw files.")
 @click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
-@click.option("--transpose-a", is_flag=True, help="A lies in memory as K x M.")
-@click.option("--transpose-b", is_flag=True, help="B lies in memory as N x K.")
+@click.option("--a-order", type=click.Choice(ORDERS), default="row", help="How A lies in memory: col for K x M.")
+@b_order_option
 @click.option("--batch", type=BATCH, help="Batch dimensions of both operands.")
+@device_option
 @product_options
 @backend_option
 @json_option
@@ -25,25 +41,42 @@ def command(
     what: tuple[str, ...],
     dtype: str | None,
     b_dtype: str | None,
-    transpose_a: bool,
-    transpose_b: bool,
+    a_order: str,
+    b_order: str,
     batch: tuple[int, ...] | None,
+    device: str,
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Say which backend would run a product, and what every other one says to it. Computes nothing."""
+    """Say which backend would run a product, and what every other one says to it. Computes nothing.
+
+    Of a device no more is asked than what backends say of it: neither it nor an array library need be here.
+    """
+    place = parse_device(device)
     sizes = operands.sizes_or_files(what)
     if len(sizes) == 2:
-        if transpose_a or transpose_b or batch:
-            raise click.UsageError("--transpose-a, --transpose-b and --batch go with sizes, not with files.")
+        if "col" in (a_order, b_order) or batch:
+            raise click.UsageError("--a-order, --b-order and --batch go with sizes, not with files.")
         a, b = operands.load(sizes[0], dtype), operands.load(sizes[1], b_dtype or dtype)
     else:
         m, n, k = sizes
         outer = batch or ()
-        a = operands.unfilled((*outer, m, k), dtype or "float32", transpose_a)
-        b = operands.unfilled((*outer, k, n), b_dtype or dtype or "float32", transpose_b)
-    decision = gemmhub.explain(a, b, **given(**chosen))
+        a = operands.unfilled((*outer, m, k), dtype or "float32", a_order)
+        b = operands.unfilled((*outer, k, n), b_dtype or dtype or "float32", b_order)
+    decision = _explained(a, b, place, given(**chosen))
     if as_json:
         screen.print_json(decision.to_dict())
     else:
         screen.show(*screen.decision_parts(decision))
+
+
+def _explained(a: Any, b: Any, device: Device, options: Options) -> Decision:
+    """The decision for operands like the ndarrays ``a`` and ``b``, newly allocated on ``device``."""
+    if device == CPU:
+        return gemmhub.explain(a, b, **options)
+    from gemmhub.arrays import describe
+
+    asked = request(options)
+    problem = describe(a, b, None, asked).problem
+    a_there, b_there, out = (replace(x, alignment=MOST_ALIGNED) for x in (problem.a, problem.b, problem.out))
+    return decide(replace(problem, device=device, a=a_there, b=b_there, out=out), asked.settings)

@@ -11,9 +11,19 @@ import numpy as np
 from rich.text import Text
 
 import gemmhub
+from gemmhub import devices
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
-from gemmhub.cli.options import NUMBER, backend_option, dtype_option, given, json_option, product_options
+from gemmhub.cli.options import (
+    NUMBER,
+    backend_option,
+    device_option,
+    dtype_option,
+    given,
+    json_option,
+    library_option,
+    product_options,
+)
 from gemmhub.options import Options
 from gemmhub.problem import GemmProblem
 
@@ -27,6 +37,8 @@ from gemmhub.problem import GemmProblem
 @click.option("--beta", type=NUMBER, help="Factor of the addend.")
 @click.option("--bias", "bias_file", metavar="V.npy", help="Vector added to every row (n), or column (m x 1).")
 @backend_option
+@device_option
+@library_option
 @dtype_option
 @click.option("--explain", is_flag=True, help="Show which backend was chosen, and why not the others.")
 @click.option("--check", is_flag=True, help="Check the product; exit code 1 if it is wrong.")
@@ -40,6 +52,8 @@ def command(
     out: str | None,
     c_file: str | None,
     bias_file: str | None,
+    device: str,
+    library: str | None,
     dtype: str | None,
     explain: bool,
     check: bool,
@@ -57,15 +71,23 @@ def command(
     target = None if out is None else Path(out)
     if target is not None:
         operands.check_writable(target)
-    options = given(**chosen, **extra)
-    plan = gemmhub.plan(left, right, **options)
-    start = time.perf_counter()
-    result = np.asarray(plan(left, right, **extra))
-    seconds = time.perf_counter() - start
-    remark = "" if target is None else operands.store(target, result)
-    verdict = _check(left, right, result, options, plan.decision.problem) if check else None
+    family = devices.family_for(device, library)
+    with devices.entered(family):
+        left, right = (devices.place(x, family, argument=name) for x, name in ((left, "a"), (right, "b")))
+        extra = {name: devices.place(x, family, argument=name) for name, x in extra.items()}
+        options = given(**chosen, **extra)
+        plan = gemmhub.plan(left, right, **options)
+        devices.synchronize(family)
+        start = time.perf_counter()
+        product = plan(left, right, **extra)
+        devices.synchronize(family)
+        seconds = time.perf_counter() - start
+        result = np.asarray(family.to_host(product))
+        remark = "" if target is None else operands.store(target, result)
+        verdict = _check(left, right, product, options, plan.decision.problem) if check else None
 
     rate = plan.decision.problem.flops / seconds / 1e9
+    unit, scale = screen.rate_unit([rate])
     if as_json:
         screen.print_json(
             {
@@ -84,7 +106,7 @@ def command(
         decided = screen.decision_parts(plan.decision) if explain else ()
         done: list[tuple[str, Any] | None] = [
             ("result", f"{screen.shape(result.shape)} {result.dtype.name}"),
-            ("time", f"{screen.duration(seconds)}, {screen.number(rate)} GFLOP/s"),
+            ("time", f"{screen.duration(seconds)}, {screen.number(rate * scale)} {unit}"),
             ("ran", f"{plan.decision.chosen}: {plan.kernel.description}"),
             None if target is None else ("written", click.format_filename(target) + (f" ({remark})" if remark else "")),
         ]

@@ -97,11 +97,11 @@ def sizes_or_files(arguments: tuple[str, ...]) -> tuple[int, int, int] | tuple[s
     raise click.UsageError("Give three sizes M N K, or two files A.npy B.npy.")
 
 
-def unfilled(shape: tuple[int, ...], dtype: str, transposed: bool) -> Array:
-    """An array whose pages are never touched; its last two dimensions stored exchanged when ``transposed``."""
-    stored = (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
+def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
+    """An array whose pages are never touched; its matrices are stored by columns for the ``order`` "col"."""
+    stored = (*shape[:-2], shape[-1], shape[-2]) if order == "col" else shape
     try:
         array = np.empty(stored, as_dtype(dtype))
     except (MemoryError, ValueError) as error:
         raise Failure(f"operands of {' x '.join(map(str, shape))} {dtype}: {error}") from None
-    return array.swapaxes(-1, -2) if transposed else array
+    return array.swapaxes(-1, -2) if order == "col" else array

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from gemmhub.devices import ORDERS
 from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SUPPORTED
 from gemmhub.options import Options
 
@@ -35,31 +37,42 @@ class Number(ParamType):
 
 
 class Sizes(ParamType):
-    """Whole numbers with a separator between them. ``count`` of them, where that is given."""
+    """Whole numbers with commas between them."""
 
-    def __init__(self, name: str, separator: str, example: str, count: int | None = None, cube: bool = False) -> None:
+    def __init__(self, name: str, example: str) -> None:
         self.name = name
-        self.separator = separator
         self.example = example
-        self.count = count
-        self.cube = cube
-        """Whether one number stands for three equal ones."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        parts = str(value).split(self.separator)
-        if self.cube and len(parts) == 1:
-            parts *= 3
-        if not all(part.strip().isdecimal() for part in parts) or self.count not in (None, len(parts)):
+        parts = str(value).split(",")
+        if not all(part.strip().isdecimal() for part in parts):
             self.fail(f"{value!r} is not of the form {self.example}", param, ctx)
         return tuple(int(part) for part in parts)
 
 
+class Shapes(ParamType):
+    """Sizes of products: MxNxK, or N for a cube; each may be several numbers, which gives every combination."""
+
+    name = "MxNxK"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        lists = [part.split(",") for part in str(value).split("x")]
+        if len(lists) not in (1, 3) or not all(x.strip().isdecimal() for part in lists for x in part):
+            self.fail(
+                f"{value!r} is not of the form 512x256x1024 (or 512 for 512x512x512; 512,1024 for several)", param, ctx
+            )
+        numbers = [[int(x) for x in part] for part in lists]
+        return tuple((n, n, n) for n in numbers[0]) if len(numbers) == 1 else tuple(product(*numbers))
+
+
 NUMBER = Number()
-SHAPE = Sizes("MxNxK", "x", "512x256x1024 (or 512 for 512x512x512)", 3, cube=True)
-BATCH = Sizes("B,...", ",", "4 or 4,2")
-POINT = Sizes("I,J", ",", "3,17")
+SHAPES = Shapes()
+BATCH = Sizes("B,...", "4 or 4,2")
+POINT = Sizes("I,J", "3,17")
 
 dtype_option = click.option(
     "--dtype",
@@ -69,6 +82,20 @@ dtype_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 backend_option = click.option("--backend", metavar="NAME", help="Use this backend or fail.")
+device_option = click.option(
+    "--device", default="cpu", metavar="NAME", help="Where the operands are: cpu (default), cuda, cuda:1, musa."
+)
+library_option = click.option(
+    "--library",
+    type=click.Choice(("torch", "cupy")),
+    help="Whose arrays the operands on a device are. Default: torch, or cupy if only that reaches the device.",
+)
+b_order_option = click.option(
+    "--b-order",
+    type=click.Choice(ORDERS),
+    default="row",
+    help="How B lies in memory: row for K x N (default), col for N x K.",
+)
 
 
 def product_options(function: F) -> F:

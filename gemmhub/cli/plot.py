@@ -1,4 +1,7 @@
-"""The plot of ``gemmhub bench``: throughput above, ratios to the baseline below, a column for each dtype."""
+"""``gemmhub bench --plot``: throughput above, ratios to the baseline below, a column for each dtype.
+
+:func:`require`, :func:`style` and :func:`save` serve the other plots too.
+"""
 
 from __future__ import annotations
 
@@ -10,81 +13,101 @@ import click
 
 from gemmhub.bench import Case
 from gemmhub.cli.errors import Failure
-from gemmhub.cli.screen import multiple
+from gemmhub.cli.screen import multiple, rate_unit
 
 _LOG_BEYOND = 30
 """Throughputs that spread by more than this factor are drawn on a logarithmic axis."""
 _MARKERS = "osD^vP*X"
+_CLOCKS = {"host": "the host", "device events": "device events"}
 
 
-def require(path: str) -> None:
+def require(option: str, path: str) -> None:
     """Raise Failure where the plot could not be drawn, before anything is measured."""
     try:
         import matplotlib
     except ImportError:
-        raise Failure("--plot needs matplotlib: pip install 'gemmhub[plot]'") from None
+        raise Failure(f"{option} needs matplotlib: pip install 'gemmhub[plot]'") from None
     from matplotlib.backend_bases import FigureCanvasBase
 
     kinds = sorted(FigureCanvasBase.get_supported_filetypes())
     if Path(path).suffix.lstrip(".").lower() not in kinds:
-        raise Failure(f"--plot {path}: matplotlib {matplotlib.__version__} writes {', '.join(kinds)}")
+        raise Failure(f"{option} {path}: matplotlib {matplotlib.__version__} writes {', '.join(kinds)}")
 
 
-def draw(cases: Sequence[Case], baseline: str, machine: str, path: Path) -> None:
-    """Write the plot of ``cases`` to ``path``; the suffix says the format. Raises Failure."""
-    from matplotlib.figure import Figure
-
-    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+def contenders(cases: Sequence[Case]) -> list[str]:
+    """The names of all that were timed, the baseline last."""
     names = list(dict.fromkeys(row.name for case in cases for row in case.timed))
-    names.sort(key=lambda name: name == baseline)
-    figure = Figure(figsize=(max(5.5, 4.2 * len(dtypes) + 1), 6.5), layout="constrained")
-    axes = figure.subplots(2, len(dtypes), squeeze=False, sharex="col", height_ratios=(3, 2))
-    for column, dtype in enumerate(dtypes):
-        mine = [case for case in cases if case.dtype == dtype]
-        _column(axes[0][column], axes[1][column], mine, names, baseline)
-        result = mine[0].out_dtype
-        axes[0][column].set_title(dtype if result == dtype else f"{dtype}, {result} result", fontsize=11)
-    axes[0][0].set_ylabel("throughput [GFLOP/s]")
-    axes[1][0].set_ylabel(f"speed relative to\n{baseline}")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    return sorted(names, key=lambda name: name == cases[0].baseline)
+
+
+def style(number: int, name: str, baseline: str) -> dict[str, Any]:
+    """Colour, marker and label of one contender, the same in every plot."""
+    color = "0.45" if name == baseline else f"C{number}"
+    return {"color": color, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5, "label": name}
+
+
+def title(case: Case) -> str:
+    """The dtypes of a case."""
+    return case.dtype if case.out_dtype == case.dtype else f"{case.dtype}, {case.out_dtype} result"
+
+
+def about(cases: Sequence[Case], machine: str) -> str:
+    """What stands above a plot: where its numbers come from."""
     rounds = max((len(row.samples) for case in cases for row in case.timed), default=0)
-    figure.suptitle(
-        f"{machine}\nmedian of {rounds} interleaved rounds, error bars from the slowest to the fastest", fontsize=9
-    )
+    clock = _CLOCKS[cases[0].clock]
+    return f"{machine}\nmedian of {rounds} interleaved rounds, {cases[0].library} arrays, timed by {clock}"
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure; the suffix says the format. Raises Failure."""
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
 
 
-def _column(above: Any, below: Any, cases: Sequence[Case], names: Sequence[str], baseline: str) -> None:
+def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
+    """Write the plot of ``cases`` to ``path``. Raises Failure."""
+    from matplotlib.figure import Figure
+
+    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+    names, baseline = contenders(cases), cases[0].baseline
+    unit, scale = rate_unit(row.gflops for case in cases for row in case.timed)
+    figure = Figure(figsize=(max(5.5, 4.2 * len(dtypes) + 1), 6.5), layout="constrained")
+    axes = figure.subplots(2, len(dtypes), squeeze=False, sharex="col", height_ratios=(3, 2))
+    for column, dtype in enumerate(dtypes):
+        mine = [case for case in cases if case.dtype == dtype]
+        _column(axes[0][column], axes[1][column], mine, names, baseline, scale)
+        axes[0][column].set_title(title(mine[0]), fontsize=11)
+    axes[0][0].set_ylabel(f"throughput [{unit}]")
+    axes[1][0].set_ylabel(f"speed relative to\n{baseline}")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    figure.suptitle(f"{about(cases, machine)}; bars from the slowest to the fastest", fontsize=9)
+    save(figure, path)
+
+
+def _column(above: Any, below: Any, cases: Sequence[Case], names: Sequence[str], baseline: str, scale: float) -> None:
     cube = all(case.m == case.n == case.k for case in cases)
     rates: list[float] = []
     best: dict[int, tuple[float, float, str]] = {}
     below.axhline(1.0, color="0.45", linestyle="--", linewidth=1.5)
     for number, name in enumerate(names):
-        color = "0.45" if name == baseline else f"C{number}"
-        style = {
-            "color": color,
-            # Between unlike shapes there is nothing to interpolate.
-            "linestyle": "" if not cube else "--" if name == baseline else "-",
-            "marker": _MARKERS[number % len(_MARKERS)],
-            "markersize": 5,
-            "label": name,
-        }
+        look = style(number, name, baseline)
+        # Between unlike shapes there is nothing to interpolate.
+        look["linestyle"] = "" if not cube else "--" if name == baseline else "-"
         aside = 0.0 if cube else 0.08 * (number - (len(names) - 1) / 2)
         points = [(x, case, row) for x, case in enumerate(cases) for row in case.timed if row.name == name]
-        speeds = [row.gflops or 0.0 for _, _, row in points]
-        slowest = [case.flops / (row.maximum or 1.0) / 1e9 for _, case, row in points]
-        fastest = [case.flops / (row.minimum or 1.0) / 1e9 for _, case, row in points]
+        speeds = [(row.gflops or 0.0) * scale for _, _, row in points]
+        slowest = [case.flops / (row.maximum or 1.0) / 1e9 * scale for _, case, row in points]
+        fastest = [case.flops / (row.minimum or 1.0) / 1e9 * scale for _, case, row in points]
         spread = [[s - low for s, low in zip(speeds, slowest)], [high - s for s, high in zip(speeds, fastest)]]
-        above.errorbar([x + aside for x, _, _ in points], speeds, yerr=spread, capsize=3, elinewidth=1, **style)
+        above.errorbar([x + aside for x, _, _ in points], speeds, yerr=spread, capsize=3, elinewidth=1, **look)
         rates += [*fastest, *slowest]
         related = [(x, row.ratio) for x, _, row in points if row.ratio is not None and name != baseline]
-        below.plot([x + aside for x, _ in related], [ratio for _, ratio in related], **style)
+        below.plot([x + aside for x, _ in related], [ratio for _, ratio in related], **look)
         for x, ratio in related:
-            best[x] = max(best.get(x, (0.0, 0.0, "")), (ratio, x + aside, color))
+            best[x] = max(best.get(x, (0.0, 0.0, "")), (ratio, x + aside, look["color"]))
     for ratio, place, color in best.values():
         below.annotate(
             multiple(ratio),

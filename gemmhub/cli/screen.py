@@ -132,6 +132,12 @@ def number(value: float) -> str:
     return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
+def rate_unit(gflops: Iterable[float | None]) -> tuple[str, float]:
+    """The unit for rates given in GFLOP/s, and the factor to it."""
+    large = max((rate for rate in gflops if rate is not None), default=0.0) >= 1e4
+    return ("TFLOP/s", 1e-3) if large else ("GFLOP/s", 1.0)
+
+
 def multiple(ratio: float | None) -> str:
     """A ratio: "0.97x", "12.3x", "312x"."""
     if ratio is None:

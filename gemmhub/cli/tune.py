@@ -13,8 +13,20 @@ from gemmhub import records
 from gemmhub.bench import random_operand
 from gemmhub.cli import screen
 from gemmhub.cli.errors import Failure
-from gemmhub.cli.options import DTYPE, SHAPE, backend_option, given, json_option, product_options
+from gemmhub.cli.options import (
+    DTYPE,
+    SHAPES,
+    b_order_option,
+    backend_option,
+    device_option,
+    given,
+    json_option,
+    library_option,
+    product_options,
+)
+from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
+from gemmhub.families import Family
 from gemmhub.records import RecordFile
 from gemmhub.tuning import TuneResult
 
@@ -22,10 +34,14 @@ from gemmhub.tuning import TuneResult
 @click.command("tune")
 @click.argument("what", nargs=-1, metavar="[M N K | FILE...]")
 @click.option(
-    "--shape", "shapes", type=SHAPE, metavar="MxNxK", multiple=True, help="A product to time; may be repeated."
-)
+    "--shape", "grids", type=SHAPES, metavar="MxNxK", multiple=True,
+    help="A product to time (one number for a cube); several with commas; may be repeated.",
+)  # fmt: skip
 @click.option("--dtype", type=DTYPE, default="float32", metavar="DTYPE", help="Dtype of the operands (float32).")
 @click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
+@b_order_option
+@device_option
+@library_option
 @product_options
 @backend_option
 @click.option("--show", is_flag=True, help="List the records in force (or those of FILE...); time nothing.")
@@ -34,9 +50,12 @@ from gemmhub.tuning import TuneResult
 @json_option
 def command(
     what: tuple[str, ...],
-    shapes: tuple[tuple[int, int, int], ...],
+    grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtype: str,
     b_dtype: str | None,
+    b_order: str,
+    device: str,
+    library: str | None,
     show: bool,
     merge: bool,
     into: str | None,
@@ -51,7 +70,7 @@ def command(
         raise click.UsageError("--show and --merge exclude each other.")
     if into is not None and not merge:
         raise click.UsageError("--into goes with --merge.")
-    if (show or merge) and shapes:
+    if (show or merge) and grids:
         raise click.UsageError("--shape goes with neither --show nor --merge.")
     if show:
         _show([Path(file) for file in what] or [_in_force()], as_json)
@@ -67,10 +86,12 @@ def command(
             skipped = [("skipped", reason) for reason in merged.skipped]
             screen.show(screen.facts([("into", str(target)), ("records", str(len(merged.records))), *skipped]))
         return
-    todo = [*_positional(what), *shapes]
+    todo = [*_positional(what), *(shape for grid in grids for shape in grid)]
     if not todo:
         raise click.UsageError("Give sizes M N K, or --shape MxNxK.")
-    results = [_tune(size, dtype, b_dtype, chosen) for size in todo]
+    family = family_for(device, library)
+    with entered(family):
+        results = [_tune(size, dtype, b_dtype, b_order, family, chosen) for size in todo]
     if as_json:
         screen.print_json(results)
     else:
@@ -86,28 +107,32 @@ def _positional(what: tuple[str, ...]) -> list[tuple[int, int, int]]:
     return [(m, n, k)]
 
 
-def _tune(size: tuple[int, int, int], dtype: str, b_dtype: str | None, chosen: dict[str, Any]) -> TuneResult:
+def _tune(
+    size: tuple[int, int, int], dtype: str, b_dtype: str | None, b_order: str, family: Family, chosen: dict[str, Any]
+) -> TuneResult:
     m, n, k = size
     rng = np.random.default_rng()
-    a = random_operand(rng, (m, k), as_dtype(dtype))
-    b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype))
+    a = place(random_operand(rng, (m, k), as_dtype(dtype)), family, argument="a")
+    b = place(random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), family, b_order, "b")
     return gemmhub.tune(a, b, **given(**chosen))
 
 
 def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
     m, n, k = size
+    rates = [None if row.seconds is None else 2e-9 * m * n * k / row.seconds for row in result.rows]
+    unit, scale = screen.rate_unit(rates)
     rows = [
         (
             row.backend,
             row.candidate,
             screen.duration(row.seconds),
-            "-" if row.seconds is None else screen.number(2e-9 * m * n * k / row.seconds),
+            "-" if rate is None else screen.number(rate * scale),
             row.remark,
         )
-        for row in result.rows
+        for row, rate in zip(result.rows, rates)
     ]
-    header = ("backend", "candidate", "time", "GFLOP/s", "remarks")
-    return screen.facts([("problem", result.problem)]), screen.table(header, rows, right=("time", "GFLOP/s"))
+    header = ("backend", "candidate", "time", unit, "remarks")
+    return screen.facts([("problem", result.problem)]), screen.table(header, rows, right=("time", unit))
 
 
 def _where(results: list[TuneResult]) -> Any:

@@ -22,9 +22,9 @@ def test_explain_sizes(run):
 
 def test_explain_lays_operands_out_as_asked(run):
     """Transposed operands are column-major to gemmhub; batches and a second dtype arrive too."""
-    data = run.json("explain", 30, 20, 10, "--transpose-a", "--batch", "4,2", "--b-dtype", "float64", "--json")
+    data = run.json("explain", 30, 20, 10, "--a-order", "col", "--batch", "4,2", "--b-dtype", "float64", "--json")
     assert data["problem"].startswith("30x20x10 batch=4x2 float32,float64->float64 order=crr")
-    data = run.json("explain", 30, 20, 10, "--transpose-b", "--dtype", "int8", "--out-dtype", "float32", "--json")
+    data = run.json("explain", 30, 20, 10, "--b-order", "col", "--dtype", "int8", "--out-dtype", "float32", "--json")
     assert "int8,int8->float32 order=rcr" in data["problem"]
 
 
@@ -50,7 +50,7 @@ def test_explain_when_nobody_can(run, choosy):
 
 def test_explain_files(run, pair):
     assert "23x17x31" in run("explain", "a.npy", "b.npy").stdout
-    assert "with sizes" in run.error("explain", "a.npy", "b.npy", "--transpose-a")
+    assert "with sizes" in run.error("explain", "a.npy", "b.npy", "--a-order", "col")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 import gemmhub
-from gemmhub import bench
+from gemmhub import bench, contenders, devices
+from gemmhub.cli import heatmap, roofline
+from gemmhub.cli.errors import Failure
+from gemmhub.cli.options import SHAPES
 from gemmhub.dtypes import SUPPORTED, as_dtype
+from gemmhub.errors import InputError
+
+NUMPY_MATMUL = "numpy.matmul"
 
 # ---------------------------------------------------------------- tune
 
@@ -76,7 +82,8 @@ def test_records_may_be_off(run, monkeypatch):
     "arguments",
     [
         [], [8, 8], ["a.npy", "b.npy"], ["--shape", "8x8"], ["--shape", "8xAx8"], ["--merge"], ["--show", "--merge"],
-        ["--into", "x"], ["--show", "--shape", "8"], [8, 8, 8, "--dtype", "float8_e5m2"],
+        ["--into", "x"], ["--show", "--shape", "8"], [8, 8, 8, "--dtype", "float8_e5m2"], ["--shape", "8x8x8,"],
+        [8, 8, 8, "--b-order", "both"],
     ],
 )  # fmt: skip
 def test_tune_usage(run, arguments):
@@ -143,15 +150,15 @@ def test_bench_of_a_backend_that_refuses(run, choosy):
 
 
 def test_slow_baselines_get_fewer_rows(monkeypatch):
-    monkeypatch.setattr(bench, "_LONGEST", 1e-4)
+    monkeypatch.setattr(contenders, "_LONGEST", 1e-4)
     case = bench.run_case(400, 50, 60, dtype="float16", rounds=1)
-    slow = next(row for row in case.rows if row.name == bench.NUMPY_MATMUL)
+    slow = next(row for row in case.rows if row.name == NUMPY_MATMUL)
     rows = int(slow.remark.split()[0])
     assert slow.remark == f"{rows} of 400 rows measured, scaled"
     assert 4 <= rows < 400
     assert slow.gflops == pytest.approx(2e-9 * 400 * 50 * 60 / slow.median)
     full = bench.run_case(rows, 50, 60, dtype="float16", rounds=1)
-    whole = next(row for row in full.rows if row.name == bench.NUMPY_MATMUL)
+    whole = next(row for row in full.rows if row.name == NUMPY_MATMUL)
     assert 1 / 20 < slow.median / (whole.median * 400 / rows) < 20
 
 
@@ -164,7 +171,7 @@ def test_every_dtype(dtype, rng):
     counted = []
     out = "float32" if dtype.startswith("float8") else None
     case = bench.run_case(7, 6, 5, dtype=dtype, out_dtype=out, rounds=2, progress=lambda: counted.append(1))
-    assert {row.name for row in case.timed} == {"numpy", bench.NUMPY_MATMUL}
+    assert {row.name for row in case.timed} == {"numpy", NUMPY_MATMUL}
     assert len(counted) == 2
 
 
@@ -174,6 +181,149 @@ def test_operands_are_fresh(rng):
     bytes_ = bench.random_operand(rng, (100, 100), np.dtype(np.int8))
     assert bytes_.min() == -128
     assert bytes_.max() == 127
+
+
+def test_several_shapes_at_once(run):
+    assert SHAPES.convert("8", None, None) == ((8, 8, 8),)
+    assert SHAPES.convert("8,16", None, None) == ((8, 8, 8), (16, 16, 16))
+    assert SHAPES.convert("1,2x3x4,5", None, None) == ((1, 3, 4), (1, 3, 5), (2, 3, 4), (2, 3, 5))
+    data = run.json("bench", "--shape", "8,4x6x5", "--shape", "4x6x5", "--rounds", 1, "--json", "-")
+    assert [(c["m"], c["n"], c["k"]) for c in data["cases"]] == [(8, 6, 5), (4, 6, 5)]
+
+
+def test_b_stored_by_columns(run):
+    for order, letters in (("row", "rrr"), ("col", "rcr")):
+        data = run.json("bench", "--shape", "9x8x7", "--rounds", 1, "--b-order", order, "--json", "-")
+        assert f"order={letters}" in data["cases"][0]["problem"]
+        (result,) = run.json("tune", 9, 8, 7, "--b-order", order, "--json")
+        assert f"order={letters}" in result["problem"]
+    with pytest.raises(InputError, match="order"):
+        bench.run_case(4, 4, 4, b_order="both")
+
+
+def test_what_the_json_says_of_the_machine(run):
+    data = run.json("bench", "--shape", 8, "--rounds", 1, "--json", "-")
+    assert data["device"]["index"] == "cpu"
+    assert data["device"]["library"] == "numpy"
+    assert data["clock"] == "host"
+    assert data["copy_bytes_per_second"] is None
+    (case,) = data["cases"]
+    assert (case["device"], case["clock"], case["nbytes"], case["host"]) == ("cpu", "host", 3 * 8 * 8 * 4, [])
+    assert {row["check"] for row in case["rows"]} == {"recomputed"}
+
+
+def test_commands_name_no_folder(run):
+    (run.folder / "deep").mkdir()
+    for option in (["--json", run.folder / "deep" / "b.json"], ["--json=deep/b.json"]):
+        run("bench", "--shape", 8, "--rounds", 1, *option)
+        data = json.loads((run.folder / "deep" / "b.json").read_text())
+        assert data["command"][-1] in ("b.json", "--json=b.json")
+
+
+def test_host_times(run, reference):
+    told = run("bench", "--shape", 8, "--rounds", 1, "--host").stdout
+    table = told[told.index("host time") :]
+    assert [line.split()[-4] for line in table.splitlines()[1:] if line.startswith("8x8x8")] == ["matmul"]
+    case = bench.run_case(8, 8, 8, rounds=1, host=True)
+    times = {(h.name, h.call): h for h in case.host}
+    assert set(times) == {
+        ("numpy", "matmul"), ("numpy", "plan"), ("reference", "matmul"), ("reference", "plan"),
+        (NUMPY_MATMUL, "itself"),
+    }  # fmt: skip
+    assert all(0 < h.seconds < 1e-2 and h.ratio > 0 for h in case.host)
+    assert times[NUMPY_MATMUL, "itself"].ratio == 1
+    # A backend's own calls are timed, not those of the fastest.
+    assert times["reference", "matmul"].seconds > times["numpy", "matmul"].seconds
+
+
+def test_copy_bandwidth(monkeypatch):
+    monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
+    assert 1e7 < bench.copy_bandwidth(devices.family_for(), rounds=2) < 1e13
+
+
+def test_axes_of_a_heat_map():
+    assert heatmap.axes([(1, 2, 3), (4, 2, 5)]) == ("m", "k")
+    assert heatmap.axes([(1, 2, 3), (1, 2, 5)]) == ("m", "k")
+    assert heatmap.axes([(1, 2, 3), (1, 3, 3)]) == ("m", "n")
+    assert heatmap.axes([(1, 2, 3)]) == ("m", "n")
+    with pytest.raises(Failure, match="m, n and k all differ"):
+        heatmap.axes([(1, 1, 1), (2, 2, 2)])
+
+
+class Pen:
+    """What a plot draws, of the pieces that tests look at."""
+
+    def __init__(self, monkeypatch, module):
+        self.texts, self.lines, self.images = [], [], []
+        monkeypatch.setattr(module, "save", self.save)
+
+    def save(self, figure, path):
+        for axis in figure.axes:
+            self.texts += [text.get_text() for text in axis.texts]
+            self.lines += [(line.get_label(), *line.get_data()) for line in axis.lines]
+            self.images += list(axis.images)
+
+
+def case(m, n, k, ratio, dtype="float32"):
+    rows = (
+        bench.Measurement("fast", "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0 * ratio, ratio),
+        bench.Measurement(NUMPY_MATMUL, "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0, 1.0),
+        bench.Measurement("refused", "", "", remark="no"),
+    )
+    return bench.Case(
+        "", m, n, k, dtype, dtype, 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n), "cpu", "numpy", "host", 1,
+        NUMPY_MATMUL, rows,
+    )  # fmt: skip
+
+
+def test_what_a_roofline_shows(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    pen = Pen(monkeypatch, roofline)
+    cases = [case(60, 60, 60, 1.5), case(600, 600, 600, 2.0)]
+    assert roofline.intensity(cases[0]) == pytest.approx(10)
+    roofline.draw(cases, 1e11, "machine", tmp_path / "x.png")
+    points = {label: (list(x), list(y)) for label, x, y in pen.lines}
+    assert points["fast"] == (pytest.approx([10, 100]), pytest.approx([3, 4]))
+    assert points[NUMPY_MATMUL] == (pytest.approx([10, 100]), pytest.approx([2, 2]))
+    # The roof: 0.1 TB/s until 4 TFLOP/s, at 40 FLOP/byte.
+    (_, x, y) = next(line for line in pen.lines if line[0] not in points or line[0].startswith("_"))
+    assert (x[1], y[1], y[2]) == (pytest.approx(40), pytest.approx(4), pytest.approx(4))
+    assert y[0] / x[0] == pytest.approx(0.1)
+    assert "copy, 100 GB/s" in pen.texts
+    assert "best rate of this run, 4.00 TFLOP/s" in pen.texts
+    assert {"60", "600"} <= set(pen.texts)
+
+
+def test_what_a_heat_map_shows(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    pen = Pen(monkeypatch, heatmap)
+    cases = [case(8, 4, 16, 2.0), case(8, 4, 32, 0.5), case(16, 4, 16, 12.34)]
+    heatmap.draw(cases, "machine", tmp_path / "x.png")
+    (image,) = pen.images
+    values = np.ma.filled(image.get_array(), np.nan)
+    np.testing.assert_allclose(values, [[1.0, -1.0], [np.log2(12.34), np.nan]])
+    assert pen.texts == ["2.00", "0.50", "12.3", "-"]
+    assert image.get_clim() == (-2.0, 2.0)  # a factor of 4, though one ratio is larger
+    pen.images.clear()
+    heatmap.draw([case(8, 4, 16, 1.01)], "machine", tmp_path / "x.png")
+    assert image.get_cmap()(0.5) == pytest.approx((0.97, 0.97, 0.97, 1), abs=0.01)
+    low, high = pen.images[0].get_clim()
+    assert (2**low, 2**high) == pytest.approx((0.8, 1.25))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within matplotlib, of its own dependencies
+def test_roofline_and_heat_map(run, reference, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
+    data = run.json(
+        "bench", "--shape", "8,16x4,8x32", "--rounds", 2, "--dtype", "float32", "--dtype", "int8",
+        "--roofline", "r.svg", "--heatmap", "h.png", "--json", "-",
+    )  # fmt: skip
+    assert data["copy_bytes_per_second"] > 0
+    assert "<svg" in (run.folder / "r.svg").read_text()
+    content = (run.folder / "h.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20], "big") > 800
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within matplotlib, of its own dependencies
@@ -205,8 +355,9 @@ def test_plot(run, reference):
 
 def test_plot_needs_matplotlib(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    told = run.error("bench", "--shape", 8, "--plot", "p.png")
-    assert told == "error: --plot needs matplotlib: pip install 'gemmhub[plot]'\n"
+    for option in ("--plot", "--roofline", "--heatmap"):
+        told = run.error("bench", "--shape", 8, option, "p.png")
+        assert told == f"error: {option} needs matplotlib: pip install 'gemmhub[plot]'\n"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +365,9 @@ def test_plot_needs_matplotlib(run, monkeypatch):
     [
         ["--shape", "0"], ["--shape", "8x8"], ["--dtype", "float12"], ["--rounds", "0"], ["--backend", "nope"],
         ["--baseline", "nope"], ["--json", "nowhere/x.json"], ["--plot", "nowhere/x.png"], ["--plot", "x.docx"],
-        ["--dtype", "float8_e5m2"], ["--dtype", "float32", "--out-dtype", "int32"],
+        ["--dtype", "float8_e5m2"], ["--dtype", "float32", "--out-dtype", "int32"], ["--device", "gpu"],
+        ["--library", "torch"], ["--baseline", "torch.matmul"], ["--roofline", "nowhere/x.png"],
+        ["--heatmap", "x.docx"], ["--heatmap", "x.png", "--shape", "16"], ["--b-order", "diagonal"],
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

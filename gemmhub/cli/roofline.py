@@ -1,0 +1,94 @@
+"""``gemmhub bench --roofline``: achieved rate over arithmetic intensity, under what memory and arithmetic allow.
+
+Arithmetic intensity is operations over bytes, where each operand is read once and the result written once: the
+least traffic there can be. A product cannot be faster than intensity times bandwidth, nor than the arithmetic.
+Both ceilings are measured: the bandwidth of a large copy, and the best rate that any contender of the run reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log, log10
+from pathlib import Path
+from typing import Any
+
+from gemmhub.bench import Case
+from gemmhub.cli.plot import about, contenders, save, style, title
+from gemmhub.cli.screen import number
+
+
+def intensity(case: Case) -> float:
+    """Operations a byte."""
+    return case.flops / case.nbytes
+
+
+def best_rate(cases: Sequence[Case]) -> float:
+    """The highest median rate of any contender, in TFLOP/s."""
+    return max(row.gflops or 0.0 for case in cases for row in case.timed) / 1e3
+
+
+def draw(cases: Sequence[Case], bandwidth: float, machine: str, path: Path) -> None:
+    """Write the plot of ``cases`` to ``path``; ``bandwidth`` in bytes a second. Raises Failure."""
+    from matplotlib.figure import Figure
+
+    cases = [case for case in cases if case.timed]
+    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+    names = contenders(cases)
+    figure = Figure(figsize=(max(6.5, 5.5 * len(dtypes)), 5.5), layout="constrained")
+    axes = figure.subplots(1, len(dtypes), squeeze=False)[0]
+    for axis, dtype in zip(axes, dtypes):
+        _panel(axis, [case for case in cases if case.dtype == dtype], names, bandwidth)
+    axes[0].set_ylabel("throughput [TFLOP/s]")
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
+    )
+    figure.suptitle(about(cases, machine), fontsize=9)
+    save(figure, path)
+
+
+def _panel(axis: Any, cases: Sequence[Case], names: Sequence[str], bandwidth: float) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    top, slope = best_rate(cases), bandwidth / 1e12
+    for index, name in enumerate(names):
+        points = [(intensity(c), (row.gflops or 0.0) / 1e3) for c in cases for row in c.timed if row.name == name]
+        look = style(index, name, cases[0].baseline)
+        axis.plot([x for x, _ in points], [y for _, y in points], linestyle="", alpha=0.85, **look)
+    rates = [(row.gflops or 0.0) / 1e3 for case in cases for row in case.timed]
+    places = [intensity(case) for case in cases]
+    ridge = top / slope
+    left, right = min(*places, ridge) / 3, max(*places, ridge) * 3
+    bottom = min(*rates, left * slope) / 1.5
+    axis.plot([left, ridge, right], [left * slope, top, top], color="0.2", linewidth=1.2, zorder=1)
+    small = {"textcoords": "offset points", "fontsize": 8, "color": "0.2"}
+    axis.annotate(f"best rate of this run, {number(top)} TFLOP/s", (right, top), xytext=(-4, 4), ha="right", **small)
+    middle = (left * ridge) ** 0.5
+    axis.annotate(f"copy, {number(bandwidth / 1e9)} GB/s", (middle, middle * slope), xytext=(6, -9), **small)
+    _name_points(axis, cases, log(right / left), log(2 * top / bottom))
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlim(left, right)
+    axis.set_ylim(bottom, 2 * top)
+    axis.set_title(title(cases[0]), fontsize=11)
+    axis.set_xlabel("arithmetic intensity [FLOP/byte]")
+    for which, decades in ((axis.xaxis, log10(right / left)), (axis.yaxis, log10(2 * top / bottom))):
+        which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
+        which.set_major_formatter("{x:g}")
+        which.set_minor_formatter(NullFormatter())
+    axis.grid(True, which="major", color="0.9", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _name_points(axis: Any, cases: Sequence[Case], width: float, height: float) -> None:
+    """Write its sizes beside each case's fastest point, except where another name stands. Extents are logarithms."""
+    taken: list[tuple[float, float]] = []
+    for case in cases:
+        x, y = intensity(case), (case.timed[0].gflops or 0.0) / 1e3
+        if all(abs(log(x / u)) > 0.2 * width or abs(log(y / v)) > 0.04 * height for u, v in taken):
+            taken.append((x, y))
+            axis.annotate(
+                f"{case.m}" if case.m == case.n == case.k else f"{case.m}x{case.n}x{case.k}",
+                (x, y), xytext=(4, -10), textcoords="offset points", fontsize=7, color="0.35",
+            )  # fmt: skip

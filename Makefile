@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
@@ -14,6 +14,10 @@ demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 test: $(STAMP) $(PLUGINS)/.installed
 	$(BIN)/python -m pytest
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
+	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
+
+test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA and both packages with [test]
+	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -30,10 +34,11 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 # Plugins have an environment of their own: the core's tests must see the core alone.
-$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml
+$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-cublas/pyproject.toml
 	$(PYTHON) -m venv $(PLUGINS)
 	$(PLUGINS)/bin/python -m pip install --quiet --upgrade pip
-	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cpu[numkong,test]"
+	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cpu[numkong,test]" \
+		-e "plugins/gemmhub-cublas[test]"
 	touch $@
 
 clean:

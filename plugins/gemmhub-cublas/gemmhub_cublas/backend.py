@@ -1,0 +1,203 @@
+"""Products on NVIDIA GPUs by cuBLASLt. Candidates are its algorithms, named by their configuration."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.problem import GemmProblem
+from gemmhub_cublas import choice, driver, forms, library, model, probe
+from gemmhub_cublas.driver import Driver
+from gemmhub_cublas.forms import Form, Lowered
+from gemmhub_cublas.heuristics import Algorithm, Chooser
+from gemmhub_cublas.kernel import Gemm
+from gemmhub_cublas.library import Library, StatusError, words
+
+WORKSPACE = 64 * 2**20
+"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+_KEPT = 4096
+"""Problems whose algorithms are remembered."""
+_ANSWERS = (0, 7, 8, 15)
+"""Statuses that speak of the problem (success, INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED), not of the moment."""
+_LARGEST = 2**33
+"""Elements of a result for which the library is asked about algorithms that it did not propose: beyond, its check
+was seen to crash where the number of tiles overflows."""
+_NOTHING = "nothing"
+"""The one candidate for a result without elements."""
+
+
+@dataclass
+class Analysis:
+    """A problem that the library runs."""
+
+    lowered: Lowered
+    algorithms: dict[Form, list[Algorithm]]
+    """At least one for each of ``lowered.forms``, best first."""
+    candidates: list[str] = field(default_factory=list)
+
+    @property
+    def form(self) -> Form:
+        """The one that the candidates are for."""
+        return self.lowered.forms[0]
+
+
+class CublasBackend(Backend):
+    """See the module."""
+
+    name = "cublas"
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver] = driver.load,
+        open_library: Callable[[int], Library] = library.load,
+    ) -> None:
+        """For tests: other ways to come by the driver and the library."""
+        self._open = open_driver, open_library
+        self._found: probe.Machine | Absent | None = None
+        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
+        self._lock = threading.RLock()
+
+    def _look(self) -> probe.Machine | Absent:
+        with self._lock:
+            if self._found is None:
+                self._found = probe.look(*self._open)
+            return self._found
+
+    @property
+    def machine(self) -> probe.Machine:
+        """RuntimeError where :meth:`probe` says Absent."""
+        found = self._found or self._look()
+        if isinstance(found, Absent):
+            raise RuntimeError(f"{found.reason}; {found.remedy}")
+        return found
+
+    def probe(self) -> Ready | Absent:
+        found = self._look()
+        return found if isinstance(found, Absent) else probe.ready(found)
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        answer = self._analyse(problem)
+        return answer if isinstance(answer, Refusal) else None
+
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        """None where the result has no elements. The library is asked once for a problem."""
+        devices = len(self.machine.gpus)
+        if problem.device.kind != "cuda" or problem.device.index >= devices:
+            return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
+        if problem.empty:
+            return forms.check_types(problem)
+        known = self._analyses.get(problem)
+        if known is None:
+            lowered = forms.lowered(problem)
+            known = lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
+            with self._lock:
+                if len(self._analyses) >= _KEPT:
+                    self._analyses.clear()
+                self._analyses[problem] = known
+        return known
+
+    def _ask(self, problem: GemmProblem, lowered: Lowered) -> Analysis | Refusal:
+        """The library's algorithms for every form that calls may need."""
+        analysis = Analysis(lowered, {})
+        with self.machine.gpus[problem.device.index] as gpu:
+            for form in lowered.forms:
+                proposed, status = self._chooser(problem, form).proposed(WORKSPACE)
+                if status not in _ANSWERS:
+                    raise StatusError("cublasLtMatmulAlgoGetHeuristic", status)
+                if not proposed:
+                    return self._no_algorithm(problem, form, status)
+                analysis.algorithms[form] = proposed
+            chooser, known = self._chooser(problem, analysis.form), analysis.algorithms[analysis.form]
+            if analysis.form.d.rows * analysis.form.d.cols <= _LARGEST:
+                _add(known, [chooser.swizzled(algorithm) for algorithm in known])
+                _add(known, [chooser.rebuilt(config) for config in choice.extra(gpu, analysis.form)])
+        configs = [algorithm.config for algorithm in known]
+        chosen = choice.choose(gpu, analysis.form, configs)
+        analysis.candidates = sorted(configs, key=lambda config: config != chosen)
+        return analysis
+
+    def _chooser(self, problem: GemmProblem, form: Form) -> Chooser:
+        return Chooser(self.machine.library, self.machine.handle(problem.device.index), form)
+
+    def _no_algorithm(self, problem: GemmProblem, form: Form, status: int) -> Refusal:
+        machine = self.machine
+        why = words(status) if status else "it proposes none"
+        gpu = machine.gpus[problem.device.index]
+        return Refusal(
+            f"cuBLASLt {machine.library.version} has no algorithm for this on {gpu.name}, {why}; {forms.stored(form)}",
+            forms.advice(problem, form),
+        )
+
+    def estimate(self, problem: GemmProblem) -> float:
+        analysis = self._analyse(problem)
+        launches = len(analysis.lowered.offsets) if isinstance(analysis, Analysis) else 0
+        return model.seconds(problem, self.machine.gpus[problem.device.index], launches)
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        analysis = self._analyse(problem)
+        if not isinstance(analysis, Analysis):
+            return ""
+        parts = [f"algorithm {candidate}"]
+        launches = len(analysis.lowered.offsets)
+        if launches > 1:
+            parts.append(f"{launches} launches, as the batch is not evenly spaced")
+        if analysis.form.epilogue != forms.NO_EPILOGUE:
+            parts.append("epilogue fused")
+        return ", ".join(parts)
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        analysis = self._analyse(problem)
+        return analysis.candidates if isinstance(analysis, Analysis) else (_NOTHING,)
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Raises ValueError for a candidate that is none, or does not fit, and MemoryError without device memory."""
+        analysis = self._analyse(problem)
+        if analysis is None:
+            return Kernel(_nothing, "nothing to do")
+        if isinstance(analysis, Refusal):
+            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        lowered = analysis.lowered
+        limit = workspace_limit - lowered.zero_bytes
+        chosen = {form: self._fitting(problem, analysis, form, None, limit) for form in lowered.forms}
+        chosen[analysis.form] = first = self._fitting(problem, analysis, analysis.form, candidate, limit)
+        gemm = Gemm(self.machine, problem, lowered, chosen, limit)
+        workspace = max(algorithm.workspace for algorithm in chosen.values())
+        description = f"cuBLASLt {self.machine.library.version} algorithm {first.config}"
+        if first.config != candidate:
+            description += f" ({candidate} needs more workspace than {workspace_limit} bytes)"
+        return Kernel(gemm.run, description, workspace + lowered.zero_bytes)
+
+    def _fitting(
+        self, problem: GemmProblem, analysis: Analysis, form: Form, config: str | None, limit: int
+    ) -> Algorithm:
+        """The algorithm called ``config``, else the best one, with at most ``limit`` bytes of workspace."""
+        known = analysis.algorithms[form]
+        wanted = [algorithm for algorithm in known if config in (None, algorithm.config)]
+        with self.machine.gpus[problem.device.index]:
+            if config is not None and not wanted:
+                rebuilt = self._chooser(problem, form).rebuilt(config)
+                if rebuilt is None:
+                    raise ValueError(f"cuBLASLt does not run algorithm {config} on {problem}")
+                wanted = [rebuilt]
+            fitting = [algorithm for algorithm in wanted if algorithm.workspace <= limit]
+            if not fitting and limit >= 0:
+                fitting = self._chooser(problem, form).proposed(limit)[0]
+        if not fitting:
+            raise ValueError(f"cuBLASLt needs more workspace for {problem}: raise the setting workspace_mib")
+        return fitting[0]
+
+
+def _add(known: list[Algorithm], found: Sequence[Algorithm | None]) -> None:
+    """Append those that exist, fit and are new."""
+    configs = {algorithm.config for algorithm in known}
+    known += [x for x in found if x is not None and x.workspace <= WORKSPACE and x.config not in configs]
+
+
+def _nothing(
+    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+) -> None:
+    pass

@@ -1,0 +1,334 @@
+"""A problem in cuBLASLt's words: column-major matrices, type codes, batch strides, epilogue. No library is called.
+
+The library knows dense column-major matrices with a leading dimension, one evenly spaced batch, and a bias with
+an element per row of the (column-major) result. :func:`lowered` says a problem in those terms, or why it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from gemmhub.capability import Refusal
+from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem, Operand
+
+TYPE = {
+    "float32": 0, "float64": 1, "float16": 2, "int8": 3, "complex64": 4, "complex128": 5, "int32": 10,
+    "bfloat16": 14, "float8_e4m3fn": 28, "float8_e5m2": 29,
+}  # fmt: skip
+"""cudaDataType."""
+COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex128": 70}
+"""cublasComputeType, by gemmhub's compute dtype."""
+FAST_TF32 = 77
+RELU, BIAS = 2, 4
+ACTIVATION = {None: 0, "relu": RELU, "gelu": 32}
+NO_EPILOGUE = 1
+"""cublasLtEpilogue: parts to be combined, and the code where there is none."""
+MOST_LAUNCHES = 4096
+"""Products a call may consist of, where its batch is not evenly spaced."""
+BIAS_ALIGNMENT = 16
+"""Bytes at which a bias lies as a rule: arrays begin there, slices may not."""
+
+_SMALL = {"float16", "bfloat16", "float32"}
+_RESULTS = {
+    ("float16", "float16"): {"float16", "float32"},
+    ("bfloat16", "bfloat16"): {"bfloat16", "float32"},
+    ("float32", "float32"): {"float32"},
+    ("float64", "float64"): {"float64"},
+    ("complex64", "complex64"): {"complex64"},
+    ("complex128", "complex128"): {"complex128"},
+    ("int8", "int8"): {"int32"},
+    ("float8_e4m3fn", "float8_e4m3fn"): _SMALL,
+    ("float8_e4m3fn", "float8_e5m2"): _SMALL,
+    ("float8_e5m2", "float8_e4m3fn"): _SMALL,
+}
+"""The results that the library has for each pair of operands."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A stack of column-major matrices as they are stored, before any transposition."""
+
+    type: int
+    rows: int
+    cols: int
+    ld: int
+    stride: int
+    """Elements from one matrix of the batch to the next."""
+    alignment: int
+    """Bytes that divide every matrix's address."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One cublasLtMatmul but for addresses and scalars: everything an algorithm may depend on."""
+
+    compute: int
+    scale: int
+    trans_a: bool
+    trans_b: bool
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    d: Matrix
+    count: int = 1
+    epilogue: int = NO_EPILOGUE
+    bias_type: int | None = None
+    bias_alignment: int = BIAS_ALIGNMENT
+    addend: bool = False
+    """beta * C is added."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """How a call of the problem goes."""
+
+    main: Form | None
+    """The product; None where k is 0."""
+    zero: Form | None
+    """The same result without the product (of two matrices of zeros); where k is 0, or alpha may be."""
+    swapped: bool
+    """The library's A is the problem's b, its B the problem's a."""
+    offsets: tuple[tuple[int, int, int, int], ...]
+    """Bytes to add to the addresses of the library's A, B, C, D: one product for each."""
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form that calls may need, the usual one first."""
+        usual = tuple(form for form in (self.main, self.zero) if form is not None)
+        return usual + tuple(bias_anywhere(form) for form in usual if form.bias_type is not None)
+
+    @property
+    def zero_bytes(self) -> int:
+        """Size of a matrix of zeros that serves as A and as B of ``zero``."""
+        return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
+
+
+def bias_anywhere(form: Form) -> Form:
+    """The variant that takes a bias at the address of any element."""
+    return replace(form, bias_alignment=4 if form.bias_type == TYPE["float32"] else 2)
+
+
+_ZERO_COLUMN = 16
+"""Bytes of a column of zeros: the library's fast ways ask for multiples of 16 bytes, and fp8 for k = 16."""
+
+
+def lowered(problem: GemmProblem) -> Lowered | Refusal:
+    """``problem``, whose result has elements, as calls of cublasLtMatmul; or what stands in the way."""
+    refusal = check_types(problem)
+    if refusal is not None:
+        return refusal
+    problem = fold_batch(problem) or problem
+    call = _reading(problem)
+    if isinstance(call, Refusal):
+        return call
+    dim, outer = _split(call.batch)
+    launches = 1
+    for each in outer:
+        launches *= each.count
+    if launches > MOST_LAUNCHES:
+        return Refusal(
+            f"the batch is not evenly spaced and takes {launches} products, at most {MOST_LAUNCHES} are made",
+            "pass contiguous operands, or multiply in parts",
+        )
+    c_operand = problem.c or problem.out
+    first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
+    m, n, k = call.m, call.n, call.k
+    sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
+    lds = (call.lda, call.ldb, call.ldc, call.ldd)
+    strides = _strides(dim)
+    a, b, c, d = (
+        Matrix(
+            TYPE[operand.dtype.name], *sizes[i], lds[i], strides[i],
+            _alignment(operand, [_strides(each)[i] for each in (*outer, dim)]),
+        )
+        for i, operand in enumerate((first, second, c_operand, problem.out))
+    )  # fmt: skip
+    epilogue = ACTIVATION[problem.activation] | (BIAS if problem.bias else 0)
+    compute = problem.compute_dtype.name
+    form = Form(
+        # For "bf16", too: the library's own bfloat16 mode is no faster.
+        compute=COMPUTE[compute] if problem.precision == "ieee" else FAST_TF32,
+        scale=TYPE[compute],
+        trans_a=call.trans_a,
+        trans_b=call.trans_b,
+        a=a,
+        b=b,
+        c=c,
+        d=d,
+        count=dim.count,
+        epilogue=epilogue or NO_EPILOGUE,
+        bias_type=TYPE[problem.bias.dtype.name] if problem.bias else None,
+        addend=problem.c is not None,
+    )
+    refusal = _narrow(form) if k else None
+    if refusal is not None:
+        return refusal
+    # An integer product is finite: alpha = 0 needs no care.
+    zero = k == 0 or not (problem.alpha_is_one or compute == "int32")
+    return Lowered(
+        form if k else None,
+        _without_product(form, m, n, first.dtype.itemsize) if zero else None,
+        call.swapped,
+        tuple(_offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
+    )
+
+
+def check_types(problem: GemmProblem) -> Refusal | None:
+    """What of the dtypes and the epilogue the library has nothing for."""
+    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    results = _RESULTS.get((a, b))
+    if results is None:
+        why = "no product of two float8_e5m2" if a == b == "float8_e5m2" else f"no product of {a} by {b}"
+        return Refusal(f"cuBLASLt has {why}", "convert an operand, so that both have the dtype of the wider one")
+    if out not in results:
+        return Refusal(
+            f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {', '.join(sorted(results))}"
+        )
+    if problem.c is not None and problem.c.dtype != problem.out.dtype:
+        return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds one of the result's dtype", f"convert c to {out}")
+    if problem.activation not in ACTIVATION:
+        return Refusal(f"cuBLASLt has no {problem.activation}", "apply it to the product afterwards")
+    if problem.compute_dtype.name != "float32" and (problem.bias or problem.activation):
+        return Refusal(
+            f"cuBLASLt has no bias or activation for products accumulated in {problem.compute_dtype}",
+            "add a bias as c= (broadcast to the result's shape by a copy), apply an activation afterwards",
+        )
+    if problem.bias is not None:
+        wanted = "bfloat16" if a.startswith("float8") and out == "float32" else out
+        if problem.bias.dtype.name != wanted:
+            return Refusal(
+                f"the bias is {problem.bias.dtype}: cuBLASLt adds {wanted} to {a} by {b} with a result of {out}",
+                f"convert the bias to {wanted}" if wanted == out else "give out_dtype='bfloat16', or add it afterwards",
+            )
+        if problem.bias.stride != 1:
+            return Refusal(
+                f"the bias has a stride of {problem.bias.stride} elements: cuBLASLt takes contiguous ones",
+                "pass a contiguous copy of the bias",
+            )
+    return None
+
+
+def _reading(problem: GemmProblem) -> BlasCall | Refusal:
+    """The problem as a column-major call whose bias, if any, has an element per row of the result.
+
+    A result of one row or one column can be read either way. Then the long dimension should run down a column:
+    its leading dimension is a good one, and the other way it would be 1, which only slow algorithms take.
+    """
+    either: list[BlasCall] = []
+    for order in ("row", "col") if problem.n > 1 else ("col", "row"):
+        call = lower(problem, order)
+        if isinstance(call, Refusal):
+            return call
+        if not call.swapped:  # that is the order of out and c
+            either.append(flipped(call) if order == "row" else call)
+    for call in either:
+        if call.bias_axis != "n":
+            return call
+    assert problem.bias is not None
+    order = "row" if problem.bias.axis == "n" else "column"
+    return Refusal(
+        f"the bias has an element per {'column' if problem.bias.axis == 'n' else 'row'} of the result: "
+        f"cuBLASLt adds it to {order}-major results only",
+        f"pass a {order}-major out, or add the bias afterwards",
+    )
+
+
+def flipped(call: BlasCall) -> BlasCall:
+    """A row-major call as the column-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
+    return replace(
+        call, order="col", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
+        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
+        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
+    )  # fmt: skip
+
+
+def _narrow(form: Form) -> Refusal | None:
+    """int8: the library proposes algorithms for matrices that it then cannot run, or runs wrong."""
+    if form.a.type != TYPE["int8"]:
+        return None
+    for matrix in (form.a, form.b, form.c) if form.addend else (form.a, form.b):
+        if matrix.ld % 4 or matrix.alignment % 4:
+            return Refusal(
+                f"a matrix of {_NAME[matrix.type]} has leading dimension {matrix.ld} and is aligned to "
+                f"{matrix.alignment} bytes; cuBLASLt's int8 products need multiples of 4",
+                "pad the operands to sizes that are multiples of 4 (16 is best)",
+            )
+    return None
+
+
+_SINGLE = BatchDim(1, 0, 0, 0, 0)
+
+
+def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
+    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
+
+
+def _split(batch: tuple[BatchDim, ...]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
+    """(the dimension the library steps through, those that take a launch each): the longest is the library's.
+
+    It is not said to take a stack that runs backwards.
+    """
+    forwards = [i for i, dim in enumerate(batch) if min(_strides(dim)) >= 0]
+    if not forwards:
+        return _SINGLE, batch
+    inner = max(forwards, key=lambda i: batch[i].count)
+    return batch[inner], batch[:inner] + batch[inner + 1 :]
+
+
+def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    for index in product(*(range(dim.count) for dim in outer)):
+        a, b, c, d = (
+            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
+        )
+        yield a, b, c, d
+
+
+def _alignment(operand: Operand, steps: list[int]) -> int:
+    """Bytes that divide the address of every matrix of the stack."""
+    alignment = operand.alignment
+    for step in steps:
+        nbytes = abs(step) * operand.dtype.itemsize
+        if nbytes:
+            alignment = min(alignment, nbytes & -nbytes)
+    return alignment
+
+
+def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
+    """``form`` with A^T and B of zeros, just long enough for every dtype's requirements."""
+    k = _ZERO_COLUMN // itemsize
+    a, b = (Matrix(x.type, k, count, k, 0, 256) for x, count in ((form.a, m), (form.b, n)))
+    return replace(form, trans_a=True, trans_b=False, a=a, b=b)
+
+
+_NAME = {code: name for name, code in TYPE.items()}
+
+
+def stored(form: Form) -> str:
+    """How the operands lie, for people who wonder why no algorithm takes them."""
+    words = [
+        f"{name} {_NAME[x.type]} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
+        for name, x in (("A", form.a), ("B", form.b), ("D", form.d))
+    ]
+    letters = "".join("T" if x else "N" for x in (form.trans_a, form.trans_b))
+    return f"column-major {letters}: {'; '.join(words)}"
+
+
+def advice(problem: GemmProblem, form: Form) -> str:
+    """What would most likely help where the library has no algorithm."""
+    if form.epilogue & RELU:
+        return "apply relu to the product afterwards: algorithms older than Hopper's turn NaN into 0"
+    if form.addend and form.bias_type is not None:
+        return "add the bias afterwards: algorithms older than Hopper's round the sum before they add it"
+    if problem.a.dtype.itemsize == 1:
+        multiple = 16 if problem.a.dtype.name.startswith("float8") else 4
+        hints = []
+        if not form.trans_a or form.trans_b:
+            hints.append("pass a row-major and b as the transpose of a contiguous (n, k) array")
+        hints.append(f"sizes and leading dimensions that are multiples of {multiple} (16 is best), aligned to 16 bytes")
+        return "; ".join(hints)
+    if form.count > 1 or any(x.ld % 8 for x in (form.a, form.b, form.d)):
+        return "pass contiguous operands; sizes that are multiples of 8 have the most algorithms"
+    return "use another backend, or float32 operands"

@@ -1,0 +1,150 @@
+"""Running prepared products: what a warm call does."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from ctypes import addressof
+from typing import Any
+
+from gemmhub.backend import Run
+from gemmhub.errors import KernelError
+from gemmhub.problem import GemmProblem
+from gemmhub_cublas import recorded
+from gemmhub_cublas.descriptors import Descriptors
+from gemmhub_cublas.forms import BIAS_ALIGNMENT, Form, Lowered, bias_anywhere
+from gemmhub_cublas.heuristics import Algorithm
+from gemmhub_cublas.library import words
+from gemmhub_cublas.probe import Machine
+
+_REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}
+_PART: dict[str, Any] = {"complex64": ctypes.c_float, "complex128": ctypes.c_double}
+_FREE = nullcontext()
+
+
+def scalar(value: Any, dtype: str) -> Any:
+    """alpha or beta in host memory, as the library reads it for the compute dtype named ``dtype``."""
+    part = _PART.get(dtype)
+    if part is not None:
+        return (part * 2)(value.real, value.imag)
+    return _REAL[dtype](int(value) if dtype == "int32" else value)
+
+
+class Launch:
+    """One form with its algorithm, ready for cublasLtMatmul."""
+
+    def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
+        self.workspace = algorithm.workspace
+        self.descriptors = Descriptors(machine.library, form)
+        self.operation, self.a, self.b, self.c, self.d = self.descriptors.handles
+        self._algo = ctypes.create_string_buffer(algorithm.data, len(algorithm.data))
+        self.algo = addressof(self._algo)
+        self.lock = threading.Lock() if form.bias_type is not None else _FREE
+        """The address of a bias is part of the descriptor: one thread at a time."""
+
+
+class Gemm:
+    """A prepared problem: :attr:`run` is the kernel. Safe in any number of threads."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        problem: GemmProblem,
+        lowered: Lowered,
+        algorithms: Mapping[Form, Algorithm],
+        workspace_limit: int,
+    ) -> None:
+        """``algorithms`` has one for each of ``lowered.forms``; together with ``lowered.zero_bytes`` their workspaces
+        are within ``workspace_limit``. Raises AllocationError or StatusError.
+        """
+        index = problem.device.index
+        self._matmul = machine.library.lt.cublasLtMatmul
+        self._handle = machine.handle(index)
+        self._memory = machine.workspaces[index]
+        self._home = machine.gpus[index]
+        # With one device every thread is on it; with several a thread may be on another.
+        self._gpu = machine.gpus[index] if len(machine.gpus) > 1 else None
+        self._lowered = lowered
+        self._limit = workspace_limit
+        self._launches = {form: Launch(machine, form, algorithms[form]) for form in lowered.forms}
+        self._dtype = problem.compute_dtype.name
+        self._one, self._nil = scalar(1, self._dtype), scalar(0, self._dtype)
+        self._zeros = self._memory.zeros(lowered.zero_bytes) if lowered.zero else 0
+        self._bare = problem.alpha_is_one and problem.c is None and problem.bias is None
+
+    @property
+    def run(self) -> Run:
+        """The function of gemmhub's contract; a short one where one call of the library is all there is to do."""
+        main = self._lowered.main
+        if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._gpu is None:
+            launch = self._launches[main]
+            if not launch.workspace:
+                short = self._short(launch)
+                return self._recorded(main, short) or short
+        return self._run
+
+    def _recorded(self, form: Form, short: Run) -> Run | None:
+        def enqueue(a: int, b: int, out: int, stream: int) -> None:
+            short(a, b, out, None, None, 1, 0, stream)
+
+        first, second = (form.b, form.a) if self._lowered.swapped else (form.a, form.b)
+        return recorded.record(self._home, enqueue, (first.alignment, second.alignment, form.d.alignment), short)
+
+    def _short(self, launch: Launch) -> Run:
+        """For alpha 1, beta 0 and no bias; one product without workspace; one device."""
+        matmul, handle, swapped = self._matmul, self._handle, self._lowered.swapped
+        operation, a_layout, b_layout, d_layout, algo = launch.operation, launch.a, launch.b, launch.d, launch.algo
+        one, nil, owner = addressof(self._one), addressof(self._nil), self
+
+        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+            if swapped:
+                a, b = b, a
+            status = matmul(
+                handle, operation, one, a, a_layout, b, b_layout, nil, out, d_layout, out, d_layout, algo,
+                None, 0, stream,
+            )  # fmt: skip
+            if status:
+                raise owner.failed(status)
+
+        return run
+
+    def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        lowered, form = self._lowered, self._lowered.main
+        product = form is not None and not (alpha == 0 and lowered.zero is not None)
+        if not product:
+            # alpha 1, as some algorithms leave early when it is 0, without the epilogue.
+            form, a, b, alpha = lowered.zero, self._zeros, self._zeros, 1
+        elif lowered.swapped:
+            a, b = b, a
+        assert form is not None
+        launch = self._launches[form]
+        if bias is not None and bias % BIAS_ALIGNMENT:
+            launch = self._launches[bias_anywhere(form)]
+        # In local variables, so that they live while the library reads them.
+        alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
+        alpha_at, beta_at = addressof(alpha_here), addressof(beta_here)
+        with launch.lock, self._gpu or _FREE:
+            if bias is not None:
+                launch.descriptors.set_bias(bias)
+            buffer = self._memory.buffer(stream, launch.workspace, self._limit) if launch.workspace else None
+            with _FREE if buffer is None else buffer.lock:
+                workspace, nbytes = (None, 0) if buffer is None else (buffer.address, buffer.nbytes)
+                for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
+                    d = out + d_offset
+                    status = self._matmul(
+                        self._handle, launch.operation, alpha_at,
+                        a + a_offset if product else a, launch.a, b + b_offset if product else b, launch.b,
+                        beta_at, d if c is None else c + c_offset, launch.d if c is None else launch.c,
+                        d, launch.d, launch.algo, workspace, nbytes, stream,
+                    )  # fmt: skip
+                    if status:
+                        raise self.failed(status)
+
+    def _scalar(self, value: Any) -> Any:
+        return self._one if value == 1 else self._nil if value == 0 else scalar(value, self._dtype)
+
+    def failed(self, status: int) -> KernelError:
+        """The exception for a product that the library did not take."""
+        return KernelError("cublas", f"cublasLtMatmul: {words(status)}")

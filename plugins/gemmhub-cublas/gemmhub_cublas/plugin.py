@@ -1,0 +1,18 @@
+"""What gemmhub finds through the entry point: a description, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load() -> Backend:
+    from gemmhub_cublas.backend import CublasBackend
+
+    return CublasBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    summary = "cuBLASLt on NVIDIA GPUs: every dtype it has, fused bias, relu and gelu"
+    return [BackendDescription("cublas", _load, summary, device_kinds=("cuda",), contract=1)]

@@ -1,0 +1,97 @@
+"""What the machine has: a driver, devices, a cuBLASLt that fits them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from ctypes import byref, c_void_p
+
+from gemmhub.capability import Absent, Device, Ready
+from gemmhub_cublas.driver import Driver, DriverError, Gpu
+from gemmhub_cublas.library import Library, LibraryError, StatusError, check
+from gemmhub_cublas.workspace import Workspace
+
+OLDEST_DRIVER = 12
+"""Major version of CUDA."""
+
+_NO_DEVICE = 100
+
+
+class Machine:
+    """The driver, the library and the devices; library handles and workspaces are made when first needed."""
+
+    def __init__(self, driver: Driver, library: Library) -> None:
+        self.driver = driver
+        self.library = library
+        self.gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
+        self.workspaces = tuple(map(Workspace, self.gpus))
+        self._handles: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def handle(self, index: int) -> int:
+        """The library's handle for a device, for all threads. StatusError when it cannot be made."""
+        handle = self._handles.get(index)
+        if handle is None:
+            with self._lock, self.gpus[index]:
+                if index not in self._handles:
+                    made = c_void_p()
+                    check("cublasLtCreate", self.library.lt.cublasLtCreate(byref(made)))
+                    self._handles[index] = made.value or 0
+                handle = self._handles[index]
+        return handle
+
+
+def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Library]) -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    try:
+        driver = open_driver()
+        if not driver.device_count():
+            return _no_device()
+    except OSError as error:
+        return Absent(f"there is no NVIDIA driver here ({error})", "install one, or use a machine with an NVIDIA GPU")
+    except AttributeError as error:
+        return Absent(f"the NVIDIA driver is too old ({error})", "install driver 525 or later")
+    except DriverError as error:
+        if error.code == _NO_DEVICE:
+            return _no_device()
+        return Absent(f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine")
+    major, minor = driver.cuda_version
+    if major < OLDEST_DRIVER:
+        return Absent(
+            f"the NVIDIA driver runs up to CUDA {major}.{minor}, CUDA {OLDEST_DRIVER} is needed",
+            "update the NVIDIA driver to 525 or later",
+        )
+    try:
+        machine = Machine(driver, open_library(major))
+        # One handle, to see that the library works: on the device that is in use already, if there is one.
+        machine.handle(driver.current_device() or 0)
+    except LibraryError as error:
+        return Absent(error.reason, error.remedy)
+    except StatusError as error:
+        return Absent(
+            f"{error} ({machine.library.where})",
+            "see that the device has free memory and that nvidia-smi lists it in compute mode Default",
+        )
+    except DriverError as error:
+        return Absent(
+            f"the device cannot be used: {error}", "see whether nvidia-smi shows it healthy and with free memory"
+        )
+    return machine
+
+
+def _no_device() -> Absent:
+    return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
+
+
+def ready(machine: Machine) -> Ready:
+    """What gemmhub keeps of it."""
+    names = sorted({gpu.name for gpu in machine.gpus})
+    return Ready(
+        tuple(Device("cuda", gpu.index) for gpu in machine.gpus),
+        {
+            "cublasLt": machine.library.version,
+            "driver": "{}.{}".format(*machine.driver.cuda_version),
+            "device": " + ".join(names),
+        },
+        (f"cuBLASLt from {machine.library.where}",),
+    )

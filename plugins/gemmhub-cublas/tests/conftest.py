@@ -1,0 +1,23 @@
+"""Settings of the machine the tests run on must not decide what they see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gemmhub
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("GEMMHUB_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "empty.toml").touch()
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(tmp_path / "empty.toml"))
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "records.jsonl"))
+    gemmhub.reload()
+    yield
+    gemmhub.reload()

@@ -1,0 +1,100 @@
+"""What the backend says of problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import Home, bias, operand, problem
+from gemmhub_cublas import backend as module
+from gemmhub_cublas import model
+
+from gemmhub.capability import CPU
+from gemmhub.layout import MatrixLayout
+
+
+@pytest.fixture
+def home():
+    return Home()
+
+
+@pytest.fixture
+def backend(home):
+    return home.backend()
+
+
+def test_host_operands(backend):
+    assert "the operands are on cpu" in backend.supports(problem(device=CPU)).reason
+
+
+@pytest.mark.parametrize(("dtype", "out", "sizes", "words"), [
+    ("int8", "int32", {}, ["transpose of a contiguous (n, k) array", "multiples of 4"]),
+    ("float8_e4m3fn", "bfloat16", {}, ["transpose of a contiguous (n, k) array", "multiples of 16"]),
+])  # fmt: skip
+def test_no_algorithm(backend, dtype, out, sizes, words):
+    refusal = backend.supports(problem(dtype=dtype, out=out, **sizes))
+    assert "cuBLASLt 13.1.0 has no algorithm for this on Fake H200, CUBLAS_STATUS_NOT_SUPPORTED (15)" in refusal.reason
+    assert "leading dimension" in refusal.reason
+    assert all(word in refusal.remedy for word in words)
+
+
+def test_misaligned_fp8(backend):
+    asked = problem(dtype="float8_e4m3fn", out="bfloat16", b="col")
+    assert backend.supports(asked) is None
+    refusal = backend.supports(replace(asked, a=operand("float8_e4m3fn", 16, 16, alignment=1)))
+    assert "aligned to 1 bytes" in refusal.reason
+    assert "aligned to 16 bytes" in refusal.remedy
+
+
+@pytest.mark.parametrize("sizes", [{"m": 0}, {"n": 0}, {"batch": (0,)}, {"m": 0, "k": 0}])
+def test_nothing_to_do(home, backend, sizes):
+    asked = problem(**sizes)
+    assert backend.supports(asked) is None
+    assert backend.estimate(asked) > 0
+    assert backend.remark(asked, backend.candidates(asked)[0]) == ""
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], 0)
+    kernel.run(1, 2, 3, None, None, 1, 0, 0)
+    assert home.lt.products == []
+    assert "cublasLtMatmulAlgoGetHeuristic" not in home.lt.calls
+    assert backend.supports(problem(dtype="uint8", **sizes)) is not None
+
+
+def test_what_is_refused_cannot_be_prepared(backend):
+    with pytest.raises(ValueError, match="no product of uint8 by uint8"):
+        backend.prepare(problem(dtype="uint8"), "default", 0)
+
+
+def test_remarks(backend):
+    asked = problem(bias=bias(), activation="gelu")
+    assert backend.remark(asked, "66.20.1.0.0.0.35.0.3") == "algorithm 66.20.1.0.0.0.35.0.3, epilogue fused"
+    asked = problem(batch=(3,))
+    asked = replace(asked, a=replace(asked.a, layout=MatrixLayout(16, 16, 16, 1, (3,), (-256,))))
+    assert "3 launches" in backend.remark(asked, backend.candidates(asked)[0])
+
+
+def test_remembering_is_bounded(backend, monkeypatch):
+    monkeypatch.setattr(module, "_KEPT", 4)
+    for m in range(1, 12):
+        assert backend.supports(problem(m=m)) is None
+    assert len(backend._analyses) <= 4
+
+
+def test_estimates(backend):
+    large = {"m": 8192, "n": 8192, "k": 8192}
+    half = backend.estimate(problem(dtype="float16", **large))
+    assert 1e-3 < half < 2e-3  # an H200 takes 1.6 ms
+    tf32 = backend.estimate(problem(precision="tf32", **large))
+    single = backend.estimate(problem(**large))
+    assert half < tf32 < single < backend.estimate(problem(dtype="complex64", **large))
+    row = backend.estimate(problem(dtype="float16", m=1, n=8192, k=8192))
+    assert 2**27 / 4.9e12 < row < 2 * 2**27 / 4.9e12
+    assert backend.estimate(problem(m=1, n=1, k=1)) < 2 * model.LAUNCH
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0), (6, 1)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
+def test_estimates_for_every_card(backend, capability, dtype):
+    (gpu,) = backend.machine.gpus
+    gpu.capability = capability
+    asked = problem(m=512, n=512, k=512, dtype=dtype, out="int32" if dtype == "int8" else None)
+    assert 0 < model.seconds(asked, gpu, 1) < 1

@@ -1,0 +1,166 @@
+"""Algorithms and their configurations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_lt import ANY, ANY_SPLIT, OUTPUT_SPLIT, PERSISTENT, SPLIT, TENSOR
+from fakes import Arrays, Home, operand, problem
+from gemmhub_cublas import choice, heuristics
+from gemmhub_cublas.forms import lowered
+from gemmhub_cublas.heuristics import Chooser, parse, text
+
+MIB = 2**20
+
+
+@pytest.fixture
+def home():
+    return Home()
+
+
+def chooser(home, asked):
+    machine = home.backend().machine
+    return Chooser(machine.library, machine.handle(0), lowered(asked).main)
+
+
+def ids(algorithms):
+    return [int(x.config.split(".")[0]) for x in algorithms]
+
+
+@pytest.mark.parametrize("config", ["66.29.1.0.1.1.35.0.3", "0.0.0.0.0.0.0.0.0", "5.4294967295.2.2.0.0.1.65535.65535"])
+def test_round_trip(config):
+    assert text(parse(config)) == config
+
+
+@pytest.mark.parametrize("config", [
+    "", "66", "a.b.c.d.e.f.g.h.i", "1.2.3.4.5.6.7.8", "1.2.3.4.5.6.7.8.-9", "1" + ".0" * 9, "1.0.0.0.0.0.0.65536.0",
+    "1.0.0.0.0.0.0.0.²", "default",
+])  # fmt: skip
+def test_no_configuration(config):
+    with pytest.raises(ValueError, match="is no configuration"):
+        parse(config)
+
+
+def test_every_proposal_can_be_rebuilt(home):
+    asked = chooser(home, problem(m=64, n=64, k=512))
+    proposed, status = asked.proposed(64 * MIB)
+    assert status == 0
+    assert len(proposed) > 3
+    for algorithm in proposed:
+        assert asked.rebuilt(algorithm.config) == algorithm
+
+
+def test_partial_sums_in_the_result_are_never_used(home):
+    asked = chooser(home, problem(m=64, n=64, k=512, dtype="float16"))
+    proposed, _ = asked.proposed(64 * MIB)
+    assert SPLIT in ids(proposed)
+    assert OUTPUT_SPLIT not in ids(proposed)
+    assert asked.rebuilt(f"{OUTPUT_SPLIT}.20.2.4.0.0.35.0.3") is None
+
+
+def test_workspace_limit(home):
+    asked = chooser(home, problem(m=64, n=64, k=512))
+    size = 4 * 64 * 64 * 4
+    assert ids(asked.proposed(size)[0])[0] == SPLIT
+    assert ids(asked.proposed(size - 1)[0])[0] == ANY_SPLIT
+    assert PERSISTENT not in ids(asked.proposed(3)[0])
+
+
+@pytest.mark.parametrize("which", ["a", "b", "out", "ld", "batch"])
+def test_alignment_excludes_algorithms(home, which):
+    asked = problem(m=64, n=64, k=64)
+    if which == "ld":
+        asked = problem(m=64, n=63, k=64)
+    elif which == "batch":
+        layout = replace(problem(m=64, n=64, k=64, batch=(3,)).a.layout, batch_strides=(64 * 64 + 1,))
+        asked = problem(m=64, n=64, k=64, batch=(3,))
+        asked = replace(asked, a=replace(asked.a, layout=layout))
+    else:
+        asked = replace(asked, **{which: operand("float32", 64, 64, alignment=4)})
+    assert set(ids(chooser(home, asked).proposed(64 * MIB)[0])) == {ANY, ANY_SPLIT}
+
+
+def test_swizzled(home):
+    asked = chooser(home, problem(m=64, n=64, k=64))
+    by_id = dict(zip(ids(asked.proposed(64 * MIB)[0]), asked.proposed(64 * MIB)[0]))
+    assert asked.swizzled(by_id[TENSOR]).config == "66.20.1.0.1.0.35.0.3"
+    assert asked.swizzled(asked.swizzled(by_id[TENSOR])) == by_id[TENSOR]
+    assert asked.swizzled(by_id[PERSISTENT]) is None
+
+
+def test_rebuilding_what_does_not_run(home):
+    asked = chooser(home, problem(m=63, n=63, k=63))
+    for config in ("66.20.1.0.0.0.35.0.3", "5.20.1.0.1.0.35.0.3", "99.0.1.0.0.0.0.0.0"):
+        assert asked.rebuilt(config) is None
+
+
+def test_candidates_begin_with_the_librarys_choice(home):
+    backend = home.backend()
+    asked = problem(m=64, n=64, k=64)
+    found = backend.candidates(asked)
+    assert found[0] == "66.20.1.0.0.0.35.0.3"
+    assert "66.20.1.0.1.0.35.0.3" in found
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(("chosen", "first"), [
+    (None, "66.20.1.0.0.0.35.0.3"), ("71.20.1.0.0.0.35.0.3", "71.20.1.0.0.0.35.0.3"),
+    ("66.20.1.0.1.0.35.0.3", "66.20.1.0.1.0.35.0.3"), ("99.20.1.0.0.0.35.0.3", "66.20.1.0.0.0.35.0.3"),
+])  # fmt: skip
+def test_another_choice(home, monkeypatch, chosen, first):
+    """A choice that is none of them is passed over; the library's own stays a candidate."""
+    monkeypatch.setattr(choice, "choose", lambda gpu, form, configs: chosen)
+    found = home.backend().candidates(problem(m=64, n=64, k=64))
+    assert found[0] == first
+    assert "66.20.1.0.0.0.35.0.3" in found
+    assert len(set(found)) == len(found)
+
+
+def test_the_library_is_asked_once(home):
+    backend = home.backend()
+    asked = problem(m=64, n=64, k=64)
+    for _ in range(3):
+        assert backend.supports(replace(asked)) is None
+        backend.candidates(asked)
+        backend.estimate(asked)
+        backend.prepare(asked, backend.candidates(asked)[0], 64 * MIB)
+    assert home.lt.calls.count("cublasLtMatmulAlgoGetHeuristic") == 1
+
+
+def test_a_passing_failure_is_not_remembered(home):
+    backend = home.backend()
+    home.lt.faults["cublasLtMatmulAlgoGetHeuristic"] = 3
+    with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+        backend.supports(problem())
+    home.lt.faults.clear()
+    assert backend.supports(problem()) is None
+
+
+def test_a_smaller_limit_takes_another_algorithm(home):
+    backend = home.backend()
+    asked = problem(m=64, n=64, k=512)
+    first = backend.candidates(asked)[0]
+    assert backend.prepare(asked, first, 64 * MIB).workspace_bytes == 4 * 64 * 64 * 4
+    kernel = backend.prepare(asked, first, 4)
+    assert kernel.workspace_bytes <= 4
+    assert f"({first} needs more workspace than 4 bytes)" in kernel.description
+    arrays = Arrays(home, asked)
+    assert (arrays.run(kernel) == arrays.a @ arrays.b).all()
+
+
+def test_a_recorded_configuration_that_was_not_proposed(home):
+    """Tuning records may name any: it is rebuilt."""
+    backend = home.backend()
+    kernel = backend.prepare(problem(m=64, n=64, k=64), "66.9.1.0.1.0.35.0.3", 64 * MIB)
+    assert "66.9.1.0.1.0.35.0.3" in kernel.description
+
+
+@pytest.mark.parametrize("candidate", ["default", "99.20.1.0.0.0.35.0.3"])
+def test_no_such_candidate(home, candidate):
+    with pytest.raises(ValueError, match=r"is no configuration|does not run algorithm 99"):
+        home.backend().prepare(problem(), candidate, 64 * MIB)
+
+
+def test_asked_for_as_many_as_there_are():
+    assert heuristics.WANTED >= 8

@@ -1,0 +1,157 @@
+"""What a prepared product does beyond the conformance kit: threads, scalars, addresses, errors, clearing up."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import Arrays, Home, bias, operand, problem
+from gemmhub_cublas.kernel import scalar
+
+from gemmhub.errors import KernelError
+from gemmhub.layout import MatrixLayout
+
+LIMIT = 64 * 2**20
+
+
+@pytest.fixture
+def home():
+    home = Home()
+    yield home
+    assert home.cuda.complaints == []
+
+
+def kernel(backend, asked):
+    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+
+
+def test_plain_products_are_one_call(home):
+    asked = problem(m=64, n=64, k=64)
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    home.lt.calls.clear()
+    home.cuda.calls.clear()
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
+    assert home.lt.calls == ["cublasLtMatmul"]
+    assert home.cuda.calls == []
+
+
+def test_biases_from_many_threads(home):
+    """The address of the bias is part of the descriptor that threads share."""
+    asked = problem(m=8, n=12, k=16, bias=bias())
+    run = kernel(home.backend(), asked)
+    sets = [Arrays(home, asked, seed) for seed in range(8)]
+
+    def work(arrays):
+        return all(np.array_equal(arrays.run(run), arrays.a @ arrays.b + arrays.bias) for _ in range(20))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, sets))
+
+
+@pytest.mark.parametrize("offset", [0, 16, 8, 4])
+def test_a_bias_at_any_address(home, offset):
+    """Slices of an array begin anywhere; the algorithm must fit."""
+    asked = problem(m=64, n=64, k=64, bias=bias())
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    elsewhere = Arrays(home, asked, 5, offset)
+    arrays.bias = elsewhere.bias
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b + arrays.bias)
+    assert home.lt.products[-1][1] == (66 if offset % 16 == 0 else 5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_alpha_zero_forgets_the_product(home, dtype):
+    asked = problem(dtype=dtype, alpha_is_one=False, c=operand(dtype, 16, 16))
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    arrays.a[...] = np.nan
+    assert np.array_equal(arrays.run(run, alpha=0, beta=2), 2 * arrays.c)
+    arrays.a[...] = 1
+    assert np.array_equal(arrays.run(run, alpha=3, beta=2), 3 * (arrays.a @ arrays.b) + 2 * arrays.c)
+
+
+def test_alpha_zero_in_several_launches(home):
+    """The zeros serve every one of them."""
+    asked = problem(m=4, n=4, k=4, batch=(3,), alpha_is_one=False, c=operand("float32", 4, 4, batch=(3,)))
+    arrays = Arrays(home, asked)
+    backwards = MatrixLayout(4, 4, 4, 1, (3,), (-16,))
+    run = kernel(home.backend(), replace(asked, a=replace(asked.a, layout=backwards)))
+    arrays.a = arrays.a[::-1]  # begins at the last matrix
+    assert np.array_equal(arrays.run(run, alpha=2), 2 * (arrays.a @ arrays.b))
+    assert np.array_equal(arrays.run(run, alpha=0, beta=3), 3 * arrays.c)
+    assert len(home.lt.products) == 6
+
+
+@pytest.mark.parametrize("alpha", [1, 0, np.inf, np.nan])
+def test_no_inner_dimension(home, alpha):
+    asked = problem(m=5, n=7, k=0, alpha_is_one=alpha == 1, c=operand("float32", 5, 7), bias=bias())
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    assert np.array_equal(arrays.run(run, alpha=alpha, beta=-1), arrays.bias - arrays.c)
+
+
+def test_int8_with_alpha(home):
+    """Not one call with alpha 1, though no zeros are needed either."""
+    asked = problem(dtype="int8", out="int32", b="col", alpha_is_one=False)
+    asked = replace(asked, b=replace(asked.b, layout=MatrixLayout(16, 16, 1, 16)))
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    wide = arrays.a.astype(np.int32) @ arrays.b.T.astype(np.int32)
+    for alpha in (3, -2, 0, 1):
+        assert np.array_equal(arrays.run(run, alpha=alpha), alpha * wide)
+
+
+def test_c_planned_and_beta_zero(home):
+    """c is then not handed over, whatever its layout."""
+    asked = problem(m=6, n=8, c=replace(operand("float32", 6, 8), layout=MatrixLayout(6, 8, 20, 1)))
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    arrays.out[...] = np.nan
+    assert np.array_equal(arrays.run(run, beta=0), arrays.a @ arrays.b)
+
+
+@pytest.mark.parametrize(("value", "dtype", "expected"), [
+    (2.5, "float32", 2.5), (1e300, "float32", np.inf), (2.5, "float64", 2.5), (-7, "int32", -7), (3.0, "int32", 3),
+])  # fmt: skip
+def test_scalars(value, dtype, expected):
+    assert scalar(value, dtype).value == expected
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_scalars(dtype):
+    assert tuple(scalar(0.5 - 2j, dtype)) == (0.5, -2.0)
+    assert tuple(scalar(3, dtype)) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"bias": bias()}])
+def test_a_product_that_fails(home, changes):
+    asked = problem(**changes)
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    home.lt.faults["cublasLtMatmul"] = 13
+    with pytest.raises(
+        KernelError, match=r"'cublas': cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED \(13\): the device"
+    ):
+        arrays.run(run)
+    home.lt.faults.clear()
+    expected = arrays.a @ arrays.b + (arrays.bias if changes else 0)
+    assert np.array_equal(arrays.run(run), expected)
+
+
+def test_descriptors_live_as_long_as_the_kernel(home):
+    asked = problem(bias=bias(), alpha_is_one=False)
+    backend = home.backend()
+    run = kernel(backend, asked).run
+    gc.collect()
+    assert len(home.lt.alive) == 4 * 5
+    arrays = Arrays(home, asked)
+    run(*(x.ctypes.data for x in (arrays.a, arrays.b, arrays.out)), None, arrays.bias.ctypes.data, 1, 0, 0)
+    del run
+    gc.collect()
+    assert home.lt.alive == []
+
+
+def test_kernels_outlive_what_made_them(home):
+    asked = problem(m=64, n=64, k=64)
+    run = kernel(home.backend(), asked)
+    gc.collect()
+    arrays = Arrays(home, asked)
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)

@@ -1,0 +1,60 @@
+"""The declarations of C functions, and status codes in words."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+from fake_cuda import FakeCuda
+from fake_lt import CONFIG, FakeLt
+from gemmhub_cublas import driver, heuristics, library
+
+
+def width(kind):
+    return ctypes.sizeof(kind)
+
+
+@pytest.mark.parametrize("name", library.FUNCTIONS)
+def test_library_declarations(name):
+    """As many arguments as in cublasLt.h, and as wide."""
+    result, arguments = library.FUNCTIONS[name]
+    expected, types = FakeLt.types[name]
+    assert (width(result), [*map(width, arguments)]) == (width(expected), [*map(width, types)])
+
+
+@pytest.mark.parametrize("name", driver.FUNCTIONS)
+def test_driver_declarations(name):
+    assert [*map(width, driver.FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
+
+
+def test_configuration_widths():
+    assert tuple(map(struct.calcsize, heuristics._FIELDS)) == CONFIG
+
+
+def test_result_structure():
+    assert ctypes.sizeof(heuristics._Result) == 96
+
+
+def test_words():
+    assert library.words(15) == "CUBLAS_STATUS_NOT_SUPPORTED (15): it has no algorithm for this"
+    assert "restart the process" in library.words(13)
+    assert library.words(4711) == "unknown status 4711"
+
+
+def test_attribute_widths_of_a_real_library():
+    """The library itself refuses an attribute of the wrong width; it needs no device for that."""
+    try:
+        real = library.load(99)
+    except library.LibraryError as error:
+        pytest.skip(error.reason)
+    from fakes import bias, problem
+    from gemmhub_cublas.descriptors import Descriptors, Object
+    from gemmhub_cublas.forms import lowered
+
+    Descriptors(real, lowered(problem(batch=(3,), bias=bias())).main)
+    preference = Object(real, "MatmulPreference")
+    for attribute, kind in ((1, "Q"), (3, "I"), (5, "I"), (6, "I"), (7, "I"), (8, "I"), (12, "Q")):
+        preference.set(attribute, kind, 4)
+    with pytest.raises(library.StatusError, match="INVALID_VALUE"):
+        preference.set(1, "I", 4)

@@ -1,0 +1,171 @@
+"""Scratch memory: who shares it, when it grows, what happens during captures and without memory."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from fakes import Arrays, Home, problem
+
+from gemmhub.errors import AllocationError
+
+SPLIT = problem(m=64, n=64, k=512)
+"""The double proposes a split of k for it, with this much workspace:"""
+BYTES = 4 * 64 * 64 * 4
+LIMIT = 64 * 2**20
+
+
+@pytest.fixture
+def home():
+    return Home()
+
+
+def kernel(backend, asked=SPLIT):
+    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+
+
+def places(home):
+    return [workspace for _, _, workspace, _, _ in home.lt.products]
+
+
+def test_a_stream_keeps_its_buffer(home):
+    run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
+    for stream in (0, 7, 0, 7):
+        arrays.run(run, stream=stream)
+    first, second, *again = places(home)
+    assert first != second
+    assert again == [first, second]
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [BYTES, BYTES]
+
+
+def test_kernels_share_a_streams_buffer(home):
+    backend = home.backend()
+    small = problem(m=32, n=64, k=512)
+    Arrays(home, SPLIT).run(kernel(backend))
+    Arrays(home, small).run(kernel(backend, small))
+    assert len(set(places(home))) == 1
+
+
+def test_growth_keeps_the_old_buffer(home):
+    backend = home.backend()
+    small = problem(m=32, n=64, k=512)
+    Arrays(home, small).run(kernel(backend, small))
+    Arrays(home, SPLIT).run(kernel(backend))
+    assert len(set(places(home))) == 2
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [BYTES // 2, BYTES]
+
+
+def test_growth_is_by_half_at_least(home):
+    """So that the outgrown ones together never exceed the one in use; but not beyond the limit."""
+    workspace = home.backend().machine.workspaces[0]
+    workspace.buffer(0, 1000, 5000)
+    assert workspace.buffer(0, 1001, 5000).nbytes == 2000
+    assert workspace.buffer(0, 2001, 3000).nbytes == 3000
+    assert workspace.buffer(0, 9000, 9000).nbytes == 9000
+
+
+def test_no_workspace_no_questions(home):
+    asked = problem(m=64, n=64, k=64)
+    Arrays(home, asked).run(kernel(home.backend(), asked))
+    assert "cuStreamGetCaptureInfo_v2" not in home.cuda.calls
+    assert home.cuda.allocated == []
+
+
+def test_first_call_during_a_capture(home):
+    """It neither fails nor spoils the capture."""
+    run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
+    home.cuda.captures[7] = 1
+    arrays.run(run, stream=7)
+    assert home.cuda.invalidated == set()
+    assert home.cuda.complaints == []
+    assert not hasattr(home.cuda._local, "mode") or home.cuda._local.mode == 0
+
+
+def test_a_capture_has_buffers_of_its_own(home):
+    """A replayed graph may run beside eager work, beside another graph, and has branches of its own."""
+    run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
+    arrays.run(run, stream=7)
+    for captures in ({7: 1, 8: 1}, {7: 2}):
+        home.cuda.captures = captures
+        for stream in captures:
+            arrays.run(run, stream=stream)
+            arrays.run(run, stream=stream)
+    home.cuda.captures = {}
+    arrays.run(run, stream=7)
+    eager, one, one_again, branch, _, two, _, last = places(home)
+    assert len({eager, one, branch, two}) == 4
+    assert (one, eager) == (one_again, last)
+
+
+def test_the_per_thread_stream_is_another_in_each_thread(home):
+    workspace = home.backend().machine.workspaces[0]
+    here = workspace.buffer(2, 100, 100)
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(workspace.buffer, 2, 100, 100).result()
+    assert here.address != there.address
+    assert workspace.buffer(2, 100, 100) is here
+
+
+def test_out_of_memory(home):
+    home.cuda.memory = BYTES - 1
+    run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
+    before = arrays.out.copy()
+    with pytest.raises(AllocationError, match=f"no {BYTES} bytes of workspace on cuda:0"):
+        arrays.run(run)
+    assert (arrays.out == before).all()
+    assert home.cuda.stack == []
+    home.cuda.memory = BYTES
+    assert (arrays.run(run) == arrays.a @ arrays.b).all()
+
+
+def test_out_of_memory_for_zeros(home):
+    asked = problem(alpha_is_one=False)
+    backend = home.backend()
+    home.cuda.memory = 10
+    with pytest.raises(MemoryError):
+        kernel(backend, asked)
+    home.cuda.memory = 10**6
+    kernel(backend, asked)
+
+
+def test_zeros_are_shared_and_cleared_aside(home):
+    backend = home.backend()
+    home.cuda.captures[0] = 1  # the legacy stream is none of its business
+    for n in (64, 32, 16):
+        kernel(backend, problem(m=16, n=n, alpha_is_one=False))
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64]
+    assert home.cuda.complaints == []
+    kernel(backend, problem(m=16, n=100, k=0))
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64, 16 * 100]
+
+
+def test_zeros_count_as_workspace(home):
+    backend = home.backend()
+    asked = problem(m=16, n=64, alpha_is_one=False)
+    first = backend.candidates(asked)[0]
+    assert backend.prepare(asked, first, LIMIT).workspace_bytes == 16 * 64
+    with pytest.raises(ValueError, match="workspace_mib"):
+        backend.prepare(asked, first, 16 * 64 - 1)
+
+
+def test_threads_on_one_stream_take_turns(home):
+    """A product is several kernels: those of another thread must not come between."""
+    run = kernel(home.backend())
+    home.lt.pause = 0.01
+    sets = [Arrays(home, SPLIT, seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda arrays: arrays.run(run, stream=7), sets))
+    assert home.cuda.complaints == []
+    assert all(np.array_equal(result, arrays.a @ arrays.b) for result, arrays in zip(results, sets))
+    assert len(set(places(home))) == 1
+
+
+def test_threads_on_several_streams_do_not_wait(home):
+    run = kernel(home.backend())
+    home.lt.pause = 0.01
+    sets = [Arrays(home, SPLIT, seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: sets[i].run(run, stream=10 + i), range(4)))
+    assert home.cuda.complaints == []
+    assert len(set(places(home))) == 4

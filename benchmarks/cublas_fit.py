@@ -1,0 +1,146 @@
+"""Fit gemmhub-cublas's cost model to records, and write the data that the plugin ships.
+
+    python benchmarks/cublas_fit.py RECORDS.jsonl [RECORDS.jsonl ...] --header cublasLt.h
+
+Records are those of benchmarks/cublas_grid.py; the header, any CUDA 12 or 13's, says what tiles and clusters the
+numbers in a configuration mean. Needs scikit-learn. Prints what the choice would have gained on products that the
+model did not see (cross-validation by product), and writes hopper132.npz and hopper132.jsonl beside the plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gemmhub_cublas.choice import CHAMPIONS, MARGIN
+from gemmhub_cublas.cost_model import Size, Tables, features
+from gemmhub_cublas.heuristics import parse
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+DATA = Path(__file__).parents[1] / "plugins" / "gemmhub-cublas" / "gemmhub_cublas" / "data"
+SMS = 132
+_FOLDS = 8
+_FAR = 0.3
+"""Log ratios beyond this all count the same: how slow a bad algorithm is does not matter."""
+_CLOSE = 0.15
+"""Pairs whose log ratio is small weigh more: the choice is among the fastest."""
+
+
+def tables(header: str, used: set[int]) -> Tables:
+    """Sizes of the tiles in ``used``, and of all clusters, from the text of cublasLt.h."""
+    tiles = {int(n): (int(x), int(y)) for x, y, n in re.findall(r"_MATMUL_TILE_(\d+)x(\d+) += (\d+)", header)}
+    clusters = {int(n): (int(x), int(y)) for x, y, n in re.findall(r"_CLUSTER_SHAPE_(\d+)x(\d+)x1 = (\d+)", header)}
+    return Tables({n: size for n, size in tiles.items() if n in used}, clusters, SMS)
+
+
+def size(record: dict[str, Any]) -> Size:
+    return Size(record["m"], record["n"], record["k"], record["trans_a"], record["trans_b"])
+
+
+def samples(records: list[dict[str, Any]], known: Tables) -> tuple[Any, Any, Any]:
+    """(features, log ratios of times, number of the record) for each algorithm beside the first of each record."""
+    rows, targets, groups = [], [], []
+    for number, record in enumerate(records):
+        (first, base), *others = record["times"].items()
+        if not known.knows(first):
+            continue
+        for config, seconds in others:
+            if known.knows(config):
+                rows.append(features(size(record), first, config, known))
+                targets.append(np.log(base / seconds))
+                groups.append(number)
+    return np.array(rows), np.array(targets), np.array(groups)
+
+
+def fit(rows: Any, targets: Any) -> HistGradientBoostingRegressor:
+    weights = np.exp(-np.abs(targets) / _CLOSE) + 0.02
+    unfitted = HistGradientBoostingRegressor(
+        max_iter=700, learning_rate=0.06, max_leaf_nodes=63, min_samples_leaf=15, max_features=0.6,
+        early_stopping=False, random_state=0,
+    )  # fmt: skip
+    return unfitted.fit(rows, np.clip(targets, -_FAR, _FAR), weights)
+
+
+def validate(rows: Any, targets: Any, groups: Any, count: int) -> None:
+    """What the choice would have gained on products left out."""
+    folds = np.random.default_rng(0).integers(0, _FOLDS, count)
+    predicted = np.zeros(len(targets))
+    for fold in range(_FOLDS):
+        out = folds[groups] == fold
+        predicted[out] = fit(rows[~out], targets[~out]).predict(rows[out])
+    for margin in sorted({0.0, 0.005, 0.01, 0.02, 0.03, MARGIN}):
+        gains = np.zeros(count)
+        for number in range(count):
+            (mine,) = np.nonzero(groups == number)
+            if len(mine):
+                best = mine[predicted[mine].argmax()]
+                gains[number] = targets[best] if predicted[best] > margin else 0.0
+        worst, slow = np.exp(gains.min()), int((gains < np.log(0.97)).sum())
+        print(
+            f"margin {margin}: {np.exp(gains.mean()):.4f} over the library's first choice, worst {worst:.3f}, "
+            f"{slow} of {count} below 0.97, {int((gains != 0).sum())} changed"
+        )
+
+
+def flattened(fitted: Any) -> dict[str, Any]:
+    """The trees as plain arrays, for :class:`gemmhub_cublas.cost_model.Trees`."""
+    parts: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
+    roots, depth, start = [], 0, 0
+    for (tree,) in fitted._predictors:
+        nodes = tree.nodes
+        roots.append(start)
+        own = np.arange(len(nodes)) + start
+        leaf = nodes["is_leaf"].astype(bool)
+        parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]))
+        parts["threshold"].append(np.where(leaf, np.inf, nodes["num_threshold"]))
+        parts["left"].append(np.where(leaf, own, nodes["left"] + start))
+        parts["right"].append(np.where(leaf, own, nodes["right"] + start))
+        parts["value"].append(np.where(leaf, nodes["value"], 0.0))
+        depth, start = max(depth, int(nodes["depth"].max())), start + len(nodes)
+    kinds = {"feature": np.int16, "threshold": np.float32, "left": np.int32, "right": np.int32, "value": np.float32}
+    arrays = {name: np.concatenate(values).astype(kinds[name]) for name, values in parts.items()}
+    return {
+        **arrays, "roots": np.array(roots, np.int32), "depth": depth, "base": float(np.ravel(fitted._baseline_prediction)[0]),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--header", type=Path, required=True)
+    options = parser.parse_args()
+    records = [json.loads(line) for file in options.records for line in file.read_text().splitlines()]
+    counted = Counter(config for record in records for config in record["times"])
+    used = {parse(config)[1] for config in counted}
+    known = tables(options.header.read_text(), used)
+    rows, targets, groups = samples(records, known)
+    print(f"{len(records)} products, {len(rows)} pairs of algorithms, {len(CHAMPIONS)} champions")
+    validate(rows, targets, groups, len(records))
+    fitted = fit(rows, targets)
+    DATA.mkdir(exist_ok=True)
+    np.savez_compressed(
+        DATA / f"hopper{SMS}.npz", **flattened(fitted), sms=SMS,
+        tiles=np.array([(n, *x) for n, x in known.tiles.items()], np.int32),
+        clusters=np.array([(n, *x) for n, x in known.clusters.items()], np.int32),
+    )  # fmt: skip
+    with (DATA / f"hopper{SMS}.jsonl").open("w", encoding="utf-8") as file:
+        for record in records:
+            first, best = next(iter(record["times"])), min(record["times"], key=record["times"].get)
+            line = {name: record[name] for name in ("m", "n", "k", "trans_a", "trans_b")}
+            line |= {
+                "config": best,
+                "seconds": record["times"][best],
+                "first": first,
+                "first_seconds": record["times"][first],
+            }
+            file.write(json.dumps(line) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""Timing on an NVIDIA card by CUDA graphs, shared by the benchmarks of this folder.
+
+Each contender is captured once into a graph of several calls on operands that rotate past the L2 cache; replays of
+the graphs are timed by events, in interleaved rounds. So neither the host's time nor a drifting clock counts: what
+compares is the device's time for the same products in the same minute.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Call = Callable[[Any, Any, Any], object]
+"""Of (a, b, out): puts one product on the current stream, without allocating."""
+
+_CACHE = 2.0e8
+"""Bytes that operands rotate through: more than three times the L2 cache of an H200."""
+_STRETCH = 4e-4
+"""Seconds that a graph should take."""
+
+
+class Rig:
+    """One product: operands in several sets, and the graphs of its contenders."""
+
+    def __init__(self, m: int, n: int, k: int, order: str, dtype: torch.dtype, seconds: float) -> None:
+        """``order``: "nn" stores b as (k, n), "nt" as (n, k). ``seconds``: about what one call takes."""
+        size = torch.empty(0, dtype=dtype).element_size()
+        nbytes = size * (m * k + k * n + m * n)
+        self.sets = [self._operands(m, n, k, order, dtype) for _ in range(max(2, min(32, int(_CACHE / nbytes) + 1)))]
+        self.calls = max(2, min(40, int(_STRETCH / seconds) + 1))
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._graphs: list[Any] = []
+
+    @staticmethod
+    def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+        a = torch.empty(m, k, device="cuda", dtype=dtype).normal_()
+        b = torch.empty((n, k) if order == "nt" else (k, n), device="cuda", dtype=dtype).normal_()
+        return a, b.t() if order == "nt" else b, torch.empty(m, n, device="cuda", dtype=dtype)
+
+    def add(self, call: Call) -> int:
+        """Capture a contender; its number. It is run once before."""
+        call(*self.sets[0])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for i in range(self.calls):
+                call(*self.sets[i % len(self.sets)])
+        graph.replay()
+        self._graphs.append(graph)
+        return len(self._graphs) - 1
+
+    def once(self, contender: int) -> float:
+        """Seconds a call."""
+        self._start.record()
+        self._graphs[contender].replay()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e-3 / self.calls
+
+    def medians(self, contenders: list[int], rounds: int) -> list[float]:
+        """The median of each over interleaved rounds, whose order rotates."""
+        times: dict[int, list[float]] = {contender: [] for contender in contenders}
+        for turn in range(rounds):
+            shift = turn % len(contenders)
+            for contender in contenders[shift:] + contenders[:shift]:
+                times[contender].append(self.once(contender))
+        return [statistics.median(times[contender]) for contender in contenders]
+
+
+def expected(m: int, n: int, k: int, rate: float = 6e14, bandwidth: float = 4e12) -> float:
+    """Seconds of one 16-bit product, roughly."""
+    return max(3e-6, 2 * m * n * k / rate, 2 * (m * k + k * n + m * n) / bandwidth)

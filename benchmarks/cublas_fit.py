@@ -1,8 +1,8 @@
 """Fit gemmhub-cublas's cost model to records, and write the data that the plugin ships.
 
-    python benchmarks/cublas_fit.py RECORDS.jsonl [RECORDS.jsonl ...] --header cublasLt.h
+    python benchmarks/cublas_fit.py benchmarks/results/h200/cublas_grid.jsonl.xz [RECORDS.jsonl ...] --header cublasLt.h
 
-Records are those of benchmarks/cublas_grid.py; the header, any CUDA 12 or 13's, says what tiles and clusters the
+Records are those of benchmarks/cublas_grid.py (xz-compressed ones too); the header, any CUDA 12 or 13's, says what tiles and clusters the
 numbers in a configuration mean. Needs scikit-learn. Prints what the choice would have gained on products that the
 model did not see (cross-validation by product), and writes hopper132.npz and hopper132.jsonl beside the plugin.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import re
 from collections import Counter
 from pathlib import Path
@@ -29,6 +30,11 @@ _FAR = 0.3
 """Log ratios beyond this all count the same: how slow a bad algorithm is does not matter."""
 _CLOSE = 0.15
 """Pairs whose log ratio is small weigh more: the choice is among the fastest."""
+
+
+def lines(file: Path) -> list[str]:
+    with lzma.open(file, "rt") if file.suffix == ".xz" else file.open() as text:
+        return list(text)
 
 
 def tables(header: str, used: set[int]) -> Tables:
@@ -104,9 +110,8 @@ def flattened(fitted: Any) -> dict[str, Any]:
         depth, start = max(depth, int(nodes["depth"].max())), start + len(nodes)
     kinds = {"feature": np.int16, "threshold": np.float32, "left": np.int32, "right": np.int32, "value": np.float32}
     arrays = {name: np.concatenate(values).astype(kinds[name]) for name, values in parts.items()}
-    return {
-        **arrays, "roots": np.array(roots, np.int32), "depth": depth, "base": float(np.ravel(fitted._baseline_prediction)[0]),
-    }  # fmt: skip
+    base = float(np.ravel(fitted._baseline_prediction)[0])
+    return {**arrays, "roots": np.array(roots, np.int32), "depth": depth, "base": base}
 
 
 def main() -> int:
@@ -114,7 +119,7 @@ def main() -> int:
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--header", type=Path, required=True)
     options = parser.parse_args()
-    records = [json.loads(line) for file in options.records for line in file.read_text().splitlines()]
+    records = [json.loads(line) for file in options.records for line in lines(file)]
     counted = Counter(config for record in records for config in record["times"])
     used = {parse(config)[1] for config in counted}
     known = tables(options.header.read_text(), used)

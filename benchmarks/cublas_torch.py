@@ -1,6 +1,6 @@
 """gemmhub against torch.matmul on an NVIDIA card: bfloat16 products, untuned and tuned, by CUDA graphs.
 
-    python benchmarks/cublas_torch.py [--tune] [--json FILE] [--rounds 9] [--part 0/1]
+    python benchmarks/cublas_torch.py [--tune] [--json FILE] [--rounds 9] [--part 0/1] [--seconds 600]
 
 Needs torch and gemmhub-cublas. The grid crosses numbers of rows with the weight matrices of well-known language
 models and some squares, b stored both ways; none of its products is among the records shipped with the plugin (that
@@ -16,6 +16,7 @@ import json
 import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def measure(m: int, n: int, k: int, order: str, rounds: int, records: str | None
     row: dict[str, Any] = {"m": m, "n": n, "k": k, "order": order, "default": chosen}
     if records is not None and m * n <= _TUNED_RESULT:
         planned(rig, records)
+        start = time.perf_counter()
         gemmhub.tune(a, b, out=out)
+        row["seconds_to_tune"] = time.perf_counter() - start
         call, row["tuned"] = planned(rig, records)
         contenders["tuned"] = rig.add(call)
     times = dict(zip(contenders, rig.medians(list(contenders.values()), rounds)))
@@ -89,12 +92,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--part", default="0/1", help="I/N: every N-th product, beginning with the I-th")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no product after this time")
     options = parser.parse_args()
+    end = time.monotonic() + options.seconds
     part, parts = map(int, options.part.split("/"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         records = str(Path(folder) / "records.jsonl") if options.tune else None
         for m, n, k, order in grid(part, parts):
+            if time.monotonic() > end:
+                print("out of time: the rest is left out")
+                break
             rows.append(row := measure(m, n, k, order, options.rounds, records))
             ratios = "  ".join(f"{name} {ratio:.3f}" for name, ratio in row["ratios"].items())
             print(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 from gemmhub.arrays import Call, flat
@@ -179,10 +180,67 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
     return warm
 
 
+def planned_torch(call: Call, kernel: Kernel, other: Execute) -> Execute:
+    """The way of a plan with ``out`` (the operands of ``call`` are its examples): tensors that lie exactly as these
+    go straight to the kernel, everything else to ``other``. To compare takes 0.3 us less than :func:`warm_torch`'s
+    look-up. ``other`` itself where there is no short way.
+    """
+    family: Any = call.family
+    found = _described(call, kernel, *(None if x is None else x.owner for x in (call.a, call.b, call.out)))
+    if found is None or call.out is None:
+        return other
+    (a_facts, b_facts, out_facts), entry = found
+    a_type, a_dtype, a_shape, a_stride, a_place, a_low = a_facts
+    b_type, b_dtype, b_shape, b_stride, b_place, b_low = b_facts
+    out_type, out_dtype, out_shape, out_stride, out_place, out_low = out_facts
+    run, _, _, _, a_bytes, b_bytes, out_bytes, index, careful = entry
+    torch, raw_stream = family.library, family.raw_stream
+    grad, place_of = torch.is_grad_enabled, _place_of(torch)
+
+    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Any:
+        try:
+            x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
+            known = (
+                a.shape == a_shape and b.shape == b_shape and out.shape == out_shape
+                and a.stride() == a_stride and b.stride() == b_stride and out.stride() == out_stride
+                and a.dtype is a_dtype and b.dtype is b_dtype and out.dtype is out_dtype
+                and a.__class__ is a_type and b.__class__ is b_type and out.__class__ is out_type
+                and place_of(a) == a_place and place_of(b) == b_place and place_of(out) == out_place
+                and x & _LOW == a_low and y & _LOW == b_low and z & _LOW == out_low
+                and (z >= x + a_bytes or x >= z + out_bytes) and (z >= y + b_bytes or y >= z + out_bytes)
+                and not ((a.requires_grad or b.requires_grad or out.requires_grad) and grad())
+                and not (careful or epilogue)
+            )  # fmt: skip
+        except Exception:
+            known = False  # said in our words by the other way
+        if not known:
+            return other(a, b, out, **epilogue)
+        try:
+            run(x, y, z, None, None, 1, 0, raw_stream(index))
+        except Exception:
+            return other(a, b, out)
+        return out
+
+    return planned
+
+
 def remember(
     known: dict[Any, Entry], call: Call, kernel: Kernel, settings: Callable[[], object], a: Any, b: Any, out: Any
 ) -> Warm | None:
-    """File a decided call in ``known``; returns the short way that looks there, or None if there is none.
+    """File a decided call in ``known``; returns the short way that looks there, or None if there is none."""
+    found = _described(call, kernel, a, b, out)
+    if found is None:
+        return None
+    (one, other, *rest), entry = found
+    if len(known) >= _MOST:
+        known.clear()
+    known[(*(value for pair in zip(one, other) for value in pair), settings(), *chain(*rest))] = entry
+    family: Any = call.family
+    return (warm_torch if isinstance(family, TorchFamily) else warm_cupy)(known, settings, family)
+
+
+def _described(call: Call, kernel: Kernel, a: Any, b: Any, out: Any) -> tuple[list[tuple[Any, ...]], Entry] | None:
+    """The facts of each operand, and what a short way needs besides; None where there is no short way.
 
     That is so for anything but plain products of cupy arrays or torch tensors, for empty ones, and for complex
     ones (torch conjugates lazily, which only the long way sees).
@@ -195,23 +253,15 @@ def remember(
     place: Any = family.device.index
     if isinstance(family, TorchFamily):
         dtype, place = torch_dtypes()[1][dtype], family.place
-    views = [None if x is None else family.view(x, "operand") for x in (a, b, out)]
-    reached = [(0, 0) if x is None else reach(x) for x in views]
+    operands = [x for x in (a, b, out) if x is not None]
+    views = [family.view(x, "operand") for x in operands]
+    reached = [reach(x) for x in views]
     if out is not None and any(before for before, _ in reached):
         return None  # the short way takes it that memory begins at the first element
-    spans = [span for _, span in reached]
-    careful = not all(x is None or _dense(x) for x in views)
-    one, other = _facts(family, a), _facts(family, b)
-    if len(known) >= _MOST:
-        known.clear()
-    key = (*(value for pair in zip(one, other) for value in pair), settings())
-    if out is not None:
-        key = (*key, *_facts(family, out))
-    known[key] = Entry(
-        kernel.run, call.out_shape, dtype, place, spans[0], spans[1], spans[2], family.device.index, careful
-    )
-    return (
-        warm_torch(known, settings, family) if isinstance(family, TorchFamily) else warm_cupy(known, settings, family)
+    a_bytes, b_bytes, out_bytes = (*(span for _, span in reached), 0)[:3]
+    careful = not all(map(_dense, views))
+    return [_facts(family, x) for x in operands], Entry(
+        kernel.run, call.out_shape, dtype, place, a_bytes, b_bytes, out_bytes, family.device.index, careful
     )
 
 

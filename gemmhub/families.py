@@ -208,9 +208,15 @@ DLPACK = DLPackFamily()
 
 
 def family_of(x: object, argument: str) -> Family:
-    """The family of one operand; DeviceError for arrays on a device that nothing here can address."""
+    """The family of one operand; DeviceError for arrays on a device that nothing here can address.
+
+    An array type may bring its own: ``__gemmhub_family__()``, asked of an array, returns it.
+    """
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
+    own = getattr(type(x), "__gemmhub_family__", None)
+    if own is not None:
+        return own(x)  # type: ignore[no-any-return]
     if _may_be_on_a_device(x):
         from gemmhub import device_families, foreign
 

@@ -19,6 +19,7 @@ from gemmhub.arrays import Call, flat
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.decision import Decision
+from gemmhub.device_families import TorchFamily
 from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
 from gemmhub.families import NUMPY, layout_key
 from gemmhub.options import Request, scalar, scalar_kind, stream_handle
@@ -268,7 +269,8 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
             warm = device_calls.remember(known, call, kernel, _no_settings, a, b, out) or warm
         return result
 
-    return planned
+    short = call.problem.packed_by is None and isinstance(call.family, TorchFamily)
+    return device_calls.planned_torch(call, kernel, planned) if short else planned
 
 
 def _short_plan(run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call) -> Execute:

@@ -172,10 +172,11 @@ def _private_stream(gpu: Gpu) -> Iterator[int]:
         driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
         try:
             driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
-            yield stream.value or 0
-        finally:
-            if stream.value:
+            try:
+                yield stream.value or 0
+            finally:
                 driver.call("cuStreamDestroy_v2", stream)
+        finally:
             driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
 
 
@@ -190,10 +191,10 @@ def _captured(gpu: Gpu, enqueue: Enqueue, addresses: tuple[int, int, int]) -> No
         except Exception:
             failed = True  # the library does not take such addresses: then there is no recording
         ended = driver.cuda.cuStreamEndCapture(stream, byref(graph))
-        if failed or ended or not graph.value:
+        if ended or not graph.value:
             return None
         try:
-            return _only_kernel(driver, graph)
+            return None if failed else _only_kernel(driver, graph)
         finally:
             driver.call("cuGraphDestroy", graph)
 
@@ -230,7 +231,7 @@ def _buffer(extra: Any) -> bytes | None:
         return None
     address = size = None
     index = 0
-    while extra[index] and index < 8:
+    while index < 8 and extra[index]:
         if extra[index] == _POINTER:
             address = extra[index + 1]
         elif extra[index] == _SIZE:
@@ -256,14 +257,16 @@ class _Slot:
             ctypes.memmove(addressof(attribute) + _WORD, value, len(value))
         self._config = _Config((c_uint * 3)(*node.grid), (c_uint * 3)(*node.block), node.shared, None, None, 0)
         self._config.attributes, self._config.count = addressof(self._attributes), len(node.attributes)
-        self.config, self.extra = addressof(self._config), addressof(self._extra)
+        self.config, self.extra = byref(self._config), byref(self._extra)
         self.a = self.b = self.out = -1
         """The addresses in ``words``."""
         self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
 
 
 def _launcher(driver: Driver, node: Node, patches: list[Patch], fallback: Run) -> Run:
-    launch, function = driver.cuda.cuLaunchKernelEx, node.function
+    # A function without declared types and arguments that are pointers already: 0.15 us less of conversions a call.
+    launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+    function = byref(c_char.from_address(node.function))
     free: list[_Slot] = []
     a_places, b_places, out_places = (
         tuple((patch.word, patch.offset) for patch in patches if patch.operand == operand) for operand in range(3)

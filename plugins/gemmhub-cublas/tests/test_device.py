@@ -122,6 +122,23 @@ def test_every_candidate(backend, dtype):
         assert tensors.right, candidate
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_relu_keeps_nan(backend, dtype):
+    """By every algorithm that is not refused."""
+    asked = problem(m=256, n=512, k=1024, dtype=dtype, activation="relu")
+    if backend.supports(asked) is not None:
+        pytest.skip("no algorithm of this library keeps NaN")
+    tensors = Tensors(asked)
+    tensors.a[3, 5] = float("nan")
+    exact = (tensors.a.double() @ tensors.b.double()).relu()
+    expected = exact.to(tensors.out.dtype).double().nan_to_num(-1)
+    for candidate in backend.candidates(asked):
+        tensors.out.fill_(7)
+        tensors.run(prepared(backend, asked, candidate))
+        torch.cuda.synchronize()
+        assert torch.equal(tensors.out.double().nan_to_num(-1), expected), candidate
+
+
 def test_configurations_are_rebuilt_by_another_backend(backend):
     """As from a tuning record, in another process."""
     asked = problem(m=256, n=512, k=1024, dtype="float16")

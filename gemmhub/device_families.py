@@ -67,6 +67,13 @@ class DeviceFamily:
         size = prod(shape) * dtype.itemsize / 2**30
         return AllocationError(f"{dtype} of shape {shape} needs {size:.4g} GiB on {self.device}: {error}")
 
+    def lost(self, error: RuntimeError) -> DeviceError:
+        """The error for a device that no longer answers."""
+        return DeviceError(
+            "a, b", f"arrays on {self.device}, which gives no memory: {error}", "a device that works",
+            "if a kernel failed before, its context is lost: restart the process",
+        )  # fmt: skip
+
     # What subclasses add: current_stream() -> int, on(stream) -> context, copy(into, source), synchronize().
 
 
@@ -93,6 +100,8 @@ class CupyFamily(DeviceFamily):
                 return self.library.empty(shape, dtype)
         except (MemoryError, self.library.cuda.memory.OutOfMemoryError) as error:
             raise self.no_memory(shape, dtype, error) from None
+        except RuntimeError as error:
+            raise self.lost(error) from error
 
     def twin(self, x: DeviceView) -> Array:
         first, span = reach(x)
@@ -192,6 +201,8 @@ class TorchFamily(DeviceFamily):
             return self.library.empty(shape, dtype=self._to_torch[dtype], device=self.place)
         except (MemoryError, self.library.OutOfMemoryError) as error:
             raise self.no_memory(shape, dtype, error) from None
+        except RuntimeError as error:
+            raise self.lost(error) from error
 
     def twin(self, x: DeviceView) -> Array:
         size = x.dtype.itemsize

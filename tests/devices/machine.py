@@ -22,7 +22,8 @@ class Machine:
     def __init__(self, devices=2):
         self.devices = devices
         self.log = []
-        self.room = float("inf")
+        self.lost = False
+    room, lost = float("inf"), False
         self._local = threading.local()
         self._owners = {}
         self._addresses = []
@@ -62,7 +63,9 @@ class Machine:
             streams[index] = before
 
     def allocate(self, nbytes, device):
-        """uint8 memory on a device; None where there is no room."""
+        """uint8 memory on a device; None where there is no room. RuntimeError while the device is ``lost``."""
+        if self.lost:
+            raise RuntimeError("an illegal memory access was encountered")
         if nbytes > self.room:
             return None
         memory = np.full(nbytes + 2 * PAGE, 0xA5, np.uint8)

@@ -229,6 +229,18 @@ def test_out_of_memory(library, machine, pair, rng):
         assert np.all(planned(a, b).host == 4)
 
 
+def test_a_lost_device(library, machine, pair):
+    a, b = pair
+    planned = gemmhub.plan(a, b)
+    for _ in range(2):
+        machine.lost = True
+        for call in (gemmhub.matmul, planned, lambda a, b: gemmhub.matmul(a, b, alpha=2)):
+            with pytest.raises(DeviceError, match="illegal memory access"):
+                call(a, b)
+        machine.lost = False
+        assert np.all(gemmhub.matmul(a, b).host == 4)
+
+
 def test_results_that_no_machine_holds(library, machine, backend):
     one = library.array(np.ones((), F32))
     wide = [library.at(machine.allocate(4, 0), 0, F32, shape, (0, 0)) for shape in ((2**40, 1), (1, 2**40))]

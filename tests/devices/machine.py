@@ -16,14 +16,15 @@ class Machine:
     """What the fake libraries share: the memory, who it belongs to, and what was done in which order.
 
     ``log`` has tuples: ("wait", stream, other), ("copy", stream), ("fill", stream), ("record", stream),
-    ("synchronize", what). ``room`` is the number of bytes that may still be allocated.
+    ("synchronize", what). ``room`` is the number of bytes that may still be allocated; while ``lost`` the device
+    answers nothing.
     """
 
     def __init__(self, devices=2):
         self.devices = devices
         self.log = []
         self.lost = False
-    room, lost = float("inf"), False
+        self.room = float("inf")
         self._local = threading.local()
         self._owners = {}
         self._addresses = []

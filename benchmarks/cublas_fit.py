@@ -2,9 +2,10 @@
 
     python benchmarks/cublas_fit.py benchmarks/results/h200/cublas_grid.jsonl.xz [RECORDS.jsonl ...] --header cublasLt.h
 
-Records are those of benchmarks/cublas_grid.py (xz-compressed ones too); the header, any CUDA 12 or 13's, says what tiles and clusters the
-numbers in a configuration mean. Needs scikit-learn. Prints what the choice would have gained on products that the
-model did not see (cross-validation by product), and writes hopper132.npz and hopper132.jsonl beside the plugin.
+Records are those of benchmarks/cublas_grid.py (xz-compressed ones too); the header, any CUDA 12 or 13's, says what
+tiles and clusters the numbers in a configuration mean. Needs scikit-learn. Prints what the choice would have gained
+on products that the model did not see (cross-validation by product), and writes hopper132.npz and hopper132.jsonl
+beside the plugin.
 """
 
 from __future__ import annotations

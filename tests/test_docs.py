@@ -10,10 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import gemmhub
 from gemmhub import config, errors, options
+from gemmhub.cli.main import main as command_line
 from gemmhub.plugins import SUGGESTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -89,6 +91,40 @@ def test_demo(tmp_path):
     printed = {_words(line) for line in result.stdout.splitlines()}
     for line in shown.splitlines():
         assert _words(line) in printed or "not installed" in line or line.startswith("chosen"), line
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+def test_what_is_not_run_says_why(page):
+    """Examples are skipped one by one, for want of a device and of nothing else."""
+    for directive in re.findall(r"<!--+ *skip.*", PAGES.get(page, README)):
+        assert directive == '<!-- skip: next "needs a GPU" -->'
+
+
+SHELL = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"^(?:\$ )?gemmhub (.+)", SHELL, re.MULTILINE))))
+def test_commands(line):
+    """Those that the tests cannot run, for want of a device, at least have such options."""
+    name, *given = line.partition("#")[0].split()
+    command = command_line.get_command(click.Context(command_line), name)
+    assert command is not None
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {x for x in given if x.startswith("-") and len(x) > 1} <= known
+
+
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"\bpython (benchmarks/\w+\.py\b[^`\n]*)", TEXT))))
+def test_benchmarks(line):
+    """They exist and know the options shown."""
+    script, *given = line.partition("#")[0].split()
+    source = (ROOT / script).read_text(encoding="utf-8")
+    assert all(f'"{x}"' in source for x in given if x.startswith("--"))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "plugins").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_links_of_plugins(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).is_file(), target
 
 
 def _words(line: str) -> tuple[str, ...]:

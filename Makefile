@@ -17,7 +17,7 @@ test: $(STAMP) $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA and both packages with [test]
-	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py
+	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

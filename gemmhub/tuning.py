@@ -69,9 +69,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         for backend in able:
             for candidate in backend.backend.candidates(problem):
                 trial.enter(backend, candidate, ready, rows)
-        if len(ready) > _SCREENED:
-            ready = _screened(ready, clock, rows)
-        ready = [contender for contender in ready if trial.right(contender, rows)]
+        ready = _finalists(ready, trial, clock, rows)
         if not ready:
             verdict = decision.decide(problem, asked.settings)
             raise NoBackendError("nothing to tune: no candidate ran this product rightly", verdict)
@@ -98,23 +96,45 @@ class _Contender:
     run: Callable[[], object]
     """One call, on the next set of operands."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.backend.entry.name}:{self.candidate}"
 
-def _screened(ready: list[_Contender], clock: Clock, rows: list[Tuned]) -> list[_Contender]:
+
+def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[Tuned]) -> list[_Contender]:
+    """Those to time in full: all that are right; of many the fastest of the right ones. The others become ``rows``."""
+    quick = [0.0] * len(ready)
+    if len(ready) > _SCREENED:
+        quick = [t.minimum for t in interleave([x.run for x in ready], clock=clock, rounds=2, min_time=2e-4)]
+    pool = list(zip(ready, quick))
+    right: set[str] = set()
+    while True:
+        near = _near(pool)
+        wrong = [x for x in near if x.name not in right and not trial.right(x, rows)]
+        if not wrong:
+            break
+        # A wrong one is often a fast one: the others must not be measured by it.
+        right |= {x.name for x in near if x not in wrong}
+        pool = [(x, seconds) for x, seconds in pool if x not in wrong]
+    for x, seconds in pool:
+        if x not in near:
+            remark = "not among the fastest at a first look: neither checked nor recorded"
+            rows.append(Tuned(x.backend.entry.name, x.candidate, None, f"{seconds * 1e3:.4g} ms, {remark}"))
+    return near
+
+
+def _near(pool: list[tuple[_Contender, float]]) -> list[_Contender]:
     """The fastest, and the first candidate of each backend: an untuned call gets that, and records must be able to
-    say that something else is faster. The others become ``rows``.
+    say that something else is faster.
     """
-    quick = [t.minimum for t in interleave([x.run for x in ready], clock=clock, rounds=2, min_time=2e-4)]
-    limit = min(sorted(quick)[_SCREENED - 1], _NEAR * min(quick))
+    times = sorted(seconds for _, seconds in pool)
+    limit = min([*times[_SCREENED - 1 : _SCREENED], *(_NEAR * fastest for fastest in times[:1])], default=0.0)
     kept: list[_Contender] = []
     seen: set[str] = set()
-    for contender, seconds in zip(ready, quick):
-        name = contender.backend.entry.name
-        if seconds <= limit or name not in seen:
-            kept.append(contender)
-        else:
-            remark = "not among the fastest at a first look: neither checked nor recorded"
-            rows.append(Tuned(name, contender.candidate, None, f"{seconds * 1e3:.4g} ms, {remark}"))
-        seen.add(name)
+    for x, seconds in pool:
+        if seconds <= limit or x.backend.entry.name not in seen:
+            kept.append(x)
+        seen.add(x.backend.entry.name)
     return kept
 
 

@@ -38,6 +38,8 @@ CHAMPIONS = (
 """Configurations for 16-bit floats on Hopper that were often the fastest where the library proposed others."""
 
 _HALVES = (TYPE["float16"], TYPE["bfloat16"])
+_ALIGNMENT = 16
+"""Bytes that algorithms for Hopper ask of addresses. The library's check of an algorithm is not told of any."""
 _DATA = "hopper132"
 
 
@@ -72,7 +74,8 @@ def size_of(form: Form) -> Size:
 
 def _hopper_half(gpu: Gpu, form: Form) -> bool:
     types = {form.a.type, form.b.type, form.d.type}
-    return gpu.capability == (9, 0) and len(types) == 1 and form.a.type in _HALVES
+    aligned = min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNMENT
+    return gpu.capability == (9, 0) and len(types) == 1 and form.a.type in _HALVES and aligned
 
 
 @cache

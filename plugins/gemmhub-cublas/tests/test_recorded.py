@@ -125,6 +125,7 @@ def filled(words, addresses):
 
 
 @given(descriptions(), st.tuples(*[st.integers(2**40, 2**63)] * 3))
+@settings(deadline=None)
 def test_explained_parameters_can_be_made_for_any_addresses(words, addresses):
     parameters = [filled(words, sample) for sample in SAMPLES]
     found = explained(parameters, SAMPLES)
@@ -136,6 +137,7 @@ def test_explained_parameters_can_be_made_for_any_addresses(words, addresses):
 
 
 @given(descriptions(), st.data())
+@settings(deadline=None)
 def test_a_changed_word_is_never_explained(words, data):
     """One word of one sample is another than the rule says."""
     parameters = [filled(words, sample) for sample in SAMPLES]
@@ -152,6 +154,7 @@ def test_a_changed_word_is_never_explained(words, data):
 
 
 @given(st.tuples(*[st.sampled_from(ALIGNMENTS)] * 3))
+@settings(deadline=None)
 def test_addresses_are_aligned_as_promised_and_no_more(alignments):
     """A kernel that looks at the alignment must see the least there may be."""
     samples = [_addresses(alignments, seed) for seed in range(3)]
@@ -443,7 +446,7 @@ def test_operands_may_be_the_same(machine):
 
 
 @given(descriptions(), st.lists(st.tuples(*[st.integers(2**41, 2**47)] * 4), min_size=1, max_size=6))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_any_parameters(words, calls):
     machine = Machine()
     machine.words = lambda *abc: [value if i is None else abc[i] + value for i, value in words]

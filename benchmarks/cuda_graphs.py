@@ -33,6 +33,8 @@ class Rig:
         self.calls = max(2, min(40, int(_STRETCH / seconds) + 1))
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._graphs: list[Any] = []
+        self.busy = 0.0
+        """Seconds that the card spent in timed replays."""
 
     @staticmethod
     def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
@@ -57,7 +59,9 @@ class Rig:
         self._graphs[contender].replay()
         self._end.record()
         self._end.synchronize()
-        return self._start.elapsed_time(self._end) * 1e-3 / self.calls
+        seconds = self._start.elapsed_time(self._end) * 1e-3
+        self.busy += seconds
+        return seconds / self.calls
 
     def medians(self, contenders: list[int], rounds: int) -> list[float]:
         """The median of each over interleaved rounds, whose order rotates."""

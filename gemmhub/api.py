@@ -245,7 +245,7 @@ def reload() -> None:
 
 def forget_decisions() -> None:
     """Empty the caches of decided calls (new records, new settings)."""
-    for cache in (_warm, _known, _decisions):
+    for cache in (_warm, _devices, _known, _decisions):
         cache.clear()
 
 

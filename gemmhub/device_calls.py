@@ -18,6 +18,7 @@ from gemmhub.backend import Kernel
 from gemmhub.device_families import CupyFamily, TorchFamily, torch_dtypes
 from gemmhub.errors import GemmhubError
 from gemmhub.packed import PackedB
+from gemmhub.tensor_guard import guard
 from gemmhub.views import MOST_ALIGNED, DeviceView, broadcast, expand, meet, reach, same_memory
 
 Array = Any
@@ -26,6 +27,8 @@ Warm = Callable[[Array, Array, Array | None], Array | None]
 """Of (a, b, out): the result, or None where the long way must look at the call."""
 
 _LOW = MOST_ALIGNED - 1
+no_settings: Callable[[], object] = bool
+"""For plans, which were made under settings that no longer matter: always the same (and no Python function)."""
 _MOST = 4096
 """Entries that a plan, or all of matmul, keeps."""
 
@@ -99,40 +102,61 @@ class Entry(NamedTuple):
     ordinal: int
     careful: bool
     """Whether torch may have negated an operand lazily: only such as have no dense dimension (``x.conj().imag``)."""
+    check: Callable[..., bool] | None
+    """Whether tensors are as those that this is for (their addresses' low bits, ``low``, aside)."""
+    low: tuple[int, ...]
+    settings: object
 
 
 def warm_torch(known: dict[Any, Entry], settings: Callable[[], object], family: TorchFamily) -> Warm:
-    """The short way of torch tensors. ``known`` is filled by :func:`remember`."""
+    """The short way of torch tensors. ``known`` is filled by :func:`remember`.
+
+    The entry used last is tried first, by its check: loops multiply the same shapes again and again.
+    """
     torch = family.library
     empty, grad, raw_stream, find = torch.empty, torch.is_grad_enabled, family.raw_stream, known.get
     place_of = _place_of(torch)
+    last: Entry | None = None
+    last_new: Entry | None = None
 
     def warm(a: Any, b: Any, out: Any) -> Any:
+        nonlocal last, last_new
         x, y = a.data_ptr(), b.data_ptr()
         if out is None:
+            found = last_new
+            if (
+                found is None or found.check is None or not found.check(a, b)
+                or (x & _LOW, y & _LOW) != found.low or settings() != found.settings
+            ):  # fmt: skip
+                found = find((
+                    a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
+                    place_of(a), place_of(b), x & _LOW, y & _LOW, settings(),
+                ))  # fmt: skip
+                if found is None or ((a.requires_grad or b.requires_grad) and grad()):
+                    return None
+                if found.careful and (a.is_neg() or b.is_neg()):
+                    return None
+                last_new = found
+            out = empty(found.shape, dtype=found.dtype, device=found.device)
+            found.run(x, y, out.data_ptr(), None, None, 1, 0, raw_stream(found.ordinal))
+            return out
+        z = out.data_ptr()
+        found = last
+        if (
+            found is None or found.check is None or not found.check(a, b, out)
+            or (x & _LOW, y & _LOW, z & _LOW) != found.low or settings() != found.settings
+        ):  # fmt: skip
             found = find((
                 a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
                 place_of(a), place_of(b), x & _LOW, y & _LOW, settings(),
+                out.__class__, out.dtype, out.shape, out.stride(), place_of(out), z & _LOW,
             ))  # fmt: skip
-            if found is None or ((a.requires_grad or b.requires_grad) and grad()):
+            if found is None or ((a.requires_grad or b.requires_grad or out.requires_grad) and grad()):
                 return None
-            run, shape, dtype, place, _, _, _, index, careful = found
-            if careful and (a.is_neg() or b.is_neg()):
+            if found.careful and (a.is_neg() or b.is_neg() or out.is_neg()):
                 return None
-            out = empty(shape, dtype=dtype, device=place)
-            run(x, y, out.data_ptr(), None, None, 1, 0, raw_stream(index))
-            return out
-        z = out.data_ptr()
-        found = find((
-            a.__class__, b.__class__, a.dtype, b.dtype, a.shape, b.shape, a.stride(), b.stride(),
-            place_of(a), place_of(b), x & _LOW, y & _LOW, settings(),
-            out.__class__, out.dtype, out.shape, out.stride(), place_of(out), z & _LOW,
-        ))  # fmt: skip
-        if found is None or ((a.requires_grad or b.requires_grad or out.requires_grad) and grad()):
-            return None
-        run, _, _, _, a_bytes, b_bytes, out_bytes, index, careful = found
-        if careful and (a.is_neg() or b.is_neg() or out.is_neg()):
-            return None
+            last = found
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index, _, _, _, _ = found
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
         run(x, y, z, None, None, 1, 0, raw_stream(index))
@@ -156,7 +180,7 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
             ))  # fmt: skip
             if found is None:
                 return None
-            run, shape, dtype, place, _, _, _, index, _ = found
+            run, shape, dtype, place, _, _, _, index, *_ = found
             if cupy.cuda.runtime.getDevice() != place:
                 return None
             out = ndarray(shape, dtype)
@@ -171,7 +195,7 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
         ))  # fmt: skip
         if found is None:
             return None
-        run, _, _, _, a_bytes, b_bytes, out_bytes, index, _ = found
+        run, _, _, _, a_bytes, b_bytes, out_bytes, index, *_ = found
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
         run(x, y, z, None, None, 1, 0, current(index).ptr)
@@ -181,45 +205,32 @@ def warm_cupy(known: dict[Any, Entry], settings: Callable[[], object], family: C
 
 
 def planned_torch(call: Call, kernel: Kernel, other: Execute) -> Execute:
-    """The way of a plan with ``out`` (the operands of ``call`` are its examples): tensors that lie exactly as these
-    go straight to the kernel, everything else to ``other``. To compare takes 0.3 us less than :func:`warm_torch`'s
-    look-up. ``other`` itself where there is no short way.
+    """The way of a plan with ``out``: tensors that are as the examples in ``call`` go straight to the kernel,
+    everything else to ``other``; ``other`` itself where there is no short way.
     """
     family: Any = call.family
-    found = _described(call, kernel, *(None if x is None else x.owner for x in (call.a, call.b, call.out)))
-    if found is None or call.out is None:
+    if call.out is None:
         return other
-    (a_facts, b_facts, out_facts), entry = found
-    a_type, a_dtype, a_shape, a_stride, a_place, a_low = a_facts
-    b_type, b_dtype, b_shape, b_stride, b_place, b_low = b_facts
-    out_type, out_dtype, out_shape, out_stride, out_place, out_low = out_facts
-    run, _, _, _, a_bytes, b_bytes, out_bytes, index, careful = entry
-    torch, raw_stream = family.library, family.raw_stream
-    grad, place_of = torch.is_grad_enabled, _place_of(torch)
+    found = _described(call, kernel, no_settings, *(x.owner for x in (call.a, call.b, call.out)))
+    check = found and found[1].check
+    if found is None or check is None:
+        return other
+    run, _, _, _, a_bytes, b_bytes, out_bytes, index, _, _, (a_low, b_low, out_low), _ = found[1]
+    raw_stream = family.raw_stream
 
     def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Any:
         try:
-            x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
-            known = (
-                a.shape == a_shape and b.shape == b_shape and out.shape == out_shape
-                and a.stride() == a_stride and b.stride() == b_stride and out.stride() == out_stride
-                and a.dtype is a_dtype and b.dtype is b_dtype and out.dtype is out_dtype
-                and a.__class__ is a_type and b.__class__ is b_type and out.__class__ is out_type
-                and place_of(a) == a_place and place_of(b) == b_place and place_of(out) == out_place
-                and x & _LOW == a_low and y & _LOW == b_low and z & _LOW == out_low
-                and (z >= x + a_bytes or x >= z + out_bytes) and (z >= y + b_bytes or y >= z + out_bytes)
-                and not ((a.requires_grad or b.requires_grad or out.requires_grad) and grad())
-                and not (careful or epilogue)
-            )  # fmt: skip
+            if check(a, b, out) and not epilogue:
+                x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
+                if (
+                    x & _LOW == a_low and y & _LOW == b_low and z & _LOW == out_low
+                    and (z >= x + a_bytes or x >= z + out_bytes) and (z >= y + b_bytes or y >= z + out_bytes)
+                ):  # fmt: skip
+                    run(x, y, z, None, None, 1, 0, raw_stream(index))
+                    return out
         except Exception:
-            known = False  # said in our words by the other way
-        if not known:
-            return other(a, b, out, **epilogue)
-        try:
-            run(x, y, z, None, None, 1, 0, raw_stream(index))
-        except Exception:
-            return other(a, b, out)
-        return out
+            pass  # said in our words by the other way
+        return other(a, b, out, **epilogue)
 
     return planned
 
@@ -228,7 +239,7 @@ def remember(
     known: dict[Any, Entry], call: Call, kernel: Kernel, settings: Callable[[], object], a: Any, b: Any, out: Any
 ) -> Warm | None:
     """File a decided call in ``known``; returns the short way that looks there, or None if there is none."""
-    found = _described(call, kernel, a, b, out)
+    found = _described(call, kernel, settings, a, b, out)
     if found is None:
         return None
     (one, other, *rest), entry = found
@@ -239,7 +250,9 @@ def remember(
     return (warm_torch if isinstance(family, TorchFamily) else warm_cupy)(known, settings, family)
 
 
-def _described(call: Call, kernel: Kernel, a: Any, b: Any, out: Any) -> tuple[list[tuple[Any, ...]], Entry] | None:
+def _described(
+    call: Call, kernel: Kernel, settings: Callable[[], object], a: Any, b: Any, out: Any
+) -> tuple[list[tuple[Any, ...]], Entry] | None:
     """The facts of each operand, and what a short way needs besides; None where there is no short way.
 
     That is so for anything but plain products of cupy arrays or torch tensors, for empty ones, and for complex
@@ -260,9 +273,12 @@ def _described(call: Call, kernel: Kernel, a: Any, b: Any, out: Any) -> tuple[li
         return None  # the short way takes it that memory begins at the first element
     a_bytes, b_bytes, out_bytes = (*(span for _, span in reached), 0)[:3]
     careful = not all(map(_dense, views))
+    check = guard(*operands) if isinstance(family, TorchFamily) else None
+    low = tuple(x.address & _LOW for x in views)
     return [_facts(family, x) for x in operands], Entry(
-        kernel.run, call.out_shape, dtype, place, a_bytes, b_bytes, out_bytes, family.device.index, careful
-    )
+        kernel.run, call.out_shape, dtype, place, a_bytes, b_bytes, out_bytes, family.device.index, careful, check, low,
+        settings(),
+    )  # fmt: skip
 
 
 def _facts(family: CupyFamily | TorchFamily, x: Any) -> tuple[Any, ...]:

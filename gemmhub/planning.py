@@ -30,9 +30,6 @@ from gemmhub.views import DeviceView, as_matrix, broadcast, expand, same_memory
 Array = Any
 Execute = Callable[..., Array]
 
-_no_settings: Callable[[], object] = bool
-"""Always the same (and no Python function): a plan was made under settings that no longer matter."""
-
 
 def overlaps(call: Call) -> tuple[Copy, ...]:
     """The temporary a call needs because ``out`` shares memory with an operand (c in place is free)."""
@@ -266,7 +263,7 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
                 return result
         result = checked(a, b, out, **epilogue)
         if not epilogue:
-            warm = device_calls.remember(known, call, kernel, _no_settings, a, b, out) or warm
+            warm = device_calls.remember(known, call, kernel, device_calls.no_settings, a, b, out) or warm
         return result
 
     short = call.problem.packed_by is None and isinstance(call.family, TorchFamily)

@@ -1,5 +1,8 @@
 """Which algorithm is how much faster than the library's own first choice: a model of the machine, fitted to records.
 
+A card at work for seconds lowers its clocks to stay within its power, and then other algorithms win than on one that
+was idle before. Records say which it was, and an algorithm must be expected to gain in both cases.
+
 Facts of the machine and of each algorithm (how many rounds of tiles the multiprocessors work through, how full the
 last round and the tiles at the edges are, bytes that go through the L2 cache) are turned into numbers by
 :func:`features`; regression trees, fitted to measurements on the card by benchmarks/cublas_fit.py, turn the numbers
@@ -17,6 +20,9 @@ import numpy as np
 from gemmhub_cublas.heuristics import parse
 
 Array = np.ndarray[Any, Any]
+
+LOADS = (0.0, 1.0)
+"""The last number of a row for the trees: whether the card had been idle before, or at work."""
 
 _ID, _TILE, _SPLIT, _REDUCTION, _SWIZZLE, _CUSTOM, _STAGES, _INNER, _CLUSTER = range(9)
 
@@ -122,10 +128,14 @@ class CostModel:
     tables: Tables
 
     def gains(self, size: Size, first: str, others: list[str]) -> Array:
-        """Predicted log(time of ``first`` / time of each of ``others``): above 0 is faster than the first."""
+        """Predicted log(time of ``first`` / time of each of ``others``), the lower of those on an idle card and on one
+        at work: above 0 is faster than the first.
+        """
         if not others:
             return np.empty(0)
-        return self.trees.predict(np.array([features(size, first, other, self.tables) for other in others]))
+        rows = [features(size, first, other, self.tables) for other in others]
+        predicted = self.trees.predict(np.array([[*row, load] for load in LOADS for row in rows]))
+        return predicted.reshape(len(LOADS), -1).min(axis=0)
 
 
 def load(path: Any) -> CostModel:

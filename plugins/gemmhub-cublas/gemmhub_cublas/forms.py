@@ -22,8 +22,8 @@ TYPE = {
 COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex128": 70}
 """cublasComputeType, by gemmhub's compute dtype."""
 FAST_TF32 = 77
-RELU, BIAS = 2, 4
-ACTIVATION = {None: 0, "relu": RELU, "gelu": 32}
+RELU, BIAS, GELU = 2, 4, 32
+ACTIVATION = {None: 0, "relu": RELU, "gelu": GELU}
 NO_EPILOGUE = 1
 """cublasLtEpilogue: parts to be combined, and the code where there is none."""
 MOST_LAUNCHES = 4096
@@ -320,6 +320,8 @@ def advice(problem: GemmProblem, form: Form) -> str:
     """What would most likely help where the library has no algorithm."""
     if form.epilogue & RELU:
         return "apply relu to the product afterwards: algorithms older than Hopper's turn NaN into 0"
+    if form.epilogue & GELU and form.d.type == TYPE["float32"]:
+        return "apply gelu to the product afterwards, or ask for a 16-bit result: older algorithms have 18 bits of it"
     if form.addend and form.bias_type is not None:
         return "add the bias afterwards: algorithms older than Hopper's round the sum before they add it"
     if problem.a.dtype.itemsize == 1:

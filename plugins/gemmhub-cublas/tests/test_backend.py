@@ -65,7 +65,7 @@ def test_what_is_refused_cannot_be_prepared(backend):
 
 
 def test_remarks(backend):
-    asked = problem(bias=bias(), activation="gelu")
+    asked = problem(dtype="float16", bias=bias("float16"), activation="gelu")
     assert backend.remark(asked, "66.20.1.0.0.0.35.0.3") == "algorithm 66.20.1.0.0.0.35.0.3, epilogue fused"
     asked = problem(batch=(3,))
     asked = replace(asked, a=replace(asked.a, layout=MatrixLayout(16, 16, 16, 1, (3,), (-256,))))

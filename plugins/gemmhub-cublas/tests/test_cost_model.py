@@ -64,8 +64,9 @@ def test_shipped_trees_against_a_walk():
     """Features drawn from the thresholds themselves, on either side of them and exactly there."""
     trees, rng = SHIPPED.trees, np.random.default_rng(5)
     inner = trees.left != np.arange(len(trees.left))
-    rows = np.empty((24, len(NAMES)))
-    for feature in range(len(NAMES)):
+    columns = len(NAMES) + 1  # and the load
+    rows = np.empty((24, columns))
+    for feature in range(columns):
         known = trees.threshold[inner & (trees.feature == feature)].astype(float)
         chosen = rng.choice(known if len(known) else np.zeros(1), len(rows))
         rows[:, feature] = chosen + rng.choice([-1e-3, 0, 1e-3, 1], len(rows))

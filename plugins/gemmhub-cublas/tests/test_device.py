@@ -13,7 +13,7 @@ from fakes import bias, operand, problem
 from gemmhub_cublas.backend import CublasBackend
 
 from gemmhub.capability import Device
-from gemmhub.testing import ConformanceSuite, Memory
+from gemmhub.testing import Case, ConformanceSuite, Memory, check
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -120,6 +120,17 @@ def test_every_candidate(backend, dtype):
         tensors.out.fill_(float("nan"))
         tensors.run(prepared(backend, asked, candidate))
         assert tensors.right, candidate
+
+
+@pytest.mark.parametrize("k", [1, 8, 64])
+@pytest.mark.parametrize("out", ["float16", "float32"])
+@pytest.mark.parametrize("bias", [None, "n"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_gelu(backend, dtype, bias, out, k):
+    """By every algorithm, where few terms leave no room for an approximation."""
+    out = dtype if out == "float16" else out
+    for activation in ("gelu", "relu", None):
+        check(backend, Case(256, 512, k, dtype, dtype, out, bias=bias, activation=activation), TorchMemory())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -82,6 +82,10 @@ class ErrorModel:
     """Largest finite partial sum; where sums of absolute values exceed it, any order may overflow."""
     input_underflow: float = 0.0
     """Absolute error of an operand that underflows when it is read or rounded."""
+    input_smallest: float = 0.0
+    """Below it an operand counts as if it were that large: tensor cores align products by the exponents of their
+    factors, and that of a subnormal half number is the smallest normal one's.
+    """
     input_largest: float = inf
     """Operands beyond it may become infinite when they are rounded."""
     partial: float = 0.0
@@ -103,6 +107,16 @@ class ErrorModel:
         """What underflow adds to ``k`` multiplications, ``k`` additions and the epilogue; 0 when k is 0."""
         terms = 2.0 * sqrt(2.0) if self.complex else 1.0
         return terms * 2.0 * (k + extra) * self.underflow
+
+    def reading(self, k: int) -> tuple[float, float]:
+        """What operands below the normal range cost: an absolute error for each product, relative to either factor;
+        and a further one for each product of two such.
+        """
+        if self.input_smallest:
+            aligned = gamma(k + 2, self.accumulate) * self.input_smallest
+            return aligned, aligned * self.input_smallest
+        lost = self.input_underflow * (2.0 if self.complex else 1.0)
+        return lost, lost * lost
 
     @property
     def rounding_underflow(self) -> float:
@@ -137,6 +151,7 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
         accumulator_largest=info(compute).largest,
         # The bfloat16 instructions of x86 read subnormal operands as 0.
         input_underflow=2.0**-126 if single and (rounds or any(x.name == "bfloat16" for x in infos)) else 0.0,
+        input_smallest=2.0**-14 if tensor_core and all(x.name == "float16" for x in infos) else 0.0,
         input_largest=2.0**128 * (1.0 - 2.0**-8) if rounds else inf,
         partial=_FP8_ROUNDOFF if all(x.kind == "float8" for x in infos) and single else 0.0,
         complex=compute.kind == "c",
@@ -292,10 +307,11 @@ def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Arra
         abs_b = np.where(good_b, np.abs(wide_b), 0.0)
         size = size + np.matmul(abs_a, abs_b)
         clean = clean & (good_a.all(-1)[..., :, None] & good_b.all(-2)[..., None, :])
-        if model.input_underflow:
+        one, both = model.reading(a.shape[-1])
+        if one:
             sums = abs_a.sum(-1)[..., :, None] + abs_b.sum(-2)[..., None, :]
-            tiny = model.input_underflow * (2.0 if model.complex else 1.0)
-            lost = lost + tiny * (sums + wide_a.shape[-1] * tiny)
+            lost = lost + one * sums + wide_a.shape[-1] * both
+        if model.input_underflow:
             far_a: Array = abs_a.max(-1, initial=0.0) > model.input_largest
             far_b: Array = abs_b.max(-2, initial=0.0) > model.input_largest
             risky = risky | far_a[..., :, None] | far_b[..., None, :]

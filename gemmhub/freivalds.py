@@ -187,9 +187,9 @@ def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: 
         result = np.sqrt(result)
 
         scales = np.sqrt(np.square(col_scale) @ groups.spread(ones, slice(None))) * row_scale[:, None]
-        lost = model.input_underflow * (2.0 if model.complex else 1.0)
-        tiny = lost * (row_sums[:, None] * scales / row_scale[:, None] + row_scale[:, None] * norms.sum(0))
-        tiny = np.where(scales > 0.0, tiny + (model.absolute(k) + k * lost**2) * scales, 0.0)
+        one, both = model.reading(k)
+        tiny = one * (row_sums[:, None] * scales / row_scale[:, None] + row_scale[:, None] * norms.sum(0))
+        tiny = np.where(scales > 0.0, tiny + (model.absolute(k) + k * both) * scales, 0.0)
         bound = (1.0 + u) * (relative * size + (1.0 + relative) * tiny) + u * result
         bound = (bound + model.rounding_underflow * scales) / (1.0 - u)
         threshold, noise, own = _thresholds(model, k, groups.sizes, products * m * groups.count)

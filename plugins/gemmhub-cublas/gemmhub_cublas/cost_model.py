@@ -135,7 +135,8 @@ class CostModel:
             return np.empty(0)
         rows = [features(size, first, other, self.tables) for other in others]
         predicted = self.trees.predict(np.array([[*row, load] for load in LOADS for row in rows]))
-        return predicted.reshape(len(LOADS), -1).min(axis=0)
+        lower: Array = predicted.reshape(len(LOADS), -1).min(axis=0)
+        return lower
 
 
 def load(path: Any) -> CostModel:

@@ -321,7 +321,7 @@ def advice(problem: GemmProblem, form: Form) -> str:
     if form.epilogue & RELU:
         return "apply relu to the product afterwards: algorithms older than Hopper's turn NaN into 0"
     if form.epilogue & GELU and form.d.type == TYPE["float32"]:
-        return "apply gelu to the product afterwards, or ask for a 16-bit result: older algorithms have 18 bits of it"
+        return "apply gelu to the product afterwards, or ask for a 16-bit result: the library's has 18 bits"
     if form.addend and form.bias_type is not None:
         return "add the bias afterwards: algorithms older than Hopper's round the sum before they add it"
     if problem.a.dtype.itemsize == 1:

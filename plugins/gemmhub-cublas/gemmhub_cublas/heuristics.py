@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmhub_cublas.descriptors import Descriptors, Object
-from gemmhub_cublas.forms import GELU, RELU, TYPE, Form
+from gemmhub_cublas.forms import COMPUTE, GELU, RELU, TYPE, Form
 from gemmhub_cublas.library import Library
 
 WANTED = 16
@@ -163,13 +163,17 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
     """Whether everything is added in the accumulator's type, in a fixed order, and rounded once.
 
     Algorithms older than Hopper's were seen to add a bias to sums already rounded to a 16-bit result, when k was split
-    or there was an addend, too; to make 0 of NaN by relu; and to be off by 2**-18 in gelu, which a 16-bit result hides.
+    or there was an addend, too; and to make 0 of NaN by relu. All were seen to be off by 2**-18 in gelu, which a result
+    of 16 bits hides, as do factors of fewer bits than that.
     """
     if numbers[_REDUCTION] not in (_NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE):
         return False
+    halves = form.d.type in _HALVES
+    wide_factors = form.a.type in (*_HALVES, TYPE["float32"]) and form.compute == COMPUTE["float32"]
+    if form.epilogue & GELU and not halves and wide_factors:
+        return False
     if numbers[_ID] == _HOPPER:
         return True
-    halves = form.d.type in _HALVES
-    if form.epilogue & RELU or (form.epilogue & GELU and not halves):
+    if form.epilogue & RELU:
         return False
     return not (halves and form.bias_type is not None and (numbers[_SPLIT] != 1 or form.addend))

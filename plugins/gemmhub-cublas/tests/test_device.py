@@ -122,6 +122,13 @@ def test_every_candidate(backend, dtype):
         assert tensors.right, candidate
 
 
+def test_subnormal_halves(backend):
+    """Products are aligned by the exponents of their factors, as the error bound allows for."""
+    for seed in range(4):
+        case = Case(113, 9, 3, "float16", "float16", b="row_odd", batch=(3,), b_batch="missing", data="wide", seed=seed)
+        check(backend, case, TorchMemory())
+
+
 @pytest.mark.parametrize("k", [1, 8, 64])
 @pytest.mark.parametrize("out", ["float16", "float32"])
 @pytest.mark.parametrize("bias", [None, "n"])

@@ -164,6 +164,8 @@ class TorchFamily(DeviceFamily):
         self.place = torch.device(device.kind, device.index)
         self._dtypes, self._to_torch = torch_dtypes()
         self.raw_stream = _raw_stream(torch, device)
+        # torch before 2.5 has it in torch.cuda only.
+        self._out_of_memory = getattr(torch, "OutOfMemoryError", None) or self._runtime.OutOfMemoryError
 
     def view(self, x: Any, argument: str) -> DeviceView:
         torch = self.library
@@ -199,7 +201,7 @@ class TorchFamily(DeviceFamily):
         self.check_size(shape, dtype)
         try:
             return self.library.empty(shape, dtype=self._to_torch[dtype], device=self.place)
-        except (MemoryError, self.library.OutOfMemoryError) as error:
+        except (MemoryError, self._out_of_memory) as error:
             raise self.no_memory(shape, dtype, error) from None
         except RuntimeError as error:
             raise self.lost(error) from error
@@ -209,7 +211,7 @@ class TorchFamily(DeviceFamily):
         steps = tuple(step // size for step in x.strides)
         try:
             return self.library.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.place)
-        except (MemoryError, self.library.OutOfMemoryError) as error:
+        except (MemoryError, self._out_of_memory) as error:
             raise self.no_memory(x.shape, x.dtype, error) from None
 
     def clone(self, x: Array) -> Array:

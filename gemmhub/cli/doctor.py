@@ -14,7 +14,7 @@ import numpy as np
 import gemmhub
 from gemmhub import config, records
 from gemmhub.bench import random_operand
-from gemmhub.cli import screen
+from gemmhub.cli import doctor_report, screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.comparison import Comparison
@@ -34,14 +34,41 @@ _SIZES = (67, 45, 130)
 
 
 @click.command("doctor")
+@click.argument("name", required=False)
 @json_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Report versions, devices, settings, records and backends, and run a small product on every ready CPU backend.
 
-    The report holds no environment variables but those that set gemmhub and thread counts. Exit code 1 when
-    the self-test fails or the configuration cannot be read.
+    With a NAME that an installed plugin brings ("musa"), report about that instead, in depth.
+
+    The report holds no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
+    what it is about. Exit code 1 when a self-test fails or the configuration cannot be read.
     """
+    report = _full() if name is None else _about(name)
+    report = _anonymous(screen.plain(report))
+    if as_json:
+        screen.print_json(report)
+    elif name is None:
+        _show(report)
+    else:
+        system = [screen.facts(report[key].items()) for key in ("system", "libraries")]
+        screen.show(*system, *doctor_report.parts(report["findings"]))
+    if not report["ok"]:
+        ctx.exit(WRONG)
+
+
+def _about(name: str) -> dict[str, Any]:
+    findings = doctor_report.gather(name)
+    return {
+        "system": _system(),
+        "libraries": _libraries(),
+        "findings": findings,
+        "ok": doctor_report.fine(findings),
+    }
+
+
+def _full() -> dict[str, Any]:
     report: dict[str, Any] = {
         "system": _system(),
         "libraries": _libraries(),
@@ -53,13 +80,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         report |= {"records": _records(), "backends": gemmhub.backends()}
         report["self_test"] = _self_test()
     report["ok"] = not broken and all(test["ok"] for test in report["self_test"])
-    report = _anonymous(screen.plain(report))
-    if as_json:
-        screen.print_json(report)
-    else:
-        _show(report)
-    if not report["ok"]:
-        ctx.exit(WRONG)
+    return report
 
 
 def _system() -> dict[str, str]:
@@ -76,8 +97,11 @@ def _system() -> dict[str, str]:
 
 
 def _libraries() -> dict[str, str]:
-    """Versions of installed libraries that matter, and of the distributions that bring backends."""
-    plugins = {point.dist.name for point in importlib.metadata.entry_points(group="gemmhub") if point.dist is not None}
+    """Versions of installed libraries that matter, and of the distributions that bring backends or reports."""
+    points = [
+        point for group in ("gemmhub", doctor_report.GROUP) for point in importlib.metadata.entry_points(group=group)
+    ]
+    plugins = {point.dist.name for point in points if point.dist is not None}
     found = {}
     for name in (*sorted(plugins), *_LIBRARIES):
         try:

@@ -1,0 +1,71 @@
+"""Running a compiler, or another tool: with a time limit that holds for everything it starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. ``failure`` is empty when its exit code was 0."""
+
+    command: str
+    """As a shell would take it."""
+    output: str
+    """What it wrote to standard output and standard error, interleaved."""
+    failure: str
+    started: bool = True
+    """False where there was no such command."""
+
+    def last(self, lines: int = 40) -> str:
+        """The end of the output."""
+        return "\n".join(self.output.rstrip().splitlines()[-lines:])
+
+
+def run(command: Sequence[str], *, timeout: float, folder: Path | None = None) -> Outcome:
+    """Run ``command`` in ``folder`` for at most ``timeout`` seconds; then its whole process group is killed.
+
+    Never raises for a command that is missing or fails. Standard input is empty.
+    """
+    text = shlex.join(command)
+    # A file, and not a pipe: whoever escapes the kill and keeps a pipe open cannot make us wait.
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            return Outcome(text, "", f"{command[0]} cannot be started: {getattr(error, 'strerror', error)}", False)
+        failure = _wait(process, timeout)
+        output.seek(0)
+        return Outcome(text, output.read().decode(errors="replace"), failure)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> str:
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {timeout:.3g} s and was killed"
+    finally:
+        if process.poll() is None:  # also when we were interrupted
+            _kill(process)
+    if code < 0:
+        return f"was killed by signal {-code}"
+    return f"exit code {code}" if code else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if os.name == "posix":
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()

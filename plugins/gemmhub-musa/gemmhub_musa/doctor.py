@@ -1,0 +1,317 @@
+"""``gemmhub doctor musa``: everything about MUSA on this machine that a report of a problem should hold."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from gemmhub import native
+from gemmhub.backend import Backend, Kernel
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.cli.doctor_report import Finding
+from gemmhub.errors import GemmhubError
+from gemmhub.plugins import registry
+from gemmhub.problem import GemmProblem
+from gemmhub_musa import array, attested, compile, runtime, sdk, selftest
+from gemmhub_musa.runtime import Machine, MusaError
+from gemmhub_musa.sdk import Library, Sdk
+
+_VARIABLES = (
+    *sdk.VARIABLES, "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "MUSA_LAUNCH_BLOCKING", "MUSA_ENABLE_TF32",
+    "MUBLAS_WORKSPACE_CONFIG", "GEMMHUB_MCC", "CXX",
+)  # fmt: skip
+"""What decides which MUSA is used, and how. No other variable is reported."""
+_WITHOUT_A_CARD = ("mp_22", "mp_31")
+"""What to compile for where no device says."""
+_DTYPES = (
+    ("float32", None),
+    ("float64", None),
+    ("float16", None),
+    ("bfloat16", None),
+    ("float16", "float32"),
+    ("int8", None),
+)
+_WORKSPACE = 64 * 2**20
+_TOOL_SECONDS = 30.0
+
+KERNEL = """\
+#include <musa_runtime.h>
+
+__global__ void gemmhub_add(const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += x[i];
+}
+
+extern "C" int gemmhub_launch_add(const float* x, float* y, int n, musaStream_t stream) {
+  gemmhub_add<<<(n + 127) / 128, 128, 0, stream>>>(x, y, n);
+  return (int)musaGetLastError();
+}
+"""
+"""A kernel to see that compiling and launching work."""
+
+
+def findings() -> Iterator[Finding]:
+    """See :mod:`gemmhub.cli.doctor_report`."""
+    found = sdk.find()
+    yield from _environment(found)
+    if isinstance(found, Absent):
+        return
+    yield from _libraries(found)
+    machine = runtime.machine()
+    yield from _devices(found, machine)
+    yield from _headers(found)
+    yield from _compilers(found, machine)
+    if isinstance(machine, Machine):
+        yield from _arrays(machine)
+    yield from _backends()
+    if isinstance(machine, Machine):
+        yield from _products(machine)
+
+
+def _environment(found: Sdk | Absent) -> Iterator[Finding]:
+    section = "installation"
+    for name in _VARIABLES:
+        if name in os.environ:
+            yield Finding(section, name, os.environ[name])
+    if isinstance(found, Absent):
+        yield Finding(section, "SDK", f"{found.reason}; {found.remedy}", False)
+        return
+    yield Finding(section, "home", f"{found.home or 'none'} (by {found.found_by})")
+    yield Finding(section, "version", found.version or "unknown")
+    yield Finding(section, "libraries", ", ".join(map(str, found.libraries)) or "those that the loader finds")
+    yield Finding(section, "headers", str(found.include or "none"))
+    for note in found.notes:
+        yield Finding(section, "note", note, False)
+    query = found.home / "bin" / "musa_version_query" if found.home else None
+    if query is not None and query.is_file():
+        outcome = native.run([str(query)], timeout=_TOOL_SECONDS)
+        yield Finding(section, "musa_version_query", outcome.failure or "its output follows", detail=outcome.last(60))
+    try:
+        place = native.folder()
+        yield Finding(section, "build cache", f"{place.path}" + (f" ({place.note})" if place.note else ""))
+    except OSError as error:
+        yield Finding(section, "build cache", f"no folder can be written to: {error}", False)
+
+
+def _libraries(found: Sdk) -> Iterator[Finding]:
+    for stem in sdk.NAMES:
+        library = found.library(stem)
+        if isinstance(library, Refusal):
+            # Which of the others there are depends on the SDK; a backend that needs one says so itself.
+            yield Finding("libraries", stem, library.reason, False if stem == "musart" else None)
+            continue
+        outside = "" if stem == "musa" or _inside(found, library) else f", which is not in {found.home}"
+        yield Finding("libraries", stem, f"{library.where} (by {library.by}){outside}", None if not outside else False)
+
+
+def _inside(found: Sdk, library: Library) -> bool:
+    """Whether a library is the installation's own; without a home there is nothing to mix it with."""
+    files = [path for folder in found.libraries for path in folder.glob("lib*.so*")]
+    own = {str(folder) for folder in found.libraries}
+    return found.home is None or library.by in own or library.where in {os.path.realpath(path) for path in files}
+
+
+def _devices(found: Sdk, machine: Machine | Absent) -> Iterator[Finding]:
+    section = "devices"
+    if isinstance(machine, Absent):
+        yield Finding(section, "runtime", f"{machine.reason}; {machine.remedy}", False)
+        return
+    rt = machine.runtime
+    yield Finding(section, "runtime, driver", f"{rt.version}, {rt.driver_version}")
+    if found.version and found.version.split(".")[:2] != rt.version.split(".")[:2]:
+        yield Finding(section, "versions", f"the headers are of {found.version}, the runtime of {rt.version}", False)
+    numbers = {
+        "multiprocessors": runtime.MULTIPROCESSORS, "threads a block": runtime.THREADS_PER_BLOCK,
+        "warp": runtime.WARP_SIZE, "shared memory a block": runtime.SHARED_PER_BLOCK,
+        "a multiprocessor": runtime.SHARED_PER_MULTIPROCESSOR, "L2 cache": runtime.L2_CACHE,
+        "capability": runtime.MAJOR, "minor": runtime.MINOR,
+    }  # fmt: skip
+    for index in range(machine.count):
+        try:
+            with rt.device(index):
+                free, total = rt.memory_info()
+            facts = [f"{name} {_attribute(machine, number, index)}" for name, number in numbers.items()]
+        except MusaError as error:
+            yield Finding(section, f"musa:{index}", str(error), False)
+            continue
+        name = f"{machine.names[index] or 'no name'}, {machine.arch_name(index)}"
+        memory = f"{free / 2**30:.3g} of {total / 2**30:.3g} GiB free"
+        yield Finding(section, f"musa:{index}", f"{name}, {memory}; {', '.join(facts)}")
+
+
+def _attribute(machine: Machine, number: int, index: int) -> str:
+    try:
+        return str(machine.runtime.attribute(number, index))
+    except MusaError as error:
+        return error.name
+
+
+def _headers(found: Sdk) -> Iterator[Finding]:
+    for header, names in attested.HEADERS:
+        if not found.has_header(header):
+            continue
+        section = header
+        values = compile.enumerators(found, header, tuple(names))
+        if isinstance(values, Refusal):
+            yield Finding(section, "all", values.reason, False, values.traceback or "")
+            continue
+        absent = [name for name in names if name not in values]
+        for name, known in names.items():
+            if name in values and known is not None:
+                same = values[name] == known
+                text = (
+                    f"{values[name]}, as public sources say" if same else f"{values[name]}, public sources say {known}"
+                )
+                yield Finding(section, name, text, same)
+        news = [f"{name} {values[name]}" for name, known in names.items() if name in values and known is None]
+        if news:
+            yield Finding(section, "not public before", ", ".join(news))
+        if absent:
+            yield Finding(section, "not in this header", ", ".join(absent))
+
+
+def _compilers(found: Sdk, machine: Machine | Absent) -> Iterator[Finding]:
+    section = "compilers"
+    command = compile.host_compiler()
+    if isinstance(command, Refusal):
+        yield Finding(section, "C++", f"{command.reason}; {command.remedy}", False)
+    else:
+        yield Finding(section, "C++", f"{command[0]}: {_first_line(compile.identity(command))}")
+    mcc = compile.mcc(found)
+    if isinstance(mcc, Refusal):
+        yield Finding(section, "mcc", f"{mcc.reason}; {mcc.remedy}", False)
+        return
+    yield Finding(section, "mcc", f"{mcc}: {_first_line(compile.identity((str(mcc),)))}")
+    names: set[str] = set()
+    if isinstance(machine, Machine):
+        names = {machine.arch_name(index) for index in range(machine.count)} - {"unknown"}
+    for arch in sorted(names) or _WITHOUT_A_CARD:
+        built = compile.compile_mu(KERNEL, found, arch, name="doctor")
+        if isinstance(built, Refusal):
+            yield Finding(section, f"a kernel for {arch}", built.reason, False, built.traceback or "")
+            continue
+        yield Finding(section, f"a kernel for {arch}", "compiles", True)
+        library = native.load(built)
+        if isinstance(library, Refusal):
+            yield Finding(section, f"a kernel for {arch}", library.reason, False)
+        elif isinstance(machine, Machine):
+            for index in range(machine.count):
+                if machine.arch_name(index) in (arch, "unknown"):
+                    yield _tried(section, f"a kernel on musa:{index}", _launch(machine, library, index))
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "says no version")
+
+
+def _tried(section: str, item: str, test: Callable[[], str]) -> Finding:
+    """A finding of a test that returns what it did, and raises AssertionError or what the runtime reports."""
+    try:
+        return Finding(section, item, test(), True)
+    except (GemmhubError, AssertionError, OSError, AttributeError) as error:
+        return Finding(section, item, f"{type(error).__name__}: {error}", False)
+
+
+def _launch(machine: Machine, library: ctypes.CDLL, index: int) -> Callable[[], str]:
+    def test() -> str:
+        family = array.family(index)
+        x, y = np.arange(300, dtype=np.float32), np.full(300, 0.5, np.float32)
+        there, result = family.from_host(x), family.from_host(y)
+        launch = library.gemmhub_launch_add
+        launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+        with machine.runtime.device(index):
+            stream = machine.runtime.stream_create()
+            try:
+                code = launch(there.data.ptr, result.data.ptr, x.size, stream)
+                if code:
+                    raise AssertionError("launching: {} ({})".format(*machine.runtime.words(code)))
+                machine.runtime.stream_synchronize(stream)
+            finally:
+                machine.runtime.stream_destroy(stream)
+        wrong = np.flatnonzero(result.numpy() != x + y)
+        if wrong.size:
+            raise AssertionError(f"{wrong.size} of {x.size} results are wrong, the first at {wrong[0]}")
+        return "runs, and is right"
+
+    return test
+
+
+def _arrays(machine: Machine) -> Iterator[Finding]:
+    for index in range(machine.count):
+        yield _tried("arrays", f"copies on musa:{index}", _copies(index))
+
+
+def _copies(index: int) -> Callable[[], str]:
+    def test() -> str:
+        family = array.family(index)
+        x = np.arange(7 * 5 * 3, dtype=np.float32).reshape(7, 5, 3)
+        there = family.from_host(x)
+        pairs = [("to the device and back", there, x), ("a view", there[::-2, :, 1], x[::-2, :, 1])]
+        pairs.append(("a clone", family.clone(there[1:, ::2]), x[1:, ::2]))
+        target = family.from_host(np.zeros_like(x))
+        family.copy(target[:, 1:3], there[:, 1:3])
+        expected = np.zeros_like(x)
+        expected[:, 1:3] = x[:, 1:3]
+        pairs.append(("rows into rows", target, expected))
+        for what, got, right in pairs:
+            if not np.array_equal(got.numpy(), right):
+                raise AssertionError(f"{what}: the contents differ")
+        start, end = array.Event(family), array.Event(family)
+        start.record()
+        end.record()
+        end.synchronize()
+        return (
+            f"right; {len(pairs)} kinds, events {family.runtime.event_elapsed(start.handle, end.handle):.3g} ms apart"
+        )
+
+    return test
+
+
+def _backends() -> Iterator[Finding]:
+    for entry in registry():
+        if "musa" not in entry.device_kinds:
+            continue
+        answer = entry.get()
+        if isinstance(answer, Refusal):
+            text = f"{answer.reason}; {answer.remedy}"
+            yield Finding("backends", entry.name, text, False, answer.traceback or "")
+            continue
+        _, ready = answer
+        told = [f"{name} {version}" for name, version in ready.versions.items()] + list(ready.features)
+        yield Finding("backends", entry.name, ", ".join(told), True)
+
+
+def _products(machine: Machine) -> Iterator[Finding]:
+    for entry in registry():
+        answer = entry.get()
+        if "musa" in entry.device_kinds and not isinstance(answer, Refusal):
+            yield from _products_of(machine, *answer)
+
+
+def _products_of(machine: Machine, backend: Backend, ready: Ready) -> Iterator[Finding]:
+    def prepare(problem: GemmProblem) -> Kernel | Refusal:
+        refusal = backend.supports(problem)
+        return refusal or backend.prepare(problem, backend.candidates(problem)[0], _WORKSPACE)
+
+    for device in ready.devices:
+        for dtype, out_dtype in _DTYPES:
+            refused: list[Refusal] = []
+
+            def noted(problem: GemmProblem, refused: list[Refusal] = refused) -> Kernel | Refusal:
+                answer = prepare(problem)
+                if isinstance(answer, Refusal):
+                    refused.append(answer)
+                return answer
+
+            wrong = selftest.check(noted, machine.runtime, device.index, dtype, out_dtype)
+            item = f"{backend.name} {dtype}" + (f" -> {out_dtype}" if out_dtype else "") + f" on {device}"
+            if wrong is None:
+                rest = f"; the others are refused: {refused[0].reason}" if refused else ""
+                yield Finding("products", item, f"right in {8 - len(refused)} of 8 storage orders{rest}", True)
+            elif wrong in refused:
+                yield Finding("products", item, f"refused: {wrong.reason}")
+            else:
+                yield Finding("products", item, wrong.reason, False, wrong.traceback or "")

@@ -1,0 +1,341 @@
+"""libmusart by ctypes: only functions that public programs are known to call, and no structure whose layout is not
+public.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+from functools import cache, cached_property
+from typing import Any
+
+from gemmhub.capability import Absent, Refusal
+from gemmhub.errors import AllocationError, BackendError
+from gemmhub_musa import sdk as sdks
+from gemmhub_musa.sdk import Library, Sdk
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "musaGetDeviceCount": (c_void_p,),
+    "musaGetDevice": (c_void_p,),
+    "musaSetDevice": (c_int,),
+    "musaDeviceGetAttribute": (c_void_p, c_int, c_int),
+    "musaDeviceSynchronize": (),
+    "musaRuntimeGetVersion": (c_void_p,),
+    "musaDriverGetVersion": (c_void_p,),
+    "musaMalloc": (c_void_p, c_size_t),
+    "musaFree": (c_void_p,),
+    "musaMemGetInfo": (c_void_p, c_void_p),
+    "musaMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
+    "musaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "musaMemcpy2DAsync": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
+    "musaMemset": (c_void_p, c_int, c_size_t),
+    "musaMemsetAsync": (c_void_p, c_int, c_size_t, c_void_p),
+    "musaStreamCreate": (c_void_p,),
+    "musaStreamDestroy": (c_void_p,),
+    "musaStreamSynchronize": (c_void_p,),
+    "musaStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "musaEventCreate": (c_void_p,),
+    "musaEventDestroy": (c_void_p,),
+    "musaEventRecord": (c_void_p, c_void_p),
+    "musaEventSynchronize": (c_void_p,),
+    "musaEventElapsedTime": (c_void_p, c_void_p, c_void_p),
+    "musaGetLastError": (),
+}
+"""What is called, with its arguments; all of these give a musaError_t."""
+_TEXTS = ("musaGetErrorName", "musaGetErrorString")
+
+OUT_OF_MEMORY = 2
+NO_DEVICES = (100, 38)
+"""musaErrorNoDevice: the vendor's header has 100, a public stub CUDA's former 38."""
+TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
+"""musaMemcpyKind."""
+
+THREADS_PER_BLOCK, SHARED_PER_BLOCK, WARP_SIZE, MULTIPROCESSORS, L2_CACHE = 1, 8, 10, 16, 38
+SHARED_PER_MULTIPROCESSOR, MAJOR, MINOR = 81, 75, 76
+"""musaDeviceAttr, as a public copy of the vendor's driver_types.h has them. MAJOR.MINOR is the compute capability."""
+ARCHITECTURES = ((1, 0), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
+"""Compute capabilities that public software knows."""
+
+
+class MusaError(BackendError):
+    """A call of the runtime failed."""
+
+    def __init__(self, function: str, code: int, name: str, text: str) -> None:
+        self.function, self.code, self.name, self.text = function, code, name, text
+        super().__init__(f"{function}: {name} ({code}): {text}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.function, self.code, self.name, self.text)
+
+
+class Runtime:
+    """A loaded libmusart. Methods raise :class:`MusaError` where the runtime reports a failure.
+
+    Addresses, streams and events are ints; the stream 0 is the default one. As MUSA's own functions, all of them mean
+    the calling thread's current device, except where an index is passed.
+    """
+
+    def __init__(self, library: Library) -> None:
+        """AttributeError, with all their names, where ``library`` lacks functions."""
+        self.library = library
+        missing = [name for name in (*FUNCTIONS, *_TEXTS) if not hasattr(library.cdll, name)]
+        if missing:
+            raise AttributeError(", ".join(missing))
+        # By [], which gives function objects of their own: others may declare other types for theirs.
+        self._functions = {name: library.cdll[name] for name in (*FUNCTIONS, *_TEXTS)}
+        for name, arguments in FUNCTIONS.items():
+            self._functions[name].restype, self._functions[name].argtypes = c_int, arguments
+        for name in _TEXTS:
+            self._functions[name].restype, self._functions[name].argtypes = c_char_p, (c_int,)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = self._functions[name](*arguments)
+        if code:
+            self._functions["musaGetLastError"]()  # else the next call, of whoever, may report it again
+            raise MusaError(name, code, *self.words(code))
+
+    def _int(self, name: str, *arguments: Any) -> int:
+        value = c_int()
+        self._call(name, byref(value), *arguments)
+        return value.value
+
+    def _handle(self, name: str, *arguments: Any) -> int:
+        value = c_void_p()
+        self._call(name, byref(value), *arguments)
+        return value.value or 0
+
+    def words(self, code: int) -> tuple[str, str]:
+        """The name and the meaning of an error code, as the library tells them."""
+        name, text = (self._functions[function](code) or b"" for function in _TEXTS)
+        return name.decode(errors="replace") or "unknown error", text.decode(errors="replace")
+
+    def clear_error(self) -> str:
+        """Reads and resets the runtime's last error; its name, empty where there was none.
+
+        Libraries leave errors behind that the next call of somebody else would report.
+        """
+        code = self._functions["musaGetLastError"]()
+        return self.words(code)[0] if code else ""
+
+    # Devices
+
+    def device_count(self) -> int:
+        """0 where the runtime says that there is no device."""
+        try:
+            return self._int("musaGetDeviceCount")
+        except MusaError as error:
+            if error.code in NO_DEVICES:
+                return 0
+            raise
+
+    @property
+    def current_device(self) -> int:
+        """Index of the calling thread's."""
+        return self._int("musaGetDevice")
+
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        """Makes a device the current one of this thread for a block."""
+        before = self.current_device
+        if before == index:
+            yield
+            return
+        self._call("musaSetDevice", index)
+        try:
+            yield
+        finally:
+            self._call("musaSetDevice", before)
+
+    def attribute(self, number: int, index: int) -> int:
+        """A device attribute by its number."""
+        return self._int("musaDeviceGetAttribute", number, index)
+
+    def arch(self, index: int) -> tuple[int, int] | None:
+        """Compute capability, (2, 2) for mp_22; None where the runtime gives none that is known."""
+        try:
+            found = self.attribute(MAJOR, index), self.attribute(MINOR, index)
+        except MusaError:
+            return None
+        return found if found in ARCHITECTURES else None
+
+    @property
+    def version(self) -> str:
+        return sdks.decimal(self._int("musaRuntimeGetVersion"))
+
+    @property
+    def driver_version(self) -> str:
+        return sdks.decimal(self._int("musaDriverGetVersion"))
+
+    def synchronize(self) -> None:
+        """Wait for all work on the current device."""
+        self._call("musaDeviceSynchronize")
+
+    # Memory
+
+    def malloc(self, nbytes: int) -> int:
+        """The address of new memory; 0 for no bytes. AllocationError where there is no room."""
+        if nbytes == 0:
+            return 0
+        try:
+            return self._handle("musaMalloc", nbytes)
+        except MusaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            raise AllocationError(f"{nbytes / 2**30:.4g} GiB of device memory: {error}") from None
+
+    def free(self, address: int) -> None:
+        self._call("musaFree", address)
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes of the current device."""
+        free, total = c_size_t(), c_size_t()
+        self._call("musaMemGetInfo", byref(free), byref(total))
+        return free.value, total.value
+
+    def memcpy(self, to: int, source: int, nbytes: int, kind: int) -> None:
+        """Copies before it returns. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
+        if nbytes:
+            self._call("musaMemcpy", to, source, nbytes, kind)
+
+    def memcpy_async(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        if nbytes:
+            self._call("musaMemcpyAsync", to, source, nbytes, kind, stream)
+
+    def memcpy_2d_async(
+        self, to: int, to_pitch: int, source: int, source_pitch: int, width: int, height: int, stream: int
+    ) -> None:
+        """Copies ``height`` rows of ``width`` bytes on the device, whose starts are the pitches (bytes) apart."""
+        if width and height:
+            self._call("musaMemcpy2DAsync", to, to_pitch, source, source_pitch, width, height, ON_DEVICE, stream)
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        if nbytes:
+            self._call("musaMemset", address, value, nbytes)
+
+    def memset_async(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        if nbytes:
+            self._call("musaMemsetAsync", address, value, nbytes, stream)
+
+    # Streams and events
+
+    def stream_create(self) -> int:
+        return self._handle("musaStreamCreate")
+
+    def stream_destroy(self, stream: int) -> None:
+        self._call("musaStreamDestroy", stream)
+
+    def stream_synchronize(self, stream: int) -> None:
+        self._call("musaStreamSynchronize", stream)
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        """Later work on ``stream`` waits for ``event``."""
+        self._call("musaStreamWaitEvent", stream, event, 0)
+
+    def event_create(self) -> int:
+        return self._handle("musaEventCreate")
+
+    def event_destroy(self, event: int) -> None:
+        self._call("musaEventDestroy", event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        self._call("musaEventRecord", event, stream)
+
+    def event_synchronize(self, event: int) -> None:
+        self._call("musaEventSynchronize", event)
+
+    def event_elapsed(self, start: int, end: int) -> float:
+        """Milliseconds between two events that have happened."""
+        value = c_float()
+        self._call("musaEventElapsedTime", byref(value), start, end)
+        return value.value
+
+
+_lock = threading.Lock()
+
+
+def load() -> Runtime | Absent:
+    """The runtime of the installation that :func:`gemmhub_musa.sdk.find` finds; one for each installation."""
+    found = sdks.find()
+    if isinstance(found, Absent):
+        return found
+    with _lock:
+        return _load(found)
+
+
+@cache
+def _load(sdk: Sdk) -> Runtime | Absent:
+    library = sdk.library("musart")
+    if isinstance(library, Refusal):
+        return Absent(library.reason, library.remedy)
+    try:
+        return Runtime(library)
+    except AttributeError as error:
+        return Absent(
+            f"{library.where} lacks {error}",
+            "install a MUSA SDK of version 3.1 or later, with libraries of one version",
+        )
+
+
+class Machine:
+    """The installation, its runtime and its devices (at least one)."""
+
+    def __init__(self, sdk: Sdk, runtime: Runtime, count: int) -> None:
+        self.sdk, self.runtime, self.count = sdk, runtime, count
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What the driver calls the devices; empty texts where it does not tell."""
+        driver = self.sdk.load("musa")
+        return tuple(_device_name(driver, index) for index in range(self.count))
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """What speed depends on, for :class:`gemmhub.capability.Ready`."""
+        arch = sorted({self.arch_name(index) for index in range(self.count)})
+        names = sorted(set(self.names) - {""})
+        return {
+            "musa runtime": self.runtime.version,
+            "musa driver": self.runtime.driver_version,
+            "device": " + ".join(names or arch),
+        }
+
+    def arch_name(self, index: int) -> str:
+        """ "mp_22", as the compiler calls it; "unknown" where the runtime does not tell."""
+        arch = self.runtime.arch(index)
+        return "mp_{}{}".format(*arch) if arch else "unknown"
+
+
+def machine() -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    runtime = load()
+    sdk = sdks.find()
+    if isinstance(runtime, Absent):
+        return runtime
+    if isinstance(sdk, Absent):
+        return sdk
+    try:
+        count = runtime.device_count()
+    except MusaError as error:
+        return Absent(
+            f"the MUSA runtime does not work: {error}", "see whether mthreads-gmi lists a device; reinstall the driver"
+        )
+    if count == 0:
+        return Absent(
+            "the MUSA runtime shows no device", "look at MUSA_VISIBLE_DEVICES, and whether mthreads-gmi lists one"
+        )
+    return Machine(sdk, runtime, count)
+
+
+def _device_name(driver: ctypes.CDLL | Refusal, index: int) -> str:
+    if isinstance(driver, Refusal):
+        return ""
+    device, name = c_int(), ctypes.create_string_buffer(256)
+    try:
+        failed = driver.muInit(0) or driver.muDeviceGet(byref(device), index)
+        failed = failed or driver.muDeviceGetName(name, len(name), device)
+    except AttributeError:
+        return ""
+    return "" if failed else name.value.decode(errors="replace")

@@ -1,0 +1,146 @@
+"""All of it on simulated SDKs of three generations, each in a process of its own: streams run late there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from gemmhub_musa import attested
+
+sim = pytest.importorskip("gemmhub_musa_sim")
+
+SONAMES = {"3.1": "libmusart.so.1.0", "4.3": "libmusart.so.4", "5.1": "libmusart.so.5"}
+
+
+@pytest.fixture(scope="module", params=list(SONAMES))
+def generation(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def simulated(generation, tmp_path_factory, cache_dir):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GEMMHUB_CACHE_DIR", str(cache_dir))
+        return sim.make_home(tmp_path_factory.mktemp("musa") / generation, sdk=generation)
+
+
+@pytest.fixture
+def musa(python, simulated):
+    """``musa(code)``: what it prints in a fresh process of two simulated devices."""
+    begin = """
+import ctypes, gc, json, numpy as np
+from gemmhub_musa import array, compile, doctor, from_numpy, runtime, sdk
+rt = runtime.load()
+control = rt.library.cdll
+"""
+    return lambda code, **options: python(
+        begin + code, **{"MUSA_HOME": simulated, "MUSA_SIM_DEVICES": 2, "MUSA_SIM_LAZY": 1, **options}
+    )
+
+
+def test_the_report(musa, generation, simulated):
+    found = json.loads(musa("print(json.dumps([vars(x) for x in doctor.findings()]))"))
+    assert [x for x in found if x["ok"] is False] == []
+    says = {(x["section"], x["item"]): x["text"] for x in found}
+    assert says["installation", "home"] == f"{simulated} (by MUSA_HOME)"
+    assert says["installation", "version"] == f"{generation}.0"
+    assert says["devices", "runtime, driver"].startswith(f"{generation}.0, ")
+    assert "mp_22" in says["devices", "musa:1"]
+    for index in range(2):
+        assert says["arrays", f"copies on musa:{index}"].startswith("right; ")
+        assert says["compilers", f"a kernel on musa:{index}"] == "runs, and is right"
+    for name in ("MUBLAS_OP_N", "MUSA_R_16F"):
+        assert says["mublas.h", name] == f"{attested.MUBLAS[name]}, as public sources say"
+    assert ("mublasLt.h", "not public before") in says or generation == "3.1"
+    assert says["libraries", "mublasLt"].startswith("there is no libmublasLt.so") == (generation == "3.1")
+    assert ("mudnncxx/mudnn.h", "not public before") in says or generation != "5.1"
+
+
+def test_the_runtime_that_is_loaded(musa, generation):
+    code = """
+found = sdk.find()
+print(open(found.libraries[0] / "libmusart.so", "rb").read() == open(found.library("musart").where, "rb").read())
+ctypes.CDLL("SONAME")
+print(runtime.machine().versions["device"])
+"""
+    same, device = musa(code.replace("SONAME", SONAMES[generation])).splitlines()
+    assert same == "True"
+    assert "Simulated" in device
+
+
+def test_copies_on_late_streams(musa):
+    code = """
+family = array.family(1)
+x = np.arange(24, dtype=np.float32).reshape(4, 6)
+with rt.device(1):
+    stream = rt.stream_create()
+there = from_numpy(x, 1)
+with family.on(stream):
+    clone = family.clone(there[:, ::2])
+    target = from_numpy(np.zeros_like(x), 1)
+    family.copy(target[1:3], there[1:3])
+expected = np.zeros_like(x); expected[1:3] = x[1:3]
+print(np.array_equal(clone.numpy(), x[:, ::2]), np.array_equal(target.numpy(), expected))
+with rt.device(1):
+    rt.stream_destroy(stream)
+del there, clone, target
+gc.collect()
+print(control.musaSimLive())
+"""
+    assert musa(code).splitlines() == ["True True", "0"]
+
+
+def test_injected_failures(musa):
+    code = """
+from gemmhub.errors import AllocationError
+control.musaSimInject(b"musaMalloc")
+try:
+    from_numpy(np.ones((4, 4)))
+except AllocationError as error:
+    print(type(error).__name__)
+control.musaSimInject(b"musaMemcpy")
+try:
+    from_numpy(np.ones((4, 4)))
+except runtime.MusaError as error:
+    print(error.function)
+control.musaSimInject(b"")
+control.musaSimSetSticky(801)
+print(rt.clear_error())
+print(repr(rt.clear_error()))
+print(from_numpy(np.ones((4, 4))).numpy().sum())
+"""
+    assert musa(code).splitlines() == ["AllocationError", "musaMemcpy", "musaErrorNotSupported", "''", "16.0"]
+
+
+def test_a_kernel_that_faults(musa):
+    code = '''
+source = """
+#include <musa_runtime.h>
+__global__ void stray(float* p) { p[1 << 24] = 1.0f; }
+extern "C" int launch(float* p) { stray<<<1, 1>>>(p); return (int)musaGetLastError(); }
+"""
+built = compile.compile_mu(source, sdk.find(), "mp_22", name="stray")
+from gemmhub import native
+there = from_numpy(np.ones(4, np.float32))
+native.load(built).launch(ctypes.c_void_p(there.data.ptr))
+try:
+    there.numpy()
+except runtime.MusaError as error:
+    print(error.code)
+'''
+    assert musa(code, MUSA_SIM_QUIET=1) == "700"
+
+
+def test_what_the_headers_say(musa, generation):
+    """Odd numbers where none is public, so that nobody can have guessed them; none for what is not there."""
+    code = """
+names = ["MUBLAS_OP_T", "MUBLAS_COMPUTE_32F", "MUBLAS_NEVER", "MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT"]
+print(json.dumps(compile.enumerators(sdk.find(), "mublas.h", names)))
+"""
+    values = json.loads(musa(code))
+    assert (values.pop("MUBLAS_OP_T"), values.pop("MUBLAS_COMPUTE_32F")) == (112, 68)
+    assert list(values) == ["MUBLAS_MATH_MODE_DEFAULT" if generation == "3.1" else "MUBLAS_DEFAULT_MATH"]
+
+
+def test_without_any_device(musa):
+    assert musa("print(runtime.machine().reason)", MUSA_SIM_DEVICES=0) == "the MUSA runtime shows no device"

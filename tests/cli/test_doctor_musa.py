@@ -1,0 +1,111 @@
+"""``gemmhub doctor NAME``: what plugins report. No plugin is installed here: entry points are pretended."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import types
+
+import pytest
+
+from gemmhub.cli import doctor_report
+from gemmhub.cli.doctor_report import Finding
+
+REAL = importlib.metadata.entry_points
+
+
+@pytest.fixture
+def bring(monkeypatch):
+    """``bring(name, function, module="reports")``: as if an installed distribution reported so about ``name``."""
+    points = []
+
+    def entry_points(**wanted):
+        return points if wanted == {"group": doctor_report.GROUP} else REAL(**wanted)
+
+    def add(name, function, module="reports"):
+        made = types.ModuleType(module)
+        made.findings = function
+        monkeypatch.setitem(sys.modules, module, made)
+        points.append(importlib.metadata.EntryPoint(name, f"{module}:findings", doctor_report.GROUP))
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    return add
+
+
+def fine():
+    yield Finding("libraries", "musart", "libmusart.so.4")
+    yield Finding("libraries", "mublas", "libmublas.so.1", True)
+    yield Finding("compilers", "mcc", "4.3.1", True, "mcc version 4.3.1\nand more\n")
+
+
+def test_a_report_is_shown_by_sections(run, bring):
+    bring("musa", fine)
+    told = run("doctor", "musa").stdout
+    assert told.startswith("gemmhub  ")
+    assert "\nlibraries\nmusart         libmusart.so.4\nmublas     ok  libmublas.so.1\n" in told
+    assert told.endswith("\ncompilers\nmcc        ok  4.3.1\n\nmcc:\nmcc version 4.3.1\nand more\n")
+    assert "self-test" not in told  # the usual report is another
+
+
+def test_a_report_as_json(run, bring):
+    bring("musa", fine)
+    data = run.json("doctor", "musa", "--json")
+    assert data["ok"] is True
+    assert set(data) == {"system", "libraries", "findings", "ok"}
+    assert data["findings"][1] == {
+        "section": "libraries", "item": "mublas", "text": "libmublas.so.1", "ok": True, "detail": "",
+    }  # fmt: skip
+
+
+def test_what_is_wrong_is_the_exit_code(run, bring):
+    bring("musa", lambda: [*fine(), Finding("products", "float32", "numpy has 1, it has 2", False)])
+    assert "float32   failed  numpy has 1, it has 2\n" in run("doctor", "musa", code=1).stdout
+    assert run.json("doctor", "musa", "--json", code=1)["ok"] is False
+
+
+def broken():
+    yield Finding("libraries", "musart", "libmusart.so.4")
+    raise RuntimeError("the driver is upset")
+
+
+def test_a_report_that_breaks_keeps_what_it_found(run, bring):
+    bring("musa", broken)
+    told = run("doctor", "musa", code=1).stdout
+    assert "\nmusart       libmusart.so.4\n" in told
+    assert "reports:findings  failed  RuntimeError: the driver is upset\n" in told
+    assert "Traceback (most recent call last):" in told
+
+
+def test_a_report_that_cannot_be_imported_or_is_none(run, bring, monkeypatch):
+    bring("musa", None)
+    assert "TypeError" in run("doctor", "musa", code=1).stdout
+    bring("other", lambda: ["text"], "others")
+    assert "others:findings yielded a str, not a Finding" in run("doctor", "other", code=1).stdout
+    bring("gone", fine, "gone")
+    monkeypatch.setitem(sys.modules, "gone", None)
+    assert "ModuleNotFoundError" in run("doctor", "gone", code=1).stdout
+
+
+def test_several_distributions_report_about_one_thing(run, bring):
+    bring("musa", lambda: [Finding("second", "b", "two")], "z_reports")
+    bring("musa", lambda: [Finding("first", "a", "one")], "a_reports")
+    findings = run.json("doctor", "musa", "--json")["findings"]
+    assert [finding["section"] for finding in findings] == ["first", "second"]
+
+
+def test_a_name_that_nobody_reports_about(run, bring):
+    assert run.error("doctor", "musa") == (
+        "error: nothing reports about 'musa'; reports there are: none, as no installed plugin brings a report\n"
+    )
+    bring("musa", fine)
+    bring("cuda", fine, "others")
+    assert "reports there are: cuda, musa\n" in run.error("doctor", "rocm")
+
+
+def test_the_home_directory_is_written_as_a_tilde(run, bring, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    bring("musa", lambda: [Finding("a", "b", f"in {tmp_path}/x", None, f"and {tmp_path}/y")])
+    told = run("doctor", "musa").stdout
+    assert str(tmp_path) not in told
+    assert "in ~/x" in told
+    assert "and ~/y" in told

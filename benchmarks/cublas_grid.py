@@ -59,6 +59,11 @@ def draw(rng: random.Random) -> tuple[int, int, int, str]:
     return m, n, k, rng.choice(["nn", "nt"])
 
 
+def fits(m: int, n: int, k: int) -> bool:
+    """Whether a product is neither too long nor too large to be measured many times."""
+    return 2 * m * n * k <= 3e12 and 2 * (m * k + n * k + m * n) <= 3e9
+
+
 def measure(backend: CublasBackend, m: int, n: int, k: int, order: str, bursts: bool) -> dict[str, Any] | None:
     """One line of the file; None where the library refuses the product."""
     looks, most, rounds = (1, 8, 3) if bursts else (2, 12, 5)
@@ -111,9 +116,7 @@ def main() -> int:
     with options.file.open("a", encoding="utf-8") as file:
         while time.monotonic() < end:
             m, n, k, order = draw(rng)
-            if 2 * m * n * k > 3e12 or 2 * (m * k + n * k + m * n) > 3e9:
-                continue
-            if options.bursts and 2 * m * n * k < _LOADING:
+            if not fits(m, n, k) or (options.bursts and 2 * m * n * k < _LOADING):
                 continue
             line = measure(backend, m, n, k, order, options.bursts)
             if line is not None:

@@ -1,10 +1,11 @@
 """gemmhub against torch.matmul on an NVIDIA card: bfloat16 products, untuned and tuned, by CUDA graphs.
 
-    python benchmarks/cublas_torch.py [--tune] [--json FILE] [--rounds 9] [--part 0/1] [--seconds 600]
+    python benchmarks/cublas_torch.py [--draw SEED] [--tune] [--json FILE] [--rounds 9] [--part 0/1] [--seconds 600]
 
 Needs torch and gemmhub-cublas. The grid crosses numbers of rows with the weight matrices of well-known language
-models and some squares, b stored both ways; none of its products is among the records shipped with the plugin (that
-is checked). Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's. With ``--tune``
+models and some squares, b stored both ways; with ``--draw`` it is 200 products of random sizes, as
+benchmarks/cublas_grid.py draws them. None of its products is among the records shipped with the plugin (that is
+checked). Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's. With ``--tune``
 gemmhub.tune measures each product first (into a record file of this run's own) and is timed as a third contender;
 products with results beyond 2**25 elements are left out of that.
 """
@@ -15,12 +16,15 @@ import argparse
 import json
 import math
 import os
+import random
 import tempfile
 import time
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from cublas_grid import draw, fits
 from cuda_graphs import Call, Rig, expected
 from gemmhub_cublas.choice import _records
 from gemmhub_cublas.cost_model import Size
@@ -34,11 +38,16 @@ WEIGHTS = (
 )  # fmt: skip
 """(n, k)."""
 _TUNED_RESULT = 2**25
+_DRAWN = 200
 
 
-def grid(part: int, parts: int) -> list[tuple[int, int, int, str]]:
+def grid(part: int, parts: int, seed: int | None) -> list[tuple[int, int, int, str]]:
     """(m, n, k, order of b): every ``parts``-th product."""
     every = [(m, n, k, order) for n, k in WEIGHTS for m in ROWS for order in ("nn", "nt")]
+    if seed is not None:
+        rng = random.Random(seed)
+        drawn = (draw(rng) for _ in count())
+        every = list(islice((x for x in drawn if fits(*x[:3])), _DRAWN))
     fresh = [(m, n, k, order) for m, n, k, order in every if Size(n, m, k, order == "nt", False) not in _records()]
     print(f"{len(every) - len(fresh)} of {len(every)} products are among the shipped records: left out")
     return fresh[part::parts]
@@ -88,6 +97,7 @@ def summary(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
@@ -99,7 +109,7 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         records = str(Path(folder) / "records.jsonl") if options.tune else None
-        for m, n, k, order in grid(part, parts):
+        for m, n, k, order in grid(part, parts, options.draw):
             if time.monotonic() > end:
                 print("out of time: the rest is left out")
                 break
@@ -109,7 +119,8 @@ def main() -> int:
                 f"{m:6}{n:6}{k:6} {order}  torch {row['tflops_torch']:5.0f} TFLOP/s  {ratios}  {row['default']}",
                 flush=True,
             )
-    command = f"python benchmarks/cublas_torch.py --rounds {options.rounds} --part {options.part}"
+    drawn = "" if options.draw is None else f" --draw {options.draw}"
+    command = f"python benchmarks/cublas_torch.py{drawn} --rounds {options.rounds} --part {options.part}"
     result = {
         "command": command + " --tune" * options.tune, "device": torch.cuda.get_device_name(),
         "torch": torch.__version__, "dtype": "bfloat16",

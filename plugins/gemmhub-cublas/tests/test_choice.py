@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
-from math import isfinite, nextafter
+from math import nextafter
 
 import numpy as np
 import pytest
@@ -231,24 +231,22 @@ def test_every_shipped_record():
     tables = choice._model().tables
     assert len(RECORDS) == len(LINES)
     for line, x in zip(LINES, RECORDS):
-        assert x.keys() == {"m", "n", "k", "trans_a", "trans_b", "config", "seconds", "first", "first_seconds"}, line
+        assert x.keys() == {"m", "n", "k", "trans_a", "trans_b", "config", "first", "gain"}, line
         assert all(type(x[name]) is int and x[name] > 0 for name in "mnk"), line
         assert type(x["trans_a"]) is type(x["trans_b"]) is bool, line
-        assert 0 < x["seconds"] <= x["first_seconds"], line
-        assert isfinite(x["first_seconds"]), line
+        assert 1 <= x["gain"] < 10, line
         for config in (x["config"], x["first"]):
             numbers = parse(config)
             assert text(numbers) == config, line
             assert numbers[3] in (0, 2), f"partial sums in the result's type: {line}"
             assert tables.knows(config), line
-        assert x["config"] != x["first"] or x["seconds"] == x["first_seconds"], line
+        assert x["config"] != x["first"] or x["gain"] == 1, line
 
 
 def product(x):
     return x["m"], x["n"], x["k"], x["trans_a"], x["trans_b"]
 
 
-@pytest.mark.xfail(reason="some products were measured twice, and the records disagree on the fastest")
 def test_no_product_is_shipped_twice():
     twice = [key for key, count in Counter(map(product, RECORDS)).items() if count > 1]
     assert twice == []

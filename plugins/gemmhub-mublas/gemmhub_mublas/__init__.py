@@ -1,0 +1,1 @@
+"""Matrix products on Moore Threads GPUs by muBLAS and muBLASLt, for gemmhub."""

@@ -1,0 +1,77 @@
+"""The numbers behind muBLAS's names: from the user's header where there is one, else the few that are public.
+
+No document states the values of all enumerations, and a wrong one is a wrong product. So each name below has the
+value that public programs are known to pass, or none. The installed ``mublas.h`` always has the last word; where it
+is missing, names without a public value are unusable and what needs them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ATTESTED: dict[str, int | None] = {
+    # Several independent programs pass these.
+    "MUBLAS_OP_N": 111,
+    "MUBLAS_OP_T": 112,
+    "MUBLAS_POINTER_MODE_HOST": 0,
+    "MUSA_R_16F": 2,
+    # One public document (of muBLAS 1.10.6).
+    "MUBLAS_COMPUTE_32F": 68,
+    "MUBLAS_COMPUTE_64F": 70,
+    "MUBLAS_COMPUTE_32I": 72,
+    "MUBLAS_COMPUTE_32F_FAST_TF32": 77,
+    "MUBLAS_GEMM_DEFAULT": 0,
+    "MUBLAS_GEMM_DEFAULT_TENSOR_OP": 1,
+    # Only the names are public.
+    "MUSA_R_32F": None,
+    "MUSA_R_64F": None,
+    "MUSA_R_16BF": None,
+    "MUSA_R_8I": None,
+    "MUSA_R_32I": None,
+    "MUBLAS_DEFAULT_MATH": None,
+    "MUBLAS_MATH_MODE_DEFAULT": None,
+}
+"""Names and their public values."""
+
+TYPE = {
+    "float16": "MUSA_R_16F", "bfloat16": "MUSA_R_16BF", "float32": "MUSA_R_32F", "float64": "MUSA_R_64F",
+    "int8": "MUSA_R_8I", "int32": "MUSA_R_32I",
+}  # fmt: skip
+"""musaDataType_t, by dtype."""
+COMPUTE = {"float32": "MUBLAS_COMPUTE_32F", "float64": "MUBLAS_COMPUTE_64F", "int32": "MUBLAS_COMPUTE_32I"}
+"""mublasComputeType_t, by gemmhub's compute dtype."""
+FAST_TF32 = "MUBLAS_COMPUTE_32F_FAST_TF32"
+DEFAULT_MATH = ("MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT")
+"""The math mode without tricks, under its newer and its oldest name."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The numbers in use. ``without_header`` says why the header could not be asked; None where it was."""
+
+    values: Mapping[str, int]
+    without_header: str | None = None
+
+    @classmethod
+    def of(cls, header: Mapping[str, int] | None, why_not: str = "") -> Codes:
+        """Those that the header gave; of the public values where ``header`` is None, for the reason ``why_not``."""
+        if header is not None:
+            return cls(dict(header))
+        return cls({name: value for name, value in ATTESTED.items() if value is not None}, why_not)
+
+    def missing(self, *names: str) -> list[str]:
+        """Those of ``names`` that have no number."""
+        return [name for name in dict.fromkeys(names) if name not in self.values]
+
+    def first(self, names: tuple[str, ...]) -> int | None:
+        """The number of the first of ``names`` that has one."""
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    def surprises(self) -> list[str]:
+        """Where the installed header contradicts what is public, for people."""
+        return [
+            f"{name} is {self.values[name]} in mublas.h, {known} in public programs"
+            for name, known in ATTESTED.items()
+            if known is not None and self.values.get(name, known) != known
+        ]

@@ -1,0 +1,262 @@
+"""A problem as column-major products with one evenly spaced batch each: what muBLAS and muBLASLt both understand.
+
+No library is called here. :func:`lowered` says a problem in those terms, or why it cannot be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from gemmhub.capability import Refusal
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem, Operand
+
+LARGEST = 2**31 - 1
+"""Sizes, leading dimensions and batch counts are C ints."""
+MOST_LAUNCHES = 4096
+"""Products a call may consist of, where its batch is not evenly spaced."""
+_ZERO_K = {1: 16}
+"""The inner dimension of a product of zeros, by itemsize; 1 for all others. Kernels for single bytes like long rows."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A stack of column-major matrices as they are stored, before any transposition."""
+
+    dtype: str
+    rows: int
+    cols: int
+    ld: int
+    stride: int
+    """Elements from one matrix of the batch to the next."""
+    alignment: int
+    """Bytes that divide every matrix's address."""
+
+    @property
+    def itemsize(self) -> int:
+        return as_dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Form:
+    """``D = op(A) op(B)`` of the scalars' type ``compute``, column-major, ``count`` times; C has D's dtype."""
+
+    compute: str
+    m: int
+    n: int
+    k: int
+    trans_a: bool
+    trans_b: bool
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    d: Matrix
+    count: int = 1
+    precision: str = "ieee"
+    bias: str | None = None
+    """The dtype of a bias that has an element for each row of D."""
+    activation: str | None = None
+
+    @property
+    def types(self) -> tuple[str, str, str, str]:
+        """dtypes of A, B and D, and the accumulator's."""
+        return self.a.dtype, self.b.dtype, self.d.dtype, self.compute
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """How a call of the problem goes."""
+
+    main: Form | None
+    """The product; None where k is 0."""
+    zero: Form | None
+    """The same result without the product (of two matrices of zeros); where k is 0, or alpha may be."""
+    swapped: bool
+    """The library's A is the problem's b, its B the problem's a."""
+    offsets: tuple[tuple[int, int, int, int], ...]
+    """Bytes to add to the addresses of the library's A, B, C, D: one product of ``count`` matrices for each."""
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form that calls may need, the usual one first."""
+        return tuple(form for form in (self.main, self.zero) if form is not None)
+
+    @property
+    def zero_bytes(self) -> int:
+        """Size of a matrix of zeros that serves as A and as B of ``zero``."""
+        if self.zero is None:
+            return 0
+        return max(x.ld * x.cols * x.itemsize for x in (self.zero.a, self.zero.b))
+
+
+def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered | Refusal:
+    """``problem``, whose result has elements, for a library that adds a bias and applies activations if ``fused``,
+    and takes a batch in one call if ``batched``.
+    """
+    refusal = _options(problem, fused)
+    if refusal is not None:
+        return refusal
+    problem = fold_batch(problem) or problem
+    call = _reading(problem)
+    if isinstance(call, Refusal):
+        return call
+    refusal = _too_large(call)
+    if refusal is not None:
+        return refusal
+    dim, outer = _split(call.batch) if batched else (_SINGLE, call.batch)
+    launches = prod(each.count for each in outer)
+    if launches > MOST_LAUNCHES:
+        return Refusal(
+            f"the batch takes {launches} products (one call makes those that are evenly spaced"
+            f"{'' if batched else ', but not with the installed header'}); at most {MOST_LAUNCHES} are made",
+            "pass contiguous operands, or multiply in parts",
+        )
+    first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
+    operands = (first, second, problem.c or problem.out, problem.out)
+    m, n, k = call.m, call.n, call.k
+    sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
+    lds = (call.lda, call.ldb, call.ldc, call.ldd)
+    a, b, c, d = (
+        Matrix(
+            operand.dtype.name, *sizes[i], lds[i], _strides(dim)[i],
+            _alignment(operand, [_strides(each)[i] for each in (*outer, dim)]),
+        )
+        for i, operand in enumerate(operands)
+    )  # fmt: skip
+    compute = problem.compute_dtype.name
+    form = Form(
+        compute, m, n, k, call.trans_a, call.trans_b, a, b, c, d, dim.count, problem.precision,
+        problem.bias.dtype.name if problem.bias else None, problem.activation,
+    )  # fmt: skip
+    # An integer product is finite: alpha = 0 needs no care.
+    zero = k == 0 or not (problem.alpha_is_one or compute == "int32")
+    return Lowered(
+        form if k else None,
+        _without_product(form) if zero else None,
+        call.swapped,
+        tuple(_offsets(outer, [x.dtype.itemsize for x in operands])),
+    )
+
+
+def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
+    if problem.deterministic and problem.compute_dtype.kind != "i":
+        return Refusal(
+            f"nothing is public about whether {'muBLASLt' if fused else 'muBLAS'} gives the same bits in every run",
+            "leave deterministic=True away, or use a backend that promises it",
+        )
+    if problem.c is not None and problem.c.dtype != problem.out.dtype:
+        return Refusal(
+            f"c is {problem.c.dtype}: the library adds one of the result's dtype", f"convert c to {problem.out.dtype}"
+        )
+    if fused:
+        return None
+    if problem.bias is not None:
+        return Refusal(
+            "muBLAS adds no bias", "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards"
+        )
+    if problem.activation is not None:
+        return Refusal(f"muBLAS has no {problem.activation}", "apply it to the product afterwards")
+    return None
+
+
+def _reading(problem: GemmProblem) -> BlasCall | Refusal:
+    """The problem as a column-major call; its bias, if any, has an element for each row of the result.
+
+    A result of one row or one column can be read either way. Then the long dimension should run down a column, where
+    its leading dimension is a good one.
+    """
+    readings: list[BlasCall] = []
+    for order in ("row", "col") if problem.n > 1 else ("col", "row"):
+        call = lower(problem, order)
+        if isinstance(call, Refusal):
+            return call
+        if not call.swapped:  # the order of out and c
+            readings.append(_as_columns(call) if order == "row" else call)
+    for call in readings:
+        if call.bias_axis != "n":
+            return call
+    per, order = ("column", "row") if problem.bias and problem.bias.axis == "n" else ("row", "column")
+    return Refusal(
+        f"the bias has an element for each {per} of the result: the library adds that to {order}-major results only",
+        f"pass a {order}-major out, or add the bias afterwards",
+    )
+
+
+def _as_columns(call: BlasCall) -> BlasCall:
+    """A row-major call as the column-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
+    return replace(
+        call, order="col", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
+        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
+        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
+    )  # fmt: skip
+
+
+def _too_large(call: BlasCall) -> Refusal | None:
+    """The library's integers are 32 bits wide; batch strides are 64."""
+    numbers = {
+        "m": call.m, "n": call.n, "k": call.k, "a leading dimension": max(call.lda, call.ldb, call.ldc, call.ldd),
+        "the batch": max((dim.count for dim in call.batch), default=1),
+    }  # fmt: skip
+    for name, number in numbers.items():
+        if number > LARGEST:
+            return Refusal(
+                f"{name} is {number} here: the library's integers end at {LARGEST}",
+                "multiply in parts along that dimension",
+            )
+    return None
+
+
+_SINGLE = BatchDim(1, 0, 0, 0, 0)
+
+
+def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
+    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
+
+
+def _split(batch: tuple[BatchDim, ...]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
+    """(the dimension that one call steps through, those that take a call each): the longest that runs forwards."""
+    forwards = [i for i, dim in enumerate(batch) if min(_strides(dim)) >= 0]
+    if not forwards:
+        return _SINGLE, batch
+    inner = max(forwards, key=lambda i: batch[i].count)
+    return batch[inner], batch[:inner] + batch[inner + 1 :]
+
+
+def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    for index in product(*(range(dim.count) for dim in outer)):
+        a, b, c, d = (
+            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
+        )
+        yield a, b, c, d
+
+
+def _alignment(operand: Operand, steps: list[int]) -> int:
+    """Bytes that divide the address of every matrix of the stack."""
+    alignment = operand.alignment
+    for step in steps:
+        nbytes = abs(step) * operand.dtype.itemsize
+        if nbytes:
+            alignment = min(alignment, nbytes & -nbytes)
+    return alignment
+
+
+def _without_product(form: Form) -> Form:
+    """``form`` with A^T and B of zeros, and a short inner dimension."""
+    k = _ZERO_K.get(form.a.itemsize, 1)
+    a = Matrix(form.a.dtype, k, form.m, k, 0, 256)
+    b = Matrix(form.b.dtype, k, form.n, k, 0, 256)
+    return replace(form, k=k, trans_a=True, trans_b=False, a=a, b=b)
+
+
+def stored(form: Form) -> str:
+    """How the operands lie, for people."""
+    words = [
+        f"{name} {x.dtype} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
+        for name, x in (("A", form.a), ("B", form.b), ("D", form.d))
+    ]
+    letters = "".join("T" if x else "N" for x in (form.trans_a, form.trans_b))
+    return f"column-major {letters}: {'; '.join(words)}"

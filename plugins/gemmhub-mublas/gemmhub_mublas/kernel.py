@@ -1,0 +1,98 @@
+"""Running prepared products with muBLAS: what a warm call does."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from ctypes import addressof
+from typing import Any
+
+from gemmhub.problem import GemmProblem
+from gemmhub_mublas.addend import Addend
+from gemmhub_mublas.forms import Form, Lowered
+from gemmhub_mublas.library import BATCHED
+from gemmhub_mublas.pointers import Pointers
+from gemmhub_mublas.probe import Machine
+from gemmhub_mublas.ways import Arguments, Way, scalar
+
+
+class Gemm:
+    """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
+
+    def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, way: Way) -> None:
+        """Raises AllocationError where there is no memory for the zeros that ``lowered`` may need."""
+        self._machine = machine
+        self._index = problem.device.index
+        self._lowered = lowered
+        self._way = way
+        self._compute = problem.compute_dtype.name
+        form = lowered.forms[0]
+        self._addend = Addend(machine.runtime, lowered) if problem.c is not None else None
+        self._pointers = Pointers(machine.runtime, each_matrix(lowered, form)) if way.kind == BATCHED else None
+        count = form.count * len(lowered.offsets) if self._pointers else form.count
+        self._main = Arguments(way, lowered.main, machine.library, count) if lowered.main else None
+        self._zero = Arguments(way, lowered.zero, machine.library, count) if lowered.zero else None
+        with self._device():
+            self._zeros = machine.memory(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
+        zero_pointers = lowered.zero is not None and self._pointers is not None
+        self._zero_pointers = (
+            Pointers(machine.runtime, [(0, 0, d) for _, _, d in each_matrix(lowered, form)]) if zero_pointers else None
+        )
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that calls on one stream use."""
+        tables = (self._pointers, self._zero_pointers)
+        return self._lowered.zero_bytes + sum(table.nbytes for table in tables if table is not None)
+
+    def _device(self) -> AbstractContextManager[None]:
+        # With one device every thread is on it; with several a thread may be on another.
+        return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
+
+    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        """The function of gemmhub's contract. Raises KernelError, MusaError or AllocationError."""
+        machine, arguments, pointers = self._machine, self._main, self._pointers
+        if self._lowered.swapped:
+            a, b = b, a
+        with self._device():
+            if self._addend is not None and c is not None and c != out:
+                self._addend.copy(c, out, stream)
+            if arguments is None or (self._zero is not None and alpha == 0):
+                # The library never sees alpha = 0 or k = 0: what it makes of NaN then is not documented.
+                arguments, pointers, a, b, alpha = self._zero, self._zero_pointers, self._zeros, self._zeros, 1
+                shared = True
+            else:
+                shared = False
+            assert arguments is not None
+            # In local variables, so that they live while the library reads them.
+            alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
+            scalars = addressof(alpha_here), addressof(beta_here)
+            handle = machine.handles.get(self._index)
+            if pointers is not None:
+                table = pointers.table(stream)
+                with table.lock:
+                    self._call(arguments, handle, stream, scalars, pointers.fill(table, (a, b, out), stream))
+                return
+            for a_offset, b_offset, _, d_offset in self._lowered.offsets:
+                place = (a, b, out + d_offset) if shared else (a + a_offset, b + b_offset, out + d_offset)
+                self._call(arguments, handle, stream, scalars, place)
+
+    def _call(
+        self, arguments: Arguments, handle: int, stream: int, scalars: tuple[int, int], places: tuple[int, int, int]
+    ) -> None:
+        machine = self._machine
+        before = machine.guard.before()
+        machine.library.set_up(handle, stream)
+        a, b, c = places
+        status = arguments.call(handle, scalars[0], a, b, scalars[1], c)
+        failure = machine.library.words(status) if status else ""
+        machine.guard.after(before, self._way.function, failure)
+
+
+def each_matrix(lowered: Lowered, form: Form) -> list[tuple[int, int, int]]:
+    """Byte offsets of every matrix of the batch: of the library's A, of B, of the result."""
+    steps = [x.stride * x.itemsize for x in (form.a, form.b, form.d)]
+    return [
+        (a + i * steps[0], b + i * steps[1], d + i * steps[2])
+        for a, b, _, d in lowered.offsets
+        for i in range(form.count)
+    ]

@@ -1,0 +1,141 @@
+"""Products by muBLASLt. Candidates are the algorithms it proposes, and "library": it chooses when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gemmhub.backend import Kernel, Run
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.problem import GemmProblem
+from gemmhub_mublas import forms, lt_forms, lt_probe, model
+from gemmhub_mublas.base import NOTHING, NOTHING_TO_DO, LibraryBackend
+from gemmhub_mublas.forms import Lowered
+from gemmhub_mublas.library import StatusError
+from gemmhub_mublas.lt_glue import LIBRARYS_CHOICE, Plan
+from gemmhub_mublas.lt_kernel import WORKSPACE, Gemm
+from gemmhub_mublas.lt_probe import Machine
+from gemmhub_mublas.proof import Proofs
+
+_LIBRARY = "library"
+_PROPOSED = "proposed-"
+_ALIGNED = 16
+"""Bytes. Algorithms are proposed for addresses like this where the header has no way to say how they are aligned."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the library is called."""
+
+    batched: bool
+    """The batch in one call."""
+    proposed: bool
+    """With an algorithm that it proposed before."""
+
+    def __str__(self) -> str:
+        return f"mublasLtMatmul with {'an algorithm that it proposes' if self.proposed else 'algo = NULL'}"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A problem that the library runs."""
+
+    lowered: Lowered
+    candidates: tuple[str, ...]
+    """At least one, the usual one first."""
+
+
+class MublasLtBackend(LibraryBackend[Machine, Analysis]):
+    """See the module."""
+
+    name = "mublaslt"
+
+    def __init__(self, look: Callable[[], Machine | Absent] = lt_probe.look) -> None:
+        """For tests: another way to look at the machine."""
+        super().__init__(look)
+        self._proofs: Proofs[Way] = Proofs("muBLASLt", self._unproven)
+
+    def _ready(self, machine: Machine) -> Ready:
+        return lt_probe.ready(machine)
+
+    def _lowered(self, problem: GemmProblem) -> Lowered | Refusal:
+        refusal = lt_forms.check_types(problem)
+        if refusal is not None:
+            return refusal
+        has = self.machine.glue.has
+        lowered = forms.lowered(problem, fused=True, batched=has.issuperset(lt_forms.BATCH))
+        if isinstance(lowered, Refusal):
+            return lowered
+        form = lowered.forms[0]
+        return lt_forms.check_form(form) or lt_forms.check_names(form, has) or lowered
+
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
+        found = self._analysed(problem)
+        if isinstance(found, Refusal) and problem.precision != "ieee":
+            # Reduced precision is allowed, not asked for.
+            full = self._analysed(replace(problem, precision="ieee"))
+            return found if isinstance(full, Refusal) else full
+        return found
+
+    def _analysed(self, problem: GemmProblem) -> Analysis | Refusal:
+        lowered = self._lowered(problem)
+        if isinstance(lowered, Refusal):
+            return lowered
+        machine, form = self.machine, lowered.forms[0]
+        batched = form.count > 1
+        refusal = self._proofs.of(machine, problem, Way(batched, False))
+        candidates = [_LIBRARY] if refusal is None else []
+        says = lt_forms.ALIGNMENTS[-1] in machine.glue.has
+        if says or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
+            with machine.runtime.device(problem.device.index):
+                handle = machine.handles.get(problem.device.index)
+                try:
+                    proposed = Plan(machine.glue, form).propose(handle, WORKSPACE)
+                except StatusError as error:
+                    return Refusal(f"{error}; {forms.stored(form)}", "use another backend")
+            # None of them where the library cannot run its own proposals.
+            if proposed and self._proofs.of(machine, problem, Way(batched, True)) is None:
+                candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates
+        if not candidates:
+            assert refusal is not None
+            return refusal
+        return Analysis(lowered, tuple(candidates))
+
+    def _unproven(self, problem: GemmProblem, way: Way) -> Run | Refusal:
+        lowered = self._lowered(problem)
+        if isinstance(lowered, Refusal):
+            return lowered
+        return Gemm(self.machine, problem, lowered, 0 if way.proposed else LIBRARYS_CHOICE, WORKSPACE).run
+
+    def estimate(self, problem: GemmProblem) -> float | None:
+        analysis = self.analysis(problem)
+        launches = len(analysis.lowered.offsets) if isinstance(analysis, Analysis) else 0
+        return model.seconds(problem, self.machine.runtime.arch(problem.device.index), launches)
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        analysis = self.analysis(problem)
+        if not isinstance(analysis, Analysis):
+            return ""
+        parts = ["the library's choice (algo = NULL)" if candidate == _LIBRARY else f"algorithm {candidate}"]
+        launches = len(analysis.lowered.offsets)
+        if launches > 1:
+            parts.append(f"{launches} launches for the batch")
+        if lt_forms.epilogue(analysis.lowered.forms[0]):
+            parts.append("epilogue fused")
+        return ", ".join(parts + self.remarks())
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        analysis = self.analysis(problem)
+        return analysis.candidates if isinstance(analysis, Analysis) else (NOTHING,)
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Raises ValueError for a candidate that is none, or does not fit, and AllocationError without memory."""
+        analysis = self.runnable(problem)
+        if analysis is None:
+            return NOTHING_TO_DO
+        if candidate not in analysis.candidates:
+            raise ValueError(f"muBLASLt runs no {candidate!r} here, but {', '.join(analysis.candidates)}")
+        algorithm = LIBRARYS_CHOICE if candidate == _LIBRARY else int(candidate.removeprefix(_PROPOSED))
+        gemm = Gemm(self.machine, problem, analysis.lowered, algorithm, workspace_limit)
+        description = f"muBLASLt {self.machine.version} {candidate}{gemm.note}"
+        return self.fitting(gemm.run, gemm.workspace_bytes, workspace_limit, problem, description)

@@ -1,0 +1,57 @@
+"""What the machine has for muBLASLt: devices, libmublasLt, its header, a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemmhub_musa import runtime as musa
+from gemmhub_musa.runtime import MusaError
+
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub_mublas import lt_glue
+from gemmhub_mublas.library import LibraryError, StatusError, status_words
+from gemmhub_mublas.lt_glue import Glue
+from gemmhub_mublas.probe import Devices
+
+
+class Machine(Devices):
+    """The devices and libmublasLt."""
+
+    def __init__(self, found: musa.Machine, glue: Glue) -> None:
+        """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
+        super().__init__("mublaslt", found, glue.create)
+        self.glue = glue
+        self.handles.get(found.runtime.current_device)
+
+    @property
+    def version(self) -> str:
+        """The SDK's: the library does not tell its own."""
+        return self.musa.sdk.version or self.runtime.version
+
+
+def look() -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    found = musa.machine()
+    if isinstance(found, Absent):
+        return found
+    blas = found.sdk.load("mublas")
+    words: Callable[[int], str] = status_words(None if isinstance(blas, Refusal) else blas)
+    try:
+        return Machine(found, lt_glue.load(found.sdk, words))
+    except LibraryError as error:
+        return Absent(error.reason, error.remedy)
+    except (StatusError, MusaError) as error:
+        return Absent(
+            f"muBLASLt cannot be set up: {error}", "see that the device has free memory, and that mthreads-gmi lists it"
+        )
+
+
+def ready(machine: Machine) -> Ready:
+    """What gemmhub keeps of it."""
+    library = machine.musa.sdk.library("mublasLt")
+    where = "" if isinstance(library, Refusal) else f" from {library.where}"
+    has = machine.glue.has
+    fused = [name.removeprefix("MUBLASLT_EPILOGUE_").lower() for name in sorted(has) if "_EPILOGUE_" in name]
+    fused = [name for name in fused if not name.startswith("mublaslt")]
+    features = [f"muBLASLt{where}", f"fused: {', '.join(fused) or 'nothing'}"]
+    return Ready(machine.list, {"mublasLt": machine.version, **machine.musa.versions}, tuple(features))

@@ -1,0 +1,38 @@
+"""What gemmhub finds through the entry point: two descriptions, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load_mublas() -> Backend:
+    from gemmhub_mublas.backend import MublasBackend
+
+    return MublasBackend()
+
+
+def _load_mublaslt() -> Backend:
+    from gemmhub_mublas.lt_backend import MublasLtBackend
+
+    return MublasLtBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    return [
+        BackendDescription(
+            "mublas",
+            _load_mublas,
+            "muBLAS on Moore Threads GPUs: floats, complex, int8; any batch",
+            device_kinds=("musa",),
+            contract=1,
+        ),
+        BackendDescription(
+            "mublaslt",
+            _load_mublaslt,
+            "muBLASLt on Moore Threads GPUs (SDK 4.2 or later): floats, int8, fused bias, relu and gelu",
+            device_kinds=("musa",),
+            contract=1,
+        ),
+    ]

@@ -1,0 +1,93 @@
+"""What the machine has: devices, libmublas, and the numbers that its header gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gemmhub_musa import runtime as musa
+from gemmhub_musa.compile import enumerators
+from gemmhub_musa.runtime import MusaError
+from gemmhub_musa.sdk import Sdk
+
+from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub_mublas.enums import ATTESTED, Codes
+from gemmhub_mublas.guard import Guard
+from gemmhub_mublas.handles import Handles
+from gemmhub_mublas.library import Library, LibraryError, StatusError
+from gemmhub_mublas.memory import Memory
+
+
+class Devices:
+    """What both backends keep for the devices: handles, scratch memory, the guard."""
+
+    def __init__(self, name: str, found: musa.Machine, create: Callable[[], int]) -> None:
+        self.musa = found
+        self.runtime = found.runtime
+        self.count = found.count
+        self.handles = Handles(create)
+        self.guard = Guard(name, found.runtime)
+        self._memories: dict[int, Memory] = {}
+        self._lock = threading.Lock()
+
+    def memory(self, index: int) -> Memory:
+        """The scratch memory of device ``index``."""
+        with self._lock:
+            if index not in self._memories:
+                self._memories[index] = Memory(self.runtime)
+            return self._memories[index]
+
+    @property
+    def list(self) -> tuple[Device, ...]:
+        return tuple(Device("musa", index) for index in range(self.count))
+
+
+class Machine(Devices):
+    """The devices and libmublas."""
+
+    def __init__(self, found: musa.Machine, library: Library) -> None:
+        """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
+        super().__init__("mublas", found, library.create)
+        self.library = library
+        self.version = library.version(self.handles.get(found.runtime.current_device))
+
+
+def codes(sdk: Sdk) -> Codes:
+    """The numbers of the installed mublas.h; the public ones where it cannot be asked."""
+    if not sdk.has_header("mublas.h"):
+        return Codes.of(None, f"mublas.h is not in {sdk.include or 'any folder that was found'}")
+    found = enumerators(sdk, "mublas.h", tuple(ATTESTED))
+    if isinstance(found, Refusal):
+        return Codes.of(None, f"mublas.h could not be compiled: {found.reason}")
+    return Codes.of(found)
+
+
+def look() -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    found = musa.machine()
+    if isinstance(found, Absent):
+        return found
+    loaded = found.sdk.load("mublas")
+    if isinstance(loaded, Refusal):
+        return Absent(loaded.reason, loaded.remedy)
+    try:
+        return Machine(found, Library(loaded, codes(found.sdk)))
+    except LibraryError as error:
+        return Absent(error.reason, error.remedy)
+    except (StatusError, MusaError) as error:
+        return Absent(
+            f"muBLAS cannot be set up: {error}", "see that the device has free memory, and that mthreads-gmi lists it"
+        )
+
+
+def ready(machine: Machine) -> Ready:
+    """What gemmhub keeps of it."""
+    library = machine.library
+    features = [f"muBLAS from {library.where}"]
+    hows = sorted({found.how for found in library.functions.values()} - {"plain"})
+    if hows:
+        features.append(f"C++ symbols: {', '.join(hows)}")
+    if library.codes.without_header is not None:
+        features.append(f"public numbers only, as {library.codes.without_header}: no bfloat16, int8 or tf32")
+    features += library.codes.surprises()
+    return Ready(machine.list, {"mublas": machine.version, **machine.musa.versions}, tuple(features))

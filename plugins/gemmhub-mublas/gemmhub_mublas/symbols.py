@@ -1,0 +1,156 @@
+"""Finding a function in a shared library under its plain name, its C++ name, or any C++ name with its parameters.
+
+libmublas exports its functions as C does, except the three ...Ex ones, which some SDKs export as C++ does: the name
+then encodes the parameters, and a type renamed by the vendor renames the function. There is an older overload of each
+as well, with other parameters, that must not be called by mistake. So where the two known names are missing, the
+library's table of dynamic symbols is read and a function is taken only if its parameters are, one by one, the expected
+kinds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from ctypes import CDLL, c_void_p, cast
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_DYNSYM, _UNDEFINED, _FUNCTION = 11, 0, 2
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+class Found(NamedTuple):
+    """A function, and how it was found."""
+
+    function: Any
+    symbol: str
+    how: str
+    """ "plain", "mangled" or "scanned"."""
+
+
+class _UnreadableError(Exception):
+    """Not a mangled name of a plain function, as far as this module understands them."""
+
+
+def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
+    """The function called ``name``; None where the library has none with parameters of these ``kinds``.
+
+    ``mangled`` is its usual C++ name, ``kinds`` what :func:`parameters` gives for it.
+    """
+    for symbol, how in ((name, "plain"), (mangled, "mangled")):
+        function = getattr(library, symbol, None)
+        if function is not None:
+            return Found(function, symbol, how)
+    path = where(library)
+    for symbol in sorted(exported(path)) if path is not None else ():
+        if symbol.startswith(f"_Z{len(name)}{name}") and parameters(symbol) == kinds:
+            return Found(getattr(library, symbol), symbol, "scanned")
+    return None
+
+
+def where(library: CDLL, symbol: str = "mublasCreate") -> Path | None:
+    """The file that ``symbol`` of a loaded library was loaded from; None where that cannot be told."""
+    function = getattr(library, symbol, None)
+    if function is None:
+        return None
+    address = cast(function, c_void_p).value or 0
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        low, high = (int(x, 16) for x in fields[0].split("-"))
+        if low <= address < high and len(fields) == 6:
+            return Path(fields[5])
+    return None
+
+
+def exported(path: Path) -> set[str]:
+    """Names of the functions in the dynamic symbol table of a 64-bit little-endian ELF file; empty for other files."""
+    try:
+        data = path.read_bytes()
+        return set(_functions(data))
+    except (OSError, struct.error, IndexError, ValueError, OverflowError):
+        return set()
+
+
+def _functions(data: bytes) -> Iterator[str]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        return
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [_SECTION.unpack_from(data, table + i * size) for i in range(count)]
+    for section in sections:
+        if section[1] != _DYNSYM:
+            continue
+        start, length, names = section[4], section[5], sections[section[6]][4]
+        for at in range(start, start + length, _SYMBOL.size):
+            name, info, _, index, _, _ = _SYMBOL.unpack_from(data, at)
+            if index != _UNDEFINED and info & 15 == _FUNCTION:
+                begin = names + name
+                yield data[begin : data.index(b"\0", begin)].decode("ascii", "replace")
+
+
+def parameters(symbol: str) -> str:
+    """The kinds of parameters that an Itanium-mangled plain function has, a letter each; "" where it is not one.
+
+    "p" any pointer, "e" a named type (here: an enumeration), else the letter of the builtin type ("i" int, "x" long
+    long, "f" float): ``parameters("_Z1f3FooiPKvx") == "eipx"``.
+    """
+    try:
+        return "".join(_Names(symbol).kinds())
+    except (_UnreadableError, IndexError, ValueError):
+        return ""
+
+
+class _Names:
+    """A reader of one mangled name: pointers, const, named types, builtin types and substitutions."""
+
+    def __init__(self, symbol: str) -> None:
+        if not symbol.startswith("_Z"):
+            raise _UnreadableError
+        self._text = symbol
+        self._at = 2
+        self._seen: list[str] = []
+        """Kinds of the types that S_, S0_, S1_... stand for."""
+
+    def kinds(self) -> Iterator[str]:
+        self._source_name()
+        while self._at < len(self._text):
+            yield self._type()
+
+    def _source_name(self) -> None:
+        start = self._at
+        while self._text[self._at].isdigit():
+            self._at += 1
+        self._at += int(self._text[start : self._at])
+        if self._at > len(self._text):
+            raise _UnreadableError
+
+    def _type(self) -> str:
+        letter = self._text[self._at]
+        if letter.isdigit():
+            self._source_name()
+            return self._remember("e")
+        self._at += 1
+        if letter == "P":
+            self._type()
+            return self._remember("p")
+        if letter == "K":
+            return self._remember(self._type())
+        if letter == "S":
+            return self._substituted()
+        if letter in "vbcahstijlmxyfd":
+            return letter
+        raise _UnreadableError(letter)
+
+    def _remember(self, kind: str) -> str:
+        self._seen.append(kind)
+        return kind
+
+    def _substituted(self) -> str:
+        end = self._text.index("_", self._at)
+        digits, self._at = self._text[self._at : end], end + 1
+        return self._seen[int(digits, 36) + 1 if digits else 0]

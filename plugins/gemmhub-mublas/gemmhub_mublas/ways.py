@@ -1,0 +1,167 @@
+"""The functions of muBLAS that can make a product, and the arguments they take.
+
+A :class:`Way` is one function with its type, compute and algorithm codes; "sgemm_strided" or "ex_tensor_op" is its
+name among the candidates. Which of them there are depends on the dtypes, on what the library exports and on which
+numbers are known (:mod:`gemmhub_mublas.enums`).
+"""
+
+from __future__ import annotations
+
+from ctypes import c_double, c_float, c_int32
+from dataclasses import dataclass
+from typing import Any
+
+from gemmhub.capability import Refusal
+from gemmhub_mublas.enums import COMPUTE, FAST_TF32, TYPE
+from gemmhub_mublas.forms import Form
+from gemmhub_mublas.library import BATCHED, GEMM, STRIDED, Library, function_name
+
+_LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
+"""Dtypes with functions of their own, in which operands, result and scalars are all the same."""
+
+_EX_TYPES = {
+    ("float16", "float16", "float16"), ("float16", "float16", "float32"), ("bfloat16", "bfloat16", "bfloat16"),
+    ("float32", "float32", "float32"), ("float64", "float64", "float64"), ("int8", "int8", "int32"),
+}  # fmt: skip
+"""Operands and result of the Ex functions that public programs use; no list of all of them is public."""
+
+_SCALAR: dict[str, Any] = {"float32": c_float, "float64": c_double, "int32": c_int32}
+_PART: dict[str, Any] = {"complex64": c_float, "complex128": c_double}
+
+_HANDLE, _ALPHA = 0, 6
+"""Places of two arguments, the same in all functions."""
+_A, _B, _BETA, _C = "A", "B", "beta", "C"
+"""What stands for the others until they are found."""
+
+
+def scalar(value: Any, compute: str) -> Any:
+    """alpha or beta in host memory, in the accumulator's type."""
+    part = _PART.get(compute)
+    if part is not None:
+        return (part * 2)(value.real, value.imag)
+    return _SCALAR[compute](int(value) if compute == "int32" else value)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One function with its codes, for products of ``kind``."""
+
+    kind: str
+    letter: str | None
+    """None for the Ex functions."""
+    compute: int = 0
+    algorithm: int = 0
+    label: str = ""
+    """What sets this way apart from others of the same function: "tensor_op", "tf32"."""
+
+    @property
+    def batched(self) -> bool:
+        """Made for more than one matrix."""
+        return self.kind != GEMM
+
+    @property
+    def function(self) -> str:
+        """Its name in the library's header."""
+        return function_name(self.letter, self.kind)
+
+    @property
+    def name(self) -> str:
+        """Its name among the candidates."""
+        base = "ex" if self.letter is None else f"{self.letter.lower()}gemm"
+        parts = [base, "" if self.kind == GEMM else self.kind, self.label]
+        return "_".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return f"{self.function} {self.label}".strip()
+
+
+def ways(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Way] | Refusal:
+    """The ways for products like ``form``, best first; ``kinds`` of launches in the order of preference.
+
+    A refusal names what the library or the headers lack.
+    """
+    a, b, d, compute = form.types
+    letter = _LETTER.get(a) if a == b == d == compute else None
+    if letter is None and (a, b, d) not in _EX_TYPES:
+        return _no_types(a, b, d)
+    short = _ex(form, library)
+    found: list[Way] = []
+    for kind in kinds:
+        typed = [] if letter is None else [Way(kind, letter)]
+        ex = [] if isinstance(short, Refusal) else [Way(kind, None, *codes) for codes in short]
+        # Reduced precision was allowed: its way first, the full one behind.
+        both = ex + typed if form.precision != "ieee" and not isinstance(short, Refusal) else typed + ex
+        found += [way for way in both if way.function in library.functions]
+    if found:
+        return found
+    if isinstance(short, Refusal):
+        return short
+    return Refusal(
+        f"{library.where} exports no {function_name(letter, kinds[0])} under any known name", "install a newer MUSA SDK"
+    )
+
+
+def _no_types(a: str, b: str, d: str) -> Refusal:
+    results = sorted(result for x, y, result in _EX_TYPES if (x, y) == (a, b))
+    if results:
+        return Refusal(f"muBLAS has no {a} by {b} with a result of {d}", f"give out_dtype= one of {', '.join(results)}")
+    return Refusal(f"muBLAS has no product of {a} by {b}", "convert the operands to one dtype, float32 for example")
+
+
+def _ex(form: Form, library: Library) -> list[tuple[int, int, str]] | Refusal:
+    """(compute type, algorithm, label) of the Ex functions, best first."""
+    a, b, d, compute = form.types
+    if (a, b, d) not in _EX_TYPES:
+        return _no_types(a, b, d)
+    codes = library.codes
+    missing = codes.missing(TYPE[a], TYPE[b], TYPE[d], COMPUTE[compute], "MUBLAS_GEMM_DEFAULT")
+    if missing:
+        reason = (
+            f"the installed mublas.h has no {', '.join(missing)}"
+            if codes.without_header is None
+            else f"the number of {', '.join(missing)} is not public, and {codes.without_header}"
+        )
+        return Refusal(reason, "install the MUSA SDK's headers and a C++ compiler, and set MUSA_HOME")
+    full, default = codes.values[COMPUTE[compute]], codes.values["MUBLAS_GEMM_DEFAULT"]
+    tensor_op = codes.values.get("MUBLAS_GEMM_DEFAULT_TENSOR_OP")
+    found: list[tuple[int, int, str]] = []
+    if compute == "float32" and a == "float32" and form.precision != "ieee" and FAST_TF32 in codes.values:
+        found.append((codes.values[FAST_TF32], default, "tf32"))
+    found.append((full, default, ""))
+    # For float32 tensor units would mean tf32, which has its own compute type.
+    if tensor_op is not None and a in ("float16", "bfloat16", "int8"):
+        found.append((full, tensor_op, "tensor_op"))
+    return found
+
+
+class Arguments:
+    """The argument list of one way and form, but for what differs from call to call."""
+
+    def __init__(self, way: Way, form: Form, library: Library, count: int) -> None:
+        """``count``: matrices in one call, for the functions that take more than one."""
+        values = library.codes.values
+        operation = values["MUBLAS_OP_N"], values["MUBLAS_OP_T"]
+        ex = way.letter is None
+
+        def operand(place: str, matrix: Any) -> list[Any]:
+            parts: list[Any] = [place]
+            parts += [values[TYPE[matrix.dtype]]] if ex else []
+            parts.append(matrix.ld)
+            return parts + ([matrix.stride] if way.kind == STRIDED else [])
+
+        arguments: list[Any] = [None, operation[form.trans_a], operation[form.trans_b], form.m, form.n, form.k, None]
+        arguments += [*operand(_A, form.a), *operand(_B, form.b), _BETA, *operand(_C, form.d)]
+        arguments += [count] if way.kind in (STRIDED, BATCHED) else []
+        arguments += [way.compute, way.algorithm] if ex else []
+        self._places = [arguments.index(x) for x in (_A, _B, _BETA, _C)]
+        self._arguments = arguments
+        self._function = library.functions[way.function].function
+
+    def call(self, handle: int, alpha: int, a: int, b: int, beta: int, c: int) -> int:
+        """Call the function; addresses throughout. Its status."""
+        arguments = self._arguments.copy()
+        arguments[_HANDLE], arguments[_ALPHA] = handle, alpha
+        for place, value in zip(self._places, (a, b, beta, c)):
+            arguments[place] = value
+        status: int = self._function(*arguments)
+        return status

@@ -1,0 +1,237 @@
+"""What muBLAS is asked, what it refuses, and what is said of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from device import Operands
+from gemmhub_mublas import probe
+from gemmhub_mublas.backend import MublasBackend
+from gemmhub_mublas.enums import ATTESTED, Codes
+from gemmhub_mublas.library import Library
+from gemmhub_mublas.probe import Machine
+from gemmhub_musa import runtime
+from problems import bias, operand, problem, strided
+
+from gemmhub.capability import Device, Ready, Refusal
+from gemmhub.testing.check import honest
+
+LIMIT = 64 * 2**20
+PUBLIC = Codes.of(None, "mublas.h is not here")
+
+
+@pytest.fixture(scope="module")
+def backend():
+    made = MublasBackend()
+    assert isinstance(made.probe(), Ready)
+    return made
+
+
+def with_codes(codes):
+    """A backend that believes ``codes``."""
+    found = runtime.machine()
+    return MublasBackend(lambda: Machine(found, Library(found.sdk.load("mublas"), codes)))
+
+
+def header_codes():
+    return dict(probe.codes(runtime.machine().sdk).values)
+
+
+def refused(backend, asked):
+    found = backend.supports(asked)
+    assert isinstance(found, Refusal)
+    honest(found, "supports()")
+    return f"{found.reason}; {found.remedy}"
+
+
+def test_ready(backend):
+    found = backend.probe()
+    assert Device("musa", 0) in found.devices
+    assert set(found.versions) == {"mublas", "musa runtime", "musa driver", "device"}
+    assert all(found.versions.values())
+    assert "libmublas" in found.features[0]
+
+
+def test_registered():
+    """The entry point's module describes both backends."""
+    (point,) = [x for x in importlib.metadata.entry_points(group="gemmhub") if x.name == "mublas"]
+    found = point.load().gemmhub_backends()
+    assert [(x.name, x.device_kinds, x.contract) for x in found] == [
+        ("mublas", ("musa",), 1),
+        ("mublaslt", ("musa",), 1),
+    ]
+    assert [x.load().name for x in found] == ["mublas", "mublaslt"]
+
+
+def test_describing_imports_nothing_heavy():
+    code = "import sys, gemmhub_mublas.plugin as p; p.gemmhub_backends(); print('gemmhub_musa' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(("dtype", "out", "names"), [
+    ("float32", None, ["sgemm", "ex"]), ("float64", None, ["dgemm", "ex"]), ("complex64", None, ["cgemm"]),
+    ("complex128", None, ["zgemm"]), ("float16", None, ["ex", "ex_tensor_op"]),
+    ("float16", "float32", ["ex", "ex_tensor_op"]), ("bfloat16", None, ["ex", "ex_tensor_op"]),
+    ("int8", "int32", ["ex", "ex_tensor_op"]),
+])  # fmt: skip
+def test_candidates(backend, dtype, out, names):
+    assert list(backend.candidates(problem(dtype=dtype, out=out))) == names
+
+
+def test_float32_uses_tf32_only_where_it_is_allowed(backend):
+    assert not any("tf32" in name for name in backend.candidates(problem()))
+    for precision in ("tf32", "bf16"):
+        names = backend.candidates(problem(precision=precision))
+        assert list(names) == ["ex_tf32", "ex", "sgemm"]
+        assert "in full precision" in backend.remark(problem(precision=precision), "sgemm")
+
+
+def test_even_batches(backend):
+    names = backend.candidates(problem(batch=(2, 3)))
+    assert list(names) == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
+
+
+def test_uneven_batches(backend):
+    few = replace(problem(batch=(2, 3)), a=strided("float32", 16, 16, 16, 1, (2, 3), (5000, 256)))
+    assert list(backend.candidates(few)) == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
+    assert "2 launches" in backend.remark(few, "sgemm_strided")
+    many = replace(problem(batch=(20,)), a=strided("float32", 16, 16, 16, 1, (20,), (-256,)))
+    assert list(backend.candidates(many))[:2] == ["sgemm_batched", "ex_batched"]
+    assert "addresses copied" in backend.remark(many, "sgemm_batched")
+    assert "20 launches" in backend.remark(many, "sgemm")
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    (problem(bias=bias()), "pass it as c="), (problem(activation="relu"), "no relu; apply it"),
+    (problem(dtype="float16", out="bfloat16"), "give out_dtype= one of float16, float32"),
+    (problem(dtype="int32"), "no product of int32"), (problem(2**31), "end at 2147483647"),
+    (problem(index=7), "on musa:7"), (replace(problem(), device=Device("cuda")), "on cuda:0"),
+    (problem(c=operand("float64", 16, 16)), "convert c to float32"),
+])  # fmt: skip
+def test_refusals(backend, asked, words):
+    assert words in refused(backend, asked)
+
+
+def test_preparing_what_is_refused(backend):
+    with pytest.raises(ValueError, match="adds no bias"):
+        backend.prepare(problem(bias=bias()), "sgemm", LIMIT)
+    with pytest.raises(ValueError, match="no 'dgemm' here, but sgemm, ex"):
+        backend.prepare(problem(), "dgemm", LIMIT)
+    with pytest.raises(ValueError, match="workspace_mib"):
+        backend.prepare(problem(k=0), "sgemm", 10)
+
+
+def test_nothing_to_do(backend):
+    asked = problem(m=0)
+    assert backend.supports(asked) is None
+    assert list(backend.candidates(asked)) == ["nothing"]
+    kernel = backend.prepare(asked, "nothing", 0)
+    kernel.run(0, 0, 0, None, None, 1, 0, 0)
+    assert kernel.workspace_bytes == 0
+
+
+def test_the_copy_of_c_is_said(backend):
+    assert backend.copies(problem()) == ()
+    (copy,) = backend.copies(problem(batch=(3,), c=operand("float32", 16, 16, batch=(3,))))
+    assert (copy.operand, copy.nbytes) == ("c", 3 * 16 * 16 * 4)
+    assert "unless it is out itself" in copy.why
+
+
+def test_estimates_grow(backend):
+    small, large = backend.estimate(problem()), backend.estimate(problem(4096, 4096, 4096))
+    assert 0 < small < large
+    assert backend.estimate(problem(4096, 4096, 4096, precision="tf32")) < large
+    assert backend.estimate(problem(c=operand("float32", 16, 16))) > small
+
+
+def test_without_a_header_the_public_numbers_run(backend):
+    """float16 by its public numbers; one dtype's functions need no type numbers at all."""
+    bare = with_codes(PUBLIC)
+    assert list(bare.candidates(problem())) == ["sgemm"]
+    assert list(bare.candidates(problem(dtype="float16"))) == ["ex", "ex_tensor_op"]
+    assert list(bare.candidates(problem(precision="tf32"))) == ["sgemm"]
+    for dtype, out, name in (
+        ("bfloat16", None, "MUSA_R_16BF"),
+        ("int8", "int32", "MUSA_R_8I"),
+        ("float16", "float32", "_32F"),
+    ):
+        text = refused(bare, problem(dtype=dtype, out=out))
+        assert name in text
+        assert "not public, and mublas.h is not here" in text
+        assert "install the MUSA SDK's headers" in text
+    assert "without the header" in bare.remark(problem(), "sgemm")
+    assert "public numbers only" in bare.probe().features[-1]
+    asked = problem(dtype="float16")
+    operands = Operands(asked)
+    got = operands.run(bare.prepare(asked, "ex", LIMIT).run)
+    assert np.array_equal(got, operands.wide.astype(np.float16))
+
+
+def test_headers_that_lack_a_name(backend):
+    codes = header_codes()
+    del codes["MUSA_R_16BF"]
+    assert "the installed mublas.h has no MUSA_R_16BF" in refused(
+        with_codes(Codes.of(codes)), problem(dtype="bfloat16")
+    )
+
+
+def test_headers_that_contradict_what_is_public():
+    codes = Codes.of({**header_codes(), "MUBLAS_COMPUTE_32F": 99})
+    assert codes.surprises() == ["MUBLAS_COMPUTE_32F is 99 in mublas.h, 68 in public programs"]
+    assert Codes.of(header_codes()).surprises() == []
+
+
+def test_public_numbers_are_those_of_the_header(home):
+    """The simulated headers have every attested number."""
+    codes = header_codes()
+    assert {name: codes[name] for name, value in ATTESTED.items() if value is not None} == PUBLIC.values
+
+
+def test_exchanged_operations_are_found_out(backend):
+    """With wrong numbers the first product is wrong, or refused by the library; the user's is never computed."""
+    codes = header_codes()
+    codes["MUBLAS_OP_N"], codes["MUBLAS_OP_T"] = codes["MUBLAS_OP_T"], codes["MUBLAS_OP_N"]
+    text = refused(with_codes(Codes.of(codes)), problem())
+    assert "product" in text
+    assert "sgemm" in text.lower()
+
+
+def test_wrong_numbers_are_shown(backend, monkeypatch):
+    """A library that gives other numbers: both are in the refusal."""
+    from gemmhub_mublas import kernel
+
+    right = kernel.scalar
+    monkeypatch.setattr(kernel, "scalar", lambda value, compute: right(3 * value, compute))
+    text = refused(MublasBackend(), problem())
+    assert "is wrong: numpy has [[" in text
+    assert "it has [[" in text
+
+
+def test_tf32_in_disguise_is_found_out(backend):
+    """A library whose float32 products are tf32: small whole numbers cannot tell, the second proof can."""
+    codes = header_codes()
+    codes["MUBLAS_COMPUTE_32F"] = codes["MUBLAS_COMPUTE_32F_FAST_TF32"]
+    disguised = with_codes(Codes.of(codes))
+    assert list(disguised.candidates(problem())) == ["sgemm"]
+
+
+def test_proofs_are_made_once(backend, sim):
+    """Another size needs none: no new handle, no allocation."""
+    assert backend.supports(problem(30, 31, 32)) is None
+    sim.musaSimInject(b"musaMalloc")
+    assert backend.supports(problem(33, 31, 32)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_no_memory_for_the_proof_is_no_verdict(backend, sim, dtype):
+    fresh = MublasBackend()
+    fresh.probe()
+    sim.musaSimInject(b"musaMalloc")
+    assert "could not be tried" in refused(fresh, problem(dtype=dtype))
+    sim.musaSimInject(b"")
+    assert fresh.supports(problem(dtype=dtype)) is None

@@ -1,0 +1,21 @@
+"""Both backends against gemmhub's promises, on the doubles of a simulated MUSA home."""
+
+from __future__ import annotations
+
+from device import MusaMemory
+from gemmhub_mublas.backend import MublasBackend
+from gemmhub_mublas.lt_backend import MublasLtBackend
+
+from gemmhub.testing import ConformanceSuite
+
+
+class TestMublas(ConformanceSuite):
+    backend = MublasBackend
+    memory = MusaMemory()
+
+
+class TestMublasLt(ConformanceSuite):
+    """Skips on SDK 3.1, which has no muBLASLt."""
+
+    backend = MublasLtBackend
+    memory = MusaMemory()

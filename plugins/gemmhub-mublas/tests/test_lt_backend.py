@@ -1,0 +1,347 @@
+"""muBLASLt: what it is asked through the glue, what the installed header lacks, and running it."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from device import Operands
+from gemmhub_mublas import lt_forms, lt_glue, lt_probe
+from gemmhub_mublas.forms import lowered
+from gemmhub_mublas.library import LibraryError
+from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_mublas.lt_glue import Glue
+from gemmhub_mublas.lt_probe import Machine
+from gemmhub_musa import runtime, sdk
+from problems import bias, operand, problem, strided
+
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.errors import AllocationError, KernelError
+from gemmhub.testing.check import honest
+
+LIMIT = 64 * 2**20
+
+
+@pytest.fixture(scope="module")
+def backend():
+    made = MublasLtBackend()
+    found = made.probe()
+    if isinstance(found, Absent) and not sdk.find().has_header("mublasLt.h"):
+        pytest.skip("this SDK has no muBLASLt")
+    assert isinstance(found, Ready), found
+    return made
+
+
+def with_names(has):
+    """A backend over the installed library that takes the header for one with fewer names."""
+    found = runtime.machine()
+    real = lt_glue.load(found.sdk, str)
+    return MublasLtBackend(lambda: Machine(found, Glue(lt_glue._built(found.sdk, has), has, real.words)))
+
+
+def refused(backend, asked):
+    found = backend.supports(asked)
+    assert isinstance(found, Refusal), backend.candidates(asked)
+    honest(found, "supports()")
+    return f"{found.reason}; {found.remedy}"
+
+
+def prepared(backend, asked, candidate=None, limit=LIMIT):
+    return backend.prepare(asked, candidate or backend.candidates(asked)[0], limit)
+
+
+def test_ready(backend):
+    found = backend.probe()
+    assert set(found.versions) == {"mublasLt", "musa runtime", "musa driver", "device"}
+    assert "libmublasLt" in found.features[0]
+    assert "bias" in found.features[1]
+
+
+def test_candidates(backend):
+    assert list(backend.candidates(problem())) == ["proposed-0", "proposed-1", "library"]
+    assert "algo = NULL" in backend.remark(problem(), "library")
+
+
+def test_the_library_may_propose_nothing(backend, monkeypatch):
+    """Then it chooses when it is called."""
+    monkeypatch.setenv("MUSA_SIM_LT_HEURISTIC", "0")
+    asked = problem(17, 18, 19)
+    assert list(backend.candidates(asked)) == ["library"]
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
+
+
+@pytest.mark.parametrize("candidate", ["proposed-0", "proposed-1", "library"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_candidates_are_right(backend, candidate, dtype):
+    asked = problem(33, 17, 20, dtype, c=operand(dtype, 33, 17), alpha_is_one=False)
+    kernel, operands = prepared(backend, asked, candidate), Operands(asked)
+    expected = (2 * operands.wide - operands.c[1].astype(np.float32)).astype(asked.out.dtype)
+    assert np.array_equal(operands.run(kernel.run, alpha=2, beta=-1), expected)
+
+
+def test_workspace(backend):
+    """An algorithm that needs more than is allowed gives way to one that does not, and that is said."""
+    asked = problem(64, 64, 64)
+    large = prepared(backend, asked, "proposed-0")
+    assert large.workspace_bytes > 0
+    small = prepared(backend, asked, "proposed-0", limit=large.workspace_bytes - 1)
+    assert small.workspace_bytes == 0
+    assert f"needs {large.workspace_bytes} bytes of workspace" in small.description
+    for kernel in (large, small):
+        operands = Operands(asked)
+        assert np.array_equal(operands.run(kernel.run), operands.wide)
+
+
+def test_unaligned_operands_get_no_proposals(backend):
+    """The header has no way to tell the library how addresses are aligned: it must see them."""
+    if lt_forms.ALIGNMENTS[-1] in backend.machine.glue.has:
+        pytest.skip("this header has one")
+    assert list(backend.candidates(odd())) == ["library"]
+
+
+def odd():
+    return replace(problem(), a=operand("float32", 16, 16, alignment=4))
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    (problem(dtype="complex64"), "no product of complex64"), (problem(activation="silu"), "no silu"),
+    (problem(dtype="float16", out="bfloat16"), "give out_dtype= one of float16, float32"),
+    (problem(bias=bias("float64")), "convert the bias to float32"), (problem(bias=bias(stride=2)), "stride of 2"),
+    (problem(bias=bias(axis="m")), "column-major results only"), (problem(2**31), "end at 2147483647"),
+    (problem(dtype="int8", out="int32"), "b as the transpose of a contiguous (n, k) array"),
+    (problem(dtype="int8", out="int32", b="col", bias=bias("int32")), "accumulated in int32"),
+    (problem(index=7), "musa:7"),
+])  # fmt: skip
+def test_refusals(backend, asked, words):
+    assert words in refused(backend, asked)
+
+
+def test_types_that_the_card_lacks(backend, sim):
+    """The library's own no, found out by a small product."""
+    text = refused(backend, problem(dtype="bfloat16", out="float32"))
+    assert "does not run bfloat16 by bfloat16 with a result of float32 on this device" in text
+    assert "MUBLAS_STATUS_NOT_IMPLEMENTED" in text
+
+
+def test_int8(backend):
+    asked = problem(5, 6, 7, "int8", "int32", b="col", c=operand("int32", 5, 6))
+    assert list(backend.candidates(asked)) == ["library"]
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(prepared(backend, asked).run, beta=3), operands.wide + 3 * operands.c[1])
+
+
+def test_reduced_precision_is_no_duty(backend):
+    """Where the library has no tf32, full float32 it is."""
+    asked = problem(precision="tf32")
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("fused_bias", [True, False])
+def test_epilogues(backend, activation, fused_bias):
+    asked = problem(6, 7, 8, activation=activation, bias=bias() if fused_bias else None)
+    name = lt_forms.EPILOGUES[lt_forms.epilogue(lowered(asked, True).main)]
+    if name not in backend.machine.glue.has | {lt_forms.EPILOGUES[0]}:
+        text = refused(backend, asked)
+        assert f"the installed mublasLt.h has no {name}" in text
+        assert "afterwards" in text
+        return
+    operands = Operands(asked)
+    x = operands.wide + (operands.bias[1] if fused_bias else 0)
+    gelu = x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    expected = {None: x, "relu": np.maximum(x, 0), "gelu": gelu}[activation]
+    np.testing.assert_allclose(operands.run(prepared(backend, asked).run), expected, rtol=1e-5, atol=1e-5)
+    if name != lt_forms.EPILOGUES[0]:
+        assert "epilogue fused" in backend.remark(asked, "library")
+
+
+def test_biases_from_many_threads(backend):
+    """The address of the bias is part of the descriptor that threads share."""
+    asked = problem(8, 12, 16, bias=bias())
+    run = prepared(backend, asked).run
+    sets = [Operands(asked, seed) for seed in range(6)]
+
+    def work(operands):
+        for _ in range(30):
+            operands.launch(run)
+        return np.array_equal(operands.result(), operands.wide + operands.bias[1])
+
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(8):
+            assert all(pool.map(work, sets))
+
+
+def test_batches(backend):
+    asked = problem(4, 5, 6, batch=(2, 3))
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
+    launches = "6 launches" in backend.remark(asked, "library")
+    assert launches != backend.machine.glue.has.issuperset(lt_forms.BATCH)
+
+
+@pytest.mark.parametrize("candidate", ["proposed-0", "proposed-1", "library"])
+def test_alpha_zero_forgets_nan(backend, candidate):
+    asked = problem(9, 8, 7, alpha_is_one=False, bias=bias())
+    run, operands = prepared(backend, asked, candidate).run, Operands(asked)
+    operands.a[0][...] = np.nan
+    operands.family.copy(operands.a[2], operands.family.from_host(operands.a[0]))
+    assert np.array_equal(operands.run(run, alpha=0), np.broadcast_to(operands.bias[1], (9, 8)))
+    assert np.isnan(operands.run(run, alpha=2)).all()
+
+
+@pytest.mark.parametrize("alpha", [0, 1, np.nan])
+def test_no_inner_dimension(backend, alpha):
+    asked = problem(5, 7, 0, alpha_is_one=alpha == 1, c=operand("float32", 5, 7), bias=bias())
+    for candidate in backend.candidates(asked):
+        operands = Operands(asked)
+        expected = operands.bias[1] - 2 * operands.c[1]
+        assert np.array_equal(operands.run(prepared(backend, asked, candidate).run, alpha=alpha, beta=-2), expected)
+
+
+def test_c_planned_and_beta_zero(backend):
+    """c is then not handed over, whatever its layout."""
+    asked = problem(6, 8, 4, c=strided("float32", 6, 8, 20, 1))
+    for candidate in backend.candidates(asked):
+        operands = Operands(asked)
+        assert np.array_equal(operands.run(prepared(backend, asked, candidate).run, beta=0), operands.wide)
+
+
+def test_several_streams(backend):
+    """Each has scratch memory of its own."""
+    asked = problem(40, 40, 40)
+    rt = backend.machine.runtime
+    kernel = prepared(backend, asked, "proposed-0")
+    assert kernel.workspace_bytes
+    streams = [rt.stream_create() for _ in range(3)]
+    sets = [(Operands(asked, seed), streams[seed % 3]) for seed in range(6)]
+    for operands, stream in sets:
+        operands.launch(kernel.run, stream=stream)
+    for operands, stream in reversed(sets):
+        rt.stream_synchronize(stream)
+        assert np.array_equal(operands.result(), operands.wide)
+    for stream in streams:
+        rt.stream_destroy(stream)
+
+
+def test_a_header_without_batches(backend):
+    few = with_names(backend.machine.glue.has - set(lt_forms.BATCH))
+    asked = problem(4, 5, 6, batch=(3,))
+    assert "3 launches" in few.remark(asked, "library")
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(prepared(few, asked).run), operands.wide)
+
+
+@pytest.mark.parametrize(("name", "asked"), [
+    ("MUSA_R_16BF", problem(dtype="bfloat16")), ("MUBLASLT_EPILOGUE_BIAS", problem(bias=bias())),
+    ("MUBLASLT_MATMUL_DESC_BIAS_POINTER", problem(bias=bias())),
+    ("MUBLAS_COMPUTE_32I", problem(dtype="int8", out="int32", b="col")),
+])  # fmt: skip
+def test_headers_that_lack_a_name(backend, name, asked):
+    few = with_names(backend.machine.glue.has - {name})
+    assert f"the installed mublasLt.h has no {name}" in refused(few, asked)
+    assert few.supports(problem()) is None
+
+
+@pytest.mark.parametrize("function", ["mublasLtMatmul", "mublasLtMatmulAlgoGetHeuristic", "mublasLtMatmulDescCreate"])
+def test_failing_functions(backend, sim, function):
+    asked = problem(21, 22, 23)
+    run, operands = prepared(backend, asked).run, Operands(asked)
+    sim.musaSimInject(function.encode())
+    if function == "mublasLtMatmul":
+        with pytest.raises(KernelError, match=r"'mublaslt': mublasLtMatmul: status \d+ \(MUBLAS_STATUS_"):
+            operands.launch(run)
+    elif function.endswith("Heuristic"):
+        assert list(backend.candidates(problem(24, 25, 26))) == ["library"]
+    else:
+        assert "mublasLt descriptors: status" in refused(backend, problem(27, 28, 29))
+    sim.musaSimInject(b"")
+    assert np.array_equal(operands.run(run), operands.wide)
+
+
+def test_no_memory_for_the_workspace(backend, sim):
+    asked = problem(100, 100, 10)
+    run, operands = prepared(backend, asked, "proposed-0").run, Operands(asked)
+    rt = backend.machine.runtime
+    stream = rt.stream_create()
+    sim.musaSimInject(b"musaMalloc")
+    with pytest.raises(AllocationError):
+        operands.launch(run, stream=stream)
+    sim.musaSimInject(b"")
+    operands.launch(run, stream=stream)
+    rt.stream_synchronize(stream)
+    assert np.array_equal(operands.result(), operands.wide)
+    rt.stream_destroy(stream)
+
+
+def test_descriptors_live_as_long_as_the_kernel(backend):
+    run = prepared(backend, problem(alpha_is_one=False, bias=bias())).run
+    gc.collect()
+    asked = problem(alpha_is_one=False, bias=bias())
+    operands = Operands(asked)
+    assert np.array_equal(operands.run(run, alpha=2), 2 * operands.wide + operands.bias[1])
+
+
+def test_glue_numbers_what_the_python_side_does(backend):
+    """Types, compute types and epilogues stand in the glue in the order of lt_forms."""
+    text = lt_glue._SOURCE.read_text()
+    for names in (tuple(lt_forms.TYPE.values()), lt_forms.COMPUTES, lt_forms.EPILOGUES):
+        for place, name in enumerate(names):
+            found = text.find(f"#ifdef HAS_{name}\n    case {place}:")
+            assert found >= 0 or name == lt_forms.EPILOGUES[0], name
+
+
+@pytest.fixture
+def copied(home, tmp_path):
+    """A copy of the home whose parts can be taken away; its libraries are loaded already."""
+    if home is None:
+        pytest.skip("not the simulator")
+    path = tmp_path / "home"
+    shutil.copytree(home, path, symlinks=True)
+    return replace(sdk.find(), home=path, include=path / "include", _loaded={})
+
+
+def test_no_header(backend, copied):
+    (copied.include / "mublasLt.h").unlink()
+    with pytest.raises(LibraryError, match=r"only in its header: .* has no mublasLt.h"):
+        lt_glue.load(copied, str)
+
+
+def test_a_header_that_is_none(backend, copied):
+    (copied.include / "mublasLt.h").write_text("#error no\n")
+    with pytest.raises(LibraryError, match=r"only in its header: mublasLt.h"):
+        lt_glue.load(copied, str)
+
+
+def test_a_header_without_what_is_needed(backend, copied):
+    header = copied.include / "mublasLt.h"
+    header.write_text(header.read_text().replace("MUBLASLT_MATMUL_DESC_TRANSA", "MUBLASLT_SOMETHING_ELSE"))
+    with pytest.raises(LibraryError, match=r"has no MUBLASLT_MATMUL_DESC_TRANSA"):
+        lt_glue.load(copied, str)
+
+
+def test_a_compiler_that_fails(backend, copied, monkeypatch):
+    header = copied.include / "mublasLt.h"
+    header.write_text(header.read_text() + "// another header: nothing in the cache is for it\n")
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(LibraryError, match=r"only in its header: mublasLt.h"):
+        lt_glue.load(copied, str)
+
+
+def test_no_compiler(backend, copied, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(LibraryError, match="no C\\+\\+ compiler") as raised:
+        lt_glue.load(copied, str)
+    assert "install g++" in raised.value.remedy
+
+
+def test_a_handle_that_cannot_be_made(backend, sim):
+    sim.musaSimInject(b"mublasLtCreate")
+    found = lt_probe.look()
+    assert isinstance(found, Absent)
+    assert "muBLASLt cannot be set up: mublasLtCreate: status" in found.reason

@@ -3,18 +3,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
+MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-device lint docs clean
+.PHONY: demo test test-musa test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
-test: $(STAMP) $(PLUGINS)/.installed
+test: $(STAMP) $(PLUGINS)/.installed test-musa
 	$(BIN)/python -m pytest
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
+
+# One process a plugin: a process loads one MUSA installation.
+test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa-sim/tests
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa/tests
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-mublas/tests
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-mudnn/tests
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA and both packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
@@ -41,5 +49,12 @@ $(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins
 		-e "plugins/gemmhub-cublas[test]"
 	touch $@
 
+MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn
+$(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
+	$(PYTHON) -m venv $(MUSA)
+	$(MUSA)/bin/python -m pip install --quiet --upgrade pip
+	$(MUSA)/bin/python -m pip install --quiet -e ".[test]" $(MUSA_PLUGINS:%=-e "plugins/%[test]")
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(PLUGINS) demo site
+	rm -rf $(VENV) $(PLUGINS) $(MUSA) demo site

@@ -1,0 +1,1 @@
+"""Matrix products on Moore Threads GPUs by muDNN, for gemmhub."""

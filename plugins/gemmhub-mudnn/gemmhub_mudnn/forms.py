@@ -1,0 +1,257 @@
+"""A problem in muDNN's words: row-major tensors as they are stored, transposition flags, one batch. Nothing is called.
+
+muDNN computes ``d = alpha op(a) op(b) + beta c + bias`` with d row-major and a bias that has an element per column
+of d. It wants the shape that an operand has in memory beside the flag that transposes it, strides that are those of
+a dense tensor along dimensions of size 1, and no stride of 0: a matrix that serves a whole batch is a batch of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from gemmhub.capability import Refusal
+from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem, Operand
+
+DTYPES = ("float16", "bfloat16", "float32")
+MOST_LAUNCHES = 4096
+"""Products a call may consist of, where its batch is not evenly spaced."""
+_INT32 = 2**31
+_VECTOR = 16
+"""Bytes that divide the address of an operand, as a rule: arrays begin there, slices may not."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stack of ``count`` matrices as they lie in memory: rows of ``cols`` elements, ``ld`` elements apart."""
+
+    count: int
+    rows: int
+    cols: int
+    ld: int
+    stride: int
+    """Elements from one matrix to the next."""
+
+    @property
+    def dense(self) -> bool:
+        return self.ld == self.cols and self.stride == self.rows * self.ld
+
+
+@dataclass(frozen=True)
+class Form:
+    """One product but for addresses and scalars."""
+
+    dtype: str
+    """Of a and b."""
+    result: str
+    """Of c, d and the bias."""
+    tensor_math: bool
+    """Tensor cores; float32 operands are then rounded to TF32."""
+    trans_a: bool
+    trans_b: bool
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    """That of d where there is no addend."""
+    d: Tensor
+    stack: bool
+    """BatchMatMul and three dimensions, even where the batch is one; else MatMul and two."""
+    addend: bool = False
+    bias: bool = False
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """How a call of the problem goes."""
+
+    main: Form | None
+    """The product; None where k is 0."""
+    zero: Form | None
+    """The same result from a column and a row of zeros: where k is 0, or alpha may be."""
+    swapped: bool
+    """The library's a is the problem's b, its b the problem's a."""
+    offsets: tuple[tuple[int, int, int, int], ...]
+    """Bytes to add to the addresses of the library's a, b, c, d: one product for each."""
+    aligned: bool
+    """Every operand of every product lies at an address that 16 divides."""
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return tuple(form for form in (self.main, self.zero) if form is not None)
+
+    @property
+    def zero_bytes(self) -> int:
+        """Size of the zeros that serve ``zero`` as a and b."""
+        if self.zero is None:
+            return 0
+        itemsize = 4 if self.zero.dtype == "float32" else 2
+        return itemsize * max(self.zero.a.count * self.zero.a.rows, self.zero.b.cols)
+
+
+def tensor_math(problem: GemmProblem) -> bool:
+    """Whether tensor cores keep the promised accuracy: always but for float32 by IEEE rules."""
+    return problem.a.dtype.name != "float32" or problem.precision != "ieee"
+
+
+def lowered(problem: GemmProblem) -> Lowered | Refusal:
+    """``problem``, whose result has elements, as products of muDNN; or what stands in the way."""
+    refusal = check(problem)
+    if refusal is not None:
+        return refusal
+    problem = fold_batch(problem) or problem
+    call = _reading(problem)
+    if isinstance(call, Refusal):
+        return call
+    m, n, k = call.m, call.n, call.k
+    first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
+    addend = problem.c or problem.out
+    sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
+    lds = (call.lda, call.ldb, call.ldc, call.ldd)
+    dim, outer = _split(call.batch, [rows * ld for (rows, cols), ld in zip(sizes, lds)])
+    launches = prod(each.count for each in outer)
+    if launches > MOST_LAUNCHES:
+        return Refusal(
+            f"the batch is not evenly spaced and takes {launches} products, at most {MOST_LAUNCHES} are made",
+            "pass contiguous operands, or multiply in parts",
+        )
+    a, b, c, d = (_tensor(dim.count, rows, cols, ld, step) for (rows, cols), ld, step in zip(sizes, lds, _strides(dim)))
+    large = max(m, n, k, *(max(x.ld, x.stride if x.count > 1 else 0, x.count) for x in (a, b, c, d)))
+    if large >= _INT32:
+        return Refusal(f"a size or stride is {large}, those of muDNN's matrices are below 2**31", "multiply in parts")
+    form = Form(
+        dtype=problem.a.dtype.name,
+        result=problem.out.dtype.name,
+        tensor_math=tensor_math(problem),
+        trans_a=call.trans_a,
+        trans_b=call.trans_b,
+        a=a,
+        b=b,
+        c=c,
+        d=d,
+        stack=dim.count > 1,
+        addend=problem.c is not None,
+        bias=problem.bias is not None,
+        deterministic=problem.deterministic,
+    )
+    operands = (first, second, addend, problem.out)
+    return Lowered(
+        main=form if k else None,
+        zero=_without_product(form, m, n) if k == 0 or not problem.alpha_is_one else None,
+        swapped=call.swapped,
+        offsets=tuple(_offsets(outer, [x.dtype.itemsize for x in operands])),
+        aligned=_aligned(operands, outer),
+    )
+
+
+def check(problem: GemmProblem) -> Refusal | None:
+    """What of the dtypes and the epilogue the library has nothing for."""
+    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    if a not in DTYPES or b not in DTYPES:
+        given = a if a not in DTYPES else b
+        if given in ("float64", "complex64", "complex128"):
+            return Refusal(f"muDNN multiplies no {given}", "use the backend mublas (pip install gemmhub-mublas)")
+        return Refusal(f"muDNN's products of {given} are not supported here", f"convert to one of {', '.join(DTYPES)}")
+    if a != b:
+        return Refusal(f"muDNN multiplies operands of one dtype, these are {a} and {b}", "convert one of them")
+    if out not in (a, "float32"):
+        return Refusal(f"muDNN's product of {a} is {a} or float32, not {out}", f"give out_dtype='{a}' or 'float32'")
+    if problem.c is not None and problem.c.dtype != problem.out.dtype:
+        return Refusal(f"c is {problem.c.dtype}: muDNN adds one of the result's dtype", f"convert c to {out}")
+    if problem.activation is not None:
+        return Refusal(f"{problem.activation} is not fused into muDNN's products here", "apply it to the product")
+    if problem.bias is not None:
+        if problem.bias.dtype != problem.out.dtype:
+            return Refusal(f"the bias is {problem.bias.dtype}: muDNN adds {out} here", f"convert the bias to {out}")
+        if problem.bias.stride != 1:
+            return Refusal(
+                f"the bias has a stride of {problem.bias.stride} elements: muDNN takes contiguous ones",
+                "pass a contiguous copy of the bias",
+            )
+    return None
+
+
+def _reading(problem: GemmProblem) -> BlasCall | Refusal:
+    """The problem as a row-major call whose bias, if any, has an element per column of the result.
+
+    A result of one row or one column can be read either way.
+    """
+    call: BlasCall | Refusal
+    for order in ("row", "col"):
+        call = lower(problem, order)
+        if isinstance(call, Refusal):
+            return call
+        if not call.swapped:  # that is the order of out and c
+            call = call if order == "row" else _flipped(call)
+            if call.bias_axis != "m":
+                return call
+    assert problem.bias is not None
+    along, order = ("column", "row") if problem.bias.axis == "n" else ("row", "column")
+    return Refusal(
+        f"the bias has an element per {along} of the result: muDNN adds it to {order}-major results only",
+        f"pass a {order}-major out, or add the bias afterwards",
+    )
+
+
+def _flipped(call: BlasCall) -> BlasCall:
+    """A column-major call as the row-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
+    return replace(
+        call, order="row", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
+        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
+        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
+    )  # fmt: skip
+
+
+def _tensor(count: int, rows: int, cols: int, ld: int, step: int) -> Tensor:
+    """``ld`` is that of a dense matrix where there is no second row to step to; so must ``stride`` be."""
+    return Tensor(1 if step == 0 else count, rows, cols, ld, rows * ld if step == 0 or count == 1 else step)
+
+
+_SINGLE = BatchDim(1, 0, 0, 0, 0)
+
+
+def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
+    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
+
+
+def _split(batch: tuple[BatchDim, ...], extents: list[int]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
+    """(the dimension the library steps through, those that take a launch each): the longest is the library's.
+
+    Its matrices follow one another, none starting before the last ended; only a and b may serve the whole of it.
+    """
+
+    def even(dim: BatchDim) -> bool:
+        a, b, c, d = (step >= extent for step, extent in zip(_strides(dim), extents))
+        return (a or dim.stride_a == 0) and (b or dim.stride_b == 0) and c and d
+
+    possible = [i for i, dim in enumerate(batch) if even(dim)]
+    if not possible:
+        return _SINGLE, batch
+    inner = max(possible, key=lambda i: batch[i].count)
+    return batch[inner], batch[:inner] + batch[inner + 1 :]
+
+
+def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    for index in product(*(range(dim.count) for dim in outer)):
+        a, b, c, d = (
+            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
+        )
+        yield a, b, c, d
+
+
+def _without_product(form: Form, m: int, n: int) -> Form:
+    """``form`` with a column by a row of zeros, so that alpha is of no account."""
+    count = form.d.count
+    a, b = Tensor(count, m, 1, 1, m), Tensor(1, 1, n, n, n)
+    return replace(form, trans_a=False, trans_b=False, a=a, b=b)
+
+
+def _aligned(operands: tuple[Operand, ...], outer: tuple[BatchDim, ...]) -> bool:
+    for which, operand in enumerate(operands):
+        steps = [_strides(dim)[which] * operand.dtype.itemsize for dim in outer]
+        if any(each % _VECTOR for each in (operand.alignment, *steps)):
+            return False
+    return True

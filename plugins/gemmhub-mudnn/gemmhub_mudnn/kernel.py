@@ -1,0 +1,59 @@
+"""Running prepared products: what a warm call does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmhub_mudnn.engine import Engine
+from gemmhub_mudnn.forms import Form, Lowered
+from gemmhub_mudnn.library import IN_PLACE, NO_ADDEND, SEPARATE
+
+
+class Gemm:
+    """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
+
+    def __init__(self, engine: Engine, lowered: Lowered, limit: int) -> None:
+        """Raises MudnnError where the library does not take it, ValueError where it needs more than ``limit`` bytes
+        of workspace, AllocationError where there is no device memory.
+        """
+        self._engine, self._lowered, self._limit = engine, lowered, limit - lowered.zero_bytes
+        with engine.turn():
+            self._plans = {
+                (product, addend): engine.plan(form, addend)
+                for product, form in ((True, lowered.main), (False, lowered.zero))
+                if form is not None
+                for addend in _addends(form)
+            }
+            most = max(plan.workspace for plan in self._plans.values())
+            self.workspace_bytes = most + lowered.zero_bytes
+            if most > self._limit:
+                raise ValueError(
+                    f"muDNN needs {self.workspace_bytes} bytes of workspace, the limit is {limit}: raise the setting "
+                    "workspace_mib"
+                )
+            engine.workspace.reserve(most, self._limit)
+            self._zeros = engine.zeros(lowered.zero_bytes)
+
+    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        """See :class:`gemmhub.backend.Run`."""
+        lowered = self._lowered
+        product = lowered.main is not None and not (alpha == 0 and lowered.zero is not None)
+        if not product:
+            a, b, alpha = self._zeros, self._zeros, 1
+        elif lowered.swapped:
+            a, b = b, a
+        plan = self._plans[product, NO_ADDEND if c is None else IN_PLACE if c == out else SEPARATE]
+        with self._engine.turn():
+            for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
+                places = (
+                    a + a_offset if product else a, b + b_offset if product else b,
+                    None if c is None else c + c_offset, out + d_offset, bias,
+                )  # fmt: skip
+                self._engine.run(plan, places, float(alpha), float(beta), stream or 0, self._limit)
+
+
+def _addends(form: Form) -> tuple[int, ...]:
+    """Where c may be: nowhere, in the result's memory (then its layout is the result's), in memory of its own."""
+    if not form.addend:
+        return (NO_ADDEND,)
+    return (NO_ADDEND, SEPARATE, IN_PLACE) if form.c == form.d else (NO_ADDEND, SEPARATE)

@@ -1,0 +1,18 @@
+"""What gemmhub finds through the entry point: a description, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load() -> Backend:
+    from gemmhub_mudnn.backend import MudnnBackend
+
+    return MudnnBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    summary = "muDNN on Moore Threads GPUs: float16, bfloat16 and float32, with bias"
+    return [BackendDescription("mudnn", _load, summary, device_kinds=("musa",), contract=1)]

@@ -1,0 +1,267 @@
+"""What the kit does not see: answers before a call, memory, a second device, proofs that fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from device import MusaMemory, sim
+from gemmhub_mudnn import proofs
+from gemmhub_mudnn.backend import MudnnBackend
+from gemmhub_mudnn.forms import Tensor
+from gemmhub_mudnn.library import Library
+from problems import bias, operand, problem
+
+from conftest import GENERATION
+from gemmhub.capability import Device, Ready
+from gemmhub.errors import AllocationError, KernelError
+from gemmhub.testing.cases import Case
+from gemmhub.testing.check import check
+from gemmhub.testing.operands import Operands
+
+LIMIT = 64 * 2**20
+C_API = GENERATION.endswith("-c")
+
+
+@pytest.fixture
+def backend():
+    made = MudnnBackend()
+    made.probe()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _nothing_injected(home):
+    yield
+    sim().musaSimInject(b"")
+    sim().musaSimLimit(0)
+
+
+def prepared(backend, case, memory=None, limit=LIMIT):
+    """(kernel, filled operands) of ``case``."""
+    operands = Operands(case, memory or MusaMemory())
+    operands.fill(case.seed)
+    assert backend.supports(operands.problem) is None
+    return backend.prepare(operands.problem, "default", limit), operands
+
+
+def right(operands):
+    return bool((operands.expected().ratio(operands.out.read()[0]) <= 1).all())
+
+
+def test_ready(backend):
+    found = backend.probe()
+    assert isinstance(found, Ready)
+    assert found.devices == (Device("musa", 0), Device("musa", 1))
+    assert found.versions["device"].startswith("Simulated")
+    api = "C API" if C_API else "C++ API"
+    assert api in found.versions["mudnn"]
+    header = "<mudnncxx/mudnn.h>" if GENERATION == "5.1" else "<mudnn.h>"
+    assert header in found.features[0]
+
+
+def test_a_second_device(backend):
+    case = Case(m=21, n=34, k=55, bias="n", beta=1.5, c="row", alpha=0.5)
+    assert check(backend, case, MusaMemory(1)).accepted
+    assert {index for index, _ in backend._proven} == {1}
+    assert "musa:2" in backend.supports(problem(index=2)).reason
+    assert "on cpu" in backend.supports(replace(problem(), device=Device())).reason
+
+
+def test_remarks_and_estimates(backend):
+    assert backend.remark(problem(), "default") == "MatMul, no TF32"
+    assert backend.remark(problem(precision="tf32"), "default") == "MatMul, TF32"
+    assert backend.remark(problem(dtype="float16", batch=(3,)), "default") == "BatchMatMul"
+    reversed_batch = replace(problem(batch=(3,)), b=operand("float32", 8, 24, batch=(3,), batch_strides=(-192,)))
+    assert "3 launches" in backend.remark(reversed_batch, "default")
+    big = problem(4096, 4096, 4096)
+    half = problem(4096, 4096, 4096, dtype="float16")
+    assert 1e-5 < backend.estimate(half) < backend.estimate(replace(big, precision="tf32")) < backend.estimate(big) < 1
+    assert backend.estimate(problem(0, 3, 5)) > 0
+
+
+def test_kernels_say_what_they_are(backend):
+    kernel, _ = prepared(backend, Case(m=16, n=24, k=64))
+    assert kernel.description == "muDNN MatMul, no TF32"
+    assert kernel.workspace_bytes > 0
+    nothing = backend.prepare(problem(0, 3, 5), "default", LIMIT)
+    nothing.run(0, 0, 0, None, None, 1, 0, 0)
+    with pytest.raises(ValueError, match="mublas"):
+        backend.prepare(problem(dtype="float64"), "default", LIMIT)
+
+
+def test_after_prepare_a_call_allocates_nothing(backend):
+    """On the streams seen so far and the next one; a further one asks for memory, and says so if there is none."""
+    kernel, operands = prepared(backend, Case(m=16, n=24, k=64))
+    other = Operands(Case(m=16, n=24, k=64), MusaMemory())
+    other.fill(1)
+    sim().musaSimInject(b"musaMalloc")
+    operands.run(kernel)
+    assert right(operands)
+    operands.run(kernel)
+    with pytest.raises(AllocationError):
+        other.run(kernel)
+    sim().musaSimInject(b"")
+    other.run(kernel)
+    assert right(other)
+
+
+def test_alpha_zero_allocates_nothing_either(backend):
+    case = Case(m=16, n=24, k=64, alpha=0, beta=2, c="row", data="nonfinite")
+    kernel, operands = prepared(backend, replace(case, data="normal"))
+    sim().musaSimInject(b"musaMalloc")
+    operands.run(kernel)
+    assert right(operands)
+
+
+def test_streams_do_not_share_a_workspace(backend):
+    """Work of both is under way at the same time, and either may come first."""
+    kernel, first = prepared(backend, Case(m=33, n=65, k=70))
+    second = Operands(Case(m=33, n=65, k=70, seed=9), MusaMemory())
+    second.fill(9)
+    for each in (first, second):
+        kernel.run(each.a.array, each.b.array, each.out.array, None, None, 1, 0, each.memory.stream)
+    for each in (second, first):
+        each.memory.synchronize()
+        assert right(each)
+
+
+def test_the_workspace_limit_holds(backend):
+    p = problem(64, 64, 64)
+    assert backend.supports(p) is None
+    with pytest.raises(ValueError, match="raise the setting workspace_mib"):
+        backend.prepare(p, "default", 1000)
+
+
+def test_no_memory_for_the_workspace(backend):
+    p = problem(64, 64, 64)
+    assert backend.supports(p) is None
+    sim().musaSimInject(b"musaMalloc")
+    with pytest.raises(AllocationError):
+        backend.prepare(p, "default", LIMIT)
+    sim().musaSimInject(b"")
+    assert backend.prepare(p, "default", LIMIT).workspace_bytes >= 64 * 64 * 4
+
+
+def test_no_memory_for_the_proof_says_nothing_of_the_library(backend):
+    sim().musaSimInject(b"musaMalloc")
+    refusal = backend.supports(problem())
+    assert "no memory" in refusal.reason
+    sim().musaSimInject(b"")
+    assert backend.supports(problem()) is None
+
+
+def test_no_handle(backend):
+    sim().musaSimInject(b"mudnnCreate:1" if C_API else b"Handle.Handle:1")
+    assert "muDNN makes no handle" in backend.supports(problem()).reason
+    assert backend.supports(problem()) is None
+
+
+def test_a_failed_run_is_told_and_the_next_one_is_right(backend):
+    kernel, operands = prepared(backend, Case(m=16, n=24, k=64))
+    sim().musaSimInject(b"mudnnBatchMatMulBias:1" if C_API else b"MatMul.Run:1")
+    with pytest.raises(KernelError, match="mudnnBatchMatMulBias: status" if C_API else "Run: INTERNAL_ERROR"):
+        operands.run(kernel)
+    operands.run(kernel)
+    assert right(operands)
+
+
+def test_what_a_call_leaves_behind_is_told(backend, monkeypatch):
+    """An error that muDNN does not notice, but the runtime knows."""
+    kernel, operands = prepared(backend, Case(m=16, n=24, k=8))
+    monkeypatch.setenv("MUSA_SIM_BLAS_STICKY", "1")
+    with pytest.raises(KernelError, match="reports musaErrorInvalidValue"):
+        operands.run(kernel)
+    monkeypatch.setenv("MUSA_SIM_BLAS_STICKY", "801")  # what libraries of the vendor leave behind, though all is well
+    operands.run(kernel)
+    assert right(operands)
+    assert backend.machine.musa.runtime.clear_error() == ""
+
+
+def test_an_error_of_somebody_else_is_left_to_him(backend):
+    kernel, operands = prepared(backend, Case(m=16, n=24, k=8))
+    operands.memory.synchronize()
+    sim().musaSimSetSticky(1)
+    operands.run(kernel)
+    assert backend.machine.musa.runtime.clear_error() == "musaErrorInvalidValue"
+    assert right(operands)
+
+
+def test_determinism_needs_a_switch_that_is_known(backend):
+    refusal = backend.supports(problem(deterministic=True))
+    assert (refusal is not None) == C_API
+
+
+def changed_plan(monkeypatch, **changes):
+    """A library that does something else than it is told."""
+    original = Library.plan
+
+    def plan(self, handle, form, addend):
+        return original(self, handle, replace(form, **changes), addend)
+
+    monkeypatch.setattr(Library, "plan", plan)
+
+
+def test_tf32_where_ieee_was_asked_for_is_found_out(backend, monkeypatch):
+    changed_plan(monkeypatch, tensor_math=True)
+    refusal = backend.supports(problem())
+    assert "is wrong (float32 to float32 by scalar math" in refusal.reason
+    assert "instead of" in refusal.reason
+    assert "allowed" in refusal.reason
+    assert backend.supports(problem(precision="tf32")) is None
+    assert backend.supports(problem(dtype="float16")) is None
+
+
+def test_wrong_layouts_are_found_out(backend, monkeypatch):
+    original = Library.plan
+
+    def plan(self, handle, form, addend):
+        if form.trans_a:  # read as if it were row-major
+            a = Tensor(1, form.a.cols, form.a.rows, form.a.rows, form.a.rows * form.a.cols)
+            form = replace(form, trans_a=False, a=a)
+        return original(self, handle, form, addend)
+
+    monkeypatch.setattr(Library, "plan", plan)
+    refusal = backend.supports(problem())
+    assert "the first product" in refusal.reason
+    assert "is wrong: numpy has" in refusal.reason
+    monkeypatch.undo()
+    assert backend.supports(problem()) == refusal  # remembered
+
+
+def test_a_lost_bias_is_found_out_and_products_without_one_go_on(backend, monkeypatch):
+    changed_plan(monkeypatch, bias=False)
+    refusal = backend.supports(problem(bias=bias()))
+    assert "is wrong" in refusal.reason
+    assert "with a bias" in refusal.reason
+    assert backend.supports(problem()) is None
+
+
+@pytest.mark.parametrize("which", ["Run", "RunWithBiasAdd"])
+def test_a_kind_that_is_not_taken_is_refused_and_others_go_on(backend, which):
+    if C_API:
+        pytest.skip("one function serves all kinds")
+    assert backend.supports(problem()) is None
+    sim().musaSimInject(f"BatchMatMul.{which}".encode())
+    kind = problem(batch=(3,), bias=bias() if which == "RunWithBiasAdd" else None)
+    refusal = backend.supports(kind)
+    assert f"does not take products of this kind (float32 to float32 by scalar math, {proofs.M}x" in refusal.reason
+    assert f"{which}: INTERNAL_ERROR" in refusal.reason
+    assert refusal.remedy
+    assert backend.supports(problem(16, 25, 8)) is None
+
+
+def test_the_first_use_of_a_kind_costs_little(backend):
+    assert backend.supports(problem()) is None
+    before = len(backend._proven)
+    assert backend.supports(problem(100, 200, 300)) is None
+    assert len(backend._proven) == before  # the same kind
+
+
+def test_proofs_leave_no_memory_behind(backend):
+    for kind in (problem(batch=(3,), bias=bias()), problem(batch=(3,))):  # have the largest workspace of them all
+        assert backend.supports(kind) is None
+    before = sim().musaSimLive()
+    for kind in (problem(a="col"), problem(b="col"), problem(batch=(3,), a="col"), problem(bias=bias())):
+        assert backend.supports(kind) is None
+    assert sim().musaSimLive() == before

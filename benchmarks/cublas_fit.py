@@ -85,7 +85,7 @@ def samples(records: list[dict[str, Any]], known: Tables) -> tuple[Any, Any, Any
 def fit(rows: Any, targets: Any) -> HistGradientBoostingRegressor:
     weights = np.exp(-np.abs(targets) / _CLOSE) + 0.02
     unfitted = HistGradientBoostingRegressor(
-        max_iter=350, learning_rate=0.1, max_leaf_nodes=48, min_samples_leaf=15, max_features=0.6,
+        max_iter=700, learning_rate=0.06, max_leaf_nodes=63, min_samples_leaf=15, max_features=0.6,
         early_stopping=False, random_state=0,
     )  # fmt: skip
     return unfitted.fit(rows, np.clip(targets, -_FAR, _FAR), weights)

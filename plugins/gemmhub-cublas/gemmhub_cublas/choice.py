@@ -21,7 +21,7 @@ from gemmhub_cublas.cost_model import CostModel, Size, load
 from gemmhub_cublas.driver import Gpu
 from gemmhub_cublas.forms import TYPE, Form
 
-MARGIN = 0.02
+MARGIN = 0.015
 """An algorithm must be expected to be faster by this (in log time): below, prediction errors eat the gain."""
 
 CHAMPIONS = (

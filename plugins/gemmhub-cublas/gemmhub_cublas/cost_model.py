@@ -111,12 +111,16 @@ class Trees:
 
     def predict(self, rows: Array) -> Array:
         """One number for each row of features."""
-        nodes = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        index = np.arange(len(rows))[:, np.newaxis]
+        nodes = np.tile(self.roots, len(rows))
+        row = np.repeat(np.arange(len(rows)), len(self.roots))
+        going = np.arange(len(nodes))
         for _ in range(self.depth):
-            goes_left = rows[index, self.feature[nodes]] <= self.threshold[nodes]
-            nodes = np.where(goes_left, self.left[nodes], self.right[nodes])
-        total: Array = self.base + self.value[nodes].sum(axis=1)
+            at = nodes[going]
+            goes_left = rows[row[going], self.feature[at]] <= self.threshold[at]
+            at = np.where(goes_left, self.left[at], self.right[at])
+            nodes[going] = at
+            going = going[self.left[at] != at]  # most leaves are reached long before the deepest
+        total: Array = self.base + self.value[nodes].reshape(len(rows), len(self.roots)).sum(axis=1)
         return total
 
 

@@ -1,0 +1,1 @@
+#include "musa_runtime.h"

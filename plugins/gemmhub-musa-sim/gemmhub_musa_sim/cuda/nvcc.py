@@ -1,0 +1,114 @@
+"""The CUDA engine: MUSA sources compiled by nvcc, with this folder's headers in place of the simulator's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemmhub_musa_sim.mcc import Command
+
+INCLUDE = Path(__file__).parent / "include"
+ARCH_VARIABLE = "MUSA_SIM_CUDA_ARCH"
+"""What to compile for, such as "sm_90"; the GPU of this machine unless set, and sm_80 where there is none."""
+
+
+def nvcc() -> str:
+    """The compiler: CUDACXX, else the one on PATH, else the usual place; a name that cannot be run if there is none."""
+    chosen = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    return chosen or (shutil.which("/usr/local/cuda/bin/nvcc") or "nvcc")
+
+
+def arch() -> str:
+    return os.environ.get(ARCH_VARIABLE) or ("native" if Path("/dev/nvidiactl").exists() else "sm_80")
+
+
+def describe() -> str:
+    """nvcc's release and the architecture, in a line."""
+    try:
+        done = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return "no nvcc"
+    release = next((line.strip() for line in done.stdout.splitlines() if "release" in line), "nvcc of unknown release")
+    return f"{release}, {arch()}, shim {_digest()}"
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(INCLUDE.rglob("*.h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def compile_with(command: Command, home: Path) -> int:
+    """Do with nvcc what the command line says; the exit status."""
+    architecture = (command.architectures or ["mp_22"])[-1].removeprefix("mp_")
+    defines = ["-D__MUSACC__=1", "-D__MUSA__=1", f"-D__MUSA_ARCH__={architecture}0"]
+    base = [
+        nvcc(),
+        f"-arch={arch()}",
+        command.standard.replace("gnu++", "c++"),
+        _level(command.optimisation),
+        "-lineinfo",
+    ]
+    base += [*_host_flags(command.compiler), *_without(command.preprocessor, home / "include"), "-I", str(INCLUDE)]
+    with tempfile.TemporaryDirectory(prefix="mcc-") as folder:
+        objects: list[str] = []
+        for number, (source, musa) in enumerate(command.sources):
+            made = Path(folder) / f"{number}-{source.stem}.o"
+            if command.stop != "link":
+                made = command.output or Path(source.stem + ".o")
+            language = ["-x", "cu", *defines, "-include", "musa_runtime.h"] if musa else ["-x", "c++"]
+            stop = "-E" if command.stop == "preprocess" else "-c"
+            step = [*base, *language, stop, str(source), "-o", str(made)]
+            status = _call(command, step)
+            if status:
+                return status
+            objects.append(str(made))
+        if command.stop != "link":
+            return 0
+        form = ["-shared"] if command.shared else []
+        step = [nvcc(), f"-arch={arch()}", *form, *objects, *command.objects, "-o", str(command.output or "a.out")]
+        return _call(command, [*step, *_linker_flags(command.linker)])
+
+
+def _level(optimisation: str) -> str:
+    return optimisation if optimisation in ("-O0", "-O1", "-O2", "-O3") else "-O3"
+
+
+def _host_flags(flags: list[str]) -> Iterator[str]:
+    """Options that nvcc does not know go to the host's compiler."""
+    for flag in flags:
+        yield from [flag] if flag in ("-g", "-G", "-w") else ["-Xcompiler", flag.replace(",", r"\,")]
+
+
+def _linker_flags(flags: list[str]) -> Iterator[str]:
+    for flag in flags:
+        yield from ["-Xlinker", flag.removeprefix("-Wl,")] if flag.startswith("-Wl,") else [flag]
+
+
+def _without(options: list[str], folder: Path) -> list[str]:
+    """``options`` without ``folder`` as a place of headers: the simulator's share names with CUDA's."""
+    kept: list[str] = []
+    rest = iter(options)
+    for option in rest:
+        if option in ("-I", "-isystem", "-iquote", "-idirafter", "-D", "-U", "-include"):
+            value = next(rest)
+            if option in ("-D", "-U", "-include") or Path(value).resolve() != folder.resolve():
+                kept += [option, value]
+        elif not (option.startswith("-I") and Path(option[2:]).resolve() == folder.resolve()):
+            kept.append(option)
+    return kept
+
+
+def _call(command: Command, step: list[str]) -> int:
+    if command.verbose:
+        sys.stderr.write(" ".join(step) + "\n")
+    return subprocess.run(step, check=False).returncode

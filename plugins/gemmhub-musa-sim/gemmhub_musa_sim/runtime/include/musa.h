@@ -1,0 +1,47 @@
+/* The part of the MUSA driver API that the simulator has. */
+#ifndef MUSA_SIM_MUSA_H
+#define MUSA_SIM_MUSA_H
+#include <stddef.h>
+
+#include "driver_types.h"
+#include "musa_version.h"
+
+typedef enum MUresult {
+  MUSA_SUCCESS = 0,
+  MUSA_ERROR_INVALID_VALUE = 1,
+  MUSA_ERROR_OUT_OF_MEMORY = 2,
+  MUSA_ERROR_NOT_INITIALIZED = 3,
+  MUSA_ERROR_NO_DEVICE = 100,
+  MUSA_ERROR_INVALID_DEVICE = 101,
+  MUSA_ERROR_INVALID_CONTEXT = 201,
+  MUSA_ERROR_NOT_SUPPORTED = 801,
+  MUSA_ERROR_UNKNOWN = 999
+} MUresult;
+
+typedef int MUdevice;
+typedef unsigned long long MUdeviceptr;
+typedef struct MUmod_st* MUmodule;
+typedef struct MUstream_st* MUstream;
+typedef struct MUevent_st* MUevent;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+MUresult muInit(unsigned flags);
+MUresult muDriverGetVersion(int* version);
+MUresult muDeviceGetCount(int* count);
+MUresult muDeviceGet(MUdevice* device, int ordinal);
+MUresult muDeviceGetName(char* name, int length, MUdevice device);
+MUresult muDeviceGetAttribute(int* value, int attribute, MUdevice device);
+MUresult muMemAlloc_v2(MUdeviceptr* p, size_t bytes);
+MUresult muMemFree_v2(MUdeviceptr p);
+MUresult muMemcpyHtoD_v2(MUdeviceptr to, const void* from, size_t bytes);
+MUresult muMemcpyDtoH_v2(void* to, MUdeviceptr from, size_t bytes);
+MUresult muThreadExchangeStreamCaptureMode(int* mode);
+MUresult muModuleLoadData(MUmodule* module, const void* image);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

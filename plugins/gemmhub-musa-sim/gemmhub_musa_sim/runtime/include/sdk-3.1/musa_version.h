@@ -1,0 +1,3 @@
+#ifndef MUSA_VERSION
+#define MUSA_VERSION 3010
+#endif

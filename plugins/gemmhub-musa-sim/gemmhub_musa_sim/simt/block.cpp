@@ -1,0 +1,272 @@
+#include "block.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "checker.hpp"
+#include "options.hpp"
+
+// The variables behind threadIdx and its like; written here only.
+#pragma GCC visibility push(default)
+extern "C" {
+uint3 musaSimThreadIdx, musaSimBlockIdx;
+dim3 musaSimBlockDim, musaSimGridDim;
+}
+#pragma GCC visibility pop
+
+namespace musa_sim {
+
+Block block;
+
+namespace {
+
+struct Barrier {
+  std::vector<Thread*> waiting;
+  const char* file = nullptr;
+  unsigned line = 0;
+};
+
+// What the lanes of one group exchange in one collective. Two of each take turns: a fast lane may fill the second
+// while slow ones still read the first, and cannot get further.
+struct Collective {
+  MusaSimExchange area;
+  unsigned number = ~0u;  // which collective of the group this is
+  const char* operation;
+  const void* pointer;
+  long ld;
+};
+
+constexpr unsigned kWidths[] = {32, 128};
+struct Groups {
+  std::vector<Barrier> barriers;
+  std::vector<Collective> collectives;
+};
+
+int hardware_warp = 128;
+Groups groups[2];
+Barrier block_barrier;
+std::vector<Thread*> ready;  // the next to run is last
+Fiber outside;
+void (*kernel)(void*) = nullptr;
+void* kernel_argument = nullptr;
+int reduced[3];
+
+Groups& groups_of(unsigned width) { return groups[width == 128]; }
+
+unsigned group_size(unsigned width) {
+  const unsigned first = block.current->linear / width * width;
+  return std::min(width, block.size - first);
+}
+
+void run_next(Fiber& from) {
+  if (ready.empty() && block.running) {
+    musaSimFault(musaErrorLaunchFailure, "deadlock: every thread waits at a barrier that the others never reach");
+  }
+  if (ready.empty()) {
+    block.current = nullptr;
+    switch_to(from, outside);
+    return;
+  }
+  Thread* next = ready.back();
+  ready.pop_back();
+  block.current = next;
+  musaSimThreadIdx = next->index;
+  if (&next->fiber != &from) switch_to(from, next->fiber);
+}
+
+void release(Barrier& barrier) {
+  if (options.seed) std::shuffle(barrier.waiting.begin(), barrier.waiting.end(), block.random);
+  ready.insert(ready.end(), barrier.waiting.rbegin(), barrier.waiting.rend());
+  barrier.waiting.clear();
+}
+
+void arrive(Barrier& barrier, unsigned expected) {
+  Thread* me = block.current;
+  barrier.waiting.push_back(me);
+  if (barrier.waiting.size() >= expected) release(barrier);
+  run_next(me->fiber);
+}
+
+const char* base_name(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+void check_place(Barrier& barrier, const char* file, unsigned line) {
+  if (barrier.waiting.empty()) {
+    barrier.file = file;
+    barrier.line = line;
+  } else if (barrier.line != line || std::strcmp(barrier.file, file) != 0) {
+    char text[512];
+    std::snprintf(text, sizeof text, "threads of one block wait at different barriers: %s:%u and %s:%u",
+                  base_name(barrier.file), barrier.line, base_name(file), line);
+    musaSimFault(musaErrorLaunchFailure, text);
+  }
+}
+
+// All lanes of a group must be at the same operation.
+void arrive_in_group(unsigned width, const char* operation) {
+  Barrier& barrier = groups_of(width).barriers[block.current->linear / width];
+  if (barrier.waiting.empty()) {
+    barrier.file = operation;
+  } else if (std::strcmp(barrier.file, operation) != 0) {
+    char text[200];
+    std::snprintf(text, sizeof text, "lanes of one warp wait at different operations: %s and %s", barrier.file,
+                  operation);
+    musaSimFault(musaErrorLaunchFailure, text);
+  }
+  arrive(barrier, group_size(width));
+}
+
+void thread_main() {
+  kernel(kernel_argument);
+  Thread* me = block.current;
+  if (!me->copies.empty())
+    musaSimFault(musaErrorLaunchFailure, "a thread returned while its asynchronous copies were in flight");
+  block.running--;
+  if (!block_barrier.waiting.empty())
+    musaSimFault(musaErrorLaunchFailure, "a thread returned while others of its block wait at a barrier");
+  run_next(me->fiber);
+  std::abort();  // a finished thread never runs again
+}
+
+}  // namespace
+
+void reserve_block(dim3 size, int warp) {
+  hardware_warp = warp;
+  const unsigned count = size.x * size.y * size.z;
+  reserve_stacks(count);
+  if (block.threads.size() < count) block.threads.resize(count);
+  ready.reserve(count);
+  block_barrier.waiting.reserve(count);
+  for (const unsigned width : kWidths) {
+    Groups& of = groups_of(width);
+    const unsigned needed = (count + width - 1) / width;
+    if (of.barriers.size() >= needed) continue;
+    of.barriers.resize(needed);
+    of.collectives.resize(2 * needed);
+    for (Barrier& barrier : of.barriers) barrier.waiting.reserve(width);
+  }
+}
+
+void run_block(dim3 grid, dim3 size, unsigned number, void (*call)(void*), void* argument) {
+  kernel = call;
+  kernel_argument = argument;
+  block.size = block.running = size.x * size.y * size.z;
+  block.number = number;
+  block.random.seed(static_cast<unsigned>(options.seed) + number * 2654435761u);
+  musaSimGridDim = grid;
+  musaSimBlockDim = size;
+  musaSimBlockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
+  for (Groups& of : groups)
+    for (Collective& collective : of.collectives) collective.number = ~0u;
+  ready.clear();
+  for (unsigned i = block.size; i-- > 0;) {
+    Thread& thread = block.threads[i];
+    thread.linear = i;
+    thread.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+    thread.barriers = thread.warp_barriers = thread.collectives = thread.batch = 0;
+    thread.copies.clear();
+    prepare(thread.fiber, stack(i), i, thread_main);
+    ready.push_back(&thread);
+  }
+  if (options.seed) std::shuffle(ready.begin(), ready.end(), block.random);
+  run_next(outside);
+  checker_block_ends();
+}
+
+void describe_thread(char* text, size_t bytes) {
+  const uint3 b = musaSimBlockIdx, t = musaSimThreadIdx;
+  std::snprintf(text, bytes, "block (%u, %u, %u), thread (%u, %u, %u)", b.x, b.y, b.z, t.x, t.y, t.z);
+}
+
+}  // namespace musa_sim
+
+using namespace musa_sim;
+
+extern "C" {
+
+void musaSimBarrier(const char* file, unsigned line) {
+  if (block.running != block.size)
+    musaSimFault(musaErrorLaunchFailure, "__syncthreads() after threads of the block have returned");
+  check_place(block_barrier, file, line);
+  if (block_barrier.waiting.size() + 1 == block.size) checker_barrier();
+  arrive(block_barrier, block.size);
+  block.current->barriers++;
+}
+
+int musaSimBarrierReduce(const char* file, unsigned line, int predicate, int operation) {
+  if (block_barrier.waiting.empty()) {
+    reduced[0] = reduced[2] = 0;
+    reduced[1] = 1;
+  }
+  reduced[0] += predicate != 0;
+  reduced[1] &= predicate != 0;
+  reduced[2] |= predicate != 0;
+  musaSimBarrier(file, line);
+  const int result = reduced[operation];
+  musaSimBarrier(file, line);  // nobody starts the next reduction before all have read this one
+  return result;
+}
+
+void musaSimWarpBarrier(void) {
+  arrive_in_group(static_cast<unsigned>(hardware_warp), "__syncwarp");
+  block.current->warp_barriers++;
+}
+
+unsigned musaSimLane(unsigned width) { return block.current->linear % width; }
+
+MusaSimExchange* musaSimJoin(unsigned width, const char* operation, const void* pointer, long ld) {
+  Thread& me = *block.current;
+  Collective& one = groups_of(width).collectives[me.linear / width * 2 + (me.collectives & 1)];
+  char text[200];
+  if (group_size(width) != width) {
+    const unsigned present = group_size(width);
+    std::snprintf(text, sizeof text, "%s by a group of %u threads that has only %u", operation, width, present);
+    musaSimFault(musaErrorLaunchFailure, text);
+  }
+  if (one.number != me.collectives) {
+    one.number = me.collectives;
+    one.operation = operation;
+    one.pointer = pointer;
+    one.ld = ld;
+    one.area.multiplied = 0;
+  } else if (std::strcmp(one.operation, operation) != 0 || one.pointer != pointer || one.ld != ld) {
+    std::snprintf(text, sizeof text, "lanes of one group disagree: %s and %s, or the pointer or leading dimension",
+                  one.operation, operation);
+    musaSimFault(musaErrorLaunchFailure, text);
+  }
+  return &one.area;
+}
+
+void musaSimMeet(unsigned width) {
+  arrive_in_group(width, "a collective");
+  block.current->collectives++;
+  if (options.lockstep) block.current->warp_barriers++;
+}
+
+void musaSimMultiply(MusaSimExchange* area, int m, int n, int k) {
+  if (area->multiplied) return;
+  area->multiplied = 1;
+  for (int i = 0; i < m; i++) {
+    float* c = area->c + i * n;
+    std::fill(c, c + n, 0.0f);
+    for (int p = 0; p < k; p++) {
+      const float a = area->a[i * k + p];
+      const float* b = area->b + p * n;
+      for (int j = 0; j < n; j++) c[j] += a * b[j];
+    }
+  }
+}
+
+void musaSimLockstep(unsigned width) {
+  if (!options.lockstep) return;
+  arrive_in_group(width, "store_matrix_sync");
+  block.current->warp_barriers++;
+}
+
+int musaSimFragmentLayout(void) { return options.layout; }
+
+}  // extern "C"

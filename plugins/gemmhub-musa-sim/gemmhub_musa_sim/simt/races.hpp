@@ -1,0 +1,18 @@
+// Races and reads of uninitialised bytes, by what is remembered of the last accesses to each pair of bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "memory_map.hpp"
+
+namespace musa_sim {
+
+// In the parent: empty shadow memory for the launch that map_memory() described.
+void begin_races();
+
+enum class Access { kRead, kWrite, kAtomic, kCopyStarts, kCopyCompletes };
+
+// An access of the running thread to bytes that lie in `range`.
+void check_races(const Range& range, Space space, uintptr_t p, size_t bytes, Access access, uintptr_t pc);
+
+}  // namespace musa_sim

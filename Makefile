@@ -6,14 +6,18 @@ PLUGINS := .venv-plugins
 MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-musa test-device lint docs clean
+.PHONY: demo test test-core test-plugins test-musa test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
-test: $(STAMP) $(PLUGINS)/.installed test-musa
+test: test-core test-plugins test-musa  ## `make -j2 -O test` runs them side by side
+
+test-core: $(STAMP)
 	$(BIN)/python -m pytest
+
+test-plugins: $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
 

@@ -131,16 +131,17 @@ def run_case(
     """Time ``backends`` (all that can, if none is named) and ``baseline`` on one random product.
 
     ``baseline`` is the name of a backend, or of the array library's own function ("numpy.matmul", "cupy.matmul",
-    "torch.matmul"), which is the default. ``device`` is "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch",
-    "cupy") is imported to reach it. With ``b_order`` "col" B is stored as n x k. ``host`` asks for host times too.
-    A backend that refuses, fails or is wrong appears with a remark and without times. ``progress`` is called
+    "torch.matmul"), which is the default; where there is none, the backend that matmul would choose. ``device`` is
+    "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin brings) is imported to reach
+    it. With ``b_order`` "col" B is stored as n x k. ``host`` asks for host times too. A backend that refuses, fails
+    or is wrong appears with a remark and without times. ``progress`` is called
     after each round. Raises InputError for unknown names, DeviceError without the device, DTypeError for dtypes
     that do not multiply, AllocationError for want of memory, BackendError when the device fails.
     """
     family = devices.family_for(device, library)
     own = contenders.library_matmul_name(family)
     baseline = own if baseline is None else baseline
-    error = contenders.unknown_baseline(baseline, family)
+    error = contenders.unknown_baseline(baseline, family) if baseline is not None else None
     if error is not None:
         raise error
     options: Options = {}
@@ -151,6 +152,8 @@ def run_case(
     with devices.entered(family):
         product = _draw((m, n, k), as_dtype(dtype, "dtype"), b_order, family, options, np.random.default_rng(seed))
         problem = product.problem
+        if baseline is None:
+            baseline = gemmhub.explain(product.a, product.b, **options).chosen or ""
         with contenders.rounding_of_torch(family, problem.precision):
             ready: list[Contender] = []
             rows: list[Measurement] = []

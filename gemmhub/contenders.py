@@ -83,9 +83,10 @@ class Excluded:
     remark: str
 
 
-def library_matmul_name(family: Family) -> str:
-    """ "numpy.matmul", "cupy.matmul" or "torch.matmul"."""
-    return f"{family.name}.matmul"
+def library_matmul_name(family: Family) -> str | None:
+    """ "numpy.matmul", "cupy.matmul" or "torch.matmul"; None for arrays whose library has none."""
+    name = f"{family.name}.matmul"
+    return name if name in LIBRARY_MATMULS else None
 
 
 def backend(name: str, product: Product) -> Contender | Excluded:
@@ -118,7 +119,7 @@ def library_matmul(product: Product) -> Contender | Excluded:
     accumulate integers in gemmhub's result dtype: int8 would wrap.
     """
     family, problem = product.family, product.problem
-    name, a, b = library_matmul_name(family), product.a, product.b
+    name, a, b = f"{family.name}.matmul", product.a, product.b
     matmul = sys.modules[family.name].matmul
     kinds = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
     rows = problem.m
@@ -184,6 +185,6 @@ def unknown_baseline(name: str, family: Family) -> InputError | None:
     if name in LIBRARY_MATMULS and name != library_matmul_name(family):
         return InputError(
             "baseline", f"{name} for {family.name} arrays on {family.device}",
-            f"{library_matmul_name(family)}, or the name of a backend",
+            ", or ".join(filter(None, (library_matmul_name(family), "the name of a backend"))),
         )  # fmt: skip
     return None

@@ -2,6 +2,9 @@
 
 Unlike :mod:`gemmhub.families`, which meets arrays that exist already, this module imports cupy or torch: only
 the command line and the benchmarks use it, for a device that the user named.
+
+A plugin with arrays of its own names a module in the entry-point group ``gemmhub.arrays``, under the ``name`` of its
+family: see :class:`ArrayLibrary`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +32,29 @@ LIBRARIES = {"cuda": ("torch", "cupy"), "musa": ("torch",)}
 """Who reaches devices of a kind, in the order of preference (torch has fp8)."""
 ORDERS = ("row", "col")
 """How a matrix of random numbers is stored: by rows or by columns."""
+
+GROUP = "gemmhub.arrays"
+"""The entry-point group for arrays that plugins bring."""
+
+
+class ArrayLibrary(Protocol):
+    """What a plugin's module says of its arrays."""
+
+    kind: str
+    """The kind of device they live on: "musa"."""
+
+    def count(self) -> int | Refusal:
+        """How many devices there are; a Refusal instead of 0."""
+
+    def family(self, index: int) -> Family:
+        """The family of arrays on one device."""
+
+    def device_name(self, index: int) -> str:
+        """What the maker calls it."""
+
+    def versions(self) -> dict[str, str]:
+        """Of the library and of its runtime."""
+
 
 _REMEDIES = {"torch": "pip install torch", "cupy": "pip install cupy-cuda13x (or cupy-cuda12x)"}
 
@@ -62,7 +90,7 @@ def family_for(device: str = "cpu", library: str | None = None) -> Family:
         if library not in (None, "numpy"):
             raise InputError("library", f"{library} for the device cpu", "numpy", "name a device, such as cuda")
         return NUMPY
-    known = LIBRARIES[wanted.kind]
+    known = libraries(wanted.kind)
     if library is not None and library not in known:
         raise InputError("library", f"{library!r} for {wanted}", ", ".join(known))
     refusals = []
@@ -74,13 +102,36 @@ def family_for(device: str = "cpu", library: str | None = None) -> Family:
             last = f"{wanted.kind}:{count - 1}"
             refusals.append(Refusal(f"{name} sees {count} {wanted.kind} device(s)", f"name one up to {last}"))
         else:
-            return cupy_family(wanted.index) if name == "cupy" else torch_family(wanted.kind, wanted.index)
+            return _family(name, wanted)
     raise DeviceError(
         "device",
         f"{wanted} cannot be used: " + "; ".join(refusal.reason for refusal in refusals),
         "cpu, and the devices that `gemmhub doctor` lists",
         " or ".join(refusal.remedy for refusal in refusals),
     )
+
+
+def libraries(kind: str) -> tuple[str, ...]:
+    """Who reaches devices of a kind, in the order of preference."""
+    return (*LIBRARIES[kind], *(name for name, found in _brought().items() if found.kind == kind))
+
+
+@cache
+def _brought() -> dict[str, ArrayLibrary]:
+    """What plugins bring, by name; one that cannot be loaded is passed over: its backends say what is wrong."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        try:
+            found[point.name] = point.load()
+        except Exception:  # a plugin's code
+            continue
+    return found
+
+
+def _family(library: str, device: Device) -> Family:
+    if library in _brought():
+        return _brought()[library].family(device.index)
+    return cupy_family(device.index) if library == "cupy" else torch_family(device.kind, device.index)
 
 
 def library_statuses() -> list[LibraryStatus]:
@@ -103,6 +154,13 @@ def library_statuses() -> list[LibraryStatus]:
                 devices.append(f"{kind}:{index} {_try_name(name, Device(kind, index))}".rstrip())
         version = str(getattr(module, "__version__", ""))
         found.append(LibraryStatus(name, version, tuple(devices), "" if devices else "; ".join(reasons)))
+    for name, brought in _brought().items():
+        count = _count(name, brought.kind)
+        if isinstance(count, Refusal):
+            found.append(LibraryStatus(name, "", (), count.reason))
+        else:
+            names = (f"{brought.kind}:{i} {_try_name(name, Device(brought.kind, i))}".rstrip() for i in range(count))
+            found.append(LibraryStatus(name, "", tuple(names)))
     return found
 
 
@@ -114,6 +172,8 @@ def _try_name(library: str, device: Device) -> str:
 
 
 def _name(library: str, device: Device) -> str:
+    if library in _brought():
+        return _brought()[library].device_name(device.index)
     module: Any = importlib.import_module(library)
     if library == "torch":
         return str(getattr(module, device.kind).get_device_name(device.index))
@@ -142,7 +202,8 @@ def library_versions(family: Family) -> dict[str, str]:
             "cuda": _decimal(runtime.runtimeGetVersion()),
             "cuda driver": _decimal(runtime.driverGetVersion()),
         }
-    return {"numpy": np.__version__}
+    brought = _brought().get(family.name)
+    return {"numpy": np.__version__} if brought is None else brought.versions()
 
 
 def _decimal(version: int) -> str:
@@ -157,7 +218,7 @@ def entered(family: Family) -> Iterator[None]:
     What the device says of itself through the array library, often later than the call that failed, becomes a
     BackendError.
     """
-    if not isinstance(family, (CupyFamily, TorchFamily)):
+    if family.device.kind == "cpu":
         yield
         return
     try:
@@ -171,7 +232,7 @@ def entered(family: Family) -> Iterator[None]:
 
 def synchronize(family: Family) -> None:
     """Wait for the device; nothing on the CPU, where calls return when they are done."""
-    if isinstance(family, (CupyFamily, TorchFamily)):
+    if family.device.kind != "cpu":
         family.synchronize()
 
 
@@ -225,6 +286,11 @@ def _import(name: str) -> Any:
 
 def _count(library: str, kind: str) -> int | Refusal:
     """How many devices of a kind the library sees; never 0."""
+    if library in _brought():
+        try:
+            return _brought()[library].count()
+        except Exception as error:  # a plugin's code
+            return Refusal(f"{library} sees no {kind.upper()} device: {one_line(error)}", f"`gemmhub doctor {kind}`")
     module = _import(library)
     if isinstance(module, Refusal):
         return module

@@ -87,8 +87,8 @@ device_option = click.option(
 )
 library_option = click.option(
     "--library",
-    type=click.Choice(("torch", "cupy")),
-    help="Whose arrays the operands on a device are. Default: torch, or cupy if only that reaches the device.",
+    metavar="NAME",
+    help="Whose arrays the operands on a device are: torch (default), cupy, or a plugin's that reaches the device.",
 )
 b_order_option = click.option(
     "--b-order",

@@ -68,6 +68,25 @@ print(runtime.machine().versions["device"])
     assert "Simulated" in device
 
 
+def test_the_command_line_reaches_the_arrays(musa):
+    code = """
+from gemmhub import devices
+from gemmhub_musa import Array
+family = devices.family_for("musa:1")
+x = np.arange(6, dtype=np.float32).reshape(2, 3)
+for order in devices.ORDERS:
+    there = devices.place(x, family, order)
+    assert type(there) is Array and there.device.index == 1 and np.array_equal(there.numpy(), x)
+print(devices.device_name(family), "|", *devices.library_versions(family))
+print(*[found.devices for found in devices.library_statuses() if found.library == family.name])
+"""
+    first, second = musa(code).splitlines()
+    assert "S4000" in first
+    assert "musa runtime" in first
+    assert "musa:0" in second
+    assert "musa:1" in second
+
+
 def test_copies_on_late_streams(musa):
     code = """
 family = array.family(1)

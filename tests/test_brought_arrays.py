@@ -1,0 +1,102 @@
+"""Arrays that a plugin brings, through the entry-point group gemmhub.arrays, where a device is named."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+from gemmhub import bench, devices
+from gemmhub.capability import Absent, Device
+from gemmhub.errors import DeviceError, InputError
+from gemmhub.families import NumpyFamily
+
+
+class Faraway(NumpyFamily):
+    """Host arrays that count as those of a MUSA device."""
+
+    name = "faraway"
+    device = Device("musa", 0)
+
+    def from_host(self, x):
+        return x.copy()
+
+
+@pytest.fixture
+def bring(monkeypatch):
+    """A function that installs entry points: name -> what loading them gives, or raises."""
+
+    def install(**found):
+        def load(made):
+            if isinstance(made, Exception):
+                raise made
+            return made
+
+        points = [types.SimpleNamespace(name=name, load=lambda made=made: load(made)) for name, made in found.items()]
+        monkeypatch.setattr(devices, "entry_points", lambda group: points if group == devices.GROUP else [])
+        devices._brought.cache_clear()
+
+    yield install
+    devices._brought.cache_clear()
+
+
+def library(number=1, **changes):
+    values = {
+        "kind": "musa", "count": lambda: number, "family": lambda index: Faraway(),
+        "device_name": lambda index: f"Card {index}", "versions": lambda: {"faraway": "1.0"},
+    }  # fmt: skip
+    return types.SimpleNamespace(**{**values, **changes})
+
+
+def test_the_device_is_reached(bring):
+    bring(faraway=library())
+    assert devices.libraries("musa") == ("torch", "faraway")
+    assert devices.libraries("cuda") == ("torch", "cupy")
+    for asked in (("musa",), ("musa:0", "faraway")):
+        family = devices.family_for(*asked)
+        assert isinstance(family, Faraway)
+    assert devices.device_name(family) == "Card 0"
+    assert devices.library_versions(family) == {"faraway": "1.0"}
+    x = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(devices.place(x, family, "col"), x)
+    with devices.entered(family):
+        devices.synchronize(family)
+
+
+def test_statuses(bring):
+    bring(faraway=library(2), gone=library(Absent("no driver", "install one")))
+    found = {status.library: status for status in devices.library_statuses()}
+    assert found["faraway"].devices == ("musa:0 Card 0", "musa:1 Card 1")
+    assert found["gone"].reason == "no driver"
+
+
+def test_what_cannot_be_reached_says_why(bring):
+    bring(faraway=library(Absent("no driver", "install one")))
+    with pytest.raises(DeviceError, match="no driver") as caught:
+        devices.family_for("musa", "faraway")
+    assert "install one" in caught.value.remedy
+    bring(faraway=library(1))
+    with pytest.raises(DeviceError, match="musa:0"):
+        devices.family_for("musa:3", "faraway")
+    with pytest.raises(InputError, match="nearby"):
+        devices.family_for("musa", "nearby")
+    with pytest.raises(InputError, match="faraway"):
+        devices.family_for("cuda", "faraway")
+
+
+def test_broken_plugins_take_nothing_down(bring):
+    def broken():
+        raise OSError("library gone")
+
+    bring(torn=ImportError("no such module"), faraway=library(count=broken))
+    assert devices.libraries("musa") == ("torch", "faraway")
+    with pytest.raises(DeviceError, match="library gone"):
+        devices.family_for("musa", "faraway")
+
+
+def test_a_baseline_is_named_where_the_library_has_no_matmul(bring):
+    bring(faraway=library())
+    with pytest.raises(InputError, match=r"numpy\.matmul for faraway arrays") as caught:
+        bench.run_case(4, 4, 4, baseline="numpy.matmul", device="musa", library="faraway")
+    assert caught.value.allowed == "the name of a backend"

@@ -75,7 +75,8 @@ def test_no_names_that_do_not_exist():
 
 
 def test_no_variables_that_do_not_exist():
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "gemmhub").rglob("*.py"))
+    paths = [path for folder in ("gemmhub", "plugins") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     for name in set(re.findall(r"\bGEMMHUB_\w+", TEXT)):
         assert name in source, name
 

@@ -117,6 +117,11 @@ class BatchDim:
     stride_c: int
     stride_d: int
 
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Of A, B, C and D."""
+        return self.stride_a, self.stride_b, self.stride_c, self.stride_d
+
 
 @dataclass(frozen=True)
 class BlasCall:

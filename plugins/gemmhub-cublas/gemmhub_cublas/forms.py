@@ -6,13 +6,12 @@ an element per row of the (column-major) result. :func:`lowered` says a problem 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 
+from gemmhub import batches
 from gemmhub.capability import Refusal
-from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.layout import BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem
 
 TYPE = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "complex64": 4, "complex128": 5, "int32": 10,
@@ -124,7 +123,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     call = _reading(problem)
     if isinstance(call, Refusal):
         return call
-    dim, outer = _split(call.batch)
+    dim, outer = batches.split(call.batch)
     launches = 1
     for each in outer:
         launches *= each.count
@@ -138,11 +137,11 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     m, n, k = call.m, call.n, call.k
     sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
     lds = (call.lda, call.ldb, call.ldc, call.ldd)
-    strides = _strides(dim)
+    strides = dim.strides
     a, b, c, d = (
         Matrix(
             TYPE[operand.dtype.name], *sizes[i], lds[i], strides[i],
-            _alignment(operand, [_strides(each)[i] for each in (*outer, dim)]),
+            batches.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
         )
         for i, operand in enumerate((first, second, c_operand, problem.out))
     )  # fmt: skip
@@ -172,7 +171,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         form if k else None,
         _without_product(form, m, n, first.dtype.itemsize) if zero else None,
         call.swapped,
-        tuple(_offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
+        tuple(batches.offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
     )
 
 
@@ -257,43 +256,6 @@ def _narrow(form: Form) -> Refusal | None:
                 "pad the operands to sizes that are multiples of 4 (16 is best)",
             )
     return None
-
-
-_SINGLE = BatchDim(1, 0, 0, 0, 0)
-
-
-def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
-    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
-
-
-def _split(batch: tuple[BatchDim, ...]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
-    """(the dimension the library steps through, those that take a launch each): the longest is the library's.
-
-    It is not said to take a stack that runs backwards.
-    """
-    forwards = [i for i, dim in enumerate(batch) if min(_strides(dim)) >= 0]
-    if not forwards:
-        return _SINGLE, batch
-    inner = max(forwards, key=lambda i: batch[i].count)
-    return batch[inner], batch[:inner] + batch[inner + 1 :]
-
-
-def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    for index in product(*(range(dim.count) for dim in outer)):
-        a, b, c, d = (
-            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
-        )
-        yield a, b, c, d
-
-
-def _alignment(operand: Operand, steps: list[int]) -> int:
-    """Bytes that divide the address of every matrix of the stack."""
-    alignment = operand.alignment
-    for step in steps:
-        nbytes = abs(step) * operand.dtype.itemsize
-        if nbytes:
-            alignment = min(alignment, nbytes & -nbytes)
-    return alignment
 
 
 def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:

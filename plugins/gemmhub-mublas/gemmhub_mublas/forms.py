@@ -5,15 +5,14 @@ No library is called here. :func:`lowered` says a problem in those terms, or why
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
+from gemmhub import batches
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.layout import BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem
 
 LARGEST = 2**31 - 1
 """Sizes, leading dimensions and batch counts are C ints."""
@@ -107,7 +106,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     refusal = _too_large(call)
     if refusal is not None:
         return refusal
-    dim, outer = _split(call.batch) if batched else (_SINGLE, call.batch)
+    dim, outer = batches.split(call.batch) if batched else (batches.SINGLE, call.batch)
     launches = prod(each.count for each in outer)
     if launches > MOST_LAUNCHES:
         return Refusal(
@@ -122,8 +121,8 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     lds = (call.lda, call.ldb, call.ldc, call.ldd)
     a, b, c, d = (
         Matrix(
-            operand.dtype.name, *sizes[i], lds[i], _strides(dim)[i],
-            _alignment(operand, [_strides(each)[i] for each in (*outer, dim)]),
+            operand.dtype.name, *sizes[i], lds[i], dim.strides[i],
+            batches.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
         )
         for i, operand in enumerate(operands)
     )  # fmt: skip
@@ -138,7 +137,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
         form if k else None,
         _without_product(form) if zero else None,
         call.swapped,
-        tuple(_offsets(outer, [x.dtype.itemsize for x in operands])),
+        tuple(batches.offsets(outer, [x.dtype.itemsize for x in operands])),
     )
 
 
@@ -208,40 +207,6 @@ def _too_large(call: BlasCall) -> Refusal | None:
                 "multiply in parts along that dimension",
             )
     return None
-
-
-_SINGLE = BatchDim(1, 0, 0, 0, 0)
-
-
-def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
-    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
-
-
-def _split(batch: tuple[BatchDim, ...]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
-    """(the dimension that one call steps through, those that take a call each): the longest that runs forwards."""
-    forwards = [i for i, dim in enumerate(batch) if min(_strides(dim)) >= 0]
-    if not forwards:
-        return _SINGLE, batch
-    inner = max(forwards, key=lambda i: batch[i].count)
-    return batch[inner], batch[:inner] + batch[inner + 1 :]
-
-
-def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    for index in product(*(range(dim.count) for dim in outer)):
-        a, b, c, d = (
-            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
-        )
-        yield a, b, c, d
-
-
-def _alignment(operand: Operand, steps: list[int]) -> int:
-    """Bytes that divide the address of every matrix of the stack."""
-    alignment = operand.alignment
-    for step in steps:
-        nbytes = abs(step) * operand.dtype.itemsize
-        if nbytes:
-            alignment = min(alignment, nbytes & -nbytes)
-    return alignment
 
 
 def _without_product(form: Form) -> Form:

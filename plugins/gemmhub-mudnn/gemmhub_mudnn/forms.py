@@ -7,11 +7,11 @@ a dense tensor along dimensions of size 1, and no stride of 0: a matrix that ser
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
+from gemmhub import batches
 from gemmhub.capability import Refusal
 from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
@@ -111,14 +111,14 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     addend = problem.c or problem.out
     sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
     lds = (call.lda, call.ldb, call.ldc, call.ldd)
-    dim, outer = _split(call.batch, [rows * ld for (rows, cols), ld in zip(sizes, lds)])
+    dim, outer = batches.split(call.batch, _even([rows * ld for (rows, cols), ld in zip(sizes, lds)]))
     launches = prod(each.count for each in outer)
     if launches > MOST_LAUNCHES:
         return Refusal(
             f"the batch is not evenly spaced and takes {launches} products, at most {MOST_LAUNCHES} are made",
             "pass contiguous operands, or multiply in parts",
         )
-    a, b, c, d = (_tensor(dim.count, rows, cols, ld, step) for (rows, cols), ld, step in zip(sizes, lds, _strides(dim)))
+    a, b, c, d = (_tensor(dim.count, rows, cols, ld, step) for (rows, cols), ld, step in zip(sizes, lds, dim.strides))
     large = max(m, n, k, *(max(x.ld, x.stride if x.count > 1 else 0, x.count) for x in (a, b, c, d)))
     if large >= _INT32:
         return Refusal(f"a size or stride is {large}, those of muDNN's matrices are below 2**31", "multiply in parts")
@@ -142,7 +142,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         main=form if k else None,
         zero=_without_product(form, m, n) if k == 0 or not problem.alpha_is_one else None,
         swapped=call.swapped,
-        offsets=tuple(_offsets(outer, [x.dtype.itemsize for x in operands])),
+        offsets=tuple(batches.offsets(outer, [x.dtype.itemsize for x in operands])),
         aligned=_aligned(operands, outer),
     )
 
@@ -210,36 +210,16 @@ def _tensor(count: int, rows: int, cols: int, ld: int, step: int) -> Tensor:
     return Tensor(1 if step == 0 else count, rows, cols, ld, rows * ld if step == 0 or count == 1 else step)
 
 
-_SINGLE = BatchDim(1, 0, 0, 0, 0)
-
-
-def _strides(dim: BatchDim) -> tuple[int, int, int, int]:
-    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
-
-
-def _split(batch: tuple[BatchDim, ...], extents: list[int]) -> tuple[BatchDim, tuple[BatchDim, ...]]:
-    """(the dimension the library steps through, those that take a launch each): the longest is the library's.
-
-    Its matrices follow one another, none starting before the last ended; only a and b may serve the whole of it.
+def _even(extents: list[int]) -> Callable[[BatchDim], bool]:
+    """Whether the library steps through a dimension: its matrices follow one another, none starting before the last
+    ended; only a and b may serve the whole of it.
     """
 
     def even(dim: BatchDim) -> bool:
-        a, b, c, d = (step >= extent for step, extent in zip(_strides(dim), extents))
+        a, b, c, d = (step >= extent for step, extent in zip(dim.strides, extents))
         return (a or dim.stride_a == 0) and (b or dim.stride_b == 0) and c and d
 
-    possible = [i for i, dim in enumerate(batch) if even(dim)]
-    if not possible:
-        return _SINGLE, batch
-    inner = max(possible, key=lambda i: batch[i].count)
-    return batch[inner], batch[:inner] + batch[inner + 1 :]
-
-
-def _offsets(outer: tuple[BatchDim, ...], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    for index in product(*(range(dim.count) for dim in outer)):
-        a, b, c, d = (
-            size * sum(i * _strides(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
-        )
-        yield a, b, c, d
+    return even
 
 
 def _without_product(form: Form, m: int, n: int) -> Form:
@@ -251,7 +231,7 @@ def _without_product(form: Form, m: int, n: int) -> Form:
 
 def _aligned(operands: tuple[Operand, ...], outer: tuple[BatchDim, ...]) -> bool:
     for which, operand in enumerate(operands):
-        steps = [_strides(dim)[which] * operand.dtype.itemsize for dim in outer]
+        steps = [dim.strides[which] * operand.dtype.itemsize for dim in outer]
         if any(each % _VECTOR for each in (operand.alignment, *steps)):
             return False
     return True

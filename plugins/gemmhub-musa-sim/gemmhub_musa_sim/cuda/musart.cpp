@@ -1,5 +1,11 @@
 // libmusart for the CUDA engine: CUDA's runtime under MUSA's names. Numbers of errors, attributes and flags agree.
+// It has no functions that ask about kernels: a kernel is known to the runtime that its own library is linked with.
 #include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
 
 #define FORWARD(name, parameters, arguments) \
   extern "C" int musa##name parameters { return static_cast<int>(cuda##name arguments); }
@@ -50,8 +56,17 @@ FORWARD(EventElapsedTime, (float* milliseconds, cudaEvent_t start, cudaEvent_t e
 FORWARD(LaunchKernel, (const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream),
         (kernel, grid, block, arguments, shared, stream))
 
-// A kernel is known to the runtime that its own module was linked with; these answer for a device, not for a kernel.
-FORWARD(DeviceGetAttribute, (int* value, cudaDeviceAttr attribute, int device), (value, attribute, device))
+// The device says that it is the architecture that the simulator's would be (MUSA_SIM_ARCH): kernels are chosen by it.
+// Everything else it says is the GPU's, warps of 32 threads too.
+extern "C" int musaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
+  if (error != cudaSuccess) return error;
+  const char* chosen = std::getenv("MUSA_SIM_ARCH");
+  const int arch = chosen && *chosen ? std::atoi(chosen) : 22;
+  if (attribute == cudaDevAttrComputeCapabilityMajor) *value = arch / 10;
+  if (attribute == cudaDevAttrComputeCapabilityMinor) *value = arch % 10;
+  return cudaSuccess;
+}
 
 // Of the SDK generation that the home stands for (recipe.py).
 extern "C" int musaRuntimeGetVersion(int* version) {
@@ -60,5 +75,14 @@ extern "C" int musaRuntimeGetVersion(int* version) {
 }
 extern "C" int musaDriverGetVersion(int* version) { return musaRuntimeGetVersion(version); }
 
-extern "C" const char* musaGetErrorName(cudaError_t error) { return cudaGetErrorName(error); }
+// "cudaErrorInvalidValue" is musaErrorInvalidValue here.
+extern "C" const char* musaGetErrorName(cudaError_t error) {
+  static std::mutex lock;
+  static std::map<cudaError_t, std::string> names;
+  const std::lock_guard<std::mutex> guard(lock);
+  std::string& name = names[error];
+  if (name.empty()) name = cudaGetErrorName(error);
+  if (name.compare(0, 4, "cuda") == 0) name.replace(0, 4, "musa");
+  return name.c_str();
+}
 extern "C" const char* musaGetErrorString(cudaError_t error) { return cudaGetErrorString(error); }

@@ -12,12 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmhub.capability import Refusal
+from gemmhub_musa_sim.cuda import gpu
+
 if TYPE_CHECKING:
     from gemmhub_musa_sim.mcc import Command
 
 INCLUDE = Path(__file__).parent / "include"
 ARCH_VARIABLE = "MUSA_SIM_CUDA_ARCH"
-"""What to compile for, such as "sm_90"; the GPU of this machine unless set, and sm_80 where there is none."""
+"""What to compile for, such as "sm_90"; the first GPU of this machine unless set, and sm_80 where there is none."""
+_PLACES = ("-isystem", "-iquote", "-idirafter", "-I")
+"""Options that name a folder of headers."""
+_VALUES = (*_PLACES, "-include", "-D", "-U")
 
 
 def nvcc() -> str:
@@ -27,7 +33,9 @@ def nvcc() -> str:
 
 
 def arch() -> str:
-    return os.environ.get(ARCH_VARIABLE) or ("native" if Path("/dev/nvidiactl").exists() else "sm_80")
+    """By its own name and not as "native": what is compiled is kept under it, for this GPU and no other."""
+    found = gpu.capability()
+    return os.environ.get(ARCH_VARIABLE) or ("sm_80" if isinstance(found, Refusal) else "sm_{}{}".format(*found))
 
 
 def describe() -> str:
@@ -49,8 +57,10 @@ def _digest() -> str:
 
 def compile_with(command: Command, home: Path) -> int:
     """Do with nvcc what the command line says; the exit status."""
-    architecture = (command.architectures or ["mp_22"])[-1].removeprefix("mp_")
-    defines = ["-D__MUSACC__=1", "-D__MUSA__=1", f"-D__MUSA_ARCH__={architecture}0"]
+    from gemmhub_musa_sim.mcc import architecture  # which imports what needs this module
+
+    musa_arch = architecture(command).removeprefix("mp_") + "0"
+    defines = ["-D__MUSACC__=1", "-D__MUSA__=1", f"-D__MUSA_ARCH__={musa_arch}", f"-D__MUSA_ARCH_LIST__={musa_arch}"]
     base = [
         nvcc(),
         f"-arch={arch()}",
@@ -58,7 +68,7 @@ def compile_with(command: Command, home: Path) -> int:
         _level(command.optimisation),
         "-lineinfo",
     ]
-    base += [*_host_flags(command.compiler), *_without(command.preprocessor, home / "include"), "-I", str(INCLUDE)]
+    base += [*_host_flags(command.compiler), *_preprocessor(command.preprocessor, home / "include"), "-I", str(INCLUDE)]
     with tempfile.TemporaryDirectory(prefix="mcc-") as folder:
         objects: list[str] = []
         for number, (source, musa) in enumerate(command.sources):
@@ -66,8 +76,10 @@ def compile_with(command: Command, home: Path) -> int:
             if command.stop != "link":
                 made = command.output or Path(source.stem + ".o")
             language = ["-x", "cu", *defines, "-include", "musa_runtime.h"] if musa else ["-x", "c++"]
-            stop = "-E" if command.stop == "preprocess" else "-c"
-            step = [*base, *language, stop, str(source), "-o", str(made)]
+            stop = ["-c", "-o", str(made)]
+            if command.stop == "preprocess":
+                stop = ["-E", *(["-o", str(command.output)] if command.output else [])]
+            step = [*base, *language, *stop, str(source)]
             status = _call(command, step)
             if status:
                 return status
@@ -94,18 +106,19 @@ def _linker_flags(flags: list[str]) -> Iterator[str]:
         yield from ["-Xlinker", flag.removeprefix("-Wl,")] if flag.startswith("-Wl,") else [flag]
 
 
-def _without(options: list[str], folder: Path) -> list[str]:
-    """``options`` without ``folder`` as a place of headers: the simulator's share names with CUDA's."""
-    kept: list[str] = []
+def _preprocessor(options: list[str], folder: Path) -> Iterator[str]:
+    """``options`` for nvcc, without ``folder`` as a place of headers: the simulator's share names with CUDA's."""
     rest = iter(options)
     for option in rest:
-        if option in ("-I", "-isystem", "-iquote", "-idirafter", "-D", "-U", "-include"):
-            value = next(rest)
-            if option in ("-D", "-U", "-include") or Path(value).resolve() != folder.resolve():
-                kept += [option, value]
-        elif not (option.startswith("-I") and Path(option[2:]).resolve() == folder.resolve()):
-            kept.append(option)
-    return kept
+        name = next(known for known in _VALUES if option.startswith(known))
+        value = option[len(name) :] or next(rest)
+        if name in _PLACES and Path(value).resolve() == folder.resolve():
+            continue
+        # nvcc takes a comma for the end of a definition, and does not know all places.
+        if name in ("-iquote", "-idirafter"):
+            yield from ["-Xcompiler", f"{name},{value}"]
+        else:
+            yield from [name, value.replace(",", r"\,") if name == "-D" else value]
 
 
 def _call(command: Command, step: list[str]) -> int:

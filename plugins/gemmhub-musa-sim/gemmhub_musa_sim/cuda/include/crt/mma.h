@@ -1,7 +1,11 @@
 /* mtmusa::wmma on NVIDIA GPUs. 16x16x16 and 8x32x16 are nvcuda's own. 32x32x16 belongs to 128 threads, as on MP22: each
- * of their four warps has one 16x16 quadrant, so that a lane owns 8 accumulators on both machines. */
+ * of their four warps has one 16x16 quadrant, so that a lane owns 8 accumulators on both machines. CUDA wants addresses
+ * that are multiples of 32 bytes, and leading dimensions of 16 bytes. */
 #pragma once
 #include_next <mma.h>
+
+#include <musa_bf16.h>
+#include <musa_fp16.h>
 
 #include <type_traits>
 

@@ -28,8 +28,9 @@ test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things s
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mublas/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mudnn/tests
 
-test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA and both packages with [test]
+test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
+	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

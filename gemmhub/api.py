@@ -235,11 +235,14 @@ def backends() -> list[BackendStatus]:
 
 
 def reload() -> None:
-    """Forget everything decided: read settings and records, discover and probe backends anew at next need."""
-    from gemmhub import decision, plugins, records
+    """Forget everything decided: read settings and records, discover and probe backends anew at next need.
+
+    What could not be compiled is tried again, too.
+    """
+    from gemmhub import decision, native, plugins, records
 
     forget_decisions()
-    for module in (config, plugins, records, decision):
+    for module in (config, plugins, records, decision, native):
         module.forget()
 
 

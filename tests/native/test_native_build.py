@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+import gemmhub
 from gemmhub import Refusal
 from gemmhub.native import Recipe, build, forget, load
 
@@ -103,7 +104,8 @@ def test_only_the_last_lines_are_kept_of_a_long_complaint(recipe, script):
     assert lines[-2] == "5000"
 
 
-def test_a_failure_is_remembered_until_it_is_forgotten(recipe, script, runs, tmp_path):
+@pytest.mark.parametrize("forget", [forget, gemmhub.reload])
+def test_a_failure_is_remembered_until_it_is_forgotten(recipe, script, runs, forget):
     given = recipe(script(FAILING))
     no = build(given)
     assert build(given) is no

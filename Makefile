@@ -27,6 +27,7 @@ test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things s
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mublas/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mudnn/tests
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-mutlass/tests
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
@@ -54,7 +55,7 @@ $(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins
 		-e "plugins/gemmhub-cublas[test]"
 	touch $@
 
-MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn
+MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass
 $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	$(PYTHON) -m venv $(MUSA)
 	$(MUSA)/bin/python -m pip install --quiet --upgrade pip

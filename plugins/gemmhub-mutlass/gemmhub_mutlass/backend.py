@@ -1,0 +1,224 @@
+"""Products by MUTLASS. Candidates are its tiles ("tensor_256x128x32"); each is compiled when first prepared."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.errors import BackendError
+from gemmhub.problem import GemmProblem
+from gemmhub_mutlass import forms, model, probe, proof
+from gemmhub_mutlass.configuration import Configuration, configurations
+from gemmhub_mutlass.forms import Lowered
+from gemmhub_mutlass.kernel import Gemm
+from gemmhub_mutlass.library import Library
+from gemmhub_mutlass.probe import Machine
+
+_KEPT = 4096
+"""Problems whose analyses are remembered."""
+_NOTHING = "nothing"
+"""The one candidate for a result without elements."""
+_MOST_TILES = 65535
+"""Tiles along n: they are the second dimension of a launch's grid."""
+
+
+class CompileError(BackendError):
+    """MUTLASS, the compiler or the proof gives no kernel; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A problem that MUTLASS should run, as far as can be told without compiling."""
+
+    lowered: Lowered
+    configurations: tuple[Configuration, ...]
+    """At least one, the usual one first."""
+
+
+class MutlassBackend(Backend):
+    """See the module."""
+
+    name = "mutlass"
+
+    def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
+        """For tests: another way to look at the machine."""
+        self._look = look
+        self._found: Machine | Absent | None = None
+        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
+        self._proven: dict[tuple[int, Configuration], Refusal | None] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def machine(self) -> Machine:
+        """RuntimeError where :meth:`probe` says Absent."""
+        found = self._find()
+        if isinstance(found, Absent):
+            raise RuntimeError(f"{found.reason}; {found.remedy}")
+        return found
+
+    def _find(self) -> Machine | Absent:
+        with self._lock:
+            if self._found is None:
+                self._found = self._look()
+            return self._found
+
+    def probe(self) -> Ready | Absent:
+        found = self._find()
+        return found if isinstance(found, Absent) else probe.ready(found)
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        """Compiles nothing: what the compiler has against a configuration is known from the first time on."""
+        analysis = self._analysis(problem)
+        if isinstance(analysis, Refusal):
+            return analysis
+        if analysis is None or self._left(problem, analysis):
+            return None
+        return self._refusal(problem.device.index, analysis.configurations[0])
+
+    def _analysis(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        """None where the result has no elements."""
+        machine = self.machine
+        if problem.device.kind != "musa" or problem.device.index >= machine.count:
+            return Refusal(f"the operands are on {problem.device}", f"copy them to one of {machine.count} MUSA devices")
+        unsuited = machine.unsuited(problem.device.index)
+        if unsuited is not None:
+            return unsuited
+        if problem.empty:
+            return None
+        known = self._analyses.get(problem)
+        if known is None:
+            known = self._analysed(problem)
+            with self._lock:
+                if len(self._analyses) >= _KEPT:
+                    self._analyses.clear()
+                self._analyses[problem] = known
+        return known
+
+    def _analysed(self, problem: GemmProblem) -> Analysis | Refusal:
+        machine = self.machine
+        arch, version = machine.archs[problem.device.index], machine.mutlass.version
+        maths = forms.maths(problem, arch)
+        if isinstance(maths, Refusal):
+            return maths
+        first_generation = version is not None and version < (0, 2)
+        if problem.deterministic and problem.compute_dtype.kind != "i" and not first_generation:
+            return Refusal(
+                f"nothing is public about whether kernels of {machine.mutlass.name} give the same bits in every run",
+                "leave deterministic=True away, or use MUTLASS 0.1, which adds up in one order",
+            )
+        lowered = forms.lowered(problem)
+        if isinstance(lowered, Refusal):
+            return lowered
+        unaligned = forms.unaligned(problem, lowered, arch)
+        if unaligned is not None:
+            return unaligned
+        form = lowered.form
+        # The epilogue of MUTLASS 0.1 goes an element at a time in any case: fewer kernels to compile.
+        result_vectors = form.result_vectors and not first_generation
+        found = tuple(
+            configuration
+            for configuration in configurations(
+                arch, maths, problem.a.dtype.name, problem.out.dtype.name, form.a.column, form.b.column, form.vectors,
+                result_vectors,
+            )
+            if -(-form.n // configuration.tile.n) <= _MOST_TILES
+        )  # fmt: skip
+        if not found:
+            return Refusal(f"n is {form.n} here: a launch has room for {_MOST_TILES} tiles", "multiply in parts")
+        return Analysis(lowered, found)
+
+    def _refusal(self, index: int, configuration: Configuration) -> Refusal | None:
+        """What is known against a configuration."""
+        library = self.machine.kernels.known(configuration)
+        return library if isinstance(library, Refusal) else self._proven.get((index, configuration))
+
+    def _left(self, problem: GemmProblem, analysis: Analysis) -> list[Configuration]:
+        """Those that nothing is known against."""
+        index = problem.device.index
+        return [each for each in analysis.configurations if self._refusal(index, each) is None]
+
+    def _usual(self, problem: GemmProblem) -> tuple[Analysis, Configuration] | None:
+        analysis = self._analysis(problem)
+        left = self._left(problem, analysis) if isinstance(analysis, Analysis) else []
+        return (analysis, left[0]) if isinstance(analysis, Analysis) and left else None
+
+    def estimate(self, problem: GemmProblem) -> float | None:
+        usual = self._usual(problem)
+        if usual is None:
+            return 0.0 if problem.empty else None
+        return model.seconds(usual[1], usual[0].lowered, problem.nbytes)
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        analysis = self._analysis(problem)
+        chosen = _named(analysis, candidate) if isinstance(analysis, Analysis) else None
+        if chosen is None or not isinstance(analysis, Analysis):
+            return ""
+        parts = [candidate]
+        if not chosen.vectors:
+            parts.append("one element a load, as rows or addresses are not multiples of 16 bytes")
+        if len(analysis.lowered.offsets) > 1:
+            parts.append(f"{len(analysis.lowered.offsets)} launches, as the batch is not evenly spaced")
+        if self.machine.kernels.known(chosen) is None:
+            parts.append("the first use compiles, or loads what was compiled before")
+        pending = self.machine.pending
+        if pending:
+            parts.append(f"cleared errors that others left behind: {', '.join(sorted(pending))}")
+        return ", ".join(parts)
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        analysis = self._analysis(problem)
+        if not isinstance(analysis, Analysis):
+            return (_NOTHING,)
+        return [each.name for each in self._left(problem, analysis) or analysis.configurations]
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Compiles and proves what it must: half a minute for a configuration that this user has not had.
+
+        Raises CompileError where that fails, ValueError for what is refused, is no candidate or needs more workspace,
+        NotImplementableError where MUTLASS's own check says no, AllocationError without device memory.
+        """
+        analysis = self._analysis(problem)
+        if isinstance(analysis, Refusal):
+            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        if analysis is None:
+            return Kernel(_nothing, "nothing to do")
+        chosen = _named(analysis, candidate)
+        if chosen is None:
+            known = ", ".join(each.name for each in analysis.configurations)
+            raise ValueError(f"MUTLASS runs no {candidate!r} here, but {known}")
+        library = self._proved(problem.device.index, chosen)
+        gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library)
+        if gemm.workspace_bytes > workspace_limit:
+            raise ValueError(
+                f"MUTLASS needs {gemm.workspace_bytes} bytes of workspace for {problem}, {workspace_limit} are "
+                "allowed: raise the setting workspace_mib"
+            )
+        return Kernel(gemm.run, f"{self.machine.mutlass.name} {chosen}", gemm.workspace_bytes)
+
+    def _proved(self, index: int, configuration: Configuration) -> Library:
+        """The compiled kernel, once it was right on the device. Raises CompileError and AllocationError."""
+        library = self.machine.kernels.get(configuration)
+        if isinstance(library, Library):
+            with self._lock:
+                key = index, configuration
+                if key not in self._proven:
+                    self._proven[key] = proof.prove(self.machine, index, configuration, library)
+                refusal = self._proven[key]
+            if refusal is None:
+                return library
+        else:
+            refusal = library
+        raise CompileError(f"{refusal.reason}; {refusal.remedy}" + (f"\n{refusal.traceback or ''}".rstrip()))
+
+
+def _named(analysis: Analysis, candidate: str) -> Configuration | None:
+    return next((each for each in analysis.configurations if each.name == candidate), None)
+
+
+def _nothing(
+    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: object, beta: object, stream: object
+) -> None:
+    pass

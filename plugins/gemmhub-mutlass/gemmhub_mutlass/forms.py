@@ -1,0 +1,238 @@
+"""A problem as row-major products with one evenly spaced batch each, which is what the kernels here take.
+
+No library is called. :func:`lowered` says a problem in those terms, or why it cannot be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from gemmhub.capability import Refusal
+from gemmhub.layout import BatchDim, MatrixLayout, fold_batch, lower
+from gemmhub.problem import GemmProblem, Operand
+from gemmhub_mutlass.configuration import SIMT, TENSOR, TF32, VECTOR_BYTES
+
+LARGEST = 2**31 - 1
+"""Sizes are C ints."""
+MOST_BATCHED = 65535
+"""Matrices in one launch: they are the third dimension of its grid."""
+MOST_LAUNCHES = 4096
+"""Launches a call may consist of, where its batch is not evenly spaced."""
+
+_SPREAD = 16
+"""Where a matrix has one row (or column) only, its leading dimension may be anything: a multiple of this."""
+_RESULTS = {
+    "float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32"), "float32": ("float32",), "int8": ("int32",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A stack of matrices as they are stored; strides count elements."""
+
+    column: bool
+    """Column-major."""
+    ld: int
+    step: int
+    """From one matrix of the batch to the next."""
+    vectors: bool
+    """Every 16 bytes that a kernel may read or write at a time are within a row (or column), and aligned."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """``D = alpha A B + beta C``, D and C row-major m x n, ``count`` times."""
+
+    m: int
+    n: int
+    k: int
+    count: int
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    """Equal to ``d`` where there is no addend."""
+    d: Matrix
+
+    @property
+    def vectors(self) -> bool:
+        """Of both operands."""
+        return self.a.vectors and self.b.vectors
+
+    @property
+    def result_vectors(self) -> bool:
+        return self.c.vectors and self.d.vectors
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """How a call of the problem goes."""
+
+    form: Form
+    swapped: bool
+    """A is the problem's b, B the problem's a, both transposed."""
+    offsets: tuple[tuple[int, int, int, int], ...]
+    """Bytes to add to the addresses of A, B, C, D: one launch for each."""
+
+
+def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
+    """How ``problem`` may be multiplied on ``arch``, fastest first; a refusal where dtypes or epilogue do not fit."""
+    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    if a not in _RESULTS or b not in _RESULTS:
+        given = a if a not in _RESULTS else b
+        return Refusal(
+            f"MUTLASS's kernels here multiply {', '.join(_RESULTS)}, not {given}",
+            "use another backend (mublas), or convert the operands",
+        )
+    if a != b:
+        return Refusal(f"MUTLASS multiplies operands of one dtype, these are {a} and {b}", "convert one of them")
+    if out not in _RESULTS[a]:
+        allowed = " or ".join(f"out_dtype={name!r}" for name in _RESULTS[a])
+        return Refusal(f"MUTLASS's product of {a} is {' or '.join(_RESULTS[a])} here, not {out}", f"give {allowed}")
+    if problem.c is not None and problem.c.dtype != problem.out.dtype:
+        return Refusal(f"c is {problem.c.dtype}: one of the result's dtype is added", f"convert c to {out}")
+    if problem.bias is not None:
+        return Refusal(
+            "MUTLASS's builders make no epilogue with a bias",
+            "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards",
+        )
+    if problem.activation is not None:
+        return Refusal(
+            f"MUTLASS's builders make no epilogue with {problem.activation}", "apply it to the product afterwards"
+        )
+    if a != "float32":
+        return (TENSOR,)
+    single = (SIMT,) if arch == "mp_22" else ()
+    if problem.precision != "ieee":
+        return (TF32, *single)  # reduced precision is allowed, not asked for
+    return single or Refusal(
+        f'on {arch} MUTLASS multiplies float32 on tensor cores only, rounded to TF32, which precision "ieee" forbids',
+        'allow it with precision="tf32", or use another backend (mublas)',
+    )
+
+
+def lowered(problem: GemmProblem) -> Lowered | Refusal:
+    """``problem``, whose result has elements."""
+    problem = fold_batch(problem) or problem
+    readings: list[Lowered] = []
+    for order in ("row", "col"):
+        call = lower(problem, order)
+        if isinstance(call, Refusal):
+            return call
+        # In one of the two orders, or both, result and addend need no transposition: that is theirs.
+        if call.swapped:
+            continue
+        answer = _read(problem, swapped=order == "col", batch=call.batch)
+        if isinstance(answer, Refusal):
+            return answer
+        readings.append(answer)
+    return max(readings, key=lambda reading: (reading.form.vectors, reading.form.result_vectors))
+
+
+def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | None:
+    """Kernels of ``arch`` that copy by descriptors take whole vectors only."""
+    form = lowered.form
+    if arch != "mp_31" or (form.vectors and form.result_vectors):
+        return None
+    names = ("b", "a", "c", "out") if lowered.swapped else ("a", "b", "c", "out")
+    matrices = (form.a, form.b, form.c, form.d)
+    bad = [name for name, x in zip(names, matrices) if not x.vectors and (name != "c" or problem.c is not None)]
+    each = VECTOR_BYTES // min(problem.a.dtype.itemsize, problem.out.dtype.itemsize)
+    return Refusal(
+        f"MUTLASS's kernels for {arch} move {VECTOR_BYTES} bytes at a time, which does not fit {', '.join(bad)}: "
+        "address, leading dimension and the dense dimension must be multiples of that",
+        f"pad the operands to multiples of {each} elements, or use another backend (mublas)",
+    )
+
+
+def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> Lowered | Refusal:
+    """The problem with a row-major result; ``swapped``: as that of the transposed matrices."""
+    first, second = (problem.b, problem.a) if swapped else (problem.a, problem.b)
+    operands = (first, second, problem.c or problem.out, problem.out)
+    layouts = [x.layout.transposed if swapped else x.layout for x in operands]
+    m, n, k = layouts[3].rows, layouts[3].cols, problem.k
+    # Steps of the call are those of a, b, c, d.
+    dims = [_exchanged(dim) for dim in batch] if swapped else list(batch)
+    inner, outer = _split(dims)
+    refusal = _too_large({"m": m, "n": n, "k": k}, prod(dim.count for dim in outer))
+    if refusal is not None:
+        return refusal
+    matrices = []
+    for which, (operand, layout) in enumerate(zip(operands, layouts)):
+        alignment = _alignment(operand, [_steps(dim)[which] for dim in (*outer, inner)])
+        orders = ("row", "col") if which < 2 else ("row",)
+        stored = [_matrix(layout, order, operand, alignment, _steps(inner)[which]) for order in orders]
+        # A matrix of one row or column is stored in both orders: in one of them it may be read by vectors.
+        fitting = [x for x in stored if x is not None]
+        matrices.append(max(fitting, key=lambda x: x.vectors))
+    a, b, c, d = matrices
+    offsets = _offsets(outer, [x.dtype.itemsize for x in operands])
+    return Lowered(Form(m, n, k, inner.count, a, b, c, d), swapped, tuple(offsets))
+
+
+def _matrix(layout: MatrixLayout, order: str, operand: Operand, alignment: int, step: int) -> Matrix | None:
+    """``layout`` as a matrix of ``order``; None where it is none."""
+    if not layout.stored(order):
+        return None
+    inner, outer = (layout.cols, layout.rows) if order == "row" else (layout.rows, layout.cols)
+    ld = layout.leading_dimension(order)
+    if outer <= 1:
+        ld = -(-inner // _SPREAD) * _SPREAD or _SPREAD
+    size = operand.dtype.itemsize
+    vectors = alignment % VECTOR_BYTES == 0 and ld * size % VECTOR_BYTES == 0 and inner * size % VECTOR_BYTES == 0
+    return Matrix(order == "col", ld, step, vectors)
+
+
+def _too_large(sizes: dict[str, int], launches: int) -> Refusal | None:
+    for name, size in sizes.items():
+        if size > LARGEST:
+            return Refusal(
+                f"{name} is {size} here: MUTLASS's integers end at {LARGEST}", "multiply in parts along that dimension"
+            )
+    if launches > MOST_LAUNCHES:
+        return Refusal(
+            f"the batch takes {launches} launches (one makes up to {MOST_BATCHED} products that are evenly spaced); at "
+            f"most {MOST_LAUNCHES} are made",
+            "pass contiguous operands, or multiply in parts",
+        )
+    return None
+
+
+_SINGLE = BatchDim(1, 0, 0, 0, 0)
+
+
+def _steps(dim: BatchDim) -> tuple[int, int, int, int]:
+    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
+
+
+def _exchanged(dim: BatchDim) -> BatchDim:
+    return BatchDim(dim.count, dim.stride_b, dim.stride_a, dim.stride_c, dim.stride_d)
+
+
+def _split(batch: list[BatchDim]) -> tuple[BatchDim, list[BatchDim]]:
+    """(the dimension that one launch steps through, those that take a launch each): the longest that fits."""
+    fitting = [i for i, dim in enumerate(batch) if min(_steps(dim)) >= 0 and dim.count <= MOST_BATCHED]
+    if not fitting:
+        return _SINGLE, batch
+    inner = max(fitting, key=lambda i: batch[i].count)
+    return batch[inner], batch[:inner] + batch[inner + 1 :]
+
+
+def _offsets(outer: list[BatchDim], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    for index in product(*(range(dim.count) for dim in outer)):
+        a, b, c, d = (
+            size * sum(i * _steps(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
+        )
+        yield a, b, c, d
+
+
+def _alignment(operand: Operand, steps: list[int]) -> int:
+    """Bytes that divide the address of every matrix of the stack."""
+    alignment = operand.alignment
+    for step in steps:
+        nbytes = abs(step) * operand.dtype.itemsize
+        if nbytes:
+            alignment = min(alignment, nbytes & -nbytes)
+    return alignment

@@ -1,0 +1,63 @@
+"""The user's MUTLASS: a checkout, or the prefix it was installed to. It is a library of headers only."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gemmhub.capability import Absent
+
+VARIABLE = "MUTLASS_HOME"
+_HEADER = Path("include", "mutlass", "mutlass.h")
+_MACROS = ("MUTLASS_MAJOR", "MUTLASS_MINOR", "MUTLASS_PATCH")
+_REMEDY = f"clone MUTLASS and set {VARIABLE} to the checkout (the folder whose include/mutlass has mutlass.h)"
+
+
+@dataclass(frozen=True)
+class Mutlass:
+    """``home`` holds ``include``."""
+
+    home: Path
+
+    @property
+    def include(self) -> Path:
+        return self.home / "include"
+
+    @cached_property
+    def version(self) -> tuple[int, int, int] | None:
+        """As its header version.h says; None where that is missing, or says nothing."""
+        try:
+            text = (self.include / "mutlass" / "version.h").read_text(errors="replace")
+        except OSError:
+            return None
+        found = [re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", text, re.MULTILINE) for name in _MACROS]
+        if any(each is None for each in found[:2]):
+            return None
+        major, minor, patch = (int(each[1]) if each else 0 for each in found)
+        return major, minor, patch
+
+    @property
+    def name(self) -> str:
+        """For people: "MUTLASS 0.1.1"."""
+        return "MUTLASS " + (".".join(map(str, self.version)) if self.version else "of unknown version")
+
+    def headers(self) -> tuple[Path, ...]:
+        """Every file that a kernel may be compiled from."""
+        # Each folder by itself: it may be a link, and those below are not followed.
+        found = [path for top in self.include.iterdir() for path in (top, *top.rglob("*"))]
+        return tuple(sorted(path for path in found if path.is_file()))
+
+
+def find() -> Mutlass | Absent:
+    """The one that MUTLASS_HOME names."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return Absent(f"{VARIABLE} is not set: there is no MUTLASS to compile kernels from", _REMEDY)
+    home = Path(given).absolute()
+    if not (home / _HEADER).is_file():
+        what = f"has no {_HEADER}" if home.is_dir() else "is no folder"
+        return Absent(f"{VARIABLE} is {given!r}, which {what}", _REMEDY)
+    return Mutlass(home)

@@ -1,0 +1,73 @@
+"""Running prepared products: what a warm call does."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from gemmhub.errors import BackendError, KernelError
+from gemmhub.problem import GemmProblem
+from gemmhub_mutlass.configuration import Configuration
+from gemmhub_mutlass.forms import Lowered
+from gemmhub_mutlass.library import Call, Library, call_of
+from gemmhub_mutlass.probe import Machine
+
+
+class NotImplementableError(BackendError):
+    """MUTLASS's own check does not take a problem."""
+
+
+class Gemm:
+    """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
+
+    def __init__(
+        self, machine: Machine, problem: GemmProblem, lowered: Lowered, configuration: Configuration, library: Library
+    ) -> None:
+        """NotImplementableError where MUTLASS's ``can_implement`` says no, AllocationError without device memory."""
+        self._machine, self._lowered, self._library = machine, lowered, library
+        self._index = problem.device.index
+        self._product = lowered.form.k > 0
+        self._call = call_of(lowered.form, self._index)
+        with self._device():
+            refused = library.refused(self._call) if self._product else ""
+            if refused:
+                raise NotImplementableError(
+                    f"MUTLASS's can_implement does not take {problem} by {configuration}: {refused}"
+                )
+            self.workspace_bytes = library.workspace(self._call) if self._product else 0
+            if self.workspace_bytes:
+                machine.workspace(self._index).reserve(self.workspace_bytes)
+
+    def _device(self) -> AbstractContextManager[None]:
+        # With one device every thread is on it; with several a thread may be on another.
+        return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
+
+    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        """The function of gemmhub's contract. Raises KernelError, or AllocationError on a new stream."""
+        # MUTLASS's kernels fault where k is 0, and let NaN through where alpha is.
+        product = self._product and alpha != 0
+        if self._lowered.swapped:
+            a, b = b, a
+        call = Call.from_buffer_copy(self._call)
+        call.alpha, call.beta = float(alpha), float(beta)
+        stream = stream or 0
+        with self._device():
+            if not (product and self.workspace_bytes):
+                self._launch(call, (a, b, c, out), product, 0, stream)
+                return
+            buffer = self._machine.workspace(self._index).buffer(stream, self.workspace_bytes)
+            with buffer.lock:
+                self._launch(call, (a, b, c, out), product, buffer.address, stream)
+
+    def _launch(
+        self, call: Call, places: tuple[int, int, int | None, int], product: bool, workspace: int, stream: int
+    ) -> None:
+        a, b, c, d = places
+        for a_offset, b_offset, c_offset, d_offset in self._lowered.offsets:
+            call.a, call.b, call.d = a + a_offset, b + b_offset, d + d_offset
+            call.c = None if c is None else c + c_offset
+            status, pending = self._library.run(call, product, workspace, stream)
+            if pending:
+                self._machine.note_pending(pending)
+            if status:
+                raise KernelError("mutlass", f"MUTLASS's status is {self._library.words(status)}")

@@ -1,0 +1,25 @@
+"""What gemmhub finds through the entry point: a description, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load() -> Backend:
+    from gemmhub_mutlass.backend import MutlassBackend
+
+    return MutlassBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    return [
+        BackendDescription(
+            "mutlass",
+            _load,
+            "MUTLASS on Moore Threads GPUs: its collective builders, compiled on first use; needs MUTLASS_HOME",
+            device_kinds=("musa",),
+            contract=1,
+        )
+    ]

@@ -5,11 +5,10 @@ No library is called. :func:`lowered` says a problem in those terms, or why it c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
+from gemmhub import batches
 from gemmhub.capability import Refusal
 from gemmhub.layout import BatchDim, MatrixLayout, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
@@ -154,21 +153,21 @@ def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> L
     layouts = [x.layout.transposed if swapped else x.layout for x in operands]
     m, n, k = layouts[3].rows, layouts[3].cols, problem.k
     # Steps of the call are those of a, b, c, d.
-    dims = [_exchanged(dim) for dim in batch] if swapped else list(batch)
-    inner, outer = _split(dims)
+    dims = tuple(map(_exchanged, batch)) if swapped else batch
+    inner, outer = batches.split(dims, _fits)
     refusal = _too_large({"m": m, "n": n, "k": k}, prod(dim.count for dim in outer))
     if refusal is not None:
         return refusal
     matrices = []
     for which, (operand, layout) in enumerate(zip(operands, layouts)):
-        alignment = _alignment(operand, [_steps(dim)[which] for dim in (*outer, inner)])
+        alignment = batches.alignment(operand, [dim.strides[which] for dim in (*outer, inner)])
         orders = ("row", "col") if which < 2 else ("row",)
-        stored = [_matrix(layout, order, operand, alignment, _steps(inner)[which]) for order in orders]
+        stored = [_matrix(layout, order, operand, alignment, inner.strides[which]) for order in orders]
         # A matrix of one row or column is stored in both orders: in one of them it may be read by vectors.
         fitting = [x for x in stored if x is not None]
         matrices.append(max(fitting, key=lambda x: x.vectors))
     a, b, c, d = matrices
-    offsets = _offsets(outer, [x.dtype.itemsize for x in operands])
+    offsets = batches.offsets(outer, [x.dtype.itemsize for x in operands])
     return Lowered(Form(m, n, k, inner.count, a, b, c, d), swapped, tuple(offsets))
 
 
@@ -200,39 +199,9 @@ def _too_large(sizes: dict[str, int], launches: int) -> Refusal | None:
     return None
 
 
-_SINGLE = BatchDim(1, 0, 0, 0, 0)
-
-
-def _steps(dim: BatchDim) -> tuple[int, int, int, int]:
-    return dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d
-
-
 def _exchanged(dim: BatchDim) -> BatchDim:
     return BatchDim(dim.count, dim.stride_b, dim.stride_a, dim.stride_c, dim.stride_d)
 
 
-def _split(batch: list[BatchDim]) -> tuple[BatchDim, list[BatchDim]]:
-    """(the dimension that one launch steps through, those that take a launch each): the longest that fits."""
-    fitting = [i for i, dim in enumerate(batch) if min(_steps(dim)) >= 0 and dim.count <= MOST_BATCHED]
-    if not fitting:
-        return _SINGLE, batch
-    inner = max(fitting, key=lambda i: batch[i].count)
-    return batch[inner], batch[:inner] + batch[inner + 1 :]
-
-
-def _offsets(outer: list[BatchDim], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    for index in product(*(range(dim.count) for dim in outer)):
-        a, b, c, d = (
-            size * sum(i * _steps(dim)[which] for i, dim in zip(index, outer)) for which, size in enumerate(sizes)
-        )
-        yield a, b, c, d
-
-
-def _alignment(operand: Operand, steps: list[int]) -> int:
-    """Bytes that divide the address of every matrix of the stack."""
-    alignment = operand.alignment
-    for step in steps:
-        nbytes = abs(step) * operand.dtype.itemsize
-        if nbytes:
-            alignment = min(alignment, nbytes & -nbytes)
-    return alignment
+def _fits(dim: BatchDim) -> bool:
+    return batches.forwards(dim) and dim.count <= MOST_BATCHED

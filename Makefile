@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
+HOPPER := .venv-hopper
 MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-core test-plugins test-musa test-device lint docs clean
+.PHONY: demo test test-core test-plugins test-hopper test-musa test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
-test: test-core test-plugins test-musa  ## `make -j2 -O test` runs them side by side
+test: test-core test-plugins test-hopper test-musa  ## `make -j2 -O test` runs them side by side
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest
@@ -20,6 +21,10 @@ test-core: $(STAMP)
 test-plugins: $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
+
+# The kernels compile by NVRTC, and run on an emulator built by g++.
+test-hopper: $(HOPPER)/.installed
+	$(HOPPER)/bin/python -m pytest plugins/gemmhub-hopper/tests
 
 # One process a plugin: a process loads one MUSA installation.
 test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache
@@ -55,6 +60,12 @@ $(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins
 		-e "plugins/gemmhub-cublas[test]"
 	touch $@
 
+$(HOPPER)/.installed: pyproject.toml plugins/gemmhub-hopper/pyproject.toml
+	$(PYTHON) -m venv $(HOPPER)
+	$(HOPPER)/bin/python -m pip install --quiet --upgrade pip
+	$(HOPPER)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-hopper[test]"
+	touch $@
+
 MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass
 $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	$(PYTHON) -m venv $(MUSA)
@@ -63,4 +74,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLUGINS) $(MUSA) demo site
+	rm -rf $(VENV) $(PLUGINS) $(HOPPER) $(MUSA) demo site

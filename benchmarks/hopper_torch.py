@@ -1,0 +1,219 @@
+"""gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products and tf32, by CUDA graphs.
+
+    python benchmarks/hopper_torch.py [--quick] [--dtype bfloat16] [--candidates | --every] [--json FILE] [--rounds 7]
+    python benchmarks/hopper_torch.py --host
+
+Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
+plugin's first choice, the first eight candidates with ``--candidates``, or every shape with ``--every`` (what the cost
+model is to be fitted to). The results of all are compared with torch's. ``--host`` times the host's side of a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GEMMHUB_HOPPER_UNPROVEN", "1")
+
+import torch
+from cuda_graphs import Call, Rig, expected
+from gemmhub_hopper import cost_model
+from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.launch import Launch
+
+from gemmhub.capability import Absent, Device
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem, Operand
+
+QUICK = (
+    (4096, 4096, 4096),
+    (8192, 6144, 4096),
+    (4096, 32768, 512),
+    (512, 4096, 4096),
+    (64, 4096, 4096),
+    (16, 8192, 8192),
+)
+PRODUCTS = QUICK + (
+    (8192, 8192, 8192), (16384, 8192, 8192), (4096, 4096, 7168), (4096, 7168, 16384), (4096, 24576, 1536),
+    (4096, 7168, 2048), (4096, 2112, 7168), (4096, 576, 7168), (4096, 14336, 4096), (4096, 4096, 14336),
+    (2048, 10240, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (1024, 8192, 2048), (512, 37888, 3584),
+    (256, 8192, 4096), (256, 4608, 3584), (128, 2112, 7168), (128, 7168, 16384), (128, 576, 7168), (128, 8192, 8192),
+    (96, 2112, 7168), (64, 28672, 8192), (64, 7168, 2048), (32, 4096, 7168), (16, 28672, 4096), (8, 4096, 14336),
+    (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
+)  # fmt: skip
+"""(m, n, k)."""
+_TF32 = 3e14
+_WORKSPACE = 64 * 2**20
+
+
+def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
+    """That of the operands of a Rig."""
+    kind = as_dtype("float32" if dtype == "tf32" else dtype)
+    b = MatrixLayout.contiguous(k, n, order="col" if order == "nt" else "row")
+    a, out = MatrixLayout.contiguous(m, k), MatrixLayout.contiguous(m, n)
+    operands = [Operand(kind, layout, 256) for layout in (a, b, out)]
+    precision = "tf32" if dtype == "tf32" else "ieee"
+    return GemmProblem(
+        m, n, k, *operands, compute_dtype=as_dtype("float32"), device=Device("cuda", 0), precision=precision
+    )
+
+
+def caller(backend: HopperBackend, asked: GemmProblem, candidate: str) -> Call:
+    run = backend.prepare(asked, candidate, _WORKSPACE).run
+
+    def call(a: Any, b: Any, out: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+
+    return call
+
+
+def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
+    """Candidates to time, the plugin's choice first."""
+    proposed = list(backend.candidates(asked))
+    if not options.every:
+        return proposed if options.candidates else proposed[:1]
+    analysis = backend._analyse(asked)
+    assert analysis is not None
+    assert not hasattr(analysis, "reason")
+    timed = cost_model.choices(analysis.ways, backend._card(asked), _WORKSPACE)
+    fastest = timed[0][0]
+    return [choice.name for seconds, choice in timed if seconds < 4 * fastest]
+
+
+def close(call: Call, rig: Rig) -> bool:
+    """Whether it computes what torch does, as far as rounding goes."""
+    a, b, out = rig.sets[0]
+    reference = torch.matmul(a, b).float()
+    out.fill_(float("nan"))
+    call(a, b, out)
+    torch.cuda.synchronize()
+    scale = reference.square().mean().sqrt()
+    return bool(((out.float() - reference).abs() <= 0.05 * scale + 0.02 * reference.abs()).all())
+
+
+def measure(
+    backend: HopperBackend, m: int, n: int, k: int, order: str, options: argparse.Namespace
+) -> dict[str, Any] | None:
+    asked = problem(m, n, k, order, options.dtype)
+    refusal = backend.supports(asked)
+    if refusal is not None:
+        print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
+        return None
+    kind = torch.float32 if options.dtype == "tf32" else getattr(torch, options.dtype)
+    rig = Rig(m, n, k, order, kind, expected(m, n, k, _TF32 if options.dtype == "tf32" else 6e14))
+    contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
+    wrong = []
+    for name in names(backend, asked, options):
+        call = caller(backend, asked, name)
+        if not close(call, rig):
+            wrong.append(name)
+        contenders[name] = rig.add(call)
+    times = dict(zip(contenders, rig.medians(list(contenders.values()), options.rounds)))
+    reference = times.pop("torch")
+    chosen, best = next(iter(times)), min(times, key=lambda name: times[name])
+    row = {
+        "m": m, "n": n, "k": k, "order": order, "torch_us": reference * 1e6, "chosen": chosen, "best": best,
+        "estimate_us": backend.estimate(asked) * 1e6, "us": {name: t * 1e6 for name, t in times.items()},
+        "ratio": reference / times[chosen], "best_ratio": reference / times[best], "wrong": wrong,
+    }  # fmt: skip
+    tflops = [2e-12 * m * n * k / t for t in (reference, times[chosen])]
+    tail = f"  best {best} {row['best_ratio']:.3f}" if best != chosen else ""
+    alarm = f"  WRONG: {', '.join(wrong)}" if wrong else ""
+    print(
+        f"{m:6}{n:6}{k:6} {order}  torch {tflops[0]:5.0f}  hopper {tflops[1]:5.0f} TFLOP/s  ratio {row['ratio']:.3f}  "
+        f"{chosen}{tail}{alarm}",
+        flush=True,
+    )
+    return row
+
+
+def host(backend: HopperBackend, n: int = 256, calls: int = 200, turns: int = 20) -> None:
+    """Microseconds of host time a call: the least over batches, each put on an idle card."""
+    asked = problem(n, n, n, "nn", "bfloat16")
+    choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
+    machine = backend.machine
+    launch = Launch(
+        machine.gpus[0], choice, backend._function(0, choice.variant), machine.workspaces[0], _WORKSPACE,
+        alone=len(machine.gpus) == 1,
+    )  # fmt: skip
+    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))
+    stream = torch.cuda.current_stream().cuda_stream
+    run, slot = launch.run, launch._slot()
+    places = [x.data_ptr() for x in (a, b, out)]
+    launch._place(slot, *places)
+    slot.launch[4] = stream
+    contenders = {
+        "bare cuLaunchKernelEx": lambda: launch._launch(slot.config, launch._function, None, slot.extra),
+        "kernel.run": lambda: run(*places, None, None, 1, 0, stream),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
+    }
+    for name, call in contenders.items():
+        times = []
+        for _ in range(turns):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - start) / calls)
+        print(f"{name:24} {min(times) * 1e6:6.2f} us")
+
+
+def geomean(rows: list[dict[str, Any]], key: str) -> str:
+    if not rows:
+        return "-"
+    mean = math.exp(sum(math.log(row[key]) for row in rows) / len(rows))
+    return f"{mean:.3f} over {len(rows)}, worst {min(row[key] for row in rows):.3f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32"))
+    parser.add_argument("--candidates", action="store_true")
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=500.0, help="begin no product after this time")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
+    backend = HopperBackend()
+    found = backend.probe()
+    if isinstance(found, Absent):
+        print(f"{found.reason}; {found.remedy}")
+        return 1
+    if options.host:
+        host(backend)
+        return 0
+    end = time.monotonic() + options.seconds
+    rows = []
+    for m, n, k in QUICK if options.quick else PRODUCTS:
+        for order in ("nn", "nt"):
+            if time.monotonic() > end:
+                print("out of time: the rest is left out")
+                break
+            row = measure(backend, m, n, k, order, options)
+            if row is not None:
+                rows.append(row)
+    for key in ("ratio", "best_ratio"):
+        large = [row for row in rows if 2 * row["m"] * row["n"] * row["k"] >= 1e10]
+        small = [row for row in rows if row not in large]
+        print(f"{key}: from 1e10 operations on {geomean(large, key)}; below {geomean(small, key)}")
+    if options.json:
+        result = {
+            "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
+            "versions": dict(found.versions), "rows": rows,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,192 @@
+"""Products on Hopper GPUs by kernels of our own. Candidates are shapes of the kernel, named as Choice.name says."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.problem import GemmProblem
+from gemmhub_hopper import cost_model, driver, forms, nvrtc, probe
+from gemmhub_hopper.config import SHAPES, Variant
+from gemmhub_hopper.cost_model import Card, Choice
+from gemmhub_hopper.driver import Driver
+from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.launch import Launch
+from gemmhub_hopper.nvrtc import Compiler
+
+WORKSPACE = 64 * 2**20
+"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+_KEPT = 4096
+"""Problems whose choices are remembered."""
+_PROPOSED = 8
+"""Candidates for tuning to time."""
+_NOTHING = "nothing"
+"""The one candidate for a result without elements."""
+_NAME = re.compile(r"([0-9x]+(?:c\dx\d)?)(t?)(?:/(\d+))?")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A problem that there are kernels for."""
+
+    ways: tuple[Lowered, Lowered]
+    choices: tuple[Choice, ...]
+    """The best ones, best first."""
+    seconds: float
+    """Expected of the first."""
+
+
+class HopperBackend(Backend):
+    """See the module."""
+
+    name = "hopper"
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver] = driver.load,
+        open_compiler: Callable[[], Compiler] = nvrtc.load,
+    ) -> None:
+        """For tests: other ways to come by the driver and the compiler."""
+        self._open = open_driver, open_compiler
+        self._found: probe.Machine | Absent | None = None
+        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
+        self._functions: dict[tuple[int, Variant], int] = {}
+        self._lock = threading.RLock()
+
+    def _look(self) -> probe.Machine | Absent:
+        with self._lock:
+            if self._found is None:
+                self._found = probe.look(*self._open)
+            return self._found
+
+    @property
+    def machine(self) -> probe.Machine:
+        """RuntimeError where :meth:`probe` says Absent."""
+        found = self._found or self._look()
+        if isinstance(found, Absent):
+            raise RuntimeError(f"{found.reason}; {found.remedy}")
+        return found
+
+    def probe(self) -> Ready | Absent:
+        found = self._look()
+        return found if isinstance(found, Absent) else probe.ready(found)
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        answer = self._analyse(problem)
+        return answer if isinstance(answer, Refusal) else None
+
+    def _card(self, problem: GemmProblem) -> Card:
+        gpu = self.machine.gpus[problem.device.index]
+        return Card(gpu.sms, gpu.clock, gpu.bandwidth)
+
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        """None where the result has no elements."""
+        indices = [gpu.index for gpu in self.machine.hoppers]
+        if problem.device.kind != "cuda" or problem.device.index not in indices:
+            return Refusal(
+                f"the operands are on {problem.device}, which is no Hopper GPU",
+                f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
+            )
+        if problem.empty:
+            return forms.check_types(problem)
+        known = self._analyses.get(problem)
+        if known is None:
+            known = self._choose(problem)
+            with self._lock:
+                if len(self._analyses) >= _KEPT:
+                    self._analyses.clear()
+                self._analyses[problem] = known
+        return known
+
+    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
+        ways = forms.lowered(problem)
+        if isinstance(ways, Refusal):
+            return ways
+        timed = cost_model.choices(ways, self._card(problem), WORKSPACE)
+        if not timed:
+            return Refusal("the result has too many tiles", "multiply in parts")
+        return Analysis(ways, tuple(choice for _, choice in timed[:_PROPOSED]), timed[0][0])
+
+    def estimate(self, problem: GemmProblem) -> float:
+        analysis = self._analyse(problem)
+        return analysis.seconds if isinstance(analysis, Analysis) else cost_model.LAUNCH
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        analysis = self._analyse(problem)
+        if not isinstance(analysis, Analysis):
+            return ""
+        return _words(_named(analysis, candidate))
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        analysis = self._analyse(problem)
+        return [choice.name for choice in analysis.choices] if isinstance(analysis, Analysis) else (_NOTHING,)
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Raises ValueError for a candidate that is none, and CompilerError, DriverError or AllocationError."""
+        analysis = self._analyse(problem)
+        if analysis is None:
+            return Kernel(_nothing, "nothing to do")
+        if isinstance(analysis, Refusal):
+            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        choice = _named(analysis, candidate)
+        refusal = cost_model.refusal(choice, workspace_limit)
+        note = ""
+        if refusal is not None and choice.splits > 1:
+            note = f" ({candidate}: {refusal})"
+            choice = Choice(choice.way, choice.shape, 1)
+            refusal = cost_model.refusal(choice, workspace_limit)
+        if refusal is not None:
+            raise ValueError(f"{candidate} does not run {problem}: {refusal}")
+        machine, index = self.machine, problem.device.index
+        launch = Launch(
+            machine.gpus[index], choice, self._function(index, choice.variant), machine.workspaces[index],
+            workspace_limit, alone=len(machine.gpus) == 1,
+        )  # fmt: skip
+        return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
+
+    def _function(self, index: int, variant: Variant) -> int:
+        """The variant's kernel on a device; compiled and loaded once."""
+        key = index, variant
+        with self._lock:
+            if key not in self._functions:
+                image = nvrtc.cubin(self.machine.compiler, variant)
+                gpu = self.machine.gpus[index]
+                self._functions[key] = gpu.function(image, nvrtc.KERNEL, variant.shared_bytes)
+            return self._functions[key]
+
+
+def _named(analysis: Analysis, name: str) -> Choice:
+    """The choice of that name, proposed or not. ValueError where there is no such shape."""
+    for choice in analysis.choices:
+        if choice.name == name:
+            return choice
+    found = _NAME.fullmatch(name)
+    shape = next((shape for shape in SHAPES if found and shape.name == found[1]), None)
+    if found is None or shape is None:
+        raise ValueError(f"there is no kernel called {name}")
+    return Choice(analysis.ways[bool(found[2])], shape, int(found[3] or 1))
+
+
+def _words(choice: Choice) -> str:
+    shape = choice.shape
+    parts = [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
+    if shape.cluster > 1:
+        parts.append(f"cluster {shape.cluster_m}x{shape.cluster_n}")
+    if choice.way.swapped:
+        parts.append("operands exchanged")
+    if choice.splits > 1:
+        parts.append(f"k in {choice.splits} parts")
+    if choice.way.form.output_bytes == 2 and not choice.way.form.tma_store:
+        parts.append("result stored without TMA, as its address or leading dimension is no multiple of 16 bytes")
+    return ", ".join(parts)
+
+
+def _nothing(
+    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+) -> None:
+    pass

@@ -1,0 +1,178 @@
+"""The variants of the kernel: what is fixed when it is compiled, and why a combination cannot be.
+
+A :class:`Shape` is how a product is cut up, which the cost model chooses; a :class:`Form` is what the problem's
+operands and epilogue demand. Together they are a :class:`Variant`: a set of macros, one compilation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+SHARED_LIMIT = 232448
+"""Bytes of shared memory that a thread block may have (227 KiB)."""
+ROW = 128
+"""Bytes of k in a stage: the span of the 128-byte swizzle."""
+_SLAB = 64 * ROW
+
+INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2}
+OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
+BIASES = {None: 0, "m": 1, "n": 2}
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the product is cut up."""
+
+    m: int
+    n: int
+    stages: int
+    consumers: int = 2
+    cluster_m: int = 1
+    cluster_n: int = 1
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def threads(self) -> int:
+        return 128 * (1 + self.consumers)
+
+    @property
+    def name(self) -> str:
+        """Such as "128x256x4" (tile, stages), with the cluster behind it where there is one: "128x256x4c2x1"."""
+        cluster = f"c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        return f"{self.m}x{self.n}x{self.stages}{cluster}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What operands and epilogue demand of the kernel, in the kernel's own m and n."""
+
+    a_mn: bool
+    """Neighbours along m (not k) are neighbours in memory."""
+    b_mn: bool
+    input: str
+    output: str
+    transposed: bool = False
+    """Neighbours along m are neighbours in d and c."""
+    tma_store: bool = True
+    scaled: bool = False
+    addend: bool = False
+    bias: str | None = None
+    bias_type: str = "float32"
+    activation: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """The accumulators are rounded and stored, nothing else."""
+        return not (self.scaled or self.addend or self.bias or self.activation)
+
+    @property
+    def input_bytes(self) -> int:
+        return 4 if self.input == "tf32" else 2
+
+    @property
+    def output_bytes(self) -> int:
+        return 4 if self.output == "float32" else 2
+
+    @property
+    def block_k(self) -> int:
+        """Elements of k in a stage."""
+        return ROW // self.input_bytes
+
+
+def tile_bytes(mn_major: bool, rows: int) -> int:
+    """Bytes of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
+    return -(-rows // 64) * _SLAB if mn_major else rows * ROW
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compilation of the kernel."""
+
+    shape: Shape
+    form: Form
+    split: bool = False
+    """k may be cut into parts."""
+
+    @property
+    def chunk(self) -> int:
+        """Columns of the tile that go through a staging buffer at a time."""
+        return next(width for width in (64, 32, 16) if self.shape.n % width == 0)
+
+    @property
+    def stage_bytes(self) -> int:
+        return tile_bytes(self.form.a_mn, self.shape.m) + tile_bytes(self.form.b_mn, self.shape.n)
+
+    def _shared(self, staging: int) -> int:
+        """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
+        shape = self.shape
+        buffers = shape.consumers * staging * 128 * self.chunk if self.form.tma_store else 0
+        return shape.stages * (self.stage_bytes + 16) + buffers + 4 * shape.consumers + 1024
+
+    @cached_property
+    def staging(self) -> int:
+        """Staging buffers of a warpgroup: two where there is room."""
+        return 2 if self._shared(2) <= SHARED_LIMIT else 1
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._shared(self.staging)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there can be no such kernel; None when it can be compiled."""
+        shape, form = self.shape, self.form
+        if shape.consumers not in (1, 2) or shape.cluster not in (1, 2):
+            return "one or two consumer warpgroups, clusters of one or two"
+        if shape.m % (64 * shape.consumers) or shape.m <= 0:
+            return f"{shape.m} rows are no multiple of the 64 of each of {shape.consumers} consumer warpgroups"
+        if shape.n % 16 or not 16 <= shape.n <= 256:
+            return f"{shape.n} columns: wgmma and the epilogue take multiples of 16 up to 256"
+        registers = shape.m // shape.consumers * shape.n // 128
+        if registers > 192:
+            return f"{registers} accumulators a thread do not fit into its registers"
+        if registers > 128 and (self.split or not (form.plain and form.tma_store)):
+            return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
+        if shape.stages < 2:
+            return "a ring has at least two stages"
+        if form.input == "tf32" and (form.a_mn or form.b_mn):
+            return "wgmma takes tf32 operands only where neighbours along k are neighbours in memory"
+        if form.tma_store and form.output == "float32":
+            return "float32 results are stored from registers"
+        # Each block of a cluster loads its half of the tile they share: in whole swizzle atoms of 8 rows.
+        if (shape.cluster_m > 1 and shape.n // shape.cluster_m % 8) or (shape.cluster_n > 1 and shape.m % 16):
+            return "the tile that a cluster shares is not divisible"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, a block has at most {SHARED_LIMIT}"
+        return None
+
+    @property
+    def macros(self) -> dict[str, int]:
+        """What config.cuh asks for."""
+        shape, form = self.shape, self.form
+        return {
+            "TILE_M": shape.m, "TILE_N": shape.n, "STAGES": shape.stages, "CONSUMERS": shape.consumers,
+            "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
+            "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
+            "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
+            "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
+            "ADDEND": int(form.addend), "BIAS": BIASES[form.bias],
+            "BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0, "ACTIVATION": ACTIVATIONS[form.activation],
+            "SHARED_BYTES": self.shared_bytes,
+        }  # fmt: skip
+
+
+SHAPES = (
+    Shape(256, 192, 3), Shape(256, 192, 3, cluster_m=2),
+    Shape(128, 256, 4), Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4), Shape(256, 128, 4, cluster_n=2),
+    Shape(128, 192, 5), Shape(128, 192, 5, cluster_m=2), Shape(128, 160, 5),
+    Shape(128, 128, 6), Shape(128, 128, 6, cluster_m=2), Shape(128, 64, 8), Shape(128, 32, 9), Shape(128, 16, 9),
+    Shape(64, 256, 4, consumers=1), Shape(64, 128, 8, consumers=1), Shape(64, 64, 12, consumers=1),
+    Shape(64, 32, 12, consumers=1), Shape(64, 16, 12, consumers=1),
+)  # fmt: skip
+"""Those that the cost model chooses from. For narrow problems the operands change places, so that the narrow side is
+the kernel's n."""

@@ -1,0 +1,191 @@
+"""The few functions of the NVIDIA driver (libcuda) that the plugin calls: devices, contexts, memory, kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from gemmhub.errors import AllocationError
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (c_void_p,),
+    "cuGetErrorName": (c_int, c_void_p),
+    "cuGetErrorString": (c_int, c_void_p),
+    "cuDeviceGetCount": (c_void_p,),
+    "cuDeviceGet": (c_void_p, c_int),
+    "cuDeviceGetName": (c_void_p, c_int, c_int),
+    "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (c_void_p,),
+    "cuMemAlloc_v2": (c_void_p, c_size_t),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+    "cuStreamCreate": (c_void_p, c_uint),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+    "cuModuleLoadData": (c_void_p, c_void_p),
+    "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuTensorMapEncodeTiled": (
+        c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
+    ),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+}  # fmt: skip
+"""What is called, by the names libcuda exports, and the types of the arguments; each returns a CUresult."""
+
+_OUT_OF_MEMORY = 2
+_SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
+_CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NON_BLOCKING = 1
+_RELAXED = 2
+_CAPTURING = 1
+
+
+class DriverError(RuntimeError):
+    """A driver call failed; ``code`` is its CUresult."""
+
+    def __init__(self, function: str, code: int, words: str) -> None:
+        super().__init__(f"{function}: {words} ({code})")
+        self.code = code
+
+
+class Driver:
+    """libcuda, initialised."""
+
+    def __init__(self, cuda: Any) -> None:
+        """DriverError when cuInit fails; AttributeError when ``cuda`` lacks a function."""
+        for name, arguments in FUNCTIONS.items():
+            function = getattr(cuda, name)
+            function.restype = c_int
+            function.argtypes = arguments
+        self.cuda = cuda
+        self.call("cuInit", 0)
+        version = c_int()
+        self.call("cuDriverGetVersion", byref(version))
+        self.cuda_version = (version.value // 1000, version.value % 1000 // 10)
+        """The newest CUDA it runs: (major, minor)."""
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """DriverError, in the driver's words, unless it succeeds."""
+        code = getattr(self.cuda, name)(*arguments)
+        if code:
+            raise DriverError(name, code, self.words(code))
+
+    def words(self, code: int) -> str:
+        texts = []
+        for function in (self.cuda.cuGetErrorName, self.cuda.cuGetErrorString):
+            text = c_char_p()
+            if function(code, byref(text)) == 0 and text.value:
+                texts.append(text.value.decode())
+        return ": ".join(texts) or "unknown error"
+
+    def device_count(self) -> int:
+        count = c_int()
+        self.call("cuDeviceGetCount", byref(count))
+        return count.value
+
+    def capture(self, stream: int) -> int:
+        """The number of the capture that ``stream`` takes part in; 0 when it is not being captured."""
+        status, number = c_int(), c_uint64()
+        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), None, None, None)
+        return number.value if status.value == _CAPTURING else 0
+
+
+def load() -> Driver:
+    """OSError when libcuda is not there (no NVIDIA driver); else as :class:`Driver`."""
+    return Driver(ctypes.CDLL("libcuda.so.1"))
+
+
+class Gpu:
+    """One device. ``with gpu:`` makes its primary context, the one torch and cupy use, that of this thread."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.driver = driver
+        self.index = index
+        device = c_int()
+        driver.call("cuDeviceGet", byref(device), index)
+        self._device = device.value
+        name = ctypes.create_string_buffer(256)
+        driver.call("cuDeviceGetName", name, len(name), self._device)
+        self.name = name.value.decode()
+        self.sms = self._attribute(_SMS)
+        self.capability = (self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR))
+        self.clock = 1e3 * self._attribute(_CLOCK_KHZ)
+        """Hz."""
+        # Two transfers a clock: the memory of every card so far is double data rate.
+        self.bandwidth = 2e3 * self._attribute(_MEMORY_CLOCK_KHZ) * self._attribute(_BUS_BITS) / 8
+        """Bytes a second."""
+        self._context: int | None = None
+        self._lock = threading.Lock()
+
+    def _attribute(self, number: int) -> int:
+        value = c_int()
+        self.driver.call("cuDeviceGetAttribute", byref(value), number, self._device)
+        return value.value
+
+    def __enter__(self) -> Gpu:
+        context = self._context
+        if context is None:
+            with self._lock:
+                retained = c_void_p()
+                if self._context is None:
+                    self.driver.call("cuDevicePrimaryCtxRetain", byref(retained), self._device)
+                    self._context = retained.value
+                context = self._context
+        self.driver.call("cuCtxPushCurrent_v2", context)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        popped = c_void_p()
+        self.driver.call("cuCtxPopCurrent_v2", byref(popped))
+
+    def function(self, image: bytes, name: str, shared_bytes: int) -> int:
+        """The handle of a kernel of a compiled module, which may be launched with that much dynamic shared memory.
+
+        The module stays loaded: captured graphs may refer to it. Works while streams are being captured.
+        """
+        module, function, mode = c_void_p(), c_void_p(), c_int(_RELAXED)
+        with self:
+            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            try:
+                self.driver.call("cuModuleLoadData", byref(module), image)
+                self.driver.call("cuModuleGetFunction", byref(function), module, name.encode())
+                self.driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared_bytes)
+            finally:
+                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        return function.value or 0
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new device memory, zeroed. AllocationError when there is none.
+
+        Works while streams are being captured, and leaves the captures alone.
+        """
+        address, mode = c_uint64(), c_int(_RELAXED)
+        with self:
+            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            try:
+                code = self.driver.cuda.cuMemAlloc_v2(byref(address), nbytes)
+                if code == _OUT_OF_MEMORY:
+                    raise AllocationError(f"no {nbytes} bytes of workspace on cuda:{self.index} ({self.name})")
+                if code:
+                    raise DriverError("cuMemAlloc", code, self.driver.words(code))
+                self._clear(address.value, nbytes)
+            finally:
+                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        return address.value
+
+    def _clear(self, address: int, nbytes: int) -> None:
+        """Zero the memory, on a stream of its own so that no other one waits, and wait for that."""
+        stream = c_void_p()
+        self.driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
+        try:
+            self.driver.call("cuMemsetD8Async", address, 0, nbytes, stream)
+            self.driver.call("cuStreamSynchronize", stream)
+        finally:
+            self.driver.call("cuStreamDestroy_v2", stream)

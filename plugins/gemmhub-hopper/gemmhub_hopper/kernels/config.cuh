@@ -1,0 +1,54 @@
+// What a variant is made of: macros given to the compiler by gemmhub_hopper/config.py, and what follows from them.
+//
+//     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 CONSUMERS, N of 16, at most 256
+//     STAGES                   of the ring, at least 2
+//     CONSUMERS                consumer warpgroups: 1 or 2, one below the other
+//     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is 1 or 2
+//     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
+//     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only)
+//     OUTPUT                   0 bfloat16, 1 float16, 2 float32
+//     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
+//     TMA_STORE                1: d goes through shared memory and TMA (16-bit results); 0: stored from registers
+//     STAGING                  staging buffers of each consumer warpgroup, with TMA_STORE
+//     SPLIT                    1: k may be split
+//     SCALED                   1: alpha is used
+//     ADDEND                   1: beta * c is added
+//     BIAS, BIAS_TYPE          0 none, 1 an element per row of the tile (m), 2 per column (n); its type as OUTPUT's
+//     ACTIVATION               0 none, 1 relu, 2 gelu (tanh form), 3 silu
+//     SHARED_BYTES             dynamic shared memory of a launch
+#pragma once
+#include "smem_desc.cuh"
+
+constexpr u32 CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr u32 THREADS = 128 * (1 + CONSUMERS);
+constexpr u32 M_BLOCKS = TILE_M / (64 * CONSUMERS);  // wgmmas, of 64 rows each, below each other in a warpgroup
+constexpr u32 N_BLOCKS = TILE_N / 8;                 // 8-column blocks of an accumulator
+constexpr u32 BLOCK_K = INPUT == 2 ? 32 : 64;        // elements of k in a stage: 128 bytes
+constexpr u32 OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
+
+constexpr u32 A_BYTES = tile_bytes(A_MN, TILE_M);
+constexpr u32 B_BYTES = tile_bytes(B_MN, TILE_N);
+constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr u32 A_STEP = step_bytes(A_MN);  // from one k step of wgmma to the next
+constexpr u32 B_STEP = step_bytes(B_MN);
+
+// A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m.
+constexpr u32 CHUNK = TILE_N % 64 == 0 ? 64 : TILE_N % 32 == 0 ? 32 : 16;
+constexpr u32 CHUNK_BYTES = 64 * CHUNK * 2;
+constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * 2;  // bytes of a row of the buffer
+
+// Offsets from the 1024-aligned base of dynamic shared memory.
+constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
+constexpr u32 FULL_AT = STAGING_AT + (TMA_STORE ? CONSUMERS * STAGING * CHUNK_BYTES : 0);
+constexpr u32 EMPTY_AT = FULL_AT + 8 * STAGES;
+constexpr u32 LAST_AT = EMPTY_AT + 8 * STAGES;  // a word for each consumer warpgroup
+constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
+
+static_assert(TILE_M % (64 * CONSUMERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
+static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
+static_assert(STAGES >= 2, "the stage before the one in use is released");
+static_assert(CLUSTER <= 2 && CONSUMERS <= 2, "not written for more");
+static_assert(INPUT != 2 || (!A_MN && !B_MN), "wgmma takes k-major tf32 only");
+static_assert(!TMA_STORE || OUTPUT != 2, "stmatrix stores 16-bit elements");
+static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0 && CHUNK_BYTES % 1024 == 0, "swizzled slabs are aligned");
+static_assert(SHARED_BYTES == END_AT + 1024, "config.py counts as this file does; 1024 to align the base");

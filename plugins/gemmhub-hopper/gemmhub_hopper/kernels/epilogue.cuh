@@ -1,0 +1,250 @@
+// From accumulators to d: alpha, beta * c, bias, activation, rounding, store; and adding up the parts of a split k.
+//
+// Accumulators of m64nNk*, thread t of the warpgroup (warp w = t / 32, lane l = t % 32): register 4 j + 2 h + e is
+// row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
+// fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
+#pragma once
+#include "config.cuh"
+#include "params.cuh"
+
+using Accumulators = float[M_BLOCKS][TILE_N / 2];
+
+// The place of a consumer warpgroup's tile, and of this thread in it.
+struct Place {
+    int row;     // of d: this thread's first row in the first block of 64
+    int column;  // its first column
+    int row0, column0;  // the warpgroup's first row and column
+    int batch;
+};
+
+template <int type>
+DEVICE float load_element(const void* base, long long index) {
+    if constexpr (type == 2) {
+        return static_cast<const float*>(base)[index];
+    } else {
+        const u16 bits = static_cast<const u16*>(base)[index];
+        return type == 0 ? from_bf16(bits) : from_f16(bits);
+    }
+}
+
+DEVICE u32 pack(float low, float high) { return OUTPUT == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
+
+// x / (1 + exp(-t)). Where x is -inf the limit, 0; NaN stays NaN.
+DEVICE float gated(float x, float t) {
+    const float value = divide_fast(x, 1.0f + exp2_fast(-1.4426950408889634f * t));
+    return x == -infinity() ? 0.0f : value;
+}
+
+DEVICE float activated(float x) {
+    if constexpr (ACTIVATION == 1) return x < 0.0f ? 0.0f : x;
+    // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2 u)), without the cancellation; u = sqrt(2 / pi) (x + 0.044715 x^3).
+    if constexpr (ACTIVATION == 2) return gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x));
+    if constexpr (ACTIVATION == 3) return gated(x, x);
+    return x;
+}
+
+// What the epilogue of a block of 64 rows needs of this thread's place, so that little is left to do for an element.
+struct Block {
+    int row, column;  // of the first element
+    int rows, columns;  // of d from there on
+    long long c_ld, d_ld;
+    long long d;        // index of its first element in d
+    const void* c;      // its first element
+    const void* bias;   // BIAS 2: of its first column
+    float bias_m[2];    // BIAS 1: of its two rows
+
+    DEVICE Block(const Params& p, const Place& at, int block) : row(at.row + 64 * block), column(at.column) {
+        // Opaque, so that addresses and comparisons of one block do not occupy registers until the next one.
+        rows = p.m - row, columns = opaque(p.n - column);
+        c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
+        d = at.batch * p.d_batch + (TRANSPOSED ? column * d_ld + row : row * d_ld + column);
+        if constexpr (ADDEND) {
+            const long long first = TRANSPOSED ? column * c_ld + row : row * c_ld + column;
+            c = static_cast<const char*>(p.c) + OUTPUT_BYTES * (at.batch * p.c_batch + first);
+        }
+        if constexpr (BIAS == 1) {
+            bias_m[0] = rows > 0 ? load_element<BIAS_TYPE>(p.bias, row) : 0.0f;
+            bias_m[1] = rows > 8 ? load_element<BIAS_TYPE>(p.bias, row + 8) : 0.0f;
+        }
+        if constexpr (BIAS == 2)
+            bias = static_cast<const char*>(p.bias) + (BIAS_TYPE == 2 ? 4 : 2) * column;
+    }
+};
+
+// The four elements of 8-column block `j`: rows 0 and 8 of the thread's, columns 8 j and 8 j + 1.
+DEVICE void finish(const Params& p, const Block& block, float (&v)[4], int j) {
+    float bias_n[2];
+    if constexpr (BIAS == 2) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+            bias_n[e] = block.rows > 0 && 8 * j + e < block.columns ? load_element<BIAS_TYPE>(block.bias, 8 * j + e) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int h = i / 2, e = i % 2;
+        if constexpr (SCALED) v[i] *= p.alpha;
+        if constexpr (ADDEND) {
+            const long long at = TRANSPOSED ? (8 * j + e) * block.c_ld + 8 * h : 8 * h * block.c_ld + 8 * j + e;
+            if (8 * h < block.rows && 8 * j + e < block.columns) v[i] += p.beta * load_element<OUTPUT>(block.c, at);
+        }
+        if constexpr (BIAS == 1) v[i] += block.bias_m[h];
+        if constexpr (BIAS == 2) v[i] += bias_n[e];
+        v[i] = activated(v[i]);
+    }
+}
+
+DEVICE void store_element(const Params& p, long long at, float value) {
+    if constexpr (OUTPUT == 2)
+        static_cast<float*>(p.d)[at] = value;
+    else
+        static_cast<u16*>(p.d)[at] = static_cast<u16>(pack(value, 0.0f));
+}
+
+// Straight from registers, for results that TMA does not take and for float32: the elements that finish() has finished.
+DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4], int j) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        if (8 * h >= block.rows) continue;
+        const long long at = block.d + (TRANSPOSED ? 8 * j * block.d_ld + 8 * h : 8 * h * block.d_ld + 8 * j);
+        if (!TRANSPOSED && p.pairs && 8 * j + 1 < block.columns) {
+            if constexpr (OUTPUT == 2) {
+                struct alignas(8) Pair {
+                    float low, high;
+                };
+                *reinterpret_cast<Pair*>(static_cast<float*>(p.d) + at) = {v[2 * h], v[2 * h + 1]};
+            } else {
+                *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
+            }
+        } else {
+            if (8 * j < block.columns) store_element(p, at, v[2 * h]);
+            if (8 * j + 1 < block.columns) store_element(p, at + (TRANSPOSED ? block.d_ld : 1), v[2 * h + 1]);
+        }
+    }
+}
+
+// Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the chunk on. Matrix q is the
+// block of rows 8 (q % 2).. of the warp's 16 and columns 8 (j + q / 2)..; its row r is 16 bytes of the buffer.
+DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
+    const u32 q = lane / 8, r = lane % 8;
+    if constexpr (TRANSPOSED)  // row of the buffer: a column of the tile; in it, 8 of the 64 rows of the tile
+        return swizzled((8 * (j + q / 2) + r) * 128 + (2 * warp + q % 2) * 16, 128);
+    else
+        return swizzled((16 * warp + 8 * (q % 2) + r) * CHUNK_WIDTH + (j + q / 2) * 16, CHUNK_WIDTH);
+}
+
+// Through shared memory: 64 rows x CHUNK columns at a time, while TMA still stores the ones before.
+//
+// `buffer` counts the chunks of this warpgroup. A buffer is written again once the thread that stores has seen that
+// all but the newest STAGING - 1 stores have been read; the sync tells the others.
+DEVICE void store_by_tma(const Params& p, const TensorMap* map, Accumulators& acc, const Place& at, u32 staging,
+                         u32 warpgroup, u32& buffer) {
+    const u32 thread = threadIdx.x % 128;
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i) {
+        const Block block(p, at, i);
+#pragma unroll
+        for (u32 chunk = 0; chunk < TILE_N / CHUNK; ++chunk) {
+            const u32 place = staging + buffer * CHUNK_BYTES;
+            buffer = buffer + 1 == STAGING ? 0 : buffer + 1;
+            if (thread == 0) tma_store_wait_read<STAGING - 1>();
+            named_sync(1 + warpgroup, 128);
+#pragma unroll
+            for (u32 j = 0; j < CHUNK / 8; j += 2) {
+                float v[2][4];
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const int eight = chunk * (CHUNK / 8) + j + side;
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) v[side][r] = acc[i][4 * eight + r];
+                    finish(p, block, v[side], eight);
+                }
+                const u32 row = place + staging_offset(thread / 32, thread % 32, j);
+                const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
+                const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
+                if constexpr (TRANSPOSED)
+                    store_matrices_transposed(row, w0, w1, w2, w3);
+                else
+                    store_matrices(row, w0, w1, w2, w3);
+            }
+            async_fence();
+            named_sync(1 + warpgroup, 128);
+            if (thread == 0) {
+                const int m = at.row0 + 64 * i, n = at.column0 + CHUNK * chunk;
+                if constexpr (TRANSPOSED)
+                    tma_store(map, place, m, n, at.batch);
+                else
+                    tma_store(map, place, n, m, at.batch);
+                tma_store_commit();
+            }
+        }
+    }
+}
+
+DEVICE void store_tile(const Params& p, const TensorMap* map, Accumulators& acc, const Place& at, u32 staging,
+                       u32 warpgroup, u32& buffer) {
+    // With alpha 0 the product counts for nothing, NaN or not.
+    if (SCALED && p.alpha == 0.0f) {
+#pragma unroll
+        for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+            for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
+    }
+    if constexpr (TMA_STORE) {
+        store_by_tma(p, map, acc, at, staging, warpgroup, buffer);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < M_BLOCKS; ++i) {
+            const Block block(p, at, i);
+#pragma unroll
+            for (u32 j = 0; j < N_BLOCKS; ++j) {
+                float v[4];
+#pragma unroll
+                for (int r = 0; r < 4; ++r) v[r] = acc[i][4 * j + r];
+                finish(p, block, v, j);
+                store_direct(p, block, v, j);
+            }
+        }
+    }
+}
+
+// Split k: every part of a tile is written to memory, and whoever comes last adds all parts in the order of k, its own
+// too: the same bits whoever that is. True for the last one, with the sum in `acc`; the others are done.
+//
+// `slot` numbers the warpgroup's tile. A part is [register / 4][thread] x 4 floats, as its readers hold it.
+DEVICE bool add_parts(const Params& p, Accumulators& acc, long long slot, int split, u32 warpgroup, u32 flag) {
+    constexpr int FOURS = TILE_N / 8;  // of registers in a block of 64 rows
+    constexpr long long PART = M_BLOCKS * FOURS * 128;
+    const u32 thread = threadIdx.x % 128;
+    Float4* parts = p.partials + slot * p.splits * PART + thread;
+#pragma unroll
+    for (u32 block = 0; block < M_BLOCKS; ++block)
+#pragma unroll
+        for (int j = 0; j < FOURS; ++j) {
+            const float* v = &acc[block][4 * j];
+            store_partial(parts + split * PART + (block * FOURS + j) * 128, {v[0], v[1], v[2], v[3]});
+        }
+    device_fence();
+    named_sync(1 + warpgroup, 128);
+    if (thread == 0) {
+        const bool last = count_up(p.counters + slot) == static_cast<u32>(p.splits) - 1;
+        if (last) p.counters[slot] = 0;
+        store_shared(flag, last);
+    }
+    named_sync(1 + warpgroup, 128);
+    if (!load_shared(flag)) return false;
+    device_fence();
+    // Parts outside, registers inside: a thread has all of a part's loads in flight.
+#pragma unroll 1
+    for (int part = 0; part < p.splits; ++part) {
+#pragma unroll
+        for (u32 block = 0; block < M_BLOCKS; ++block)
+#pragma unroll
+            for (int j = 0; j < FOURS; ++j) {
+                const Float4 next = load_partial(parts + part * PART + (block * FOURS + j) * 128);
+                float* v = &acc[block][4 * j];
+                if (part == 0) v[0] = v[1] = v[2] = v[3] = 0.0f;
+                v[0] += next.x, v[1] += next.y, v[2] += next.z, v[3] += next.w;
+            }
+    }
+    return true;
+}

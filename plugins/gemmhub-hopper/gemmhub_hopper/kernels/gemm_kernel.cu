@@ -1,0 +1,185 @@
+// d = activation(alpha * a b + beta * c + bias) on Hopper: a m x k, b k x n, accumulated in float32.
+//
+// Persistent thread blocks; each consists of one producer warpgroup and CONSUMERS consumer warpgroups:
+//
+//     threads              role        does
+//     0                    producer    TMA loads of a's and b's tiles into the ring of stages
+//     1..127               -           idle; they are there to give their registers to the consumers
+//     128 (1 + w)..        consumer w  wgmma on full stages; epilogue of rows [w, w + 1) TILE_M / CONSUMERS of the tile
+//
+// Synchronisation (the ring is described in pipeline.cuh):
+//
+//     barrier          arrivals                              waits for it
+//     full[s]          1: thread 0, expecting STAGE_BYTES    all consumer threads of this block
+//     empty[s]         4 CONSUMERS CLUSTER: lane r of each   thread 0
+//                      consumer warp of this and of the
+//                      other block arrives at block r's
+//     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
+//     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
+//                                                            before a block ends that others may still signal
+//
+// In a cluster both blocks walk the same pieces, and the tile they share (b's where they are below each other) is
+// loaded half by each and multicast to both: so full[s] expects all of it, though only half was asked for here.
+#include "epilogue.cuh"
+#include "pipeline.cuh"
+#include "tile_scheduler.cuh"
+#include "wgmma.cuh"
+
+#if CLUSTER_M * CLUSTER_N > 1
+#define CLUSTER_SHAPE __cluster_dims__(CLUSTER_M* CLUSTER_N, 1, 1)
+#else
+#define CLUSTER_SHAPE
+#endif
+
+// One operand's tile: `rows` elements along m (n) from `first` on, and block `k` of k. `halves` blocks of the cluster
+// share it; this one loads half number `rank`.
+template <bool mn_major, u32 rows, u32 halves>
+DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32 barrier, u32 rank) {
+    constexpr u16 both = 3;
+    if constexpr (mn_major) {
+        constexpr u32 deep = BLOCK_K / halves;  // rows of k that a box has
+#pragma unroll
+        for (u32 slab = 0; slab < (rows + 63) / 64; ++slab) {
+            const u32 place = to + slab * SLAB_BYTES + rank * deep * ROW_BYTES;
+            const int x = first + 64 * slab, y = k * BLOCK_K + rank * deep;
+            if constexpr (halves > 1)
+                tma_load_multicast(place, map, x, y, z, barrier, both);
+            else
+                tma_load(place, map, x, y, z, barrier);
+        }
+    } else {
+        constexpr u32 high = rows / halves;
+        const u32 place = to + rank * high * ROW_BYTES;
+        const int x = k * BLOCK_K, y = first + rank * high;
+        if constexpr (halves > 1)
+            tma_load_multicast(place, map, x, y, z, barrier, both);
+        else
+            tma_load(place, map, x, y, z, barrier);
+    }
+}
+
+DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 base, u32 rank) {
+    Position<STAGES> at;
+    for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
+        const Piece piece = piece_at(p, index);
+        const int m = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M;
+        const int n = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
+        for (int block = 0; block < piece.blocks; ++block) {
+            const u32 full = base + FULL_AT + 8 * at.stage, empty = base + EMPTY_AT + 8 * at.stage;
+            if constexpr (CLUSTER > 1)
+                barrier_wait_cluster(empty, at.parity ^ 1);
+            else
+                barrier_wait(empty, at.parity ^ 1);
+            barrier_arrive_expect(full, STAGE_BYTES);
+            const u32 stage = base + at.stage * STAGE_BYTES;
+            const int k = piece.first_block + block;
+            load_tile<A_MN, TILE_M, CLUSTER_N>(map_a, stage, m, k, piece.batch * p.a_step, full,
+                                               CLUSTER_N > 1 ? rank : 0);
+            load_tile<B_MN, TILE_N, CLUSTER_M>(map_b, stage + A_BYTES, n, k, piece.batch * p.b_step, full,
+                                               CLUSTER_M > 1 ? rank : 0);
+            at.advance();
+        }
+    }
+}
+
+// A warp has read this stage for the last time.
+DEVICE void release(u32 base, u32 stage, u32 lane) {
+    const u32 empty = base + EMPTY_AT + 8 * stage;
+    if constexpr (CLUSTER > 1) {
+        if (lane < CLUSTER) barrier_arrive_cluster(empty, lane);
+    } else {
+        if (lane == 0) barrier_arrive(empty);
+    }
+}
+
+DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank, u32 warpgroup) {
+    const u32 lane = lane_id(), warp = warp_id() % 4;
+    const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
+    const int row_in_block = warpgroup * M_BLOCKS * 64;
+    Position<STAGES> at;
+    u32 buffer = 0;
+    for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
+        const Piece piece = piece_at(p, index);
+#if __CUDACC_VER_MAJOR__ < 13
+        float acc[M_BLOCKS][TILE_N / 2] = {};  // else ptxas takes them for defined within the loop, and serialises wgmma
+#else
+        float acc[M_BLOCKS][TILE_N / 2];
+#endif
+        u32 before = 0;  // the stage in use by wgmmas that may still run
+        for (int block = 0; block < piece.blocks; ++block) {
+            barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
+            const u32 stage = base + at.stage * STAGE_BYTES;
+            const u64 a = descriptor(A_MN, stage + warpgroup * M_BLOCKS * SLAB_BYTES);
+            const u64 b = descriptor(B_MN, stage + A_BYTES);
+            wgmma_fence();
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {
+#pragma unroll
+                for (u32 i = 0; i < M_BLOCKS; ++i)
+                    // Sums of descriptors: no address crosses the end of its field.
+                    wgmma(acc[i], a + (i * SLAB_BYTES + step * A_STEP) / 16, b + step * B_STEP / 16, block > 0 || step > 0);
+            }
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (block > 0) release(base, before, lane);
+            before = at.stage;
+            at.advance();
+        }
+        wgmma_wait<0>();
+#pragma unroll
+        for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+            for (u32 j = 0; j < TILE_N / 2; ++j) pin(acc[i][j]);
+        release(base, before, lane);
+
+        if constexpr (SPLIT) {
+            const long long tile =
+                (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
+            if (p.splits > 1 && !add_parts(p, acc, tile * CONSUMERS + warpgroup, piece.split, warpgroup,
+                                           base + LAST_AT + 4 * warpgroup))
+                continue;
+        }
+        Place place;
+        place.row0 = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + row_in_block;
+        place.column0 = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
+        place.row = place.row0 + 16 * warp + lane / 4;
+        place.column = place.column0 + 2 * (lane % 4);
+        place.batch = piece.batch;
+        store_tile(p, map_d, acc, place, staging, warpgroup, buffer);
+    }
+    // Shared memory must outlive the stores that read it.
+    if (TMA_STORE && threadIdx.x % 128 == 0) tma_store_wait_all();
+}
+
+GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
+    gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+         const __grid_constant__ TensorMap map_d, const __grid_constant__ Params p) {
+    const u32 base = (dynamic_shared() + 1023) / 1024 * 1024;
+    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+
+    if (threadIdx.x == 0) {
+        prefetch_map(&map_a);
+        prefetch_map(&map_b);
+        if (TMA_STORE) prefetch_map(&map_d);
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            barrier_init(base + FULL_AT + 8 * stage, 1);
+            barrier_init(base + EMPTY_AT + 8 * stage, 4 * CONSUMERS * CLUSTER);
+        }
+        barrier_init_fence();
+    }
+    if constexpr (CLUSTER > 1)
+        cluster_sync();
+    else
+        block_sync();
+
+    const u32 warpgroup = warp_id() / 4;
+    if (warpgroup == 0) {
+        // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many.
+        if constexpr (CONSUMERS == 2) give_registers<40>();
+        if (threadIdx.x == 0) produce(p, &map_a, &map_b, base, rank);
+    } else {
+        if constexpr (CONSUMERS == 2) take_registers<232>();
+        consume(p, &map_d, base, rank, warpgroup - 1);
+    }
+    if constexpr (CLUSTER > 1) cluster_sync();
+}

@@ -1,0 +1,280 @@
+// One wrapper per PTX instruction that the kernels use. No CUDA header is included: NVRTC's wheel has none.
+//
+// "shared address" is a 32-bit address in the shared window of this thread block; the same number names the same
+// place in every block of a cluster. Barriers are 8-byte mbarriers, named by their shared address.
+#pragma once
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+#define GLOBAL_KERNEL extern "C" __global__
+#define DEVICE __device__ __forceinline__
+
+// What cuTensorMapEncodeTiled writes.
+struct alignas(64) TensorMap {
+    unsigned char opaque[128];
+};
+
+// --- where am I -----------------------------------------------------------------------------------------------
+
+DEVICE u32 lane_id() { return threadIdx.x % 32; }
+
+// The same in all 32 lanes; the shuffle lets the compiler see that, and keep what depends on it in uniform registers.
+DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+
+// Rank of this block in its cluster.
+DEVICE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+DEVICE u32 dynamic_shared() {
+    extern __shared__ unsigned char memory[];
+    return static_cast<u32>(__cvta_generic_to_shared(memory));
+}
+
+// --- barriers -------------------------------------------------------------------------------------------------
+
+DEVICE void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the other blocks of the cluster and to TMA; a sync of them must follow.
+DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// One arrival, and `bytes` more to be written by TMA before the phase ends.
+DEVICE void barrier_arrive_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+DEVICE void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// One arrival at the barrier of the same name in block `rank` of the cluster (which may be this one).
+DEVICE void barrier_arrive_cluster(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "}" ::"r"(barrier), "r"(rank)
+        : "memory");
+}
+
+// Returns once the phase of this parity has ended. On a fresh barrier the phase "before the first", of parity 1, has.
+DEVICE void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra finished;\n"
+        "bra again;\n"
+        "finished:\n"
+        "}" ::"r"(barrier), "r"(parity)
+        : "memory");
+}
+
+// As barrier_wait, where arrivals come from other blocks of the cluster.
+DEVICE void barrier_wait_cluster(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra finished;\n"
+        "bra again;\n"
+        "finished:\n"
+        "}" ::"r"(barrier), "r"(parity)
+        : "memory");
+}
+
+DEVICE void block_sync() { __syncthreads(); }
+
+// All threads of all blocks of the cluster.
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The first `threads` threads to come; `name` 1..15.
+DEVICE void named_sync(u32 name, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
+
+// --- TMA ------------------------------------------------------------------------------------------------------
+
+DEVICE void prefetch_map(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Loads the box at (x, y, z), x innermost, to shared memory; what is outside of the tensor becomes 0.
+DEVICE void tma_load(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+            "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+        : "memory");
+}
+
+// As tma_load, to the same place in every block of `blocks` (a bit for each rank), each with its own barrier.
+DEVICE void tma_load_multicast(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier, u16 blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(blocks)
+        : "memory");
+}
+
+// Stores a box; what is outside of the tensor is left out. Belongs to the thread's open group.
+DEVICE void tma_store(const TensorMap* map, u32 from, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
+                 "r"(y), "r"(z), "r"(from)
+                 : "memory");
+}
+
+DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until all but the newest `open` groups of this thread have read their shared memory.
+template <int open>
+DEVICE void tma_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(open) : "memory");
+}
+
+// Until all groups of this thread are written.
+DEVICE void tma_store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Orders this thread's ordinary accesses of shared memory before later ones of TMA and wgmma.
+DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// --- wgmma (the multiplication itself is in the generated wgmma.cuh) ------------------------------------------
+
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Until all but the newest `open` groups of this warpgroup are done.
+template <int open>
+DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(open) : "memory");
+}
+
+// Keeps the compiler from moving reads of an accumulator across the wait: it does not know that wgmma writes late.
+DEVICE void pin(float& accumulator) { asm volatile("" : "+f"(accumulator)::"memory"); }
+
+// The same value, as one that the compiler knows nothing of: what is computed from it is not kept for the next use.
+DEVICE int opaque(int value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
+DEVICE long long opaque(long long value) {
+    asm volatile("" : "+l"(value));
+    return value;
+}
+
+template <int count>
+DEVICE void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count>
+DEVICE void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// --- shared memory --------------------------------------------------------------------------------------------
+
+// Four 8x8 matrices of 16-bit elements. Lane 8q + r names the 16 bytes of row r of matrix q; in its q-th word it
+// holds elements (lane / 4, 2 (lane % 4)) and the next one of matrix q.
+DEVICE void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(w0), "r"(w1),
+                 "r"(w2), "r"(w3)
+                 : "memory");
+}
+
+// The same with each matrix transposed as it is stored: lane 8q + r names the place of *column* r of matrix q.
+DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(w0),
+                 "r"(w1), "r"(w2), "r"(w3)
+                 : "memory");
+}
+
+DEVICE void store_shared(u32 to, u32 value) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+DEVICE u32 load_shared(u32 from) {
+    u32 value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+    return value;
+}
+
+// --- global memory shared between blocks ----------------------------------------------------------------------
+
+struct alignas(16) Float4 {
+    float x, y, z, w;
+};
+
+DEVICE void store_partial(Float4* to, Float4 value) {
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z),
+                 "f"(value.w)
+                 : "memory");
+}
+
+// From L2: another block wrote it, and L1 knows nothing of that.
+DEVICE Float4 load_partial(const Float4* from) {
+    Float4 value;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
+
+// Orders what this thread has seen and written before what it does later, for the whole device.
+DEVICE void device_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// Adds 1; the old value.
+DEVICE u32 count_up(u32* counter) {
+    u32 old;
+    asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
+    return old;
+}
+
+// --- arithmetic -----------------------------------------------------------------------------------------------
+
+// Two values rounded to nearest even; `low` goes to the lower half, which is the lower address.
+DEVICE u32 pack_bf16(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+DEVICE u32 pack_f16(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+DEVICE float from_f16(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+DEVICE float infinity() { return __int_as_float(0x7f800000); }
+
+DEVICE float from_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+
+// 2^x, to 2 units in the last place.
+DEVICE float exp2_fast(float x) {
+    float value;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+// x / y, to 2 units in the last place for |y| up to 2^126; beyond that 0 (of a finite x).
+DEVICE float divide_fast(float x, float y) {
+    float value;
+    asm("div.approx.f32 %0, %1, %2;" : "=f"(value) : "f"(x), "f"(y));
+    return value;
+}

@@ -1,0 +1,44 @@
+// Which piece of the product a cluster works on, and in which order pieces are given out.
+//
+// A piece is one cluster tile (CLUSTER_M x CLUSTER_N block tiles) of one matrix of the batch, over one part of k.
+// Piece i goes to cluster i % clusters. Within a matrix, tiles are walked in groups of `group` rows of tiles: down the
+// rows of a group, then to the next column. So blocks that run at the same time share tiles of A and of B in L2.
+// With `along_n` groups are of columns, and rows and columns change roles.
+#pragma once
+#include "params.cuh"
+
+struct Piece {
+    int tile;         // number of the cluster tile in its matrix
+    int row, column;  // of the cluster tile
+    int split;
+    int batch;
+    int first_block;  // of k
+    int blocks;       // of k; at least 1
+};
+
+DEVICE Piece piece_at(const Params& p, int index) {
+    Piece piece;
+    const int tiles = p.tiles_m * p.tiles_n;
+    const int outer = index / tiles;
+    piece.tile = index - outer * tiles;
+    piece.batch = outer / p.splits;
+    piece.split = outer - piece.batch * p.splits;
+
+    const int slow = p.along_n ? p.tiles_n : p.tiles_m;  // the direction that is cut into groups
+    const int fast = p.along_n ? p.tiles_m : p.tiles_n;
+    const int in_group = p.group * fast;
+    const int first = piece.tile / in_group * p.group;
+    const int rest = piece.tile - piece.tile / in_group * in_group;
+    const int height = slow - first < p.group ? slow - first : p.group;
+    const int a = first + rest % height;
+    const int b = rest / height;
+    piece.row = p.along_n ? b : a;
+    piece.column = p.along_n ? a : b;
+
+    // The first k_blocks % splits parts have one block more.
+    const int base = p.k_blocks / p.splits;
+    const int longer = p.k_blocks - base * p.splits;
+    piece.first_block = piece.split * base + (piece.split < longer ? piece.split : longer);
+    piece.blocks = base + (piece.split < longer ? 1 : 0);
+    return piece;
+}

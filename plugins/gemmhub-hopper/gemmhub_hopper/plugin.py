@@ -1,0 +1,18 @@
+"""What gemmhub finds through the entry point: a description, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load() -> Backend:
+    from gemmhub_hopper.backend import HopperBackend
+
+    return HopperBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    summary = "TMA and wgmma kernels for Hopper GPUs: float16, bfloat16, tf32; fused bias, relu, gelu, silu"
+    return [BackendDescription("hopper", _load, summary, device_kinds=("cuda",), contract=1)]

@@ -1,0 +1,36 @@
+"""Settings of the machine the tests run on must not decide what they see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_cuda
+import pytest
+
+import gemmhub
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--random-problems", type=int, default=100, help="drawn by tests/test_device.py")
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("GEMMHUB_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "empty.toml").touch()
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(tmp_path / "empty.toml"))
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "records.jsonl"))
+    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
+    gemmhub.reload()
+    yield
+    gemmhub.reload()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def emulated_kernels() -> Iterator[None]:
+    yield
+    fake_cuda.forget_folder()

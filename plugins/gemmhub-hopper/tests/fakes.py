@@ -1,0 +1,56 @@
+"""The backend on the doubles of libcuda and NVRTC, and memory for the conformance kit to go with it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from fake_cuda import FakeCuda
+from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.driver import Driver
+from gemmhub_hopper.nvrtc import Compiled
+
+from gemmhub.capability import Device
+from gemmhub.testing import Memory
+
+
+class FakeCompiler:
+    """Makes "cubins" that FakeCuda understands."""
+
+    version = (13, 0)
+    where = "libnvrtc.so"
+
+    def compile(self, variant, verbose=False):
+        assert variant.refusal is None, variant.refusal
+        return Compiled(json.dumps(variant.macros).encode(), "")
+
+
+class Home:
+    """One fake machine."""
+
+    def __init__(self, **cuda):
+        self.cuda = FakeCuda(**cuda)
+
+    def backend(self):
+        """Needs GEMMHUB_HOPPER_UNPROVEN in the environment to be Ready."""
+        backend = HopperBackend(lambda: Driver(self.cuda), FakeCompiler)
+        backend.probe()
+        return backend
+
+
+class FakeMemory(Memory):
+    """Host memory that counts as that of a device of ``home``."""
+
+    stream = 0x5EA
+
+    def __init__(self, home, index=0):
+        self.home = home
+        self.device = Device("cuda", index)
+
+    def empty(self, nbytes):
+        whole = np.empty(nbytes + 256, np.uint8)
+        start = -whole.ctypes.data % 256
+        return whole[start : start + nbytes]
+
+    def view(self, buffer, dtype, shape, strides, offset):
+        return buffer.ctypes.data + offset

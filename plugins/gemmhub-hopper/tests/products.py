@@ -1,0 +1,184 @@
+"""One product on given memory, compared with numpy: for the emulator and for a card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from gemmhub_hopper import cost_model, forms
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.launch import Launch
+from problems import bias, problem
+
+from gemmhub.accuracy import activate
+from gemmhub.dtypes import as_dtype
+
+LIMIT = 2**30
+
+
+@dataclass(frozen=True)
+class Product:
+    """A shape of the kernel, and a problem for it."""
+
+    shape: Shape
+    m: int
+    n: int
+    k: int
+    a: str = "row"
+    b: str = "row"
+    d: str = "row"
+    dtype: str = "bfloat16"
+    out: str | None = None
+    swapped: bool = False
+    splits: int = 1
+    batch: tuple[int, ...] = ()
+    alpha: float = 1
+    beta: float = 0
+    bias: str | None = None
+    bias_type: str = "float32"
+    activation: str | None = None
+    offset: int = 0
+    """Elements of d's address beyond a multiple of 256 bytes."""
+
+    def __str__(self):
+        flags = "".join(x[0] for x in (self.a, self.b, self.d))
+        words = [self.choice.name, f"{self.m}x{self.n}x{self.k}", flags, self.dtype, self.out or ""]
+        words += [f"batch{self.batch}"] if self.batch else []
+        words += [f"alpha{self.alpha}"] if self.alpha != 1 else []
+        words += ["c"] if self.beta else []
+        words += [f"bias_{self.bias}"] if self.bias else []
+        words += [self.activation] if self.activation else []
+        words += [f"offset{self.offset}"] if self.offset else []
+        return "-".join(word for word in words if word)
+
+    @property
+    def problem(self):
+        dtype = "float32" if self.dtype == "tf32" else self.dtype
+        asked = problem(self.m, self.n, self.k, dtype, self.out, self.batch, self.a, self.b, self.d)
+        size = asked.out.dtype.itemsize
+        if self.dtype == "tf32":
+            asked = replace(asked, precision="tf32")
+        if self.offset:
+            nbytes = self.offset * size
+            asked = replace(asked, out=replace(asked.out, alignment=nbytes & -nbytes))
+        return replace(
+            asked,
+            c=asked.out if self.beta else None,
+            bias=bias(self.bias_type, self.bias) if self.bias else None,
+            activation=self.activation,
+            alpha_is_one=self.alpha == 1,
+        )
+
+    @property
+    def choice(self):
+        ways = forms.lowered(self.problem)
+        assert isinstance(ways, tuple), ways
+        choice = Choice(ways[self.swapped], self.shape, self.splits)
+        assert cost_model.refusal(choice, LIMIT) is None, cost_model.refusal(choice, LIMIT)
+        return choice
+
+    def data(self, seed=0):
+        """(a, b, c, bias) as arrays of shape (*batch, rows, columns), of small integers: every sum is exact."""
+        rng = np.random.default_rng(seed)
+        asked = self.problem
+
+        def draw(dtype, *shape):
+            return rng.integers(-3, 4, shape).astype(dtype)
+
+        out = asked.out.dtype
+        return (
+            draw(asked.a.dtype, *self.batch, self.m, self.k), draw(asked.b.dtype, *self.batch, self.k, self.n),
+            draw(out, *self.batch, self.m, self.n) if self.beta else None,
+            draw(as_dtype(self.bias_type), self.n if self.bias == "n" else self.m) if self.bias else None,
+        )  # fmt: skip
+
+    def exact(self, a, b, c, bias):
+        value = self.alpha * (a.astype(np.float64) @ b.astype(np.float64)) if self.alpha else 0.0
+        if c is not None:
+            value = value + self.beta * c.astype(np.float64)
+        if bias is not None:
+            vector = bias.astype(np.float64)
+            value = value + (vector if self.bias == "n" else vector[:, None])
+        return activate(np.broadcast_to(value, (*self.batch, self.m, self.n)), self.activation)
+
+    def launch(self, backend):
+        """Ready to run on device 0 of a backend."""
+        machine, choice = backend.machine, self.choice
+        function = backend._function(0, choice.variant)
+        return Launch(machine.gpus[0], choice, function, machine.workspaces[0], LIMIT, len(machine.gpus) == 1)
+
+    def wrong(self, result, exact):
+        """Which elements of ``result`` are."""
+        value = result.astype(np.float64)
+        if self.activation in ("gelu", "silu"):
+            unit = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-20}[result.dtype.name]
+            return ~(np.abs(value - exact) <= unit * np.abs(exact) + 1e-5)
+        return ~(value == exact.astype(result.dtype).astype(np.float64))
+
+
+def stored(x, order):
+    """The bytes of a stack of matrices in this order."""
+    return np.ascontiguousarray(x if order == "row" else np.swapaxes(x, -1, -2)).view(np.uint8).ravel()
+
+
+def loaded(data, dtype, batch, rows, columns, order):
+    """The other way around."""
+    x = np.asarray(data).view(dtype)
+    return x.reshape(*batch, rows, columns) if order == "row" else np.swapaxes(x.reshape(*batch, columns, rows), -1, -2)
+
+
+_ONE = {"consumers": 1}
+SMALL = Shape(64, 64, 3, **_ONE)
+PRODUCTS = (
+    # One step, then several, then tails; every major-ness.
+    Product(SMALL, 64, 64, 64, b="col"),
+    Product(SMALL, 64, 64, 320, b="col"),
+    Product(SMALL, 72, 136, 264, a="col"),
+    Product(SMALL, 72, 136, 264),
+    Product(SMALL, 72, 136, 264, a="col", b="col"),
+    Product(SMALL, 72, 136, 264, d="col"),
+    Product(SMALL, 72, 136, 264, swapped=True),
+    Product(SMALL, 72, 136, 264, dtype="float16"),
+    # Results without TMA.
+    Product(SMALL, 72, 136, 72, out="float32"),
+    Product(SMALL, 72, 136, 72, out="float32", swapped=True),
+    Product(SMALL, 73, 131, 72, a="row", b="col"),
+    Product(SMALL, 73, 131, 72, a="row", b="col", swapped=True),
+    Product(SMALL, 72, 136, 72, offset=1),
+    # Shapes.
+    Product(Shape(128, 256, 4), 264, 520, 264),
+    Product(Shape(128, 256, 4, cluster_m=2), 264, 520, 392, a="col"),
+    Product(Shape(256, 128, 4), 264, 264, 264),
+    Product(Shape(256, 128, 4, cluster_n=2), 264, 392, 392, a="col", b="col"),
+    Product(Shape(256, 192, 3), 264, 392, 264),
+    Product(Shape(128, 192, 5), 136, 392, 200),
+    Product(Shape(128, 160, 5), 136, 328, 200),
+    Product(Shape(128, 160, 5), 136, 328, 200, swapped=True),
+    Product(Shape(128, 128, 6, cluster_m=2), 136, 136, 200, b="col"),
+    Product(Shape(128, 32, 9), 200, 40, 200),
+    Product(Shape(128, 32, 9), 40, 200, 200, swapped=True),
+    Product(Shape(64, 256, 4, **_ONE), 72, 264, 200),
+    Product(Shape(64, 16, 12, **_ONE), 136, 8, 200, b="col"),
+    Product(Shape(64, 16, 12, **_ONE), 1, 136, 2056, swapped=True, splits=2),
+    # k split, alone and in clusters, and more pieces than blocks.
+    Product(SMALL, 72, 136, 520, splits=3),
+    Product(Shape(128, 128, 6, cluster_m=2), 264, 136, 520, b="col", splits=4),
+    Product(SMALL, 72, 136, 520, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
+    # Batches.
+    Product(SMALL, 72, 72, 136, batch=(3,)),
+    Product(SMALL, 72, 72, 136, batch=(3,), swapped=True, out="float32"),
+    Product(SMALL, 72, 72, 136, batch=(2,), splits=2),
+    # Epilogues.
+    Product(SMALL, 72, 136, 72, alpha=0.5, beta=-2, bias="n"),
+    Product(SMALL, 72, 136, 72, alpha=0, beta=2, bias="m"),
+    Product(SMALL, 72, 136, 72, bias="m", bias_type="bfloat16", swapped=True, beta=1),
+    Product(SMALL, 72, 136, 72, bias="n", bias_type="float16", dtype="float16", activation="relu"),
+    Product(SMALL, 72, 136, 72, activation="gelu", alpha=0.125, out="float32"),
+    Product(SMALL, 72, 136, 72, activation="silu", alpha=0.125),
+    Product(SMALL, 72, 136, 0, beta=1),
+    # tf32.
+    Product(SMALL, 72, 136, 132, b="col", dtype="tf32"),
+    Product(Shape(128, 128, 6, cluster_m=2), 136, 136, 100, b="col", dtype="tf32", bias="n"),
+)  # fmt: skip
+"""Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""

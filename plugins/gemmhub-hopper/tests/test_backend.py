@@ -1,0 +1,210 @@
+"""The backend's answers, and its launches: addresses, streams, threads, workspace."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import FakeMemory, Home
+from gemmhub_hopper import tensor_map
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.workspace import COUNTERS, Workspace
+from problems import problem
+from products import Product, stored
+
+from gemmhub.capability import Device, Refusal
+from gemmhub.errors import AllocationError, KernelError
+
+LIMIT = 64 * 2**20
+SHAPE = Shape(64, 64, 3, consumers=1)
+
+
+@pytest.fixture(scope="module")
+def home():
+    return Home()
+
+
+@pytest.fixture
+def backend(home):
+    return home.backend()
+
+
+class Call:
+    """A product's operands at fresh addresses."""
+
+    def __init__(self, home, product, seed=0):
+        self.product, self.values = product, product.data(seed)
+        self.exact = product.exact(*self.values)
+        memory = FakeMemory(home)
+        self.buffers = [memory.empty(max(256, x.nbytes)) for x in self.values[:2]]
+        for buffer, x in zip(self.buffers, self.values):
+            buffer[: x.nbytes] = stored(x, "row")
+        self.out = memory.empty(self.exact.size * product.problem.out.dtype.itemsize)
+
+    def run(self, call, stream=0):
+        self.out[:] = 0xFF
+        call(*(x.ctypes.data for x in (*self.buffers, self.out)), None, None, 1, 0, stream)
+
+    @property
+    def right(self):
+        p = self.product
+        result = self.out.view(p.problem.out.dtype).reshape(p.m, p.n)
+        return not p.wrong(result, self.exact).any()
+
+
+PLAIN = Product(SHAPE, 64, 64, 64)
+SPLIT = Product(SHAPE, 72, 136, 520, splits=3)
+
+
+@pytest.mark.parametrize("product", [PLAIN, SPLIT], ids=str)
+def test_addresses_may_change(home, backend, product):
+    launch = product.launch(backend)
+    calls = [Call(home, product, seed) for seed in range(3)]
+    for call in (*calls, calls[0]):
+        call.run(launch.run)
+        assert call.right
+
+
+def test_maps_that_must_be_encoded_anew(home, backend, monkeypatch):
+    monkeypatch.setattr(tensor_map, "address_word", lambda driver, arguments: None)
+    launch = PLAIN.launch(backend)
+    assert launch.run == launch._run
+    for seed in range(3):
+        call = Call(home, PLAIN, seed)
+        call.run(launch.run)
+        assert call.right
+
+
+def test_a_plain_call_is_one_call_of_the_driver(home, backend):
+    launch, call = PLAIN.launch(backend), Call(home, PLAIN)
+    call.run(launch.run)
+    home.cuda.calls.clear()
+    call.run(launch.run, stream=7)
+    assert home.cuda.calls == ["cuLaunchKernelEx"]
+    assert home.cuda.launches[-1][2] == 7
+
+
+def test_threads(home, backend):
+    launch = SPLIT.launch(backend)
+    calls = [Call(home, SPLIT, seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda pair: pair[1].run(launch.run, pair[0] + 1), enumerate(calls)))
+    assert all(call.right for call in calls)
+
+
+def test_a_failed_launch(home, backend):
+    launch, call = PLAIN.launch(backend), Call(home, PLAIN)
+    home.cuda.faults["cuLaunchKernelEx"] = 719
+    try:
+        with pytest.raises(KernelError, match="unspecified launch failure"):
+            call.run(launch.run)
+    finally:
+        home.cuda.faults.clear()
+    call.run(launch.run)
+    assert call.right
+
+
+def test_two_devices():
+    home = Home(devices=2)
+    backend = home.backend()
+    call = Call(home, PLAIN)
+    call.run(PLAIN.launch(backend).run)
+    assert call.right
+    assert home.cuda.stack == []
+
+
+def test_kernels_are_compiled_once(home, backend, monkeypatch):
+    asked = problem(64, 64, 64)
+    name = backend.candidates(asked)[0]
+    kernel = backend.prepare(asked, name, LIMIT)
+    assert kernel.workspace_bytes == 0
+    assert "tile" in kernel.description
+    loads = home.cuda.calls.count("cuModuleLoadData")
+    backend.prepare(replace(asked, m=60, a=problem(60).a, out=problem(60).out), name, LIMIT)
+    assert home.cuda.calls.count("cuModuleLoadData") == loads
+
+
+def test_every_candidate_is_prepared(backend):
+    asked = problem(64, 72, 1024)
+    names = backend.candidates(asked)
+    assert 1 < len(names) <= 8
+    assert backend.supports(asked) is None
+    assert backend.estimate(asked) > 0
+    for name in names:
+        assert backend.remark(asked, name).startswith("tile ")
+
+
+def test_candidates_by_name(backend):
+    """As from a tuning record, in another process; also those that are not proposed here."""
+    asked = problem(64, 72, 1024)
+    for name, words in {
+        "64x64x12": "tile 64x64, 12 stages",
+        "64x64x12t/4": "tile 64x64, 12 stages, operands exchanged, k in 4 parts",
+        "128x128x6c2x1": "tile 128x128, 6 stages, cluster 2x1",
+    }.items():
+        assert backend.prepare(asked, name, LIMIT).description == words
+    for name in ("64x64x5", "nonsense", "64x64x12/", "nothing"):
+        with pytest.raises(ValueError, match="no kernel called"):
+            backend.prepare(asked, name, LIMIT)
+
+
+def test_without_room_for_parts(backend):
+    kernel = backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
+    assert kernel.workspace_bytes == 0
+    assert "needs" in kernel.description
+
+
+def test_nothing_to_do(backend):
+    empty = problem(0, 64, 64)
+    assert backend.supports(empty) is None
+    assert backend.candidates(empty) == ("nothing",)
+    backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, None, None, 1, 0, 0)
+
+
+def test_refusals(backend):
+    refusal = backend.supports(replace(problem(), device=Device("cuda", 3)))
+    assert isinstance(refusal, Refusal)
+    assert "no Hopper GPU" in refusal.reason
+    with pytest.raises(ValueError, match="leading dimension"):
+        backend.prepare(problem(64, 64, 63), "64x64x12", LIMIT)
+
+
+class TestWorkspace:
+    def test_a_buffer_for_each_stream(self, home, backend):
+        memory = Workspace(backend.machine.gpus[0])
+        first = memory.buffer(1, COUNTERS + 1000, LIMIT)
+        assert memory.buffer(1, COUNTERS, LIMIT) == first
+        assert memory.buffer(2, COUNTERS, LIMIT) != first
+        counters = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * COUNTERS).from_address(first))
+        assert not counters.any()
+
+    def test_it_grows(self, home, backend):
+        memory = Workspace(backend.machine.gpus[0])
+        memory.buffer(1, 1000, 5000)
+        memory.buffer(1, 1001, 5000)
+        memory.buffer(1, 4500, 5000)
+        assert [size for _, size, _ in home.cuda.allocated[-3:]] == [1000, 2000, 4500]
+
+    def test_captures_have_their_own(self, home, backend):
+        memory = Workspace(backend.machine.gpus[0])
+        eager = memory.buffer(1, 1000, LIMIT)
+        home.cuda.captures[1] = 77
+        try:
+            captured = memory.buffer(1, 1000, LIMIT)
+        finally:
+            home.cuda.captures.clear()
+        assert captured != eager
+        assert home.cuda.complaints == []
+
+    def test_no_memory(self):
+        home = Home(memory=100)
+        with pytest.raises(AllocationError, match="workspace"):
+            Workspace(home.backend().machine.gpus[0]).buffer(1, 1000, LIMIT)
+
+    def test_a_thread_that_means_its_own_stream(self, backend):
+        memory = Workspace(backend.machine.gpus[0])
+        here = memory.buffer(2, 1000, LIMIT)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(memory.buffer, 2, 1000, LIMIT).result() != here

@@ -1,0 +1,80 @@
+"""benchmarks/hopper_bringup.py, whose minutes on a card are scarce: its judgements, on the emulated kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import fake_cuda
+import numpy as np
+import pytest
+from fakes import FakeMemory, Home
+
+_PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "hopper_bringup.py"
+
+
+@pytest.fixture(scope="module")
+def bringup():
+    spec = importlib.util.spec_from_file_location("hopper_bringup", _PATH)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
+        spec.loader.exec_module(module)
+    return module
+
+
+def emulated(bringup):
+    """Its card, with host memory."""
+
+    class Card(bringup.Card):
+        def __init__(self):
+            self.home = Home()
+            self.backend, self.memory, self.kept = self.home.backend(), FakeMemory(self.home), []
+
+        def call(self, name, *arguments):
+            assert name == "cuCtxSynchronize"
+
+        def put(self, data):
+            self.kept.append(self.memory.empty(max(256, data.nbytes)))
+            self.kept[-1][: data.nbytes] = data
+            return self.kept[-1].ctypes.data
+
+        def get(self, address, nbytes):
+            return next(x for x in self.kept if x.ctypes.data == address)[:nbytes].copy()
+
+    return Card()
+
+
+def test_right_products_pass(bringup):
+    card = emulated(bringup)
+    for product in bringup.PROBES:
+        assert bringup.judge(card, product) == {"status": "PASS", "detail": ""}
+
+
+def test_wrong_ones_are_told(bringup, monkeypatch, tmp_path):
+    folder = tmp_path / "sources"
+    shutil.copytree(fake_cuda._sources(), folder)
+    text = (folder / "smem_desc.cuh").read_text()
+    (folder / "smem_desc.cuh").write_text(text.replace("u64(1024 / 16) << 32", "u64(512 / 16) << 32"))
+    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
+    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
+    verdict = bringup.judge(emulated(bringup), bringup.PROBES[0])
+    assert verdict["status"] == "FAIL"
+    assert "b where it holds its row: first row" in verdict["detail"]
+    verdict = bringup.judge(emulated(bringup), bringup.PRODUCTS[0])
+    assert "of 4096 wrong in run 0" in verdict["detail"]
+    assert "x" in verdict["detail"].splitlines()[1]
+
+
+def test_the_map_of_blocks(bringup):
+    result = np.ones((16, 24), np.float32)
+    wrong = np.zeros(result.shape, bool)
+    wrong[0, 0] = wrong[8:, 8:16] = wrong[:8, 16:] = True
+    result[:8, 16:] = np.full((8, 8), 0xFFFFFFFF, np.uint32).view(np.float32)
+    assert bringup.blocks(result, wrong) == "o.u\n.x."
+
+
+def test_the_large_products_can_be_run(bringup):
+    for product in bringup.LARGE:
+        assert product.choice.variant.refusal is None

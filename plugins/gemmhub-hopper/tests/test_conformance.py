@@ -1,0 +1,52 @@
+"""The plugin against gemmhub's promises: the kernels themselves, emulated on the host.
+
+An emulated variant takes a second to compile, so this is a part of the kit; tests/test_device.py runs all of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FakeMemory, Home
+from gemmhub_hopper import config, cost_model
+
+from gemmhub.testing import Case, ConformanceSuite
+
+HOME = Home()
+_B, _H = ("bfloat16",) * 3, ("float16",) * 3
+
+
+class TestEmulated(ConformanceSuite):
+    backend = staticmethod(HOME.backend)
+    memory = FakeMemory(HOME)
+    random_problems = 0
+    cases = (
+        Case(64, 64, 64, *_B),
+        Case(65, 72, 40, *_B, a="row", b="row"),
+        Case(40, 56, 33, *_H, a="col", b="row_padded"),
+        Case(0, 5, 7, *_B),
+        Case(5, 7, 0, *_B, c="row", beta=-1.3, bias="m"),
+        Case(16, 32, 2048, *_B, data="cancelling", deterministic=True),
+        Case(128, 64, 96, *_H, data="nonfinite"),
+        Case(128, 64, 96, *_H, data="wide"),
+        Case(63, 64, 64, *_B, alpha=0.7, c="out", beta=-1.3, bias="n", activation="silu"),
+        Case(24, 16, 64, *_B, batch=(2, 3), a_batch="outer", bias="n", activation="relu", data="nonfinite"),
+        Case(24, 16, 64, *_H, batch=(3,), b_batch="missing", activation="gelu"),
+        Case(32, 48, 64, "bfloat16", "bfloat16", "float32", alpha=0, data="nonfinite", c="row", beta=2.0),
+        Case(17, 31, 40, "float16", "float16", "float32", b="col", out="col", offset=8),
+        Case(40, 40, 40, *_B, threads=4),
+        Case(40, 44, 64, b="col", precision="tf32"),
+        Case(40, 44, 64, b="row", precision="tf32"),
+        Case(40, 44, 64),
+    )
+
+    @pytest.fixture(autouse=True)
+    def _small_tiles(self, monkeypatch):
+        """One shape: fewer variants to compile. The others are in tests/test_kernel.py."""
+        monkeypatch.setattr(cost_model, "SHAPES", (config.Shape(64, 64, 12, consumers=1),))
+
+    @pytest.fixture(autouse=True)
+    def _no_complaints(self):
+        HOME.cuda.complaints.clear()
+        yield
+        assert HOME.cuda.complaints == []
+        assert HOME.cuda.stack == []

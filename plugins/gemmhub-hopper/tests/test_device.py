@@ -1,0 +1,245 @@
+"""The plugin on a real Hopper GPU, through torch's memory and streams. Skips where there is none."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.config import SHAPES
+from problems import problem
+from products import PRODUCTS, Product, loaded, stored
+
+from gemmhub.capability import Absent, Device
+from gemmhub.testing import Case, ConformanceSuite, Memory, check
+
+torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0), reason="torch sees no Hopper GPU"
+)
+
+LIMIT = 64 * 2**20
+
+
+class TorchMemory(Memory):
+    """Memory of torch's allocator, work on one of its side streams."""
+
+    device = Device("cuda", 0)
+
+    def __init__(self):
+        self._stream = None
+
+    @property
+    def stream(self):
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        return self._stream.cuda_stream
+
+    def empty(self, nbytes):
+        return torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
+
+    def write(self, buffer, data):
+        buffer.copy_(torch.from_numpy(data))
+
+    def read(self, buffer):
+        return buffer.cpu().numpy()
+
+    def view(self, buffer, dtype, shape, strides, offset):
+        return buffer.data_ptr() + offset
+
+    def synchronize(self):
+        torch.cuda.synchronize()
+
+
+@pytest.fixture(autouse=True)
+def _kept_kernels(isolated, monkeypatch):
+    """Compiled once for all runs, in the user's cache."""
+    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
+
+
+def make():
+    """Called when the first test runs, with the variable set that lets unproven kernels run."""
+    return HopperBackend()
+
+
+class TestOnDevice(ConformanceSuite):
+    backend = staticmethod(make)
+    memory = TorchMemory()
+
+
+@pytest.fixture(scope="module")
+def backend():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
+        made = HopperBackend()
+        found = made.probe()
+    if isinstance(found, Absent):
+        pytest.fail(f"{found.reason}; {found.remedy}")
+    return made
+
+
+def put(x, order="row"):
+    return None if x is None else torch.from_numpy(stored(x, order)).cuda()
+
+
+def run(backend, product, seed=0):
+    """(result, exact)."""
+    values = product.data(seed)
+    a, b, c, bias = (put(x, order) for x, order in zip(values, (product.a, product.b, product.d, "row")))
+    dtype = product.problem.out.dtype
+    size = int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize
+    offset = product.offset * dtype.itemsize
+    out = torch.full((size + offset,), 0xFF, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    product.launch(backend).run(
+        a.data_ptr(), b.data_ptr(), out.data_ptr() + offset, None if c is None else c.data_ptr(),
+        None if bias is None else bias.data_ptr(), product.alpha, product.beta,
+        torch.cuda.current_stream().cuda_stream,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    data = out.cpu().numpy()[offset:]
+    return loaded(data, dtype, product.batch, product.m, product.n, product.d), product.exact(*values)
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_product(backend, product):
+    result, exact = run(backend, product)
+    assert not product.wrong(result, exact).any()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_every_shape(backend, shape, dtype):
+    """Several tiles a block, every major-ness, both ways around."""
+    for a in ("row", "col"):
+        for b in ("row", "col"):
+            for swapped in (False, True):
+                product = Product(shape, 1032, 2056, 456, a=a, b=b, dtype=dtype, swapped=swapped)
+                result, exact = run(backend, product)
+                assert not product.wrong(result, exact).any(), product
+
+
+EPILOGUES = (
+    {},
+    {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
+    {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
+    {"bias": "n", "activation": "silu"},
+)
+"""Few, as each is a kernel to compile."""
+
+
+def test_random_problems(backend, request):
+    """``--random-problems N``: sizes, orders, epilogues, against the error bound of gemmhub."""
+    rng = np.random.default_rng(0)
+    memory, refused, count = TorchMemory(), 0, request.config.getoption("--random-problems")
+    for i in range(count):
+        longest = 11 if i % 20 == 0 else 8.5
+        sizes = [int(2 ** rng.uniform(0, longest)) for _ in range(3)]
+        if rng.random() < 0.8:
+            sizes = [-(-size // 8) * 8 for size in sizes]
+        epilogue = EPILOGUES[rng.integers(len(EPILOGUES))]
+        dtype = "bfloat16" if epilogue else str(rng.choice(["bfloat16", "float16"]))
+        case = Case(
+            *sizes, dtype, dtype, str(rng.choice([dtype, "float32"])), a=str(rng.choice(["row", "col"])),
+            b=str(rng.choice(["row", "col"])), out="row" if epilogue else str(rng.choice(["row", "col"])),
+            batch=(3,) if rng.random() < 0.1 else (), seed=i, **epilogue,
+        )  # fmt: skip
+        refused += not check(backend, case, memory).accepted
+    assert refused < 0.5 * count
+
+
+SPLIT = Product(next(s for s in SHAPES if s.name == "128x128x6"), 256, 256, 16384, out="float32", splits=8)
+
+
+class Tensors:
+    """Operands of SPLIT."""
+
+    def __init__(self, seed):
+        generator = torch.Generator("cuda").manual_seed(seed)
+        self.a = torch.randn(SPLIT.m, SPLIT.k, device="cuda", generator=generator).bfloat16()
+        self.b = torch.randn(SPLIT.k, SPLIT.n, device="cuda", generator=generator).bfloat16()
+        self.out = torch.empty(SPLIT.m, SPLIT.n, device="cuda")
+        self.exact = self.a.double() @ self.b.double()
+
+    def run(self, call, stream=None):
+        stream = torch.cuda.current_stream() if stream is None else stream
+        places = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
+        call(*places, None, None, 1, 0, stream.cuda_stream)
+
+    @property
+    def right(self):
+        torch.cuda.synchronize()
+        return bool(((self.out.double() - self.exact).abs() < 0.05).all())
+
+
+def test_graph_capture(backend):
+    """The very first call of a kernel with workspace may be captured; replays see new operands."""
+    call, tensors = SPLIT.launch(backend).run, Tensors(0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensors.run(call)
+    tensors.a.neg_()
+    tensors.exact.neg_()
+    for _ in range(3):
+        tensors.out.fill_(float("nan"))
+        graph.replay()
+        assert tensors.right
+
+
+def test_split_k_is_deterministic(backend):
+    call, tensors = SPLIT.launch(backend).run, Tensors(0)
+    results = set()
+    for _ in range(50):
+        tensors.run(call)
+        torch.cuda.synchronize()
+        results.add(tensors.out.cpu().numpy().tobytes())
+    assert len(results) == 1
+    assert tensors.right
+
+
+def test_streams_and_threads(backend):
+    call, sets = SPLIT.launch(backend).run, [Tensors(i) for i in range(4)]
+    streams = [torch.cuda.Stream() for _ in sets]
+    torch.cuda.synchronize()
+
+    def work(tensors, stream):
+        for _ in range(100):
+            tensors.run(call, stream)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, sets, streams))
+    assert all(tensors.right for tensors in sets)
+
+
+def test_addresses_change(backend):
+    """The tensor maps follow."""
+    asked = problem(256, 256, 256)
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    for _ in range(10):
+        a, b = (torch.randint(-2, 3, (256, 256), device="cuda").bfloat16() for _ in range(2))
+        out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        assert torch.equal(out.double(), (a.double() @ b.double()).bfloat16().double())
+
+
+def test_maps_have_an_address_word(backend):
+    """Else every call with new operands encodes its maps anew, which takes microseconds."""
+    launch = Product(SHAPES[0], 256, 256, 256).launch(backend)
+    assert None not in launch._words
+
+
+def test_a_fresh_thread(backend):
+    """One that never met CUDA."""
+    asked = problem(64, 64, 64)
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    a = torch.eye(64, device="cuda").bfloat16()
+    out = torch.empty_like(a)
+    stream = torch.cuda.current_stream().cuda_stream
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(1) as pool:
+        places = (a.data_ptr(), a.data_ptr(), out.data_ptr())
+        pool.submit(kernel.run, *places, None, None, 1, 0, stream).result()
+    torch.cuda.synchronize()
+    assert torch.equal(out, a)

@@ -1,0 +1,164 @@
+"""What the kernel is told of a problem, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gemmhub_hopper import forms
+from problems import bias, operand, problem
+
+from gemmhub.capability import Refusal
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import Operand
+from gemmhub.testing.check import honest
+
+
+def lowered(asked):
+    ways = forms.lowered(asked)
+    assert isinstance(ways, tuple), ways
+    assert [way.swapped for way in ways] == [False, True]
+    return ways
+
+
+def refused(asked):
+    refusal = forms.lowered(asked)
+    assert isinstance(refusal, Refusal)
+    honest(refusal, "lowered()")
+    return refusal
+
+
+def strided(operand, row, col, batch=(), strides=()):
+    layout = operand.layout
+    return replace(operand, layout=MatrixLayout(layout.rows, layout.cols, row, col, batch, strides))
+
+
+@pytest.mark.parametrize("a", ["row", "col"])
+@pytest.mark.parametrize("b", ["row", "col"])
+@pytest.mark.parametrize("d", ["row", "col"])
+def test_orders(a, b, d):
+    """Neighbours along k are K-major; swapped, a and b change places and d is read the other way."""
+    direct, swapped = lowered(problem(64, 128, 256, a=a, b=b, d=d))
+    assert (direct.m, direct.n, direct.k) == (64, 128, 256)
+    assert (swapped.m, swapped.n, swapped.k) == (128, 64, 256)
+    assert direct.form.a_mn == (a == "col") == swapped.form.b_mn
+    assert direct.form.b_mn == (b == "row") == swapped.form.a_mn
+    assert direct.form.transposed == (d == "col") != swapped.form.transposed
+    assert direct.d == swapped.d
+    assert (direct.d.inner, direct.d.outer) == ((128, 64) if d == "row" else (64, 128))
+    a_stored = direct.a.stored
+    assert (a_stored.inner, a_stored.outer) == ((256, 64) if a == "row" else (64, 256))
+    assert a_stored.ld == 2 * a_stored.inner
+    assert swapped.b == direct.a
+    assert swapped.a == direct.b
+
+
+def test_bias_turns_with_the_operands():
+    direct, swapped = lowered(problem(bias=bias("float16", "n")))
+    assert (direct.form.bias, swapped.form.bias, direct.form.bias_type) == ("n", "m", "float16")
+
+
+def test_leading_dimensions():
+    asked = problem(64, 64, 64)
+    asked = replace(asked, a=strided(asked.a, 72, 1), out=strided(asked.out, 65, 1))
+    direct, _ = lowered(asked)
+    assert direct.a.stored.ld == 144
+    assert not direct.form.tma_store
+    assert not direct.pairs
+    assert direct.d_ld == 65
+
+
+@pytest.mark.parametrize("k", [63, 65, 4])
+def test_distances_that_tma_does_not_take(k):
+    refusal = refused(problem(64, 64, k))
+    assert "a has a leading dimension" in refusal.reason
+    assert "multiple of 8 elements" in refusal.remedy
+
+
+def test_a_single_row_has_no_leading_dimension():
+    """And where k is 1, a column is read as one."""
+    direct, _ = lowered(problem(1, 64, 61, b="row"))
+    assert direct.a.stored.ld == 128
+    direct, _ = lowered(problem(64, 64, 1))
+    assert direct.a.mn_major
+    assert not direct.form.tma_store or direct.d.ld % 16 == 0
+
+
+def test_addresses():
+    asked = problem()
+    refusal = refused(replace(asked, b=replace(asked.b, alignment=8)))
+    assert "b begins at an address" in refusal.reason
+    direct, _ = lowered(replace(asked, out=replace(asked.out, alignment=2)))
+    assert not direct.form.tma_store
+    assert not direct.pairs
+    direct, _ = lowered(replace(asked, out=replace(asked.out, alignment=4)))
+    assert direct.pairs
+
+
+def test_batches():
+    direct, _ = lowered(problem(64, 64, 64, batch=(3,)))
+    assert direct.batch == 3
+    assert direct.a.stored.count == 3
+    assert direct.a.stored.stride == 64 * 64 * 2
+    assert (direct.a.step, direct.b.step) == (1, 1)
+    asked = problem(64, 64, 64, batch=(3,))
+    shared = replace(asked, a=strided(asked.a, 64, 1, (3,), (0,)))
+    direct, _ = lowered(shared)
+    assert (direct.a.step, direct.a.stored.count, direct.b.step) == (0, 1, 1)
+
+
+def test_a_shared_b_makes_one_large_product():
+    asked = problem(64, 64, 64, batch=(3,))
+    direct, _ = lowered(replace(asked, b=strided(asked.b, 64, 1, (3,), (0,))))
+    assert (direct.m, direct.batch) == (192, 1)
+
+
+def test_uneven_batches():
+    asked = problem(64, 64, 64, batch=(2, 3))
+    uneven = strided(asked.a, 64, 1, (2, 3), (5 * 4096, 4096))
+    assert "evenly spaced" in refused(replace(asked, a=uneven)).reason
+    backwards = strided(problem(batch=(3,)).a, 64, 1, (3,), (-4096,))
+    assert "backwards" in refused(replace(problem(batch=(3,)), a=backwards)).reason
+    odd = strided(problem(batch=(3,)).a, 64, 1, (3,), (4100,))
+    assert "batch stride of 4100" in refused(replace(problem(batch=(3,)), a=odd)).reason
+
+
+def test_types():
+    assert "float64 by float64" in refused(problem(dtype="float64")).reason
+    assert "precision='tf32'" in refused(problem(dtype="float32")).remedy
+    assert "result of float64" in refused(problem(out="float64")).reason
+    asked = problem()
+    assert "c is float32" in refused(replace(asked, c=operand("float32", 64, 64))).reason
+    assert "stride of 2" in refused(replace(asked, bias=bias(stride=2))).reason
+    assert "bias is float64" in refused(replace(asked, bias=bias("float64"))).reason
+    mixed = replace(asked, a=operand("float16", 64, 64))
+    assert "float16 by bfloat16" in refused(mixed).reason
+
+
+def test_tf32():
+    asked = replace(problem(dtype="float32", b="col"), precision="tf32")
+    direct, swapped = lowered(asked)
+    assert direct.form.input == "tf32"
+    assert direct.k_blocks == 2
+    assert not any((direct.form.a_mn, direct.form.b_mn, swapped.form.a_mn))
+    refusal = refused(replace(asked, b=operand("float32", 64, 64)))
+    assert "transpose of a contiguous (n, k)" in refusal.remedy
+
+
+def test_without_k():
+    direct, _ = lowered(problem(64, 64, 0))
+    assert direct.without_k
+    assert direct.k == direct.k_blocks == 1
+    assert direct.form.scaled
+    assert direct.a.stored.ld * direct.a.stored.outer <= 256
+
+
+def test_sizes():
+    long = Operand(as_dtype("bfloat16"), MatrixLayout.contiguous(2**31, 64), 256)
+    assert "longer than" in refused(replace(problem(), m=2**31, a=long, out=long)).reason
+
+
+def test_bytes_moved():
+    direct, _ = lowered(problem(64, 128, 256))
+    assert direct.nbytes == 2 * (64 * 256 + 256 * 128 + 64 * 128)

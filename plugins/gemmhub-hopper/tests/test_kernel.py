@@ -1,0 +1,204 @@
+"""The kernel itself, compiled for the host and run by the emulator, in many interleavings."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import fake_cuda
+import numpy as np
+import pytest
+from fakes import FakeMemory, Home
+from products import PRODUCTS, SMALL, Product, Shape, loaded, stored
+
+from gemmhub.errors import KernelError
+
+HOME = Home()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built(request):
+    """The variants of all products that will run, compiled two at a time."""
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    products = [values["product"] for values in parameters if isinstance(values.get("product"), Product)]
+    fake_cuda._sources()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda product: fake_cuda.emulator(product.choice.variant.macros), products))
+
+
+def address(buffer):
+    return buffer.ctypes.data
+
+
+class Run:
+    """A product's operands in host memory, and its kernel on the double of a device."""
+
+    def __init__(self, product, home=HOME, seed=0):
+        self.product, self.home = product, home
+        self.values = product.data(seed)
+        self.exact = product.exact(*self.values)
+        self.launch = product.launch(home.backend())
+        memory = FakeMemory(home)
+        a, b, c, bias = self.values
+
+        def put(x, order="row", offset=0):
+            if x is None:
+                return None
+            data = stored(x, order)
+            buffer = memory.empty(data.size + 256)
+            buffer[offset : offset + data.size] = data
+            return buffer
+
+        self.a, self.b, self.c, self.bias = put(a, product.a), put(b, product.b), put(c, product.d), put(bias)
+        self.dtype = product.problem.out.dtype
+        self.offset = product.offset * self.dtype.itemsize
+        self.nbytes = self.exact.size * self.dtype.itemsize
+        self.out = memory.empty(self.nbytes + 512)
+
+    def __call__(self):
+        """The result; and nothing beside it is written."""
+        p = self.product
+        self.out[:] = 0xFF
+        c, bias = (None if x is None else address(x) for x in (self.c, self.bias))
+        self.launch.run(address(self.a), address(self.b), address(self.out) + self.offset, c, bias, p.alpha, p.beta, 0)
+        assert (self.out[: self.offset] == 0xFF).all()
+        assert (self.out[self.offset + self.nbytes :] == 0xFF).all()
+        data = self.out[self.offset : self.offset + self.nbytes].copy()
+        return loaded(data, self.dtype, p.batch, p.m, p.n, p.d)
+
+    def check(self):
+        HOME.cuda.complaints.clear()
+        wrong = self.product.wrong(self(), self.exact)
+        assert not wrong.any(), f"{wrong.sum()} wrong, the first at {np.argwhere(wrong)[0]}"
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_product(product):
+    run = Run(product)
+    for _ in range(2 if product.shape == SMALL else 1):
+        run.check()
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product(Shape(64, 64, 2, consumers=1), 200, 72, 520),
+        Product(Shape(128, 64, 2), 264, 72, 392, b="col"),
+        Product(Shape(128, 64, 2, cluster_m=2), 264, 72, 392),
+        Product(Shape(128, 64, 2, cluster_n=2), 136, 136, 392, a="col", splits=2),
+    ],
+    ids=str,
+)
+def test_interleavings(product):
+    """A ring of two stages, several tiles a block: a lost or early signal would show."""
+    run = Run(product)
+    for _ in range(6):
+        run.check()
+
+
+def test_split_k_is_deterministic():
+    """Whoever comes last: the same bits. And the counters are left at zero."""
+    product = Product(SMALL, 72, 72, 1000, splits=4, out="float32")
+    run = Run(product)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((product.m, product.k)).astype(run.values[0].dtype)
+    run.a[: a.nbytes] = stored(a, "row")
+    results = {run().tobytes() for _ in range(5)}
+    assert len(results) == 1
+
+
+def test_alpha_zero_forgets_the_product():
+    product = Product(SMALL, 72, 72, 72, alpha=0, bias="n")
+    run = Run(product)
+    run.a[:] = 0xFF  # NaN
+    run.check()
+
+
+def test_relu_keeps_nan():
+    product = Product(SMALL, 72, 72, 72, activation="relu")
+    run = Run(product)
+    run.a[2 * (72 * 5 + 3) :][:2] = 0xFF
+    result = run()
+    assert np.isnan(result[5].astype(float)).all()
+    assert not product.wrong(result, run.exact)[[0, 1, 71]].any()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_activation_of_extremes(activation):
+    """-inf makes 0, +inf stays, NaN stays, large arguments do not overflow on the way."""
+    product = Product(SMALL, 8, 72, 8, activation=activation, out="float32")
+    run = Run(product)
+    a = np.zeros((8, 8), run.values[0].dtype)
+    a[:, 0] = [np.inf, -np.inf, np.nan, 3e38, -3e38, 60, -60, -0.0]
+    b = np.zeros((8, 72), a.dtype)
+    b[0] = 1
+    run.a[: a.nbytes], run.b[: b.nbytes] = stored(a, "row"), stored(b, "row")
+    # Elsewhere 0 * inf would be NaN: b's other rows meet a's zeros.
+    first = run()[:, 0]
+    assert first[0] == np.inf
+    assert first[1] == 0
+    assert np.isnan(first[2])
+    assert first[3] == np.float32(a[3, 0])
+    assert first[4] == 0
+    assert first[5] == 60
+    assert abs(first[6]) < 1e-20
+    assert first[7] == 0
+
+
+# fmt: off
+MUTATIONS = {
+    "a stage is released before it is read": (
+        "gemm_kernel.cu", "if (block > 0) release(base, before, lane);", "release(base, at.stage, lane);"),
+    "the last stage is not released": (
+        "gemm_kernel.cu", "        release(base, before, lane);\n\n        if constexpr", "        if constexpr"),
+    "nobody waits for wgmma": ("gemm_kernel.cu", "wgmma_wait<0>();", ""),
+    "too few arrivals expected": ("gemm_kernel.cu", "4 * CONSUMERS * CLUSTER)", "2 * CONSUMERS * CLUSTER)"),
+    "too many arrivals expected": ("gemm_kernel.cu", "4 * CONSUMERS * CLUSTER)", "5 * CONSUMERS * CLUSTER)"),
+    "too few bytes expected": ("gemm_kernel.cu", "expect(full, STAGE_BYTES)", "expect(full, STAGE_BYTES - 16)"),
+    "the producer waits for the wrong parity": ("gemm_kernel.cu", "at.parity ^ 1", "at.parity"),
+    "the consumers do": ("gemm_kernel.cu", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
+    "the parity does not flip": ("pipeline.cuh", "parity ^= 1;", ""),
+    "no fence before the store": ("epilogue.cuh", "async_fence();", ""),
+    "no sync before the store": (
+        "epilogue.cuh", "async_fence();\n            named_sync(1 + warpgroup, 128);", "async_fence();"),
+    "a staging buffer is written too early": ("epilogue.cuh", "wait_read<STAGING - 1>", "wait_read<STAGING>"),
+    "the stores outlive the block": ("gemm_kernel.cu", "tma_store_wait_all();", ";"),
+    "another swizzle of the staging buffer": ("smem_desc.cuh", "(offset >> 3) &", "(offset >> 4) &"),
+    "a wrong stride in the descriptor": ("smem_desc.cuh", "u64(1024 / 16) << 32", "u64(512 / 16) << 32"),
+    "a wrong leading offset": ("smem_desc.cuh", "mn_major ? SLAB_BYTES / 16 : 1", "1"),
+    "a wrong step along k": ("smem_desc.cuh", "16 * ROW_BYTES : 32", "16 * ROW_BYTES : 64"),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
+    """Faults that a card might hide for long."""
+    file, old, new = MUTATIONS[mutation]
+    product = Product(Shape(64, 256, 2, consumers=1), 328, 264, 328)
+    folder = tmp_path / "sources"
+    shutil.copytree(fake_cuda._sources(), folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
+    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
+    home = Home()
+    run = Run(product, home)
+    for _ in range(12):
+        try:
+            if product.wrong(run(), run.exact).any():
+                return
+        except KernelError:
+            assert home.cuda.complaints
+            return
+    pytest.fail("the emulator does not see it")
+
+
+def test_parameters_are_those_of_the_kernel():
+    """ctypes' idea of Params is the compiler's: the emulated launch checks the size, products the order."""
+    from gemmhub_hopper.launch import Arguments, Params
+
+    assert ctypes.sizeof(Params) == 128
+    assert Arguments.p.offset == 384

@@ -1,0 +1,145 @@
+"""Every shape, and every kind of epilogue, compiles for sm_90a without spills, stack or serialised wgmmas."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from gemmhub_hopper import nvrtc, wgmma
+from gemmhub_hopper.config import SHAPES, Form, Shape, Variant
+from gemmhub_hopper.nvrtc import Compiled, CompilerError
+
+PLAIN = Form(False, True, "bfloat16", "bfloat16")
+LARGE = Shape(128, 256, 4)
+
+
+def variants():
+    """All shapes with the plainest epilogue, and the largest tiles with every other feature."""
+    found = [Variant(shape, PLAIN) for shape in SHAPES]
+    full = replace(PLAIN, scaled=True, addend=True, bias="n", activation="gelu")
+    forms = [
+        full,
+        replace(full, transposed=True, bias="m", activation="silu"),
+        replace(full, tma_store=False, output="float32"),
+        replace(full, tma_store=False, transposed=True, activation="relu"),
+        Form(True, False, "float16", "float16", transposed=True),
+        Form(True, True, "float16", "float32", tma_store=False),
+        Form(False, False, "tf32", "float32", tma_store=False),
+    ]
+    found += [Variant(LARGE, form) for form in forms]
+    found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
+    found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed=True), split=True)]
+    rng = random.Random(0)
+    while len(found) < 56:
+        variant = drawn(rng)
+        if variant.refusal is None and variant not in found:
+            found.append(variant)
+    return found
+
+
+def drawn(rng):
+    """Any combination; it may be one that cannot be."""
+    output = rng.choice(["bfloat16", "float16", "float32"])
+    form = Form(
+        a_mn=rng.random() < 0.5,
+        b_mn=rng.random() < 0.5,
+        input=rng.choice(["bfloat16", "float16", "tf32"]),
+        output=output,
+        transposed=rng.random() < 0.5,
+        tma_store=output != "float32" and rng.random() < 0.8,
+        scaled=rng.random() < 0.5,
+        addend=rng.random() < 0.5,
+        bias=rng.choice([None, "m", "n"]),
+        bias_type=rng.choice(["float32", "bfloat16"]),
+        activation=rng.choice([None, "relu", "gelu", "silu"]),
+    )
+    return Variant(rng.choice(SHAPES), form, rng.random() < 0.3)
+
+
+def compiled(variant):
+    """In a process of its own: (bytes of cubin, log) or what the compiler says."""
+    try:
+        made = nvrtc.load().compile(variant, verbose=True)
+    except CompilerError as error:
+        return str(error)
+    return made
+
+
+@cache
+def results():
+    every = variants()
+    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(every, pool.map(compiled, every)))
+
+
+def name(variant):
+    form = variant.form
+    letters = ("m" if form.a_mn else "k") + ("m" if form.b_mn else "k") + ("t" if form.transposed else "")
+    words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
+    flags = {"c": form.addend, "alpha": form.scaled, "direct": not form.tma_store, "split": variant.split}
+    return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
+
+
+@pytest.mark.parametrize("variant", variants(), ids=name)
+def test_compiles(variant):
+    assert variant.refusal is None
+    made = results()[variant]
+    assert isinstance(made, Compiled), made
+    assert made.cubin[:4] == b"\x7fELF"
+    assert "Used" in made.log, made.log
+    assert made.spilled == 0, made.log
+    assert made.warnings == [], made.log
+    # 384 threads begin with 168 registers each; what setmaxnreg gives the consumers is no part of this number.
+    assert made.registers <= (168 if variant.shape.consumers == 2 else 255)
+
+
+def test_the_log_is_read():
+    """These assertions can fail: a tile too large for its registers spills, and the numbers show it."""
+    log = (
+        "ptxas info : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
+        "    8 bytes stack frame, 16 bytes spill stores, 32 bytes spill loads\nptxas info : Used 168 registers\n"
+    )
+    made = Compiled(b"", log)
+    assert (made.spilled, made.warnings, made.registers) == (56, ["C7511"], 168)
+
+
+def test_a_failure_is_told():
+    variant = Variant(LARGE, replace(PLAIN))
+    broken = replace(variant, form=replace(PLAIN, input="tf32"))  # which has no MN-major operands
+    with pytest.raises(CompilerError, match="does not compile"):
+        nvrtc.load().compile(broken)
+
+
+def test_cubins_are_kept(monkeypatch):
+    compiler, variant = nvrtc.load(), Variant(Shape(64, 16, 12, consumers=1), PLAIN)
+    first = nvrtc.cubin(compiler, variant)
+
+    def never(*given, **named):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(type(compiler), "compile", never)
+    assert nvrtc.cubin(compiler, variant) == first
+
+
+def test_keys_differ(monkeypatch):
+    compiler = nvrtc.load()
+    keys = {nvrtc._key(compiler, variant) for variant in variants()}
+    assert len(keys) == len(variants())
+    before = nvrtc._key(compiler, variants()[0])
+    sources = nvrtc.sources(variants()[0])
+    monkeypatch.setattr(nvrtc, "sources", lambda variant: {**sources, "ptx.cuh": sources["ptx.cuh"] + " "})
+    assert nvrtc._key(compiler, variants()[0]) != before
+
+
+@pytest.mark.parametrize(("n", "kind", "count"), [(16, "bfloat16", 8), (256, "float16", 128), (128, "tf32", 64)])
+def test_wgmma_names_every_register_once(n, kind, count):
+    text = wgmma.header(Variant(Shape(64, n, 2, consumers=1), replace(PLAIN, input=kind, b_mn=False)))
+    for i in range(count):
+        assert text.count(f'"+f"(d[{i}])') == 1
+    assert f'"+f"(d[{count}])' not in text
+    assert f"m64n{n}k{8 if kind == 'tf32' else 16}.f32" in text
+    assert ('"n"(B_MN)' in text) == (kind != "tf32")

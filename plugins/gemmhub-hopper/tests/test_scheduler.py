@@ -1,0 +1,75 @@
+"""tile_scheduler.cuh, compiled for the host: every piece once, all of k, and groups that share tiles."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import fake_cuda
+import pytest
+from gemmhub_hopper.launch import Params
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+_PROGRAM = """
+#include "standard.hpp"
+#include "tile_scheduler.cuh"
+extern "C" void pieces(const Params* p, int* out) {
+    for (int i = 0; i < p->pieces; ++i) {
+        const Piece x = piece_at(*p, i);
+        const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
+        memcpy(out + 7 * i, values, sizeof(values));
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scheduler")
+    (folder / "pieces.cpp").write_text(_PROGRAM)
+    command = [*fake_cuda._COMPILER, "-shared", f"-I{fake_cuda._sources()}", str(folder / "pieces.cpp")]
+    macros = ["-DTILE_N=64", "-DA_MN=0", "-DB_MN=0", "-DINPUT=0"]
+    subprocess.run([*command, *macros, "-o", str(folder / "pieces.so")], check=True)
+    return ctypes.CDLL(str(folder / "pieces.so"))
+
+
+def pieces(library, **values):
+    p = Params(**values)
+    p.pieces = p.tiles_m * p.tiles_n * p.splits
+    out = (ctypes.c_int * (7 * p.pieces))()
+    library.pieces(ctypes.byref(p), out)
+    return [tuple(out[7 * i : 7 * i + 7]) for i in range(p.pieces)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    tiles_m=st.integers(1, 9), tiles_n=st.integers(1, 9), splits=st.integers(1, 4), more=st.integers(0, 9),
+    group=st.integers(1, 12), along_n=st.booleans(),
+)  # fmt: skip
+def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, along_n):
+    k_blocks = splits + more
+    found = pieces(
+        library, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group, along_n=along_n
+    )
+    covered = {}
+    for tile, row, column, split, batch, first, blocks in found:
+        assert 0 <= row < tiles_m
+        assert 0 <= column < tiles_n
+        assert 0 <= tile < tiles_m * tiles_n
+        assert batch == 0
+        assert blocks >= 1
+        assert covered.setdefault(("tile", row, column), tile) == tile, "the number of a tile says which it is"
+        covered[row, column, split] = range(first, first + blocks)
+    for row in range(tiles_m):
+        for column in range(tiles_n):
+            parts = [covered[row, column, split] for split in range(splits)]
+            assert [k for part in parts for k in part] == list(range(k_blocks))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_order(library):
+    """Groups of two rows, walked column by column; the last group is lower."""
+    found = pieces(library, tiles_m=3, tiles_n=3, splits=1, k_blocks=1, group=2)
+    places = [(row, column) for _, row, column, *_ in found]
+    assert places == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0), (2, 1), (2, 2)]

@@ -1,0 +1,88 @@
+"""The arguments of cuTensorMapEncodeTiled, and where a map keeps its address."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cuda import FakeCuda
+from gemmhub_hopper import forms, tensor_map
+from gemmhub_hopper.config import SHAPES, Shape
+from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.driver import Driver, DriverError
+from gemmhub_hopper.launch import maps
+from gemmhub_hopper.tensor_map import MapArguments, Stored
+from problems import problem
+
+
+def test_k_major():
+    """128 bytes of k by the rows of the tile, or by half of them."""
+    stored = Stored(inner=200, outer=300, count=5, ld=512, stride=512 * 300)
+    whole = tensor_map.operand(stored, "bfloat16", False, 256, 1)
+    assert whole == MapArguments(9, (200, 300, 5), (512, 512 * 300), (64, 256, 1), 3)
+    assert tensor_map.operand(stored, "float16", False, 256, 2).box == (64, 128, 1)
+    tf32 = tensor_map.operand(stored, "tf32", False, 128, 1)
+    assert (tf32.type, tf32.box) == (11, (32, 128, 1))
+
+
+def test_mn_major():
+    """64 elements along m (n), by the k of a stage or half of it; several boxes make a tile."""
+    stored = Stored(300, 200, 1, 608, 608 * 200)
+    assert tensor_map.operand(stored, "bfloat16", True, 256, 1).box == (64, 64, 1)
+    assert tensor_map.operand(stored, "bfloat16", True, 256, 2).box == (64, 32, 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "swapped", "box", "swizzle"),
+    [
+        (256, False, (64, 64, 1), 3),
+        (160, False, (32, 64, 1), 2),
+        (16, False, (16, 64, 1), 1),
+        (160, True, (64, 32, 1), 3),
+    ],
+)
+def test_result(n, swapped, box, swizzle):
+    way = forms.lowered(problem(512, 512, 64))[swapped]
+    arguments = maps(Choice(way, Shape(128, n, 2), 1))[2]
+    assert (arguments.box, arguments.swizzle) == (box, swizzle)
+    assert arguments.sizes == (512, 512, 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_the_driver_takes_every_map(shape):
+    """The double has the rules of cuda.h: boxes up to 256, multiples of 16 bytes, within the swizzle's span."""
+    driver = Driver(FakeCuda())
+    for a in ("row", "col"):
+        for b in ("row", "col"):
+            for way in forms.lowered(problem(1000, 1000, 1000, a=a, b=b)):
+                for arguments in maps(Choice(way, shape, 1)):
+                    assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
+
+
+def test_what_the_driver_does_not_take():
+    driver = Driver(FakeCuda())
+    with pytest.raises(DriverError):
+        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3), 0x7000_0000_0008)
+    with pytest.raises(DriverError):
+        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (130, 8192), (64, 64, 1), 3), 0x7000_0000_0000)
+    with pytest.raises(DriverError):
+        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (128, 64, 1), 3), 0x7000_0000_0000)
+
+
+def test_the_word_of_the_address(monkeypatch):
+    driver = Driver(FakeCuda())
+    arguments = MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3)
+    assert tensor_map.address_word(driver, arguments) == 0
+    real = tensor_map.encode
+
+    def in_two_places(driver, arguments, address):
+        data = real(driver, arguments, address)
+        return data[:-8] + data[:8]
+
+    monkeypatch.setattr(tensor_map, "encode", in_two_places)
+    assert tensor_map.address_word(driver, arguments) is None
+
+
+def test_a_driver_that_asks_what_lies_there():
+    driver = Driver(FakeCuda())
+    arguments = MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3)
+    driver.cuda.faults["cuTensorMapEncodeTiled"] = 1
+    assert tensor_map.address_word(driver, arguments) is None

@@ -33,6 +33,7 @@ test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things s
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mublas/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mudnn/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mutlass/tests
+	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa-kernels/tests
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
@@ -66,7 +67,7 @@ $(HOPPER)/.installed: pyproject.toml plugins/gemmhub-hopper/pyproject.toml
 	$(HOPPER)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-hopper[test]"
 	touch $@
 
-MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass
+MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass gemmhub-musa-kernels
 $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	$(PYTHON) -m venv $(MUSA)
 	$(MUSA)/bin/python -m pip install --quiet --upgrade pip

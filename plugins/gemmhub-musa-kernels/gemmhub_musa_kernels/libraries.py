@@ -1,0 +1,119 @@
+"""The kernels' files, compiled by the installed SDK and loaded: once for a user, and once for a process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import byref, c_int, c_longlong, c_void_p
+from pathlib import Path
+
+from gemmhub_musa.compile import compile_mu
+from gemmhub_musa.runtime import Runtime
+from gemmhub_musa.sdk import Sdk
+
+from gemmhub import native
+from gemmhub.capability import Refusal
+from gemmhub.errors import KernelError
+from gemmhub_musa_kernels.parameters import Parameters
+
+NAME = "musa-kernels"
+KERNELS = Path(__file__).parent / "kernels"
+HEADER = KERNELS / "gemm.h"
+PIPELINED, TRANSPOSE = "pipelined", "transpose"
+"""Files whose functions differ from the others'."""
+
+
+class Cleared:
+    """Errors of other work that launches found in the runtime and cleared, for people to be told of."""
+
+    def __init__(self) -> None:
+        self.count, self.last = 0, ""
+
+
+class Library:
+    """One compiled file. Its functions put work on a stream and return; KernelError where they say that it failed."""
+
+    def __init__(self, cdll: ctypes.CDLL, file: str, runtime: Runtime, cleared: Cleared) -> None:
+        self._runtime, self._cleared = runtime, cleared
+        self.deep = file == PIPELINED
+        # By [], which gives function objects of their own.
+        if file == TRANSPOSE:
+            self._copy = cdll["gemmhub_copy"]
+            self._copy.argtypes = (
+                c_void_p,
+                c_void_p,
+                c_int,
+                c_int,
+                c_longlong,
+                c_longlong,
+                c_longlong,
+                c_void_p,
+                c_void_p,
+            )
+            return
+        self._gemm = cdll["gemmhub_gemm"]
+        orders = (c_int, c_int) if self.deep else ()
+        self._gemm.argtypes = (c_void_p, *orders, c_void_p, c_void_p)
+        if self.deep:
+            self._configure, self._shared_bytes = cdll["gemmhub_configure"], cdll["gemmhub_shared_bytes"]
+            for function in (self._configure, self._shared_bytes):
+                function.argtypes = (c_int, c_int)
+
+    def configure(self, deep_a: bool, deep_b: bool) -> None:
+        """To be called on each device before the first product there."""
+        if self.deep:
+            self._check("preparing the kernel", self._configure(deep_a, deep_b), 0)
+
+    def shared_bytes(self, deep_a: bool, deep_b: bool) -> int:
+        """Bytes of shared memory that a block of the pipelined kernel uses."""
+        return int(self._shared_bytes(deep_a, deep_b))
+
+    def gemm(self, parameters: Parameters, deep_a: bool, deep_b: bool, stream: int) -> None:
+        left = c_int()
+        orders = (deep_a, deep_b) if self.deep else ()
+        status = self._gemm(byref(parameters), *orders, stream, byref(left))
+        self._check("launching the product", status, left.value)
+
+    def copy(self, source: int, to: int, rows: int, cols: int, row: int, col: int, pitch: int, stream: int) -> None:
+        """``to[i * pitch + j] = source[i * row + j * col]``, elements of 16 bits."""
+        left = c_int()
+        status = self._copy(source, to, rows, cols, row, col, pitch, stream, byref(left))
+        self._check("launching the copy of an operand", status, left.value)
+
+    def _check(self, what: str, status: int, left: int) -> None:
+        if left:
+            self._cleared.count += 1
+            self._cleared.last = self._runtime.words(left)[0]
+        if status:
+            name, text = self._runtime.words(status)
+            raise KernelError(NAME, f"{what}: {name} ({status}): {text}")
+
+
+class Libraries:
+    """The compiled files of one installation."""
+
+    def __init__(self, sdk: Sdk, runtime: Runtime) -> None:
+        self._sdk, self._runtime = sdk, runtime
+        self.cleared = Cleared()
+        self._known: dict[tuple[str, str, tuple[str, ...]], Library | Refusal] = {}
+        self._lock = threading.RLock()
+
+    def get(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
+        """The library of kernels/``file``.mu for ``arch``; compiled now, which takes seconds, if it never was."""
+        key = (file, arch, defines)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._load(*key)
+            return self._known[key]
+
+    def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
+        built = compile_mu(
+            KERNELS / f"{file}.mu", self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(KERNELS,),
+            depends=(HEADER,),
+        )  # fmt: skip
+        if isinstance(built, Refusal):
+            return built
+        cdll = native.load(built)
+        if isinstance(cdll, Refusal):
+            return cdll
+        return Library(cdll, file, self._runtime, self.cleared)

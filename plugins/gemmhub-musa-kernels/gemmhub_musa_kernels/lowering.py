@@ -1,0 +1,166 @@
+"""A problem as the kernels take it: any strides, one result whose rows are dense if there is a way to see it so.
+
+``lowered`` exchanges the operands of a column-major result (D^T = B^T A^T), merges batch dimensions, and says why a
+problem cannot be run. It knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from gemmhub.capability import Refusal
+from gemmhub.layout import MatrixLayout, collapse, fold_batch
+from gemmhub.problem import GemmProblem, Operand
+
+OPERANDS = ("float16", "bfloat16")
+RESULTS = ("float16", "bfloat16", "float32")
+"""dtypes of the operands (both alike), and of the result, c and bias."""
+BATCH_DIMS = 4
+_LINE = 128
+"""Bytes that memory is read in."""
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Strides:
+    """How a stack of matrices lies, in elements: from row to row, column to column, matrix to matrix."""
+
+    row: int
+    col: int
+    batch: tuple[int, ...]
+    alignment: int = 256
+    """Bytes that divide the first matrix's address."""
+    padded: bool = False
+    """A copy of ours, whose rows can be read to the end of a line (:func:`pitch`)."""
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether lines of 16-bit elements can be moved 16 bytes at a time."""
+        line = self.col if self.row == 1 else self.row
+        return self.alignment % 16 == 0 and not any(step % 8 for step in (line, *self.batch))
+
+    @property
+    def turned(self) -> Strides:
+        return replace(self, row=self.col, col=self.row)
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """D = activation(alpha A B + beta C + bias), as the kernels see it."""
+
+    m: int
+    n: int
+    k: int
+    a: Strides
+    b: Strides
+    c: Strides | None
+    d: Strides
+    batch: tuple[int, ...]
+    """Sizes, outermost first; at most BATCH_DIMS."""
+    swapped: bool
+    """A is the problem's b, B its a, all turned."""
+    bias_axis: str | None
+    """ "m": an element for each row of D; "n": one for each column."""
+
+    @property
+    def batch_count(self) -> int:
+        return prod(self.batch)
+
+    def order(self, operand: str) -> str | None:
+        """How "a" or "b" is dense: along k ("deep"), along m or n ("wide"), or not at all (None)."""
+        wide, deep = (self.a.row, self.a.col) if operand == "a" else (self.b.col, self.b.row)
+        if wide == 1 or (self.extent(operand) == 1 and deep != 1):
+            return "wide"
+        return "deep" if deep == 1 or self.k == 1 else None
+
+    def extent(self, operand: str) -> int:
+        """m for "a", n for "b"."""
+        return self.m if operand == "a" else self.n
+
+    def strides(self, operand: str) -> Strides:
+        return self.a if operand == "a" else self.b
+
+    def shared(self, operand: str) -> bool:
+        """Whether all matrices of the batch have the same "a" or "b"."""
+        return not any(self.strides(operand).batch)
+
+
+def pitch(extent: int) -> int:
+    """Elements from row to row of a copied operand with rows of ``extent``: each starts a line."""
+    each = _LINE // 2
+    return -(-extent // each) * each
+
+
+def lowered(problem: GemmProblem) -> Gemm | Refusal:
+    """``problem``, whose result has elements, or why no kernel takes it."""
+    refusal = _unfit(problem)
+    if refusal is not None:
+        return refusal
+    packed = problem.packed_by is not None
+    if packed:
+        b = MatrixLayout(problem.k, problem.n, pitch(problem.n), 1, problem.batch, (0,) * len(problem.batch))
+        problem = replace(problem, b=Operand(problem.b.dtype, b, _LINE), packed_by=None)
+    problem = fold_batch(problem) or problem
+    operands = [problem.a, problem.b, problem.c, problem.out]
+    layouts = [_layout(x.layout, problem.batch) if x else None for x in operands]
+    swap = _turns(problem.out.layout.essential)
+    steps = [x.batch_strides if x else (0,) * len(problem.batch) for x in layouts]
+    dims = collapse(problem.batch, *steps)
+    if len(dims) > BATCH_DIMS:
+        return Refusal(
+            f"the batch has {len(dims)} dimensions that no even spacing merges; the kernels take {BATCH_DIMS}",
+            "pass contiguous operands, or multiply in parts",
+        )
+    left, right, c, d = (
+        Strides(x.row_stride, x.col_stride, tuple(strides[i] for _, strides in dims), operand.alignment)
+        if x is not None and operand is not None
+        else None
+        for i, (x, operand) in enumerate(zip(layouts, operands))
+    )
+    assert left is not None
+    assert right is not None
+    assert d is not None
+    right = replace(right, padded=packed)
+    axis = problem.bias.axis if problem.bias else None
+    m, n = problem.m, problem.n
+    if swap:
+        left, right, c, d = right.turned, left.turned, c.turned if c else None, d.turned
+        axis = {"m": "n", "n": "m", None: None}[axis]
+        m, n = n, m
+    return Gemm(m, n, problem.k, left, right, c, d, tuple(size for size, _ in dims), swap, axis)
+
+
+def _unfit(problem: GemmProblem) -> Refusal | None:
+    a, b, out = problem.a.dtype, problem.b.dtype, problem.out.dtype
+    if a != b or a.name not in OPERANDS or out.name not in RESULTS:
+        return Refusal(
+            f"the kernels multiply float16 by float16 or bfloat16 by bfloat16, with a result of {', '.join(RESULTS)}; "
+            f"not {a} by {b} to {out}",
+            "convert the operands (.astype), or use another backend",
+        )
+    added = [(name, x.dtype) for name, x in (("c", problem.c), ("bias", problem.bias)) if x is not None]
+    for name, dtype in added:
+        if dtype.name not in RESULTS:
+            return Refusal(f"{name} is {dtype}: the kernels add {', '.join(RESULTS)}", f"convert {name} to {out}")
+    named: tuple[tuple[str, Operand | None], ...]
+    named = (("a", problem.a), ("b", problem.b), ("out", problem.out), ("c", problem.c))
+    for name, operand in named:
+        if operand is not None and operand.alignment < operand.dtype.itemsize:
+            return Refusal(f"{name} has elements that are not aligned", f"pass a contiguous copy of {name}")
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "the batch": problem.batch_count}
+    for name, size in sizes.items():
+        if size > _LARGEST:
+            return Refusal(f"{name} is {size}: the kernels count to {_LARGEST}", "multiply in parts")
+    return None
+
+
+def _turns(out: MatrixLayout) -> bool:
+    """Whether a result of that layout is better seen as its transpose: its columns are dense, and its rows are not."""
+    return out.row_stride == 1 and out.col_stride != 1
+
+
+def _layout(layout: MatrixLayout, batch: tuple[int, ...]) -> MatrixLayout:
+    """With a stride for each dimension of ``batch``, and strides of 0 along what has one element."""
+    missing = (0,) * (len(batch) - len(layout.batch_strides))
+    return replace(layout, batch=batch, batch_strides=missing + layout.batch_strides).essential

@@ -1,0 +1,118 @@
+"""Ways to run a product: which kernel, and for the pipelined one which tile. The tuner times them; this orders them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import ceil
+
+from gemmhub.dtypes import DType
+from gemmhub_musa_kernels.copies import REACH
+from gemmhub_musa_kernels.lowering import Gemm
+
+WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
+"""Threads of a hardware warp, by architecture: those that the kernels know."""
+SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
+"""Kernels, by the names of their files."""
+_VECTOR = 8
+"""Operands in 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile policy of the pipelined kernel; pipelined.mu says what each number is."""
+
+    m: int
+    n: int
+    k: int
+    warps_m: int
+    warps_n: int
+    stages: int = 2
+    group: int = 4
+
+    def __str__(self) -> str:
+        parts = [f"{self.m}x{self.n}x{self.k}", f"{self.warps_m}x{self.warps_n}warps"]
+        parts += [f"{self.stages}stages"] * (self.stages != 2) + [f"group{self.group}"] * (self.group != 4)
+        return "-".join(parts)
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """What the kernel's file calls them."""
+        return {f"GEMMHUB_{field.name.upper()}": str(getattr(self, field.name)) for field in fields(self)}
+
+    def threads(self, warp: int) -> int:
+        return self.warps_m * self.warps_n * warp
+
+    def shared_bytes(self, warp: int, deep_a: bool, deep_b: bool) -> int:
+        """Of a block, as the kernel computes it."""
+
+        def operand(extent: int, deep: bool) -> int:
+            run, lines = (self.k, extent) if deep else (extent, self.k)
+            return 2 * lines * (self.stages * run + _VECTOR)
+
+        edge = 32 if warp == 128 else 16
+        sums = 4 * self.warps_m * edge * (self.n + 4)
+        return max(operand(self.m, deep_a) + operand(self.n, deep_b), sums)
+
+
+USUAL = {128: Tile(128, 128, 32, 2, 2), 32: Tile(128, 128, 32, 2, 4)}
+SMALL = {128: Tile(64, 64, 32, 2, 1), 32: Tile(64, 64, 32, 2, 2)}
+OTHERS = {
+    128: (
+        Tile(128, 128, 32, 2, 1), Tile(128, 128, 32, 2, 2, group=8), Tile(128, 128, 32, 2, 2, stages=3),
+        Tile(128, 128, 64, 2, 2), Tile(128, 64, 32, 2, 1), Tile(64, 128, 32, 1, 2),
+    ),
+    32: (
+        Tile(128, 128, 32, 4, 4), Tile(128, 128, 32, 2, 4, group=8), Tile(128, 128, 32, 2, 4, stages=3),
+        Tile(128, 128, 64, 2, 4), Tile(128, 64, 32, 4, 2), Tile(64, 128, 32, 2, 4),
+    ),
+}  # fmt: skip
+"""Tiles worth timing, by warp: the usual one, the one for small results, and others that a tuner may like better."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a product."""
+
+    kernel: str
+    tile: Tile | None = None
+    transposed: tuple[str, ...] = ()
+    """Operands ("a", "b") that are copied first, so that they are dense along m or n; others are read as they lie."""
+
+    @property
+    def name(self) -> str:
+        parts = [self.kernel] + [str(self.tile)] * (self.tile is not None)
+        return "-".join(parts + ["copying"] * bool(self.transposed))
+
+
+def ways(
+    gemm: Gemm, arch: str, multiprocessors: int, shared_bytes: int, transposed: tuple[str, ...]
+) -> tuple[Way, ...]:
+    """Every way to run ``gemm``, the best guess first. ``transposed`` is what should be copied first."""
+    warp = WARP[arch]
+    if arch == "mp_21":
+        return (Way(SCALAR),)  # it has no matrix instructions that are public
+    plain = (Way(WMMA), Way(SCALAR))
+    found: list[Way] = []
+    for copied in dict.fromkeys((transposed, ())):
+        if any(gemm.order(operand) is None and operand not in copied for operand in "ab"):
+            continue
+        deep = [gemm.order(operand) == "deep" and operand not in copied for operand in "ab"]
+        tiles = ceil(gemm.m / REACH) * ceil(gemm.n / REACH) * gemm.batch_count
+        usual = [USUAL[warp], SMALL[warp]] if tiles >= multiprocessors else [SMALL[warp], USUAL[warp]]
+        found += [
+            Way(PIPELINED, tile, copied)
+            for tile in (*usual, *OTHERS[warp])
+            if tile.shared_bytes(warp, *deep) <= shared_bytes
+        ]
+    return (*found, *plain)
+
+
+C_TYPES = {"float16": "half", "bfloat16": "__mt_bfloat16", "float32": "float"}
+
+
+def defines(way: Way, arch: str, operand: DType, result: DType) -> tuple[str, ...]:
+    """The compiler's flags for the kernel of ``way``."""
+    named = {"GEMMHUB_WARP": str(WARP[arch]), "GEMMHUB_OPERAND": C_TYPES[operand.name]}
+    named["GEMMHUB_RESULT"] = C_TYPES[result.name]
+    named |= way.tile.defines if way.tile else {}
+    return tuple(f"-D{name}={value}" for name, value in named.items())

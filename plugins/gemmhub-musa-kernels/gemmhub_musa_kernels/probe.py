@@ -1,0 +1,62 @@
+"""What the machine has: devices that the kernels know, and a compiler for them."""
+
+from __future__ import annotations
+
+from gemmhub_musa import runtime as musa
+from gemmhub_musa.compile import identity, mcc
+from gemmhub_musa.runtime import MULTIPROCESSORS, SHARED_PER_BLOCK, MusaError
+
+from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub_musa_kernels.policies import WARP
+
+VERSION = "1"
+"""Of the kernels, for tuning records: to be raised whenever their speed may have changed."""
+
+
+class Card:
+    """One device that the kernels run on."""
+
+    def __init__(self, arch: str, multiprocessors: int, shared_bytes: int) -> None:
+        """``arch`` is "mp_22"; ``shared_bytes`` the most that a block may use."""
+        self.arch, self.multiprocessors, self.shared_bytes = arch, multiprocessors, shared_bytes
+
+
+class Machine:
+    """The devices, by index, and what compiles for them."""
+
+    def __init__(self, found: musa.Machine, compiler: str, cards: dict[int, Card]) -> None:
+        self.musa, self.runtime, self.sdk = found, found.runtime, found.sdk
+        self.compiler = compiler
+        self.cards = cards
+
+
+def look() -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    found = musa.machine()
+    if isinstance(found, Absent):
+        return found
+    compiler = mcc(found.sdk)
+    if isinstance(compiler, Refusal):
+        return Absent(f"the kernels are compiled when first used, and {compiler.reason}", compiler.remedy)
+    if found.sdk.include is None:
+        return Absent("the MUSA SDK here has no headers, which the kernels include", "install the MUSA toolkit")
+    cards: dict[int, Card] = {}
+    try:
+        for index in range(found.count):
+            arch = found.arch_name(index)
+            if arch in WARP:
+                numbers = (found.runtime.attribute(name, index) for name in (MULTIPROCESSORS, SHARED_PER_BLOCK))
+                cards[index] = Card(arch, *numbers)
+    except MusaError as error:
+        return Absent(f"the devices could not be asked: {error}", "see whether mthreads-gmi lists them")
+    if not cards:
+        seen = ", ".join(sorted({found.arch_name(index) for index in range(found.count)}))
+        return Absent(f"the devices here are {seen}, the kernels are for {', '.join(WARP)}", "use another backend")
+    return Machine(found, (identity((str(compiler),)) or "mcc").splitlines()[0], cards)
+
+
+def ready(machine: Machine) -> Ready:
+    """What gemmhub keeps of it."""
+    versions = {"musa-kernels": VERSION, "mcc": machine.compiler, **machine.musa.versions}
+    features = [f"musa:{index} is {card.arch}" for index, card in machine.cards.items()]
+    return Ready(tuple(Device("musa", index) for index in machine.cards), versions, tuple(features))

@@ -1,0 +1,71 @@
+"""One product, prepared: what a call of the kernel does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmhub_musa.runtime import MusaError, Runtime
+
+from gemmhub.errors import KernelError
+from gemmhub.problem import GemmProblem
+from gemmhub_musa_kernels.copies import scratch_bytes
+from gemmhub_musa_kernels.libraries import NAME, Library
+from gemmhub_musa_kernels.lowering import Gemm, pitch
+from gemmhub_musa_kernels.packed import PackedMatrix
+from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
+from gemmhub_musa_kernels.policies import Way
+from gemmhub_musa_kernels.scratch import Scratch
+
+_LINE = 256
+
+
+class Product:
+    """``run`` has the signature of :class:`gemmhub.backend.Run`; it may be called from several threads."""
+
+    def __init__(
+        self, runtime: Runtime, problem: GemmProblem, gemm: Gemm, way: Way, library: Library, copier: Library | None
+    ) -> None:
+        """``copier`` copies operands, where ``way`` has some copied. AllocationError without memory for them."""
+        self._runtime, self._index, self._library, self._copier = runtime, problem.device.index, library, copier
+        self._gemm, self._way = gemm, way
+        final = copied(gemm, way.transposed)
+        self._template = bytes(parameters(final, problem))
+        self._deep = final.order("a") == "deep", final.order("b") == "deep"
+        self._offsets: dict[str, int] = {}
+        self.workspace_bytes = 0
+        for operand in way.transposed:
+            self._offsets[operand] = self.workspace_bytes
+            self.workspace_bytes += -(-scratch_bytes(gemm, operand) // _LINE) * _LINE
+        self._scratch: Scratch | None = None
+        with runtime.device(self._index):
+            library.configure(*self._deep)
+            if self.workspace_bytes:
+                self._scratch = Scratch(runtime, self._index, self.workspace_bytes)
+
+    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        if isinstance(b, PackedMatrix):
+            b = b.address
+        first, second = (b, a) if self._gemm.swapped else (a, b)
+        call = Parameters.from_buffer_copy(self._template)
+        call.a, call.b, call.c, call.bias, call.d = first, second, c, bias, out
+        call.alpha, call.beta = alpha, beta if c is not None else 0.0
+        try:
+            with self._runtime.device(self._index):
+                if self._scratch is None:
+                    self._library.gemm(call, *self._deep, stream)
+                    return
+                with self._scratch.on(stream) as scratch:
+                    self._copy(call, scratch, stream)
+                    self._library.gemm(call, *self._deep, stream)
+        except MusaError as error:
+            raise KernelError(NAME, str(error)) from error
+
+    def _copy(self, call: Parameters, scratch: int, stream: int) -> None:
+        """Put the copies of operands on the stream, and their addresses into ``call``."""
+        assert self._copier is not None
+        gemm = self._gemm
+        for operand, offset in self._offsets.items():
+            to, extent = scratch + offset, gemm.extent(operand)
+            row, col = (gemm.a.col, gemm.a.row) if operand == "a" else (gemm.b.row, gemm.b.col)
+            self._copier.copy(getattr(call, operand), to, gemm.k, extent, row, col, pitch(extent), stream)
+            setattr(call, operand, to)

@@ -1,0 +1,177 @@
+"""What the tests share: the simulator's own functions, memory for the conformance kit, products on the device."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from gemmhub_musa import array, runtime, sdk
+from gemmhub_musa_kernels.libraries import KERNELS, Libraries, Library
+from gemmhub_musa_kernels.lowering import lowered
+from gemmhub_musa_kernels.policies import defines
+from gemmhub_musa_kernels.product import Product
+
+from gemmhub.capability import Device, Refusal
+from gemmhub.dtypes import as_dtype, compute_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem, Operand
+from gemmhub.testing import Memory
+
+OPTIONS = ("ARCH", "DEVICES", "SEED", "ASYNC", "LAYOUT", "LOCKSTEP", "LAZY", "QUIET", "COUNT", "ALIGN")
+
+
+class Simulator:
+    """libmusart of the simulated home, for its own functions."""
+
+    def __init__(self):
+        self.rt = sdk.find().load("musart")
+        self.rt.musaSimMessage.restype = ctypes.c_char_p
+        self.rt.musaSimLive.restype = ctypes.c_size_t
+        self.rt.musaSimLimit.argtypes = [ctypes.c_size_t]
+        self.runtime = runtime.load()
+
+    def set(self, **options):
+        for name, value in options.items():
+            assert self.rt.musaSimSetOption(name.encode(), value)
+
+    @contextmanager
+    def restored(self):
+        old = {}
+        for name in OPTIONS:
+            kept = ctypes.c_int()
+            assert self.rt.musaSimGetOption(name.encode(), ctypes.byref(kept))
+            old[name] = kept.value
+        self.set(QUIET=1)
+        try:
+            yield
+        finally:
+            self.rt.musaSimInject(b"")
+            self.rt.musaSimReset()
+            self.rt.musaSimClear()
+            self.set(**old)
+
+    def inject(self, text):
+        self.rt.musaSimInject(text.encode())
+
+    def message(self):
+        return self.rt.musaSimMessage().decode()
+
+    def findings(self):
+        from gemmhub_musa_sim import checks
+
+        return checks.findings(self.rt)
+
+
+class MusaMemory(Memory):
+    """Memory of device ``index`` for the conformance kit, work on a stream of its own."""
+
+    def __init__(self, index=0):
+        self.device = Device("musa", index)
+        self._stream = None
+
+    @property
+    def family(self):
+        return array.family(self.device.index)
+
+    @property
+    def stream(self):
+        if self._stream is None:
+            with self.family.runtime.device(self.device.index):
+                self._stream = self.family.runtime.stream_create()
+        return self._stream
+
+    def empty(self, nbytes):
+        return self.family.empty((nbytes,), np.dtype(np.uint8))
+
+    def write(self, buffer, data):
+        with self.family.runtime.device(self.device.index):
+            self.family.runtime.memcpy(buffer.data.ptr, data.ctypes.data, data.nbytes, runtime.TO_DEVICE)
+
+    def read(self, buffer):
+        return buffer.numpy()
+
+    def view(self, buffer, dtype, shape, strides, offset):
+        return buffer.data.ptr + offset
+
+    def synchronize(self):
+        self.family.synchronize()
+
+
+def problem(m, n, k, dtype="float16", out=None, a="row", b="row", d="row", batch=(), **changes):
+    """A product of dense operands; ``changes`` are fields of GemmProblem."""
+    dtype, out = as_dtype(dtype), as_dtype(out or dtype)
+
+    def operand(kind, rows, cols, order):
+        return Operand(kind, MatrixLayout.contiguous(rows, cols, batch, order), 256)
+
+    made = GemmProblem(
+        m=m, n=n, k=k, a=operand(dtype, m, k, a), b=operand(dtype, k, n, b), out=operand(out, m, n, d),
+        compute_dtype=compute_dtype(dtype, dtype, out), batch=batch, device=Device("musa", 0),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def whole(rng, *shape, dtype=np.float16):
+    """Small whole numbers: sums are exact in float, whatever the order."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def stored(x, order):
+    """The elements as they lie in memory."""
+    return np.ascontiguousarray(x if order == "row" else np.swapaxes(x, -1, -2))
+
+
+class Bench:
+    """Kernels by hand: compiled from any source, run on small whole numbers, compared with numpy."""
+
+    def __init__(self, sim, sdk, arch="mp_22", sources=KERNELS):
+        self.sim, self.arch, self.runtime = sim, arch, sim.runtime
+        self.libraries = Libraries(sdk, sim.runtime)
+        self.sources = sources
+
+    def library(self, file, flags=()) -> Library:
+        found = self.libraries.get(file, self.arch, tuple(flags))
+        assert not isinstance(found, Refusal), found.traceback or found
+        return found
+
+    def product(self, asked, way):
+        library = self.library(way.kernel, defines(way, self.arch, asked.a.dtype, asked.out.dtype))
+        copier = self.library("transpose") if way.transposed else None
+        return Product(self.runtime, asked, lowered(asked), way, library, copier)
+
+    def put(self, data):
+        address = self.runtime.malloc(data.nbytes)
+        self.runtime.memcpy(address, data.ctypes.data, data.nbytes, runtime.TO_DEVICE)
+        return address
+
+    def get(self, address, like):
+        data = np.empty_like(like)
+        self.runtime.memcpy(data.ctypes.data, address, data.nbytes, runtime.TO_HOST)
+        return data
+
+    def free(self, *addresses):
+        for address in addresses:
+            if address:
+                self.runtime.free(address)
+
+    def wrong(self, asked, way, seed=0, run=None):
+        """How many elements are wrong; -1 where the kernel failed, which loses the device until the next reset."""
+        rng = np.random.default_rng(seed)
+        a = whole(rng, *asked.batch, asked.m, asked.k, dtype=asked.a.dtype)
+        b = whole(rng, *asked.batch, asked.k, asked.n, dtype=asked.b.dtype)
+        run = run or self.product(asked, way).run
+        expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(asked.out.dtype)
+        out = np.full_like(stored(expected, asked.out.layout.order), np.nan)
+        places = [self.put(x) for x in (stored(a, asked.a.layout.order), stored(b, asked.b.layout.order), out)]
+        try:
+            run(*places, None, None, 1, 0, 0)
+            self.runtime.synchronize()
+            got = self.get(places[2], out)
+        except Exception:  # MusaError or KernelError
+            self.sim.rt.musaSimReset()
+            self.free(*places)
+            return -1
+        self.free(*places)
+        return int(np.sum(~(got == stored(expected, asked.out.layout.order))))

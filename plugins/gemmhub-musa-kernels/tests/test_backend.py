@@ -1,0 +1,359 @@
+"""What the backend says and does around the kernels: probing, refusals, candidates, copies, packing, streams."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from gemmhub_musa import Array, from_numpy
+from gemmhub_musa_kernels import copies, model, policies
+from gemmhub_musa_kernels.backend import MusaKernelsBackend
+from gemmhub_musa_kernels.libraries import NAME
+from gemmhub_musa_kernels.lowering import lowered
+from gemmhub_musa_kernels.probe import Card
+from homes import kept_home
+from simulator import MusaMemory, problem, whole
+
+import gemmhub
+from conftest import INSTALLED, SDK
+from gemmhub import timing, tuning
+from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub.dtypes import as_dtype
+from gemmhub.errors import NoBackendError
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import Bias, Operand
+from gemmhub.testing import Case, check
+
+pytestmark = pytest.mark.skipif(INSTALLED, reason="needs the simulator")
+
+
+@pytest.fixture(scope="module")
+def backend():
+    made = MusaKernelsBackend()
+    assert isinstance(made.probe(), Ready)
+    return made
+
+
+# Probing
+
+
+def test_ready(backend):
+    found = backend.probe()
+    assert found.devices == (Device("musa", 0), Device("musa", 1))
+    assert found.features == ("musa:0 is mp_22", "musa:1 is mp_22")
+    assert set(found.versions) >= {"musa-kernels", "mcc", "musa runtime"}
+
+
+SAYS = """
+from gemmhub.capability import Absent
+from gemmhub_musa_kernels.backend import MusaKernelsBackend
+found = MusaKernelsBackend().probe()
+assert isinstance(found, Absent), found
+print(found.reason, "|", found.remedy)
+"""
+
+
+def says(home, **variables):
+    environment = {**os.environ, "MUSA_HOME": str(home), "PATH": "/usr/bin:/bin", **variables}
+    done = subprocess.run([sys.executable, "-c", SAYS], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason", "remedy"),
+    [
+        ("bin", "there is no MUSA compiler mcc", "install the MUSA toolkit"),
+        ("include", "has no headers", "install the MUSA toolkit"),
+    ],
+)
+def test_what_is_missing_is_said(tmp_path, missing, reason, remedy):
+    home = tmp_path / "home"
+    shutil.copytree(kept_home(SDK), home, symlinks=True)
+    shutil.rmtree(home / missing)
+    told = says(home)
+    assert reason in told
+    assert remedy in told
+
+
+def test_a_kernel_that_does_not_compile_is_passed_over(sim, monkeypatch, tmp_path):
+    broken = tmp_path / "mcc"
+    broken.write_text("#!/bin/sh\necho 'error: out of order' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("GEMMHUB_MCC", str(broken))
+    made = MusaKernelsBackend()
+    asked = problem(8, 8, 8)
+    assert made.supports(asked) is None
+    with pytest.raises(ValueError, match="out of order"):
+        made.prepare(asked, made.candidates(asked)[0], 0)
+
+
+def test_a_kernel_that_is_wrong_is_refused(sim, monkeypatch):
+    """Here: one that never writes."""
+    made = MusaKernelsBackend()
+    asked = problem(8, 8, 8)
+    monkeypatch.setattr("gemmhub_musa_kernels.libraries.Library.gemm", lambda *arguments: None)
+    with pytest.raises(ValueError, match="is wrong: numpy has"):
+        made.prepare(asked, made.candidates(asked)[0], 0)
+
+
+# Refusals
+
+
+def operand(dtype, rows, cols, **options):
+    return Operand(as_dtype(dtype), MatrixLayout.contiguous(rows, cols), **options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (problem(8, 8, 8, dtype="int8", out="int32"), "not int8 by int8 to int32"),
+        (problem(8, 8, 8, dtype="float64"), "not float64 by float64"),
+        (problem(8, 8, 8, dtype="float32"), "not float32 by float32"),
+        (problem(8, 8, 8, b="row", out="float64"), "to float64"),
+        (replace(problem(8, 8, 8), b=operand("bfloat16", 8, 8)), "not float16 by bfloat16"),
+        (replace(problem(8, 8, 8), c=operand("float64", 8, 8)), "c is float64"),
+        (replace(problem(8, 8, 8), bias=Bias(as_dtype("float64"), "n")), "bias is float64"),
+        (replace(problem(8, 8, 8), a=operand("float16", 8, 8, alignment=1)), "a has elements that are not aligned"),
+        (replace(problem(8, 8, 8), device=Device("musa", 7)), "the operands are on musa:7"),
+        (problem(2**31, 1, 1), "m is 2147483648"),
+    ],
+)
+def test_refusals(backend, asked, reason):
+    answer = backend.supports(asked)
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+    assert answer.remedy
+    with pytest.raises(ValueError, match=r"float|aligned|musa|2147483648"):
+        backend.prepare(asked, "scalar", 0)
+
+
+def test_a_batch_of_too_many_uneven_dimensions(backend):
+    batch = (2, 2, 2, 2, 2)
+    asked = problem(4, 4, 4, batch=batch)
+    uneven = replace(asked.a.layout, batch_strides=(1000, 610, 310, 100, 20))
+    asked = replace(asked, a=replace(asked.a, layout=uneven))
+    assert "the batch has 5 dimensions" in backend.supports(asked).reason
+
+
+def test_mp_21_has_the_scalar_kernel_and_no_bfloat16(sim):
+    sim.set(ARCH=21)
+    made = MusaKernelsBackend()
+    assert made.candidates(problem(64, 64, 64)) == ["scalar"]
+    assert "mp_21 has no bfloat16" in made.supports(problem(64, 64, 64, dtype="bfloat16")).reason
+
+
+def test_nothing_to_do(backend):
+    asked = problem(0, 4, 4)
+    assert backend.supports(asked) is None
+    assert backend.copies(asked) == ()
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], 0)
+    kernel.run(0, 0, 0, None, None, 1, 0, 0)
+
+
+def test_an_unknown_candidate(backend):
+    with pytest.raises(ValueError, match="there is no 'fast' here"):
+        backend.prepare(problem(8, 8, 8), "fast", 0)
+
+
+# Candidates, copies, estimates
+
+
+def test_large_products_get_large_tiles(backend):
+    assert backend.candidates(problem(256, 256, 64, a="col"))[0] == "pipelined-64x64x32-2x1warps"
+    assert backend.candidates(problem(2048, 2048, 64, a="col"))[0] == "pipelined-128x128x32-2x2warps"
+
+
+def test_a_copy_is_said_and_can_be_done_without(backend):
+    asked = problem(1024, 1024, 1024, a="col", b="col", d="col")
+    (copy,) = backend.copies(asked)
+    assert (copy.operand, copy.nbytes) == ("b", 2 * 1024 * 1024)
+    assert "transposed first" in copy.why
+    names = backend.candidates(asked)
+    assert names[0].endswith("-copying")
+    plain = names[0].removesuffix("-copying")
+    assert plain in names
+    assert "which copies nothing" in backend.remark(asked, plain)
+    assert backend.estimate(asked) == pytest.approx(2 * 1024**3 / 53.6e12 + 2 * model.LAUNCH, rel=0.2)
+    with pytest.raises(ValueError, match="workspace_mib"):
+        backend.prepare(asked, names[0], 2**20)
+
+
+def test_copies_name_the_operands_of_the_caller(backend):
+    """In row-major order the transpose is computed: what is dense along k there is a."""
+    assert [copy.operand for copy in backend.copies(problem(1024, 1024, 1024))] == ["a"]
+    assert [copy.operand for copy in backend.copies(problem(1024, 1024, 1024, b="col"))] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "copied"),
+    [
+        (problem(1024, 1024, 1024, a="col"), ()),
+        (problem(64, 1024, 1024, a="col", b="col"), ()),  # b is read once
+        (problem(1023, 1023, 1023, a="col"), ("a", "b")),  # rows that no vector divides
+        (problem(1024, 1024, 1024, b="col", batch=(2,)), ()),  # two matrices
+        (problem(8192, 8192, 8192, a="col", b="col"), ()),  # 128 MiB
+    ],
+)
+def test_when_operands_are_copied(asked, copied):
+    assert copies.worthwhile(lowered(asked)) == copied
+
+
+def test_operands_without_a_dense_dimension_are_copied_or_left_to_other_kernels(backend):
+    asked = problem(1024, 1024, 1024, a="col")
+    strided = replace(asked, b=replace(asked.b, layout=MatrixLayout(1024, 1024, 4096, 2)))
+    assert backend.candidates(strided)[0].endswith("-copying")
+    assert all(x.endswith("-copying") for x in backend.candidates(strided) if x.startswith("pipelined"))
+    small = problem(32, 32, 32)
+    small = replace(small, b=replace(small.b, layout=MatrixLayout(32, 32, 128, 2)))
+    assert list(backend.candidates(small)) == ["wmma", "scalar"]
+
+
+def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
+    gemm = lowered(problem(1024, 1024, 1024, a="col"))
+    every = policies.ways(gemm, "mp_22", 56, 73728, ())
+    fewer = policies.ways(gemm, "mp_22", 56, 40000, ())
+    assert {x.name for x in every} - {x.name for x in fewer} == {
+        "pipelined-128x128x32-2x2warps-3stages",
+        "pipelined-128x128x64-2x2warps",
+    }
+    assert len({x.name for x in every}) == len(every)
+
+
+def test_no_estimate_where_there_are_no_figures(sim):
+    sim.set(ARCH=31)
+    assert MusaKernelsBackend().estimate(problem(64, 64, 64)) is None
+
+
+def test_cards():
+    card = Card("mp_22", 56, 73728)
+    assert (card.arch, card.multiprocessors, card.shared_bytes) == ("mp_22", 56, 73728)
+
+
+# Calls
+
+
+def numbers(*shape, seed=0):
+    return whole(np.random.default_rng(seed), *shape)
+
+
+def product(a, b):
+    return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+
+
+def test_through_gemmhub(sim):
+    a, b = numbers(70, 40), numbers(40, 50, seed=1)
+    got = gemmhub.matmul(from_numpy(a), from_numpy(b), backend=NAME)
+    assert isinstance(got, Array)
+    assert np.array_equal(got.numpy(), product(a, b))
+    x = from_numpy(numbers(4, 4).astype(np.int8))
+    with pytest.raises(NoBackendError, match="not int8 by int8"):
+        gemmhub.matmul(x, x, backend=NAME)
+
+
+def test_packed(sim):
+    a, b, other = numbers(9, 40), numbers(30, 40, seed=1).T, numbers(40, 30, seed=2)
+    there = from_numpy(np.ascontiguousarray(b))
+    before = sim.rt.musaSimLive()
+    packed = gemmhub.pack(there, backend=NAME)
+    assert packed.payload.nbytes == 2 * 40 * 64
+    MusaMemory().write(there, np.ascontiguousarray(other))
+    for rows in (9, 1):
+        got = gemmhub.matmul(from_numpy(a[:rows]), packed)
+        assert np.array_equal(got.numpy(), product(a[:rows], b))
+    del packed, got
+    assert sim.rt.musaSimLive() == before
+
+
+def test_no_memory_to_pack(sim, backend):
+    asked = problem(8, 64, 64)
+    memory = MusaMemory()
+    b = memory.empty(2 * 64 * 64)
+    sim.inject("musaMalloc:1")
+    with pytest.raises(MemoryError):
+        backend.pack(b.data.ptr, asked)
+
+
+def test_a_stack_cannot_be_packed(backend):
+    assert "stack" in backend.pack(256, problem(8, 8, 8, batch=(2,))).reason
+
+
+@pytest.fixture
+def copying(monkeypatch):
+    """A backend that copies what it can, however small."""
+    monkeypatch.setattr(copies, "worthwhile", lambda gemm: tuple(x for x in "ab" if gemm.order(x) != "wide"))
+    return MusaKernelsBackend()
+
+
+def test_one_scratch_memory_serves_all_streams(sim, copying):
+    """Calls on several streams of several threads, each with other operands; work runs late and in any order."""
+    asked = problem(40, 24, 32, a="row", b="col")
+    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    assert kernel.workspace_bytes > 0
+    runtime = sim.runtime
+    results, streams = [], [runtime.stream_create() for _ in range(3)]
+
+    def work(number):
+        with runtime.device(0):
+            for turn in range(3):
+                a, b = numbers(40, 32, seed=10 * number + turn), numbers(32, 24, seed=100 + 10 * number + turn)
+                places = [from_numpy(x) for x in (a, np.ascontiguousarray(b.T), np.zeros((40, 24), np.float16))]
+                kernel.run(*(x.data.ptr for x in places), None, None, 1, 0, streams[number])
+                results.append((places, product(a, b)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for stream in reversed(streams):
+        runtime.stream_synchronize(stream)
+    for places, expected in results:
+        assert np.array_equal(places[2].numpy(), expected)
+    for stream in streams:
+        runtime.stream_destroy(stream)
+
+
+def test_calls_allocate_nothing(sim, copying):
+    asked = problem(40, 24, 32, b="col")
+    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    places = [from_numpy(np.zeros(2048, np.float16)) for _ in range(3)]
+    before = sim.rt.musaSimLive()
+    sim.inject("musaMalloc")
+    kernel.run(*(x.data.ptr for x in places), None, None, 1, 0, 0)
+    sim.inject("")
+    assert sim.rt.musaSimLive() == before
+
+
+def test_the_second_device(sim):
+    memory = MusaMemory(1)
+    made = MusaKernelsBackend()
+    made.probe()
+    case = Case(m=33, n=40, k=20, a_dtype="float16", b_dtype="float16", out_dtype="float16", b="col", bias="n")
+    assert check(made, case, memory).accepted
+    assert sim.runtime.current_device == 0
+
+
+def test_tuning_times_the_policies(sim, monkeypatch):
+    monkeypatch.setattr(policies, "OTHERS", {128: policies.OTHERS[128][:1]})
+    # How long each takes on the simulator is of no interest.
+    monkeypatch.setattr(tuning, "interleave", partial(timing.interleave, rounds=1, min_time=1e-6))
+    a, b = from_numpy(numbers(64, 64)), from_numpy(numbers(64, 64, seed=1))
+    tuned = gemmhub.tune(a, b, backend=NAME)
+    assert {row.backend for row in tuned.rows} == {NAME}
+    assert {"wmma", "scalar", "pipelined-64x64x32-2x1warps"} <= {row.candidate for row in tuned.rows}
+    assert gemmhub.explain(a, b, backend=NAME)[NAME].source == "measured"
+
+
+def test_absent_without_an_installation():
+    told = MusaKernelsBackend(lambda: Absent("nothing here", "install it"))
+    assert told.probe() == Absent("nothing here", "install it")
+    with pytest.raises(RuntimeError, match="nothing here; install it"):
+        told.candidates(problem(4, 4, 4))

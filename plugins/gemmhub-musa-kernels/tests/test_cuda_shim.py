@@ -1,0 +1,47 @@
+"""The same sources for NVIDIA GPUs, without one: nvcc compiles them by the simulator's headers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from gemmhub_musa.compile import compile_mu
+from gemmhub_musa_kernels.libraries import KERNELS, TRANSPOSE
+from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, SMALL, WARP, WMMA, Way, defines
+from homes import kept_home, sdk_of
+
+from conftest import INSTALLED, SDK
+from gemmhub.capability import Refusal
+from gemmhub.dtypes import as_dtype
+
+
+@pytest.fixture(scope="module")
+def cuda_sdk():
+    if INSTALLED:
+        pytest.skip("needs the simulator")
+    from gemmhub_musa_sim.cuda import nvcc
+
+    if nvcc.describe() == "no nvcc":
+        pytest.skip("nvcc is not installed: nothing can be compiled")
+    return sdk_of(kept_home(SDK, engine="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch", "operand", "result"),
+    [
+        (SCALAR, "mp_22", "bfloat16", "float32"),
+        (WMMA, "mp_22", "bfloat16", "bfloat16"),
+        (PIPELINED, "mp_22", "bfloat16", "float32"),
+        (PIPELINED, "mp_31", "float16", "bfloat16"),
+        (TRANSPOSE, "mp_22", "float16", "float16"),
+    ],
+)
+def test_every_kernel_becomes_a_library(cuda_sdk, kernel, arch, operand, result):
+    way = Way(kernel, SMALL[WARP[arch]] if kernel == PIPELINED else None)
+    flags = () if kernel == TRANSPOSE else defines(way, arch, as_dtype(operand), as_dtype(result))
+    built = compile_mu(KERNELS / f"{kernel}.mu", cuda_sdk, arch, name=f"cuda_{kernel}", flags=flags, include=(KERNELS,))
+    assert not isinstance(built, Refusal), built.traceback
+    text = subprocess.run(["nm", "-D", "--defined-only", built], capture_output=True, text=True, check=True).stdout
+    launchers = set(re.findall(r'extern "C" int (\w+)', (KERNELS / f"{kernel}.mu").read_text()))
+    assert set(re.findall(r" T (\w+)", text)) >= launchers

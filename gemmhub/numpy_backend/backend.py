@@ -95,7 +95,7 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
     def run(
         a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> None:
-        if one is not None and b.ndim == 2 and a.shape[:-2] == problem.batch and _dense(a, out, c):
+        if one is not None and b.ndim == 2 and all(_is_stack(x, problem.batch) for x in (a, out, c)):
             a, out = a.reshape(one.m, one.k), out.reshape(one.m, one.n)
             c = None if c is None else c.reshape(one.m, one.n)
             folded(a, b, out, c, bias, alpha, beta)
@@ -121,8 +121,9 @@ def _as_one(problem: GemmProblem) -> GemmProblem | None:
     return replace(problem, m=problem.batch_count * problem.m, batch=())
 
 
-def _dense(*arrays: Array | None) -> bool:
-    return all(x is None or x.flags.c_contiguous for x in arrays)
+def _is_stack(x: Array | None, batch: tuple[int, ...]) -> bool:
+    """Whether a reshape makes one matrix of the whole batch. (A single matrix for all of it is dense, too.)"""
+    return x is None or (x.shape[:-2] == batch and bool(x.flags.c_contiguous))
 
 
 def _native_kernel(problem: GemmProblem) -> Kernel:
@@ -146,7 +147,7 @@ def _folded(problem: GemmProblem, one: GemmProblem) -> Callable[[Array, Array, A
 
     def folded(a: Array, b: Array, out: Array | None) -> Array:
         # A reshape that is a view keeps this free of copies; other strides take NumPy's own way.
-        if b.ndim != 2 or a.shape[:-2] != batch or not _dense(a, out):
+        if b.ndim != 2 or not (_is_stack(a, batch) and _is_stack(out, batch)):
             return np.matmul(a, b, out)
         if out is None:
             return np.matmul(a.reshape(rows, k), b).reshape(*batch, problem.m, n)

@@ -161,6 +161,8 @@ def _alone() -> Iterator[Values]:
                 yield {**layouts, "packed": True}
         yield {**plain, **main, "m": 5, "n": 37, "k": 19, "packed": True}
         yield {**plain, **main, "m": 5, "n": 16, "k": 32, "batch": (3,), "b_batch": "missing", "packed": True}
+        # Folding the batch into m would read one addend as a stack of them.
+        yield {**plain, **main, "m": 5, "n": 16, "k": 32, "batch": (3,), "b_batch": "missing", "c": "shared", "beta": 1}
         yield {**plain, **main, "m": 64, "n": 64, "k": 64, "threads": 4}
         yield {**plain, **main, "m": 33, "n": 65, "k": 70, "threads": 4}
         for m, n, k in ((1, 64, 256), (64, 64, 64), (130, 66, 70), (16, 16, 2048)):

@@ -29,10 +29,12 @@ os.environ["GEMMHUB_HOPPER_UNPROVEN"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins" / "gemmhub-hopper" / "tests"))
 
 import numpy as np
-from gemmhub_hopper import nvrtc
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import SHAPES, Shape, Variant
+from gemmhub_hopper.sources import source
 from products import PRODUCTS, SMALL, Product, loaded, stored
+
+from gemmhub.native import nvrtc
 
 PROBES = tuple(
     Product(SMALL, 64, 64, 64, a=a, b=b, dtype="float16", out="float32") for a in ("row", "col") for b in ("col", "row")
@@ -198,7 +200,7 @@ def supervised(index: int, arguments: list[str], seconds: float) -> dict[str, An
 def compiled(variant: Variant) -> str:
     """Empty, or why it does not compile."""
     try:
-        nvrtc.cubin(nvrtc.load(), variant)
+        nvrtc.cubin(nvrtc.load(), source(variant))
     except nvrtc.CompilerError as error:
         return str(error)
     return ""

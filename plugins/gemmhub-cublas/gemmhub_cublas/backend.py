@@ -9,9 +9,10 @@ from typing import Any
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.native import cuda
+from gemmhub.native.cuda import Driver
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import choice, driver, forms, library, model, probe
-from gemmhub_cublas.driver import Driver
+from gemmhub_cublas import choice, forms, library, model, probe
 from gemmhub_cublas.forms import Form, Lowered
 from gemmhub_cublas.heuristics import Algorithm, Chooser
 from gemmhub_cublas.kernel import Gemm
@@ -52,7 +53,7 @@ class CublasBackend(Backend):
 
     def __init__(
         self,
-        open_driver: Callable[[], Driver] = driver.load,
+        open_driver: Callable[[], Driver] = cuda.load,
         open_library: Callable[[int], Library] = library.load,
     ) -> None:
         """For tests: other ways to come by the driver and the library."""

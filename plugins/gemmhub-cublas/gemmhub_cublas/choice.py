@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import as_file, files
 
+from gemmhub.native.cuda import Gpu
 from gemmhub_cublas.cost_model import CostModel, Size, load
-from gemmhub_cublas.driver import Gpu
 from gemmhub_cublas.forms import TYPE, Form
 
 MARGIN = 0.015

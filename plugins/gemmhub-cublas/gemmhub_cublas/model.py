@@ -5,8 +5,8 @@ It ranks cuBLASLt among other backends before anything is measured; tuning repla
 
 from __future__ import annotations
 
+from gemmhub.native.cuda import Gpu
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas.driver import Gpu
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""

@@ -7,24 +7,23 @@ from collections.abc import Callable
 from ctypes import byref, c_void_p
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub_cublas.driver import Driver, DriverError, Gpu
+from gemmhub.native import cuda
+from gemmhub.native.cuda import Driver, DriverError, Gpu
 from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
 
 OLDEST_DRIVER = 12
 """Major version of CUDA."""
 
-_NO_DEVICE = 100
-
 
 class Machine:
     """The driver, the library and the devices; library handles and workspaces are made when first needed."""
 
-    def __init__(self, driver: Driver, library: Library) -> None:
+    def __init__(self, driver: Driver, gpus: tuple[Gpu, ...], library: Library) -> None:
         self.driver = driver
         self.library = library
-        self.gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
-        self.workspaces = tuple(map(Workspace, self.gpus))
+        self.gpus = gpus
+        self.workspaces = tuple(map(Workspace, gpus))
         self._handles: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -43,18 +42,10 @@ class Machine:
 
 def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Library]) -> Machine | Absent:
     """The machine, or what it lacks and what to do. Never raises."""
-    try:
-        driver = open_driver()
-        if not driver.device_count():
-            return _no_device()
-    except OSError as error:
-        return Absent(f"there is no NVIDIA driver here ({error})", "install one, or use a machine with an NVIDIA GPU")
-    except AttributeError as error:
-        return Absent(f"the NVIDIA driver is too old ({error})", "install driver 525 or later")
-    except DriverError as error:
-        if error.code == _NO_DEVICE:
-            return _no_device()
-        return Absent(f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine")
+    found = cuda.look(open_driver, "525", "an NVIDIA GPU")
+    if isinstance(found, Absent):
+        return found
+    driver, gpus = found
     major, minor = driver.cuda_version
     if major < OLDEST_DRIVER:
         return Absent(
@@ -62,7 +53,7 @@ def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Librar
             "update the NVIDIA driver to 525 or later",
         )
     try:
-        machine = Machine(driver, open_library(major))
+        machine = Machine(driver, gpus, open_library(major))
         # One handle, to see that the library works: on the device that is in use already, if there is one.
         machine.handle(driver.current_device() or 0)
     except LibraryError as error:
@@ -77,10 +68,6 @@ def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Librar
             f"the device cannot be used: {error}", "see whether nvidia-smi shows it healthy and with free memory"
         )
     return machine
-
-
-def _no_device() -> Absent:
-    return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
 
 
 def ready(machine: Machine) -> Ready:

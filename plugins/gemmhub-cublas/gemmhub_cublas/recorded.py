@@ -20,7 +20,7 @@ from ctypes import addressof, byref, c_char, c_int, c_size_t, c_uint, c_uint64, 
 from typing import Any, NamedTuple
 
 from gemmhub.backend import Run
-from gemmhub_cublas.driver import Driver, DriverError, Gpu
+from gemmhub.native.cuda import Driver, DriverError, Gpu
 
 Enqueue = Callable[[int, int, int, int], None]
 """Puts the product of (a, b, out) on a stream."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from gemmhub_cublas.driver import Gpu
+from gemmhub.native.cuda import Gpu
 
 _PER_THREAD_STREAM = 2
 """CUDA's handle that means another stream in every thread."""

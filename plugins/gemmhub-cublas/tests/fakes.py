@@ -8,12 +8,12 @@ import numpy as np
 from fake_cuda import FakeCuda
 from fake_lt import FakeLt
 from gemmhub_cublas.backend import CublasBackend
-from gemmhub_cublas.driver import Driver
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype, compute_dtype
 from gemmhub.layout import MatrixLayout
+from gemmhub.native.cuda import Driver
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing import Memory
 

@@ -8,7 +8,9 @@ import struct
 import pytest
 from fake_cuda import FakeCuda
 from fake_lt import CONFIG, FakeLt
-from gemmhub_cublas import driver, heuristics, library
+from gemmhub_cublas import heuristics, library
+
+from gemmhub.native import cuda
 
 
 def width(kind):
@@ -23,9 +25,9 @@ def test_library_declarations(name):
     assert (width(result), [*map(width, arguments)]) == (width(expected), [*map(width, types)])
 
 
-@pytest.mark.parametrize("name", driver.FUNCTIONS)
+@pytest.mark.parametrize("name", cuda.FUNCTIONS)
 def test_driver_declarations(name):
-    assert [*map(width, driver.FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
+    assert [*map(width, cuda.FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
 
 
 def test_configuration_widths():

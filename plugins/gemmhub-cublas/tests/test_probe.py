@@ -11,10 +11,10 @@ import pytest
 from fakes import Home, problem
 from gemmhub_cublas import library
 from gemmhub_cublas.backend import CublasBackend
-from gemmhub_cublas.driver import Driver
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Absent, Device, Ready
+from gemmhub.native.cuda import Driver
 from gemmhub.testing.check import honest
 
 

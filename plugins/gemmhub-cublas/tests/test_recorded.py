@@ -18,10 +18,11 @@ import pytest
 from fake_cuda import RELAXED, TYPES, FakeCuda, put
 from fake_lt import NUMPY, FakeLt, IllegalError
 from fakes import Arrays, Home, bias, operand, problem
-from gemmhub_cublas.driver import Driver, Gpu
 from gemmhub_cublas.recorded import Patch, _addresses, explained, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gemmhub.native.cuda import Driver, Gpu
 
 SAMPLES = [_addresses((16, 16, 16), seed) for seed in range(3)]
 ALIGNMENTS = [1, 2, 4, 8, 16, 32, 64, 128, 256]

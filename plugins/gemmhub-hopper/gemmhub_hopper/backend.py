@@ -10,14 +10,15 @@ from typing import Any
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.native import nvrtc
+from gemmhub.native.cuda import Driver
+from gemmhub.native.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import cost_model, driver, forms, nvrtc, probe
+from gemmhub_hopper import cost_model, forms, probe, sources
 from gemmhub_hopper.config import SHAPES, Variant
 from gemmhub_hopper.cost_model import Card, Choice
-from gemmhub_hopper.driver import Driver
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.launch import Launch
-from gemmhub_hopper.nvrtc import Compiler
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may ask for: gemmhub's default limit."""
@@ -48,7 +49,7 @@ class HopperBackend(Backend):
 
     def __init__(
         self,
-        open_driver: Callable[[], Driver] = driver.load,
+        open_driver: Callable[[], Driver] = probe.open_driver,
         open_compiler: Callable[[], Compiler] = nvrtc.load,
     ) -> None:
         """For tests: other ways to come by the driver and the compiler."""
@@ -154,9 +155,9 @@ class HopperBackend(Backend):
         key = index, variant
         with self._lock:
             if key not in self._functions:
-                image = nvrtc.cubin(self.machine.compiler, variant)
+                image = nvrtc.cubin(self.machine.compiler, sources.source(variant))
                 gpu = self.machine.gpus[index]
-                self._functions[key] = gpu.function(image, nvrtc.KERNEL, variant.shared_bytes)
+                self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
             return self._functions[key]
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
 from gemmhub_hopper.config import SHAPES, Shape, Variant
 from gemmhub_hopper.forms import Lowered
-from gemmhub_hopper.workspace import COUNTERS, MOST_COUNTERS
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""

@@ -12,11 +12,11 @@ from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
+from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_hopper import tensor_map
 from gemmhub_hopper.cost_model import Choice
-from gemmhub_hopper.driver import Gpu
 from gemmhub_hopper.tensor_map import MapArguments
-from gemmhub_hopper.workspace import COUNTERS, Workspace
 
 _POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 _WORD = 8
@@ -105,7 +105,7 @@ class _Slot:
 class Launch:
     """A product with its kernel: :attr:`run` calls it. Safe in any number of threads."""
 
-    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Workspace, limit: int, alone: bool) -> None:
+    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool) -> None:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
         Raises DriverError where the driver does not take the tensor maps.

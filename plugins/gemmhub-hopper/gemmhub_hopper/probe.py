@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from ctypes import c_int, c_uint, c_uint64, c_void_p
+from typing import Any
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub_hopper.driver import Driver, DriverError, Gpu
-from gemmhub_hopper.nvrtc import Compiler, CompilerError
-from gemmhub_hopper.workspace import Workspace
+from gemmhub.native import cuda, nvrtc
+from gemmhub.native.cuda import Driver, Gpu
+from gemmhub.native.cuda_scratch import Scratch
+from gemmhub.native.nvrtc import Compiler
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
@@ -16,7 +19,20 @@ CAPABILITY = (9, 0)
 UNPROVEN = "GEMMHUB_HOPPER_UNPROVEN"
 """The environment variable that lets kernels run that no card has run yet."""
 
-_NO_DEVICE = 100
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    **cuda.KERNELS,
+    "cuTensorMapEncodeTiled": (
+        c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
+    ),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+}  # fmt: skip
+"""Of the driver, beside what every plugin calls."""
+
+
+def open_driver() -> Driver:
+    """As :func:`gemmhub.native.cuda.load`."""
+    return cuda.load(FUNCTIONS)
 
 
 class Machine:
@@ -27,7 +43,7 @@ class Machine:
         self.compiler = compiler
         self.gpus = gpus
         """All of them: their numbers are those of gemmhub's devices."""
-        self.workspaces = tuple(map(Workspace, gpus))
+        self.workspaces = tuple(map(Scratch, gpus))
 
     @property
     def hoppers(self) -> tuple[Gpu, ...]:
@@ -36,19 +52,10 @@ class Machine:
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
     """The machine, or what it lacks and what to do. Never raises."""
-    try:
-        driver = open_driver()
-        gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
-    except OSError as error:
-        return Absent(f"there is no NVIDIA driver here ({error})", "install one, or use a machine with a Hopper GPU")
-    except AttributeError as error:
-        return Absent(f"the NVIDIA driver is too old ({error})", "install driver 550 or later")
-    except DriverError as error:
-        if error.code == _NO_DEVICE:
-            return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
-        return Absent(f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine")
-    if not gpus:
-        return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
+    found = cuda.look(open_driver, "550", "a Hopper GPU")
+    if isinstance(found, Absent):
+        return found
+    driver, gpus = found
     if all(gpu.capability != CAPABILITY for gpu in gpus):
         names = ", ".join(sorted({f"{gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in gpus}))
         return Absent(
@@ -62,17 +69,9 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
             ),
             "update the NVIDIA driver to 550 or later",
         )
-    try:
-        compiler = open_compiler()
-    except CompilerError as error:
-        return Absent(error.reason, error.remedy)
-    if compiler.version[0] > driver.cuda_version[0]:
-        return Absent(
-            "{} is NVRTC {}.{}; the driver runs up to CUDA {}.{}".format(
-                compiler.where, *compiler.version, *driver.cuda_version
-            ),
-            f"pip install 'gemmhub-hopper[cu{driver.cuda_version[0]}]', or update the NVIDIA driver",
-        )
+    compiler = nvrtc.look(open_compiler, driver)
+    if isinstance(compiler, Absent):
+        return compiler
     if not os.environ.get(UNPROVEN):
         return Absent(
             "its kernels were compiled and checked on the host but have not yet run on a card",

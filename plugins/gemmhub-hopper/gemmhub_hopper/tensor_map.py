@@ -6,8 +6,8 @@ import ctypes
 from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
 
+from gemmhub.native.cuda import Driver, DriverError
 from gemmhub_hopper.config import ROW, Variant
-from gemmhub_hopper.driver import Driver, DriverError
 
 NBYTES = 128
 """Size of a tensor map; it lies at a multiple of 64."""

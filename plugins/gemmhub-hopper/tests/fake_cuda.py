@@ -110,6 +110,7 @@ TYPES = {
         "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
         "cuCtxPushCurrent_v2": (c_void_p,),
         "cuCtxPopCurrent_v2": (c_void_p,),
+        "cuCtxGetDevice": (c_void_p,),
         "cuMemAlloc_v2": (c_void_p, c_size_t),
         "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
         "cuStreamCreate": (c_void_p, c_uint),
@@ -196,6 +197,11 @@ class FakeCuda:
 
     def _cuCtxPopCurrent_v2(self, out):
         put(out, c_void_p, self.stack.pop())
+
+    def _cuCtxGetDevice(self, out):
+        if not self.stack:
+            return INVALID_CONTEXT
+        put(out, c_int, self.stack[-1] - CONTEXT)
 
     def _unsafe(self):
         """A call that is forbidden while anything is captured, but in relaxed mode."""

@@ -7,10 +7,11 @@ import json
 import numpy as np
 from fake_cuda import FakeCuda
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.driver import Driver
-from gemmhub_hopper.nvrtc import Compiled
+from gemmhub_hopper.probe import FUNCTIONS
 
 from gemmhub.capability import Device
+from gemmhub.native.cuda import Driver
+from gemmhub.native.nvrtc import Compiled
 from gemmhub.testing import Memory
 
 
@@ -20,9 +21,9 @@ class FakeCompiler:
     version = (13, 0)
     where = "libnvrtc.so"
 
-    def compile(self, variant, verbose=False):
-        assert variant.refusal is None, variant.refusal
-        return Compiled(json.dumps(variant.macros).encode(), "")
+    def compile(self, source, verbose=False):
+        macros = dict(option[2:].split("=") for option in source.options if option.startswith("-D"))
+        return Compiled(json.dumps({name: int(value) for name, value in macros.items()}).encode(), "")
 
 
 class Home:
@@ -33,7 +34,7 @@ class Home:
 
     def backend(self):
         """Needs GEMMHUB_HOPPER_UNPROVEN in the environment to be Ready."""
-        backend = HopperBackend(lambda: Driver(self.cuda), FakeCompiler)
+        backend = HopperBackend(lambda: Driver(self.cuda, FUNCTIONS), FakeCompiler)
         backend.probe()
         return backend
 

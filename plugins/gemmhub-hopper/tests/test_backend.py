@@ -10,12 +10,12 @@ import pytest
 from fakes import FakeMemory, Home
 from gemmhub_hopper import tensor_map
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.workspace import COUNTERS, Workspace
 from problems import problem
 from products import Product, stored
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import AllocationError, KernelError
+from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 
 LIMIT = 64 * 2**20
 SHAPE = Shape(64, 64, 3, consumers=1)
@@ -173,7 +173,7 @@ def test_refusals(backend):
 
 class TestWorkspace:
     def test_a_buffer_for_each_stream(self, home, backend):
-        memory = Workspace(backend.machine.gpus[0])
+        memory = Scratch(backend.machine.gpus[0])
         first = memory.buffer(1, COUNTERS + 1000, LIMIT)
         assert memory.buffer(1, COUNTERS, LIMIT) == first
         assert memory.buffer(2, COUNTERS, LIMIT) != first
@@ -181,14 +181,14 @@ class TestWorkspace:
         assert not counters.any()
 
     def test_it_grows(self, home, backend):
-        memory = Workspace(backend.machine.gpus[0])
+        memory = Scratch(backend.machine.gpus[0])
         memory.buffer(1, 1000, 5000)
         memory.buffer(1, 1001, 5000)
         memory.buffer(1, 4500, 5000)
         assert [size for _, size, _ in home.cuda.allocated[-3:]] == [1000, 2000, 4500]
 
     def test_captures_have_their_own(self, home, backend):
-        memory = Workspace(backend.machine.gpus[0])
+        memory = Scratch(backend.machine.gpus[0])
         eager = memory.buffer(1, 1000, LIMIT)
         home.cuda.captures[1] = 77
         try:
@@ -201,10 +201,10 @@ class TestWorkspace:
     def test_no_memory(self):
         home = Home(memory=100)
         with pytest.raises(AllocationError, match="workspace"):
-            Workspace(home.backend().machine.gpus[0]).buffer(1, 1000, LIMIT)
+            Scratch(home.backend().machine.gpus[0]).buffer(1, 1000, LIMIT)
 
     def test_a_thread_that_means_its_own_stream(self, backend):
-        memory = Workspace(backend.machine.gpus[0])
+        memory = Scratch(backend.machine.gpus[0])
         here = memory.buffer(2, 1000, LIMIT)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(memory.buffer, 2, 1000, LIMIT).result() != here

@@ -6,10 +6,11 @@ import pytest
 from gemmhub_hopper import cost_model, forms
 from gemmhub_hopper.config import SHAPES, Form, Shape, Variant
 from gemmhub_hopper.cost_model import Card, Choice
-from gemmhub_hopper.workspace import COUNTERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
+
+from gemmhub.native.cuda_scratch import COUNTERS
 
 H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 LIMIT = 64 * 2**20

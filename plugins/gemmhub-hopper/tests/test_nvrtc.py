@@ -9,9 +9,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from gemmhub_hopper import nvrtc, wgmma
+from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import SHAPES, Form, Shape, Variant
-from gemmhub_hopper.nvrtc import Compiled, CompilerError
+from gemmhub_hopper.sources import source
+
+from gemmhub.native import nvrtc
+from gemmhub.native.nvrtc import Compiled, CompilerError
 
 PLAIN = Form(False, True, "bfloat16", "bfloat16")
 LARGE = Shape(128, 256, 4)
@@ -63,7 +66,7 @@ def drawn(rng):
 def compiled(variant):
     """In a process of its own: (bytes of cubin, log) or what the compiler says."""
     try:
-        made = nvrtc.load().compile(variant, verbose=True)
+        made = nvrtc.load().compile(source(variant), verbose=True)
     except CompilerError as error:
         return str(error)
     return made
@@ -111,28 +114,27 @@ def test_a_failure_is_told():
     variant = Variant(LARGE, replace(PLAIN))
     broken = replace(variant, form=replace(PLAIN, input="tf32"))  # which has no MN-major operands
     with pytest.raises(CompilerError, match="does not compile"):
-        nvrtc.load().compile(broken)
+        nvrtc.load().compile(source(broken))
 
 
 def test_cubins_are_kept(monkeypatch):
     compiler, variant = nvrtc.load(), Variant(Shape(64, 16, 12, consumers=1), PLAIN)
-    first = nvrtc.cubin(compiler, variant)
+    first = nvrtc.cubin(compiler, source(variant))
 
     def never(*given, **named):
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(type(compiler), "compile", never)
-    assert nvrtc.cubin(compiler, variant) == first
+    assert nvrtc.cubin(compiler, source(variant)) == first
 
 
-def test_keys_differ(monkeypatch):
+def test_keys_differ():
     compiler = nvrtc.load()
-    keys = {nvrtc._key(compiler, variant) for variant in variants()}
+    keys = {nvrtc.key(compiler, source(variant)) for variant in variants()}
     assert len(keys) == len(variants())
-    before = nvrtc._key(compiler, variants()[0])
-    sources = nvrtc.sources(variants()[0])
-    monkeypatch.setattr(nvrtc, "sources", lambda variant: {**sources, "ptx.cuh": sources["ptx.cuh"] + " "})
-    assert nvrtc._key(compiler, variants()[0]) != before
+    first = source(variants()[0])
+    changed = replace(first, files={**first.files, "ptx.cuh": first.files["ptx.cuh"] + " "})
+    assert nvrtc.key(compiler, changed) not in keys
 
 
 @pytest.mark.parametrize(("n", "kind", "count"), [(16, "bfloat16", 8), (256, "float16", 128), (128, "tf32", 64)])

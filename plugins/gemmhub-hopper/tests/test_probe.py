@@ -7,18 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import FakeCompiler, Home
-from gemmhub_hopper import nvrtc
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.driver import Driver
-from gemmhub_hopper.nvrtc import Compiler, CompilerError
+from gemmhub_hopper.probe import FUNCTIONS
 
 import gemmhub
 from gemmhub.capability import Absent, Device, Ready
+from gemmhub.native import nvrtc
+from gemmhub.native.cuda import Driver
+from gemmhub.native.nvrtc import Compiler, CompilerError
 from gemmhub.testing.check import honest
 
 
 def absent(home, open_driver=None, open_compiler=FakeCompiler):
-    backend = HopperBackend(open_driver or (lambda: Driver(home.cuda)), open_compiler)
+    backend = HopperBackend(open_driver or (lambda: Driver(home.cuda, FUNCTIONS)), open_compiler)
     found = backend.probe()
     assert isinstance(found, Absent)
     honest(found, "probe()")
@@ -96,7 +97,7 @@ def test_no_compiler():
 def test_a_compiler_too_new_for_the_driver():
     found = absent(Home(version=12080))
     assert "NVRTC 13.0; the driver runs up to CUDA 12.8" in found.reason
-    assert "[cu12]" in found.remedy
+    assert "nvidia-cuda-nvrtc-cu12" in found.remedy
 
 
 def test_an_incomplete_library():
@@ -112,7 +113,7 @@ def test_nvrtc_missing(monkeypatch):
 
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", fails)
     with pytest.raises(CompilerError) as caught:
-        nvrtc._find()
+        nvrtc.find()
     assert "Failure finding nvrtc" in caught.value.reason
     assert "more" not in caught.value.reason
 

@@ -7,10 +7,11 @@ from fake_cuda import FakeCuda
 from gemmhub_hopper import forms, tensor_map
 from gemmhub_hopper.config import SHAPES, Shape
 from gemmhub_hopper.cost_model import Choice
-from gemmhub_hopper.driver import Driver, DriverError
 from gemmhub_hopper.launch import maps
 from gemmhub_hopper.tensor_map import MapArguments, Stored
 from problems import problem
+
+from gemmhub.native.cuda import Driver, DriverError
 
 
 def test_k_major():

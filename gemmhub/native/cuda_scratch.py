@@ -1,18 +1,18 @@
-"""Scratch memory on a device for products whose k is split: one buffer for each stream, one for each stream of each
+"""Scratch memory on an NVIDIA device for kernels of a plugin: one buffer for each stream, one for each stream of each
 graph capture.
 
 Work on one stream runs in order, so its products may share a buffer. Two streams may run at once, and so may a
 replayed graph and eager work on the stream it was captured from: those never share. Nothing is freed: work that
 uses an outgrown buffer may be in flight, and a graph may be replayed at any time.
 
-A buffer begins with counters, which every kernel finds and leaves at zero; partial sums follow.
+A buffer begins with counters, which every kernel finds and leaves at zero; what else is in it is left undefined.
 """
 
 from __future__ import annotations
 
 import threading
 
-from gemmhub_hopper.driver import Gpu
+from gemmhub.native.cuda import Gpu
 
 COUNTERS = 65536
 """Bytes of counters at the start of a buffer."""
@@ -21,7 +21,7 @@ _PER_THREAD_STREAM = 2
 """CUDA's handle that means another stream in every thread."""
 
 
-class Workspace:
+class Scratch:
     """The scratch memory of one device."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -45,7 +45,7 @@ class Workspace:
                 if size < nbytes:
                     # At least doubled, so that all outgrown ones together are smaller than the one in use.
                     size = max(nbytes, min(2 * size, limit))
-                    address = self._gpu.allocate(size)
+                    address = self._gpu.allocate(size, zeroed=True)
                     self._buffers[key] = (address, size)
         return address
 
@@ -53,5 +53,5 @@ class Workspace:
         """The address of 256 bytes that may be read: a stand-in for operands, and those of a product without k."""
         with self._lock:
             if not self._dummy:
-                self._dummy = self._gpu.allocate(256)
+                self._dummy = self._gpu.allocate(256, zeroed=True)
             return self._dummy

@@ -1,7 +1,8 @@
-"""Compiling with NVRTC, found by cuda-pathfinder and called by ctypes; what it makes is kept on disk.
+"""Compiling kernels with NVRTC, found by cuda-pathfinder and called by ctypes; what it makes is kept on disk.
 
 No CUDA toolkit and no header is needed. A cubin's name in the cache of :mod:`gemmhub.native` carries a hash of all
-that it was made from: sources, options, the compiler's version.
+that it was made from: sources, options, the compiler's version. Plugins that use this depend on ``cuda-pathfinder``
+and offer the extras ``cu12`` and ``cu13``, which install NVRTC.
 """
 
 from __future__ import annotations
@@ -10,24 +11,20 @@ import ctypes
 import hashlib
 import re
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gemmhub.capability import Absent
 from gemmhub.native import cache as disk
-from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import Variant
+from gemmhub.native.cuda import Driver
 
-ARCH = "sm_90a"
-KERNEL = "gemm"
 OLDEST = (12, 4)
-_SOURCE = "gemm_kernel.cu"
 _FORMAT = "1"
-"""Part of every key: change it when what :func:`cubin` does to a variant changes."""
+"""Part of every key: change it when what :func:`cubin` does to a source changes."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "nvrtcVersion": (c_void_p, c_void_p),
@@ -51,6 +48,20 @@ class CompilerError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Source:
+    """What one cubin is made from."""
+
+    name: str
+    """Of the cubin: file names in the cache begin with it."""
+    main: str
+    """Which of ``files`` is compiled."""
+    files: Mapping[str, str]
+    """Texts by file name: ``main`` and what it includes."""
+    options: tuple[str, ...]
+    """Such as "--gpu-architecture=sm_90a"."""
+
+
+@dataclass(frozen=True)
 class Compiled:
     """A cubin, and what the compiler said about it."""
 
@@ -59,7 +70,9 @@ class Compiled:
 
     @property
     def registers(self) -> int:
-        return self._number(r"Used (\d+) registers")
+        """Of a thread."""
+        found = re.search(r"Used (\d+) registers", self.log)
+        return int(found[1]) if found else 0
 
     @property
     def spilled(self) -> int:
@@ -72,10 +85,6 @@ class Compiled:
         """ptxas's remarks on wgmma that it had to serialise, and on setmaxnreg that it ignored."""
         return sorted(set(re.findall(r"\bC7[56]\d\d\b", self.log)))
 
-    def _number(self, pattern: str) -> int:
-        found = re.search(pattern, self.log)
-        return int(found[1]) if found else 0
-
 
 class Compiler:
     """A loaded NVRTC."""
@@ -86,7 +95,7 @@ class Compiler:
             try:
                 function = getattr(library, name)
             except AttributeError:
-                raise CompilerError(f"{where} has no function {name}", _remedy()) from None
+                raise CompilerError(f"{where} has no function {name}", _REMEDY) from None
             function.restype, function.argtypes = c_int, arguments
         self._library = library
         self.where = where
@@ -95,28 +104,26 @@ class Compiler:
         self.version = (major.value, minor.value)
         if self.version < OLDEST:
             raise CompilerError(
-                f"{where} is NVRTC {major.value}.{minor.value}, {OLDEST[0]}.{OLDEST[1]} is needed", _remedy()
+                f"{where} is NVRTC {major.value}.{minor.value}, {OLDEST[0]}.{OLDEST[1]} is needed", _REMEDY
             )
 
     def _check(self, name: str, status: int) -> None:
         if status:
-            raise CompilerError(f"{name} failed with status {status} ({self.where})", _remedy())
+            raise CompilerError(f"{name} failed with status {status} ({self.where})", _REMEDY)
 
-    def compile(self, variant: Variant, verbose: bool = False) -> Compiled:
-        """Compile now. CompilerError with the compiler's words when it does not."""
-        texts = sources(variant)
-        names = [name for name in texts if name != _SOURCE]
+    def compile(self, source: Source, verbose: bool = False) -> Compiled:
+        """Compile now; ``verbose``: with registers and spills in the log. CompilerError, in the compiler's words."""
+        names = [name for name in source.files if name != source.main]
         program, library = c_void_p(), self._library
-        contents = (c_char_p * len(names))(*(texts[name].encode() for name in names))
+        contents = (c_char_p * len(names))(*(source.files[name].encode() for name in names))
         includes = (c_char_p * len(names))(*(name.encode() for name in names))
+        main = source.files[source.main].encode()
         self._check(
             "nvrtcCreateProgram",
-            library.nvrtcCreateProgram(
-                byref(program), texts[_SOURCE].encode(), _SOURCE.encode(), len(names), contents, includes
-            ),
+            library.nvrtcCreateProgram(byref(program), main, source.main.encode(), len(names), contents, includes),
         )
         try:
-            given = [*options(variant), *(["--ptxas-options=-v"] if verbose else [])]
+            given = [*source.options, *(["--ptxas-options=-v"] if verbose else [])]
             status = library.nvrtcCompileProgram(
                 program, len(given), (c_char_p * len(given))(*(x.encode() for x in given))
             )
@@ -124,8 +131,8 @@ class Compiler:
             if status:
                 first = next((line for line in log.splitlines() if "error" in line.lower()), log[:300])
                 raise CompilerError(
-                    f"NVRTC {self.version[0]}.{self.version[1]} does not compile {variant.shape.name}: {first.strip()}",
-                    "report it with the output of `gemmhub doctor hopper`",
+                    f"NVRTC {self.version[0]}.{self.version[1]} does not compile {source.name}: {first.strip()}",
+                    "report it with the output of `gemmhub doctor`",
                 )
             return Compiled(self._text(program, "nvrtcGetCUBIN"), log)
         finally:
@@ -139,42 +146,27 @@ class Compiler:
         return text.raw[: size.value]
 
 
-def sources(variant: Variant) -> dict[str, str]:
-    """The kernel and its headers, by file name; one of them is written for the variant."""
-    return {**_files(), "wgmma.cuh": wgmma.header(variant)}
-
-
-@cache
-def _files() -> dict[str, str]:
-    folder = resources.files("gemmhub_hopper") / "kernels"
-    return {path.name: path.read_text() for path in folder.iterdir() if path.name.endswith((".cu", ".cuh"))}
-
-
-def options(variant: Variant) -> list[str]:
-    return [f"--gpu-architecture={ARCH}", "--std=c++17", *(f"-D{k}={v}" for k, v in variant.macros.items())]
-
-
-def cubin(compiler: Compiler, variant: Variant) -> bytes:
-    """The compiled variant: from the cache on disk, or compiled now and put there. CompilerError when that fails.
+def cubin(compiler: Compiler, source: Source) -> bytes:
+    """The compiled source: from the cache on disk, or compiled now and put there. CompilerError when that fails.
 
     Several processes may do it at once: each writes the same bytes in one step.
     """
-    name = f"hopper-{variant.shape.name}-{_key(compiler, variant)}.cubin"
+    name = f"{source.name}-{key(compiler, source)}.cubin"
     found = disk.find(name)
     if found is not None:
         return found.read_bytes()
-    compiled = compiler.compile(variant).cubin
+    compiled = compiler.compile(source).cubin
     with suppress(OSError):  # nowhere to keep it: the next process compiles again
         disk.store(name, compiled)
     return compiled
 
 
-def _key(compiler: Compiler, variant: Variant) -> str:
+def key(compiler: Compiler, source: Source) -> str:
+    """A hash of all that the cubin depends on."""
     digest = hashlib.sha256()
-    texts = sources(variant)
-    parts = [_FORMAT, str(compiler.version), *options(variant)]
-    for name in sorted(texts):
-        parts += [name, texts[name]]
+    parts = [_FORMAT, str(compiler.version), source.main, *source.options]
+    for name in sorted(source.files):
+        parts += [name, source.files[name]]
     for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little") + data)
@@ -191,7 +183,7 @@ def load() -> Compiler:
     with _lock:
         if _loaded is None:
             try:
-                _loaded = _find()
+                _loaded = find()
             except CompilerError as error:
                 _loaded = error
         if isinstance(_loaded, CompilerError):
@@ -199,13 +191,15 @@ def load() -> Compiler:
         return _loaded
 
 
-def _find() -> Compiler:
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
+def find() -> Compiler:
+    """Look for it. CompilerError when there is none."""
     try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
         found = load_nvidia_dynamic_lib("nvrtc")
-    except (RuntimeError, OSError) as error:
-        raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({_line(error)})", _remedy()) from None
+    except (ImportError, RuntimeError, OSError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({line})", _REMEDY) from None
     where = found.abs_path or "libnvrtc"
     # NVRTC 13.0 looks for its builtins by name only: it must find them loaded.
     for path in sorted(Path(where).parent.glob("libnvrtc-builtins.so*")):
@@ -216,9 +210,25 @@ def _find() -> Compiler:
     return Compiler(ctypes.CDLL(where, handle=found._handle_uint), where)
 
 
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def look(open_compiler: Callable[[], Compiler], driver: Driver) -> Compiler | Absent:
+    """A compiler whose cubins ``driver`` can load; or why there is none and what to do."""
+    try:
+        compiler = open_compiler()
+    except CompilerError as error:
+        return Absent(error.reason, error.remedy)
+    if compiler.version[0] > driver.cuda_version[0]:
+        return Absent(
+            "{} is NVRTC {}.{}; the driver runs up to CUDA {}.{}".format(
+                compiler.where, *compiler.version, *driver.cuda_version
+            ),
+            f"{_install(driver.cuda_version[0])}, or update the NVIDIA driver",
+        )
+    return compiler
 
 
-def _remedy() -> str:
-    return "pip install 'gemmhub-hopper[cu13]' (for a driver of CUDA 12: [cu12])"
+def _install(major: int) -> str:
+    package = {12: "nvidia-cuda-nvrtc-cu12"}.get(major, f"nvidia-cuda-nvrtc=={major}.*")
+    return f"pip install '{package}'"
+
+
+_REMEDY = f"{_install(13)} (for a driver of CUDA 12: {_install(12)})"

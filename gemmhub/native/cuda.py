@@ -1,12 +1,18 @@
-"""The few functions of the NVIDIA driver (libcuda) that the plugin calls: devices, contexts, memory, kernels."""
+"""The few functions of the NVIDIA driver (libcuda) that plugins call: devices, contexts, memory, kernels.
+
+For plugins that must not need a CUDA toolkit, or a Python package that wraps one. Nothing here is called in the warm
+path of a product that needs no workspace on a machine with one device.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable, Mapping
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
+from gemmhub.capability import Absent
 from gemmhub.errors import AllocationError
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -21,6 +27,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (c_void_p,),
+    "cuCtxGetDevice": (c_void_p,),
     "cuMemAlloc_v2": (c_void_p, c_size_t),
     "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),
@@ -28,17 +35,19 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+}
+"""What :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, and the types of the arguments; each
+returns a CUresult."""
+
+KERNELS: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (c_void_p, c_void_p),
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuTensorMapEncodeTiled": (
-        c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
-    ),
-    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
-}  # fmt: skip
-"""What is called, by the names libcuda exports, and the types of the arguments; each returns a CUresult."""
+}
+"""What :meth:`Gpu.function` calls besides."""
 
 _OUT_OF_MEMORY = 2
+_NO_DEVICE = 100
 _SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -58,9 +67,12 @@ class DriverError(RuntimeError):
 class Driver:
     """libcuda, initialised."""
 
-    def __init__(self, cuda: Any) -> None:
-        """DriverError when cuInit fails; AttributeError when ``cuda`` lacks a function."""
-        for name, arguments in FUNCTIONS.items():
+    def __init__(self, cuda: Any, more: Mapping[str, tuple[Any, ...]] | None = None) -> None:
+        """``more``: functions that the caller needs besides :data:`FUNCTIONS`, and the types of their arguments.
+
+        DriverError when cuInit fails; AttributeError when ``cuda`` lacks a function.
+        """
+        for name, arguments in {**FUNCTIONS, **(more or {})}.items():
             function = getattr(cuda, name)
             function.restype = c_int
             function.argtypes = arguments
@@ -78,6 +90,7 @@ class Driver:
             raise DriverError(name, code, self.words(code))
 
     def words(self, code: int) -> str:
+        """What a CUresult means."""
         texts = []
         for function in (self.cuda.cuGetErrorName, self.cuda.cuGetErrorString):
             text = c_char_p()
@@ -90,6 +103,11 @@ class Driver:
         self.call("cuDeviceGetCount", byref(count))
         return count.value
 
+    def current_device(self) -> int | None:
+        """The device of this thread's context; None where it has none."""
+        device = c_int()
+        return None if self.cuda.cuCtxGetDevice(byref(device)) else device.value
+
     def capture(self, stream: int) -> int:
         """The number of the capture that ``stream`` takes part in; 0 when it is not being captured."""
         status, number = c_int(), c_uint64()
@@ -97,9 +115,32 @@ class Driver:
         return number.value if status.value == _CAPTURING else 0
 
 
-def load() -> Driver:
+def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
     """OSError when libcuda is not there (no NVIDIA driver); else as :class:`Driver`."""
-    return Driver(ctypes.CDLL("libcuda.so.1"))
+    return Driver(ctypes.CDLL("libcuda.so.1"), more)
+
+
+def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[Driver, tuple[Gpu, ...]] | Absent:
+    """The driver and its devices, at least one; or what there is instead and what to do. Never raises.
+
+    ``oldest``: the first driver that has all functions ("525"); ``device``: what the plugin needs ("an NVIDIA GPU").
+    """
+    try:
+        driver = open_driver()
+        gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
+    except OSError as error:
+        return Absent(f"there is no NVIDIA driver here ({error})", f"install one, or use a machine with {device}")
+    except AttributeError as error:
+        return Absent(f"the NVIDIA driver is too old ({error})", f"install driver {oldest} or later")
+    except DriverError as error:
+        if error.code != _NO_DEVICE:
+            return Absent(
+                f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine"
+            )
+        gpus = ()
+    if not gpus:
+        return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
+    return driver, gpus
 
 
 class Gpu:
@@ -114,17 +155,18 @@ class Gpu:
         name = ctypes.create_string_buffer(256)
         driver.call("cuDeviceGetName", name, len(name), self._device)
         self.name = name.value.decode()
-        self.sms = self._attribute(_SMS)
-        self.capability = (self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR))
-        self.clock = 1e3 * self._attribute(_CLOCK_KHZ)
+        self.sms = self.attribute(_SMS)
+        self.capability = (self.attribute(_CAPABILITY_MAJOR), self.attribute(_CAPABILITY_MINOR))
+        self.clock = 1e3 * self.attribute(_CLOCK_KHZ)
         """Hz."""
         # Two transfers a clock: the memory of every card so far is double data rate.
-        self.bandwidth = 2e3 * self._attribute(_MEMORY_CLOCK_KHZ) * self._attribute(_BUS_BITS) / 8
+        self.bandwidth = 2e3 * self.attribute(_MEMORY_CLOCK_KHZ) * self.attribute(_BUS_BITS) / 8
         """Bytes a second."""
         self._context: int | None = None
         self._lock = threading.Lock()
 
-    def _attribute(self, number: int) -> int:
+    def attribute(self, number: int) -> int:
+        """A CUdevice_attribute."""
         value = c_int()
         self.driver.call("cuDeviceGetAttribute", byref(value), number, self._device)
         return value.value
@@ -161,8 +203,8 @@ class Gpu:
                 self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
         return function.value or 0
 
-    def allocate(self, nbytes: int) -> int:
-        """The address of new device memory, zeroed. AllocationError when there is none.
+    def allocate(self, nbytes: int, zeroed: bool = False) -> int:
+        """The address of new device memory, filled with zero bytes if asked for. AllocationError when there is none.
 
         Works while streams are being captured, and leaves the captures alone.
         """
@@ -175,7 +217,8 @@ class Gpu:
                     raise AllocationError(f"no {nbytes} bytes of workspace on cuda:{self.index} ({self.name})")
                 if code:
                     raise DriverError("cuMemAlloc", code, self.driver.words(code))
-                self._clear(address.value, nbytes)
+                if zeroed:
+                    self._clear(address.value, nbytes)
             finally:
                 self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
         return address.value

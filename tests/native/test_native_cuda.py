@@ -1,0 +1,68 @@
+"""What plugins are told of a machine without (a usable) NVIDIA driver."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, c_int
+from types import SimpleNamespace
+
+import pytest
+
+from gemmhub.capability import Absent
+from gemmhub.native import cuda
+from gemmhub.testing.check import honest
+
+
+def looked(open_driver):
+    found = cuda.look(open_driver, "525", "an NVIDIA GPU")
+    assert isinstance(found, Absent)
+    honest(found, "probe()")
+    return found
+
+
+def raising(error):
+    def fails():
+        raise error
+
+    return fails
+
+
+class Library(SimpleNamespace):
+    """A libcuda whose functions all return one status, but for those named otherwise."""
+
+    def __init__(self, status, **others):
+        makers = {name: CFUNCTYPE(c_int, *types) for name, types in cuda.FUNCTIONS.items()}
+        answers = {name: others.get(name, lambda *given: status) for name in makers}
+        super().__init__(**{name: make(answers[name]) for name, make in makers.items()})
+
+
+def test_no_driver():
+    found = looked(raising(OSError("libcuda.so.1: cannot open shared object file")))
+    assert "no NVIDIA driver" in found.reason
+    assert "an NVIDIA GPU" in found.remedy
+
+
+def test_a_driver_without_a_function():
+    found = looked(lambda: cuda.Driver(SimpleNamespace()))
+    assert "too old" in found.reason
+    assert "525" in found.remedy
+
+
+def test_functions_asked_for_must_be_there():
+    with pytest.raises(AttributeError, match="cuLaunchKernelEx"):
+        cuda.Driver(Library(0), {"cuLaunchKernelEx": ()})
+
+
+@pytest.mark.parametrize("status", [0, 100])
+def test_no_device(status):
+    """cuInit says so, or there are none of them."""
+    assert "shows no device" in looked(lambda: cuda.Driver(Library(0, cuInit=lambda flags: status))).reason
+
+
+def test_a_driver_that_fails():
+    def name(code, out):
+        ctypes.c_char_p.from_address(out).value = b"CUDA_ERROR_UNKNOWN"
+        return 0
+
+    found = looked(lambda: cuda.Driver(Library(0, cuInit=lambda flags: 999, cuGetErrorName=name)))
+    assert "does not work: cuInit: CUDA_ERROR_UNKNOWN (999)" in found.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from gemmhub.views import as_matrix, expand
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+HOST = "numpy"
+"""The backend that takes part as a reference where the operands are on a device."""
+
+_REFERENCE_SECONDS = 1.0
 _ROWS = 8
 """Rows of a result with an epilogue that are recomputed in full."""
 
@@ -61,18 +65,38 @@ class Comparison:
         return "\n".join(line.rstrip() for line in lines)
 
 
+@dataclass(frozen=True)
+class _Side:
+    """The call as some of the backends see it: where the operands are, or on the host."""
+
+    call: Call
+    a: Any
+    b: Any
+    asked: Request
+
+
 def compare(
     a: Any, b: Any, *, backends: Sequence[str] | None = None, seed: int | None = None, **options: Unpack[Options]
 ) -> Comparison:
     """Run this product on every backend that can (or on those named) and check each result.
 
-    Plain products go through :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is
-    recomputed. Raises as :func:`gemmhub.matmul`; InputError when a named backend cannot run it, with its reason.
+    Operands on a device are copied to the host for ``numpy``, as a reference that shares nothing with the device's
+    libraries; unless it is named, only where it takes it less than a second. Plain products go through
+    :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. Raises as
+    :func:`gemmhub.matmul`; InputError when a named backend cannot run it, with its reason.
     """
     asked = request(options)
-    call = arrays.describe(a, b, None, asked)
-    able = {x.entry.name: x for x in decision.able_backends(call.problem)}
-    for name in backends or ():
+    here = _Side(arrays.describe(a, b, None, asked), a, b, asked)
+    call = here.call
+    able = {x.entry.name: (x, here) for x in decision.able_backends(call.problem)}
+    names = tuple(backends or able)
+    if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not backends or HOST in backends):
+        host = _host_side(here, options)
+        numpy = next((x for x in decision.able_backends(host.call.problem) if x.entry.name == HOST), None)
+        if numpy is not None and (backends or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
+            able[HOST] = numpy, host
+            names = names if backends else (*names, HOST)
+    for name in names:
         if name not in able:
             verdicts = {v.backend: v for v in decision.decide(call.problem, asked.settings).verdicts}
             said = verdicts.get(name)
@@ -80,21 +104,36 @@ def compare(
             raise InputError("backends", reason, ", ".join(able))
     rows: list[Compared] = []
     first: Any = None
-    for name in backends or able:
-        kernel = decision.prepared(able[name], able[name].candidate, call.problem, asked.settings)
+    for name in names:
+        backend, side = able[name]
+        problem, settings = side.call.problem, side.asked.settings
+        kernel = decision.prepared(backend, backend.candidate, problem, settings)
         if isinstance(kernel, Refusal):
             rows.append(Compared(name, False, float("inf"), float("nan"), kernel.reason))
             continue
         try:
-            result = planning.run_once(call, name, kernel, a, b, asked)
+            result = planning.run_once(side.call, name, kernel, side.a, side.b, side.asked)
         except GemmhubError as error:
             rows.append(Compared(name, False, float("inf"), float("nan"), str(error)))
             continue
-        ok, ratio, remark = check_result(call, asked, result, seed)
-        result = call.family.to_host(result)
+        ok, ratio, remark = check_result(side.call, side.asked, result, seed)
+        result = side.call.family.to_host(result)
         first = result if first is None and ok else first
+        remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
         rows.append(Compared(name, ok, ratio, _difference(result, first), remark))
     return Comparison(str(call.problem), tuple(rows))
+
+
+def _host_side(here: _Side, options: Options) -> _Side:
+    """The call of ``here``, with copies of its operands on the host."""
+    call = here.call
+    if here.asked.stream is not None:
+        call.family.synchronize()  # copies are made on the current stream
+    fetch = call.family.to_host
+    a, b = fetch(call.a.owner), fetch(call.b.owner)
+    there = {name: fetch(x.owner) for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
+    asked = request(cast(Options, {**options, **there, "stream": None}))
+    return _Side(arrays.describe(a, b, None, asked), a, b, asked)
 
 
 def _difference(result: Any, first: Any) -> float:

@@ -329,7 +329,7 @@ def test_explain_describes_what_a_call_would_be(run, pretended):
 def test_compare_on_a_device(run, pretended):
     add(Pretended("wrong", error=1e3))
     data = run.json("compare", 30, 20, 10, "--device", "cuda:1", "--library", "cupy", "--json", code=1)
-    assert {row["backend"]: row["ok"] for row in data["rows"]} == {"pretended": True, "wrong": False}
+    assert {row["backend"]: row["ok"] for row in data["rows"]} == {"pretended": True, "wrong": False, "numpy": True}
     assert data["problem"].endswith("on cuda:1")
 
 

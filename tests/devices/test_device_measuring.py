@@ -7,7 +7,7 @@ import pytest
 from address_backend import DTYPES, Addresses, add, small
 
 import gemmhub
-from gemmhub import device_families, records
+from gemmhub import comparison, device_families, records
 from gemmhub.device_clock import DeviceClock
 from gemmhub.errors import DeviceError, InputError, NoBackendError
 
@@ -83,8 +83,18 @@ def test_compare(library, backend, machine, pair, device, stream, rng):
         found = gemmhub.compare(*pair, stream=stream, **options)
         assert found.deviating == ("liar",)
         assert next(row for row in found.rows if row.backend == "liar").difference == 50
-    with pytest.raises(InputError, match="numpy"):
-        gemmhub.compare(*pair, backends=["numpy"])
+        assert found.rows[-1].backend == "numpy"
+        assert found.rows[-1].remark.startswith("on the host")
+    (row,) = gemmhub.compare(*pair, backends=["numpy"]).rows
+    assert row.ok
+    with pytest.raises(InputError, match="nobody"):
+        gemmhub.compare(*pair, backends=["nobody"])
+
+
+def test_compare_waits_for_no_reference_that_takes_long(library, backend, pair, monkeypatch):
+    monkeypatch.setattr(comparison, "_REFERENCE_SECONDS", 0.0)
+    assert "numpy" not in {row.backend for row in gemmhub.compare(*pair).rows}
+    assert "numpy" in {row.backend for row in gemmhub.compare(*pair, backends=["numpy", backend.name]).rows}
 
 
 def test_spot_check(library, backend, pair, device, rng):

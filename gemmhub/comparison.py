@@ -38,6 +38,11 @@ class Compared:
     """Largest absolute difference from the first backend's result that was found right."""
     remark: str
 
+    @property
+    def summary(self) -> str:
+        """The remark's first line: a compiler's output, say, has many."""
+        return self.remark.partition("\n")[0]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -58,7 +63,7 @@ class Comparison:
         width = max([len("backend"), *(len(row.backend) for row in self.rows)])
         lines = [f"problem: {self.problem}", f"{'backend':{width}}  verdict  error/bound  max difference  remarks"]
         lines += [
-            f"{r.backend:{width}}  {'right' if r.ok else 'WRONG':7}  {r.ratio:11.3g}  {r.difference:14.3g}  {r.remark}"
+            f"{r.backend:{width}}  {'right' if r.ok else 'WRONG':7}  {r.ratio:11.3g}  {r.difference:14.3g}  {r.summary}"
             for r in self.rows
         ]
         lines.append("deviating: " + (", ".join(self.deviating) or "none"))

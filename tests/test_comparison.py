@@ -64,13 +64,15 @@ def test_large_and_batched_products(rng, m):
 
 def test_a_backend_that_raises_deviates(operands):
     add(Scripted("raising", run=RuntimeError("illegal address")))
-    add(Scripted("unprepared", prepare=OSError("no compiler")))
+    add(Scripted("unprepared", prepare=OSError("no compiler\nline 2 of its output")))
     result = gemmhub.compare(*operands)
     assert set(result.deviating) == {"raising", "unprepared"}
     remarks = {row.backend: row.remark for row in result.rows}
     assert "RuntimeError: illegal address" in remarks["raising"]
     assert "OSError: no compiler" in remarks["unprepared"]
     assert str(result).count("WRONG") == 2
+    assert "line 2" in remarks["unprepared"]
+    assert "line 2" not in str(result)
 
 
 def test_an_epilogue_is_checked_too(rng):

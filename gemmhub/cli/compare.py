@@ -68,7 +68,7 @@ def command(
 def comparison_table(found: Comparison) -> Any:
     """The rows of a comparison; errors in units of their bounds."""
     rows = [
-        (r.backend, screen.styled("right" if r.ok else "wrong"), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.remark)
+        (r.backend, screen.styled("right" if r.ok else "wrong"), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.summary)
         for r in found.rows
     ]
     header = ("backend", "verdict", "error/bound", "max difference", "remarks")

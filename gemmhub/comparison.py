@@ -177,7 +177,7 @@ def check_result(
     call = on_host(call)
     if problem.plain and problem.packed_by is None:
         found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed, samples=samples)
-        return found.ok, found.worst, "" if found.ok else str(found)
+        return found.ok, found.worst, "" if found.ok else found.reason
     if problem.empty or problem.packed_by is not None:
         return True, 0.0, "not checked"
     rng = np.random.default_rng(seed)

@@ -34,6 +34,8 @@ _HOOKS = (
     "--param",
     "tsan-instrument-func-entry-exit=0",
 )
+_LESS = {"-O2": "-O1", "-O3": "-O1"}
+"""Kernels run a few times on small problems: compiling them is what takes long."""
 _PREPROCESSOR_ONE = ("-D", "-U", "-I", "-isystem", "-iquote", "-idirafter", "-include")
 """Options that only the preprocessor needs, and take a value, in the same word or the next."""
 _LINKER_ONE = ("-L", "-l", "-Wl,", "-Xlinker")
@@ -239,7 +241,7 @@ class Compiler:
         if command.stop == "preprocess":
             return self._write(command, text)
         rewritten.write_text(text, errors="surrogateescape")
-        level = list(_HOOKS) if hooks else [command.optimisation, "-g1"]
+        level = list(_HOOKS) if hooks else [_LESS.get(command.optimisation, command.optimisation), "-g1"]
         quiet = ["-Wno-unknown-pragmas", "-Wno-attributes", "-fno-gnu-unique"]
         # A frame larger than a thread's stack must not step over the guard page at its end.
         level.append("-fstack-clash-protection")

@@ -3,17 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
-HOPPER := .venv-hopper
+KERNELS := .venv-kernels
 MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-core test-plugins test-hopper test-musa test-device lint docs clean
+.PHONY: demo test test-core test-plugins test-cuda test-hopper test-musa test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
-test: test-core test-plugins test-hopper test-musa  ## `make -j2 -O test` runs them side by side
+test: test-core test-plugins test-cuda test-hopper test-musa  ## `make -j2 -O test` runs them side by side
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest
@@ -23,8 +23,11 @@ test-plugins: $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
 
 # The kernels compile by NVRTC, and run on an emulator built by g++.
-test-hopper: $(HOPPER)/.installed
-	$(HOPPER)/bin/python -m pytest plugins/gemmhub-hopper/tests
+test-cuda: $(KERNELS)/.installed
+	$(KERNELS)/bin/python -m pytest plugins/gemmhub-cuda/tests
+
+test-hopper: $(KERNELS)/.installed
+	$(KERNELS)/bin/python -m pytest plugins/gemmhub-hopper/tests
 
 # One process a plugin: a process loads one MUSA installation.
 test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache
@@ -61,10 +64,11 @@ $(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins
 		-e "plugins/gemmhub-cublas[test]"
 	touch $@
 
-$(HOPPER)/.installed: pyproject.toml plugins/gemmhub-hopper/pyproject.toml
-	$(PYTHON) -m venv $(HOPPER)
-	$(HOPPER)/bin/python -m pip install --quiet --upgrade pip
-	$(HOPPER)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-hopper[test]"
+$(KERNELS)/.installed: pyproject.toml plugins/gemmhub-cuda/pyproject.toml plugins/gemmhub-hopper/pyproject.toml
+	$(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --upgrade pip
+	$(KERNELS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cuda[test]" \
+		-e "plugins/gemmhub-hopper[test]"
 	touch $@
 
 MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass gemmhub-musa-kernels
@@ -75,4 +79,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLUGINS) $(HOPPER) $(MUSA) demo site
+	rm -rf $(VENV) $(PLUGINS) $(KERNELS) $(MUSA) demo site

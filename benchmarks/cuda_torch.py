@@ -1,0 +1,233 @@
+"""gemmhub-cuda against torch.matmul (cuBLAS) on an NVIDIA card: float32, bfloat16 and float16, by CUDA graphs.
+
+    python benchmarks/cuda_torch.py [--dtype float32] [--quick | --draw SEED] [--order nn] [--candidates | --every]
+                                    [--json FILE] [--rounds 7] [--seconds 500]
+    python benchmarks/cuda_torch.py --host
+
+Needs torch and gemmhub-cuda. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
+plugin's first choice, the first eight candidates with ``--candidates``, or every shape with ``--every`` (what the cost
+model is to be fitted to). With ``--draw`` the products are of random sizes. The results of all are compared with
+torch's. ``--host`` times the host's side of a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GEMMHUB_CUDA_UNPROVEN", "1")
+
+import torch
+from cuda_graphs import Call, Rig, expected
+from gemmhub_cuda import cost_model
+from gemmhub_cuda.backend import CudaBackend
+
+import gemmhub
+from gemmhub.capability import Absent, Device
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem, Operand
+
+QUICK = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (1024, 1024, 1024),
+    (512, 4096, 4096),
+    (128, 2112, 7168),
+    (256, 256, 8192),
+    (16, 8192, 8192),
+)
+PRODUCTS = QUICK + (
+    (8192, 8192, 8192), (8192, 6144, 4096), (4096, 14336, 4096), (4096, 4096, 14336), (4096, 32768, 512),
+    (4096, 2112, 7168), (4096, 576, 7168), (3072, 3072, 3072), (1536, 1536, 1536), (768, 768, 768), (512, 512, 512),
+    (256, 256, 256), (2047, 2047, 2047), (4097, 4095, 4093), (1000, 1000, 1000), (1024, 8192, 2048), (256, 8192, 4096),
+    (128, 8192, 8192), (64, 4096, 4096), (64, 28672, 8192), (8192, 64, 4096), (8192, 16, 8192), (32, 4096, 7168),
+    (8, 4096, 14336), (1, 4096, 14336), (64, 64, 16384), (512, 512, 16384), (100000, 64, 64), (64, 100000, 64),
+)  # fmt: skip
+"""(m, n, k)."""
+_DRAWN = 100
+_RATES = {"float32": 5e13, "bfloat16": 6e14, "float16": 6e14}
+"""Operations a second that torch may reach, about: how many calls a timed graph has follows from that."""
+_WORKSPACE = 64 * 2**20
+_CLOSE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
+
+
+def drawn(seed: int) -> list[tuple[int, int, int]]:
+    """Random sizes: half of them multiples of 64, the others any."""
+    rng = random.Random(seed)
+    found: list[tuple[int, int, int]] = []
+    while len(found) < _DRAWN:
+        m, n, k = (int(2 ** rng.uniform(4, 13.5)) for _ in range(3))
+        if rng.random() < 0.5:
+            m, n, k = (-(-x // 64) * 64 for x in (m, n, k))
+        if 1e7 < 2 * m * n * k < 1.2e12:
+            found.append((m, n, k))
+    return found
+
+
+def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
+    """That of the operands of a Rig."""
+    kind = as_dtype(dtype)
+    b = MatrixLayout.contiguous(k, n, order="col" if order == "nt" else "row")
+    a, out = MatrixLayout.contiguous(m, k), MatrixLayout.contiguous(m, n)
+    operands = [Operand(kind, layout, 256) for layout in (a, b, out)]
+    return GemmProblem(m, n, k, *operands, compute_dtype=as_dtype("float32"), device=Device("cuda", 0))
+
+
+def caller(backend: CudaBackend, asked: GemmProblem, candidate: str) -> Call:
+    run = backend.prepare(asked, candidate, _WORKSPACE).run
+
+    def call(a: Any, b: Any, out: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+
+    return call
+
+
+def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
+    """Candidates to time, the plugin's choice first."""
+    proposed = list(backend.candidates(asked))
+    if not options.every:
+        return proposed if options.candidates else proposed[:1]
+    analysis = backend._analyse(asked)
+    assert analysis is not None
+    assert not hasattr(analysis, "reason")
+    timed = cost_model.choices(analysis.way, backend.machine.cards[0], _WORKSPACE)
+    fastest = timed[0][0]
+    return [choice.name for seconds, choice in timed if seconds < 4 * fastest]
+
+
+def close(call: Call, rig: Rig, dtype: str) -> bool:
+    """Whether it computes what torch does, as far as rounding goes."""
+    a, b, out = rig.sets[0]
+    reference = torch.matmul(a, b).float()
+    out.fill_(float("nan"))
+    call(a, b, out)
+    torch.cuda.synchronize()
+    scale, part = reference.square().mean().sqrt(), _CLOSE[dtype]
+    return bool(((out.float() - reference).abs() <= part * (scale + reference.abs())).all())
+
+
+def measure(
+    backend: CudaBackend, m: int, n: int, k: int, order: str, options: argparse.Namespace
+) -> dict[str, Any] | None:
+    dtype = options.dtype
+    asked = problem(m, n, k, order, dtype)
+    refusal = backend.supports(asked)
+    if refusal is not None:
+        print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
+        return None
+    rig = Rig(m, n, k, order, getattr(torch, dtype), expected(m, n, k, _RATES[dtype]))
+    contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
+    wrong = []
+    for name in names(backend, asked, options):
+        call = caller(backend, asked, name)
+        if not close(call, rig, dtype):
+            wrong.append(name)
+        contenders[name] = rig.add(call)
+    times = dict(zip(contenders, rig.medians(list(contenders.values()), options.rounds)))
+    reference = times.pop("torch")
+    chosen, best = next(iter(times)), min(times, key=lambda name: times[name])
+    row = {
+        "m": m, "n": n, "k": k, "order": order, "torch_us": reference * 1e6, "chosen": chosen, "best": best,
+        "estimate_us": backend.estimate(asked) * 1e6, "us": {name: t * 1e6 for name, t in times.items()},
+        "ratio": reference / times[chosen], "best_ratio": reference / times[best], "wrong": wrong,
+    }  # fmt: skip
+    tflops = [2e-12 * m * n * k / t for t in (reference, times[chosen])]
+    tail = f"  best {best} {row['best_ratio']:.3f}" if best != chosen else ""
+    alarm = f"  WRONG: {', '.join(wrong)}" if wrong else ""
+    print(
+        f"{m:6}{n:6}{k:6} {order}  torch {tflops[0]:6.1f}  cuda {tflops[1]:6.1f} TFLOP/s  ratio {row['ratio']:.3f}  "
+        f"{chosen}{tail}{alarm}",
+        flush=True,
+    )
+    return row
+
+
+def host(backend: CudaBackend, n: int = 256, calls: int = 200, turns: int = 20) -> None:
+    """Microseconds of host time a call: the least over batches, each put on an idle card."""
+    asked = problem(n, n, n, "nn", "float32")
+    name = next(name for name in backend.candidates(asked) if "/" not in name)
+    run = backend.prepare(asked, name, _WORKSPACE).run
+    a, b, out = (torch.randn(n, n, device="cuda") for _ in range(3))
+    stream = torch.cuda.current_stream().cuda_stream
+    places = [x.data_ptr() for x in (a, b, out)]
+    contenders = {
+        "kernel.run": lambda: run(*places, None, None, 1, 0, stream),
+        "gemmhub.matmul(out=)": lambda: gemmhub.matmul(a, b, out=out, backend="cuda"),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
+    }
+    for name, call in contenders.items():
+        times = []
+        for _ in range(turns):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - start) / calls)
+        print(f"{name:24} {min(times) * 1e6:6.2f} us")
+
+
+def summary(rows: list[dict[str, Any]], key: str) -> str:
+    if not rows:
+        return "-"
+    mean = math.exp(sum(math.log(row[key]) for row in rows) / len(rows))
+    return f"geometric mean {mean:.3f} over {len(rows)}, worst {min(row[key] for row in rows):.3f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes")
+    parser.add_argument("--dtype", default="float32", choices=tuple(_RATES))
+    parser.add_argument("--order", choices=("nn", "nt"), help="b stored as (k, n) or (n, k) only; else both")
+    parser.add_argument("--candidates", action="store_true")
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=500.0, help="begin no product after this time")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    backend = CudaBackend()
+    found = backend.probe()
+    if isinstance(found, Absent):
+        print(f"{found.reason}; {found.remedy}")
+        return 1
+    if options.host:
+        host(backend)
+        return 0
+    products = drawn(options.draw) if options.draw is not None else QUICK if options.quick else PRODUCTS
+    end = time.monotonic() + options.seconds
+    rows, left_out = [], 0
+    for m, n, k in products:
+        for order in ("nn", "nt") if options.order is None else (options.order,):
+            if time.monotonic() > end:
+                left_out += 1
+                continue
+            row = measure(backend, m, n, k, order, options)
+            if row is not None:
+                rows.append(row)
+    if left_out:
+        print(f"out of time: {left_out} products are left out")
+    for key in ("ratio", "best_ratio"):
+        large = [row for row in rows if 2 * row["m"] * row["n"] * row["k"] >= 1e10]
+        small = [row for row in rows if row not in large]
+        print(f"{key}: from 1e10 operations on {summary(large, key)}; below {summary(small, key)}")
+    if options.json:
+        result = {
+            "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
+            "versions": dict(found.versions), "left_out": left_out, "rows": rows,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

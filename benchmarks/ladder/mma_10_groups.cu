@@ -1,0 +1,114 @@
+// Groups of tiles: blocks that run at the same time share more of what they load, and L2 has it.
+//
+// Some 264 blocks run at once on 132 multiprocessors. In order of rows of 32 tiles they cover 8 x 32 tiles and read
+// 40 different strips of a and b; as 16 x 16 they read 32. The wider the matrix the more it gains: with 128 tiles in
+// a row 2 + 128 strips become 32. As long as all operands fit in L2 it gains nothing.
+// Takes m, n and k that are multiples of the tile.
+#include "common.cuh"
+
+constexpr int TILE_M = 128, TILE_N = 128, TILE_K = 64, THREADS = 128, SHARED_BYTES = 98304;
+constexpr int STAGES = 3;
+constexpr int WARP_M = 64, WARP_N = 64;
+constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;  // pieces of 16 x 8
+
+using Params = Operands<u16>;
+
+// Shared memory: a, [m][k]; then b, [n][k]; rows of 8 chunks of 16 bytes, in changed places.
+DEVICE u32 at(int row, int chunk) { return 16 * (row * (TILE_K / 8) + (chunk ^ row % 8)); }
+constexpr u32 B_TILE = 2 * TILE_M * TILE_K, STAGE = 2 * B_TILE;
+
+// Begins to copy a tile of each operand from global to shared memory: 128 rows of 64, `ld` elements apart.
+DEVICE void load(u32 tiles, const u16* a, const u16* b, int ld) {
+#pragma unroll 4  // of more, addresses take too many registers
+    for (int i = 0; i < TILE_M * TILE_K / 8 / THREADS; ++i) {
+        const int e = i * THREADS + threadIdx.x, place = e / 8 * ld + e % 8 * 8;
+        copy_async<16>(tiles + at(e / 8, e % 8), a + place, 16);
+        copy_async<16>(tiles + B_TILE + at(e / 8, e % 8), b + place, 16);
+    }
+}
+
+// What a warp needs of a step of 16 along k.
+struct Fragments {
+    u32 a[BLOCKS_M][4], b[BLOCKS_N / 2][4];
+
+    // Lane 8 q + r names row r of matrix q. Of a: 0 and 1 are below each other, 2 and 3 beside them. Of b: 0 and 1
+    // beside each other, they are b0 and b1 of 8 columns; 2 and 3 are those of the next 8. `row`, `column`: the warp's.
+    DEVICE void load(u32 tiles, int row, int column, int step) {
+        const u32 lane = threadIdx.x % 32, b_tile = tiles + B_TILE;
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i)
+            load_matrices(a[i], tiles + at(row + 16 * i + lane % 16, 2 * step + lane / 16));
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N / 2; ++j)
+            load_matrices(b[j], b_tile + at(column + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+    }
+};
+
+DEVICE void multiply(float (&sums)[BLOCKS_M][BLOCKS_N][4], const Fragments& f) {
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; ++i)
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; ++j) {
+            const u32* pair = &f.b[j / 2][j % 2 * 2];
+            multiply_add<0>(sums[i][j], f.a[i], pair[0], pair[1]);
+        }
+}
+
+constexpr int GROUP = 16;  // rows of tiles
+
+// Blocks, in the order in which they start, go down the rows of a group and then to the next column; the last group
+// may be lower. (gridDim.x is tiles beside each other, gridDim.y below each other.)
+DEVICE void tile_here(int& row, int& column) {
+    const int number = blockIdx.y * gridDim.x + blockIdx.x, in_group = GROUP * gridDim.x;
+    const int first = number / in_group * GROUP, rest = number % in_group;
+    const int below = gridDim.y - first, height = below < GROUP ? below : GROUP;
+    row = first + rest % height;
+    column = rest / height;
+}
+
+GLOBAL_KERNEL void __launch_bounds__(THREADS, 2) gemm(const __grid_constant__ Params p) {
+    const u32 tiles = dynamic_shared();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp_row = warp / (TILE_N / WARP_N) * WARP_M, warp_column = warp % (TILE_N / WARP_N) * WARP_N;
+    int tile_row, tile_column;
+    tile_here(tile_row, tile_column);
+    const long long row = tile_row * TILE_M, column = tile_column * TILE_N;
+    const u16 *a = p.a + row * p.k, *b = p.b + column * p.k;
+    float sums[BLOCKS_M][BLOCKS_N][4] = {};
+    const int steps = p.k / TILE_K;
+    const auto fetch = [&](int step) {
+        if (step < steps) load(tiles + step % STAGES * STAGE, a + step * TILE_K, b + step * TILE_K, p.k);
+        copy_commit();  // a group for each step, with or without copies: so the count of open ones stays right
+    };
+    for (int step = 0; step < STAGES - 1; ++step) fetch(step);
+    copy_wait<STAGES - 2>();
+    block_sync();
+    Fragments fragments[2];
+    fragments[0].load(tiles, warp_row, warp_column, 0);
+    for (int step = 0; step < steps; ++step) {
+        const u32 here = tiles + step % STAGES * STAGE, next = tiles + (step + 1) % STAGES * STAGE;
+        fetch(step + STAGES - 1);  // to the stage of the step before: its last fragments were read before the barrier
+#pragma unroll
+        for (int i = 0; i < TILE_K / 16; ++i) {
+            if (i + 1 < TILE_K / 16) {
+                fragments[(i + 1) % 2].load(here, warp_row, warp_column, i + 1);
+            } else if (step + 1 < steps) {
+                copy_wait<STAGES - 2>();
+                block_sync();
+                fragments[(i + 1) % 2].load(next, warp_row, warp_column, 0);
+            }
+            multiply(sums, fragments[i % 2]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; ++i)
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const long long r = row + warp_row + 16 * i + lane / 4 + 8 * half;
+                u16* to = p.c + r * p.n + column + warp_column + 8 * j + 2 * (lane % 4);
+                const float* both = &sums[i][j][2 * half];
+                store_global(reinterpret_cast<u32*>(to), pack_bf16(both[0], both[1]));
+            }
+}

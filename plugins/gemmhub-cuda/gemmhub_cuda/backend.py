@@ -1,0 +1,191 @@
+"""Products on NVIDIA GPUs by handwritten kernels. Candidates are shapes of a kernel, named as Choice.name says."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.native import nvrtc
+from gemmhub.native.cuda import Driver
+from gemmhub.native.nvrtc import Compiler
+from gemmhub.problem import GemmProblem
+from gemmhub_cuda import cost_model, mma, probe, sgemm, sources
+from gemmhub_cuda.cost_model import Choice
+from gemmhub_cuda.launch import Launch
+from gemmhub_cuda.lowered import Lowered, check_types, lowered
+from gemmhub_cuda.sources import Variant
+
+WORKSPACE = 64 * 2**20
+"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+_KEPT = 4096
+"""Problems whose choices are remembered."""
+_PROPOSED = 8
+"""Candidates for tuning to time."""
+_NOTHING = "nothing"
+"""The one candidate for a result without elements."""
+_NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A problem that there are kernels for."""
+
+    way: Lowered
+    choices: tuple[Choice, ...]
+    """The best ones, best first."""
+    seconds: float
+    """Expected of the first."""
+
+
+class CudaBackend(Backend):
+    """See the module."""
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver] = probe.open_driver,
+        open_compiler: Callable[[], Compiler] = nvrtc.load,
+    ) -> None:
+        """For tests: other ways to come by the driver and the compiler."""
+        self._open = open_driver, open_compiler
+        self._found: probe.Machine | Absent | None = None
+        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
+        self._functions: dict[tuple[int, Variant], int] = {}
+        self._lock = threading.RLock()
+
+    def _look(self) -> probe.Machine | Absent:
+        with self._lock:
+            if self._found is None:
+                self._found = probe.look(*self._open)
+            return self._found
+
+    @property
+    def machine(self) -> probe.Machine:
+        """RuntimeError where :meth:`probe` says Absent."""
+        found = self._found or self._look()
+        if isinstance(found, Absent):
+            raise RuntimeError(f"{found.reason}; {found.remedy}")
+        return found
+
+    def probe(self) -> Ready | Absent:
+        found = self._look()
+        return found if isinstance(found, Absent) else probe.ready(found)
+
+    def supports(self, problem: GemmProblem) -> Refusal | None:
+        answer = self._analyse(problem)
+        return answer if isinstance(answer, Refusal) else None
+
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        """None where the result has no elements."""
+        known = self._analyses.get(problem)
+        if known is not None:
+            return known
+        indices = [gpu.index for gpu in self.machine.usable]
+        if problem.device.kind != "cuda" or problem.device.index not in indices:
+            return Refusal(
+                f"the operands are on {problem.device}, which there are no kernels for",
+                f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
+            )
+        if problem.empty:
+            return check_types(problem, self.machine.cards[problem.device.index].capability)
+        found = self._choose(problem)
+        with self._lock:
+            if len(self._analyses) >= _KEPT:
+                self._analyses.clear()
+            self._analyses[problem] = found
+        return found
+
+    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
+        card = self.machine.cards[problem.device.index]
+        way = lowered(problem, card.capability)
+        if isinstance(way, Refusal):
+            return way
+        timed = cost_model.choices(way, card, WORKSPACE)
+        if not timed:
+            return Refusal("the result has too many tiles", "multiply in parts")
+        return Analysis(way, tuple(choice for _, choice in timed[:_PROPOSED]), timed[0][0])
+
+    def estimate(self, problem: GemmProblem) -> float:
+        analysis = self._analyse(problem)
+        return analysis.seconds if isinstance(analysis, Analysis) else cost_model.LAUNCH
+
+    def remark(self, problem: GemmProblem, candidate: str) -> str:
+        analysis = self._analyse(problem)
+        return _words(_named(analysis, candidate)) if isinstance(analysis, Analysis) else ""
+
+    def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        analysis = self._analyse(problem)
+        return [choice.name for choice in analysis.choices] if isinstance(analysis, Analysis) else (_NOTHING,)
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Raises ValueError for a candidate that is none, and CompilerError, DriverError or AllocationError."""
+        analysis = self._analyse(problem)
+        if analysis is None:
+            return Kernel(_nothing, "nothing to do")
+        if isinstance(analysis, Refusal):
+            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        machine, index = self.machine, problem.device.index
+        card, choice = machine.cards[index], _named(analysis, candidate)
+        refusal, note = cost_model.refusal(choice, card, workspace_limit), ""
+        if refusal is not None and choice.splits > 1:
+            note = f" ({candidate}: {refusal})"
+            choice = Choice(choice.way, choice.shape, 1)
+            refusal = cost_model.refusal(choice, card, workspace_limit)
+        if refusal is not None:
+            raise ValueError(f"{candidate} does not run {problem}: {refusal}")
+        launch = Launch(
+            machine.gpus[index], choice, self._function(index, choice.variant),
+            cost_model.room(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
+            alone=len(machine.gpus) == 1,
+        )  # fmt: skip
+        return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
+
+    def _function(self, index: int, variant: Variant) -> int:
+        """The variant's kernel on a device; compiled and loaded once."""
+        key = index, variant
+        with self._lock:
+            if key not in self._functions:
+                gpu = self.machine.gpus[index]
+                image = nvrtc.cubin(self.machine.compiler, sources.source(variant, gpu.capability))
+                self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
+            return self._functions[key]
+
+
+def _named(analysis: Analysis, name: str) -> Choice:
+    """The choice of that name, proposed or not. ValueError where there is no such shape."""
+    for choice in analysis.choices:
+        if choice.name == name:
+            return choice
+    found = _NAME.fullmatch(name)
+    shapes = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES)}
+    if found is None or found[1] not in shapes:
+        raise ValueError(f"there is no kernel called {name}")
+    return Choice(analysis.way, shapes[found[1]], int(found[2] or 1))
+
+
+def _words(choice: Choice) -> str:
+    shape, way = choice.shape, choice.way
+    parts = [f"tile {shape.m}x{shape.n}x{shape.k}, {shape.threads} threads"]
+    if isinstance(shape, mma.Shape):
+        parts.append(f"tensor cores, {shape.stages} stages")
+    if choice.splits > 1:
+        parts.append(f"k in {choice.splits} parts")
+    narrow = min(way.form.a_aligned, way.form.b_aligned)
+    if narrow < 16:
+        parts.append(f"operands loaded {narrow} bytes at a time, as that is what their rows are aligned to")
+    launches = sum(1 for _ in way.offsets())
+    if launches > 1:
+        parts.append(f"{launches} launches, as the batch is not evenly spaced")
+    return ", ".join(parts)
+
+
+def _nothing(
+    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+) -> None:
+    pass

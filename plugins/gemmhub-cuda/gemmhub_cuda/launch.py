@@ -1,0 +1,168 @@
+"""Launching a kernel: its parameters in memory, filled in with addresses, and one call of cuLaunchKernelEx."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import addressof, byref, c_char, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from gemmhub.backend import Run
+from gemmhub.errors import KernelError
+from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub_cuda.cost_model import Choice
+
+_POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
+_WORD = 8
+_STREAM_WORD = 4
+"""Which 8-byte word of CUlaunchConfig is the stream."""
+_INVALID_CONTEXT = 201
+
+
+class Params(ctypes.Structure):
+    """Params of params.cuh."""
+
+    _fields_ = (
+        *((name, c_int) for name in ("m", "n", "k", "splits", "tiles_m", "tiles_n", "group", "batch")),
+        ("alpha", c_float), ("beta", c_float),
+        *((name, c_uint64) for name in ("a", "b", "c", "d", "bias", "partials", "counters")),
+        *((name, c_int64) for name in (
+            "a_ld", "b_ld", "c_ld", "d_ld", "a_batch", "b_batch", "c_batch", "d_batch",
+        )),
+    )  # fmt: skip
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )
+
+
+def params(choice: Choice, at_once: int) -> Params:
+    """All but the addresses and scalars of a call. ``at_once``: blocks that the card runs at once."""
+    way, batch = choice.way, choice.way.batch
+    return Params(
+        m=way.m, n=way.n, k=way.k, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
+        group=choice.group(at_once), batch=batch.count, alpha=1.0, beta=0.0,
+        a_ld=way.lda, b_ld=way.ldb, c_ld=way.ldc, d_ld=way.ldd,
+        a_batch=batch.stride_a, b_batch=batch.stride_b, c_batch=batch.stride_c, d_batch=batch.stride_d,
+    )  # fmt: skip
+
+
+class _Slot:
+    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them."""
+
+    def __init__(self, template: Params, grid: tuple[int, int, int], threads: int, shared: int) -> None:
+        self.params = Params.from_buffer_copy(template)
+        size = ctypes.sizeof(Params)
+        self.words = (c_uint64 * (size // _WORD)).from_buffer(self.params)
+        self._size = c_size_t(size)
+        self._extra = (c_void_p * 5)(_POINTER, addressof(self.params), _SIZE, addressof(self._size), 0)
+        self._config = _Config((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+        self.grid = self._config.grid
+        self.config, self.extra = byref(self._config), byref(self._extra)
+        self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
+
+
+def _word(name: str) -> int:
+    """Which 8-byte word of Params it is."""
+    return int(getattr(Params, name).offset) // _WORD
+
+
+class Launch:
+    """A product with its kernel: :attr:`run` calls it. Safe in any number of threads."""
+
+    def __init__(
+        self, gpu: Gpu, choice: Choice, function: int, at_once: int, workspace: Scratch, limit: int, alone: bool
+    ) -> None:
+        """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device."""
+        self._gpu, self._choice, self._workspace, self._limit = gpu, choice, workspace, limit
+        self._alone = alone
+        self._calls = tuple(choice.way.offsets())
+        self._template = params(choice, at_once)
+        self._slots: list[_Slot] = []
+        # A function without declared types and arguments that are pointers already: less of conversions a call.
+        self._launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(gpu.driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+        self._function = byref(c_char.from_address(function))
+
+    def _slot(self) -> _Slot:
+        choice = self._choice
+        grid = choice.tiles[0] * choice.tiles[1] * choice.splits, 1, self._calls[0][4]
+        return _Slot(self._template, grid, choice.variant.threads, choice.variant.shared_bytes)
+
+    @property
+    def run(self) -> Run:
+        """The function of gemmhub's contract; a short one where only addresses differ from call to call."""
+        form = self._choice.way.form
+        bare = self._choice.splits == 1 and len(self._calls) == 1 and not (form.scaled or form.addend or form.bias)
+        return self._short() if bare and self._alone else self._run
+
+    def _short(self) -> Run:
+        launch, function, free, make, slow = self._launch, self._function, self._slots, self._slot, self._run
+        first, second = ("b", "a") if self._choice.way.swapped else ("a", "b")
+        a_word, b_word, d_word = _word(first), _word(second), _word("d")
+
+        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+            try:
+                slot = free.pop()  # one for each thread that is between here and the launch
+            except IndexError:
+                slot = make()
+            words = slot.words
+            words[a_word] = a
+            words[b_word] = b
+            words[d_word] = out
+            slot.launch[_STREAM_WORD] = stream
+            status = launch(slot.config, function, None, slot.extra)
+            free.append(slot)
+            if status:
+                # A thread without a context, say.
+                slow(a, b, out, c, bias, alpha, beta, stream)
+
+        return run
+
+    def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        try:
+            slot = self._slots.pop()
+        except IndexError:
+            slot = self._slot()
+        if self._choice.way.swapped:
+            a, b = b, a
+        stream = stream or 0
+        slot.launch[_STREAM_WORD] = stream
+        p = slot.params
+        p.alpha, p.beta, p.bias = float(alpha), float(beta), bias or 0
+        try:
+            if self._alone and self._choice.splits == 1:
+                status = self._launch_all(slot, a, b, c, out)
+                if status != _INVALID_CONTEXT:
+                    self._check(status)
+                    return
+            with self._gpu:
+                if self._choice.splits > 1:
+                    buffer = self._workspace.buffer(stream, self._choice.workspace_bytes, self._limit)
+                    p.counters, p.partials = buffer, buffer + COUNTERS
+                self._check(self._launch_all(slot, a, b, c, out))
+        finally:
+            self._slots.append(slot)
+
+    def _launch_all(self, slot: _Slot, a: int, b: int, c: int | None, d: int) -> int:
+        """The CUresult of the last launch; none follows one that failed."""
+        p, status = slot.params, 0
+        for at_a, at_b, at_c, at_d, count in self._calls:
+            p.a, p.b, p.c, p.d = a + at_a, b + at_b, c + at_c if c else 0, d + at_d
+            p.batch = slot.grid[2] = count
+            status = self._launch(slot.config, self._function, None, slot.extra)
+            if status:
+                break
+        return status
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise KernelError("cuda", f"cuLaunchKernelEx: {self._gpu.driver.words(status)} ({status})")

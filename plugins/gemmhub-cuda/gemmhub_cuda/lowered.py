@@ -1,0 +1,154 @@
+"""A problem in the kernels' words, or what stands in the way. No driver is called.
+
+The kernels write d with neighbours along n next to each other, and read a and b with neighbours along k or along m (n).
+A column-major result is computed as d^T = b^T a^T: :func:`gemmhub.layout.lower` exchanges the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmhub import batches
+from gemmhub.capability import Refusal
+from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.problem import GemmProblem, Operand
+from gemmhub_cuda import mma
+from gemmhub_cuda.form import ACTIVATIONS, TYPES, Form
+
+LONGEST = 2**31 - 512
+"""Elements along a side: coordinates have 31 bits, and a tile may overhang."""
+MOST_MATRICES = 65535
+"""Of a batch in one launch: gridDim.z."""
+_OLDEST = (7, 0)
+_FURTHEST = 2**31 - 2**16
+"""Elements from the first to the last row that a block of the float32 kernel reads at a time."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """``m`` and ``n`` are the kernel's: those of the transposed problem where it is ``swapped``."""
+
+    swapped: bool
+    """The kernel's a is the problem's b, its b the problem's a."""
+    m: int
+    n: int
+    k: int
+    form: Form
+    lda: int
+    ldb: int
+    ldc: int
+    ldd: int
+    batch: BatchDim
+    """What a launch steps through."""
+    outer: tuple[BatchDim, ...]
+    """What takes launches of its own."""
+
+    def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """For each launch: bytes to add to the addresses of a, b, c and d; matrices."""
+        sizes = (self.form.input_bytes,) * 2 + (self.form.output_bytes,) * 2
+        for place in batches.offsets(self.outer, sizes):
+            for first in range(0, self.batch.count, MOST_MATRICES):
+                steps = (first * stride * size for stride, size in zip(self.batch.strides, sizes))
+                a, b, c, d = (x + y for x, y in zip(place, steps))
+                yield a, b, c, d, min(MOST_MATRICES, self.batch.count - first)
+
+
+def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refusal:
+    """``problem``, whose result has elements, for a card of that capability; or why the kernels do not take it."""
+    refusal = check_types(problem, capability)
+    if refusal is not None:
+        return refusal
+    problem = fold_batch(problem) or problem
+    call = lower(problem, "row")
+    if isinstance(call, Refusal):
+        return call
+    if max(problem.m, problem.n, problem.k, problem.batch_count) > LONGEST:
+        return Refusal(f"a side is longer than {LONGEST}", "multiply in parts")
+    batch, outer = batches.split(call.batch, lambda dim: True)
+    first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
+    a = _read(first, "row" if not call.swapped else "col", call.m, [x.stride_a for x in call.batch])
+    b = _read(second, "col" if not call.swapped else "row", call.n, [x.stride_b for x in call.batch])
+    refusal = _check_span(call, a, b) if problem.a.dtype.itemsize == 4 else None
+    if refusal is not None:
+        return refusal
+    bias = problem.bias
+    form = Form(
+        a_m_major=a.mn_major,
+        b_n_major=b.mn_major,
+        a_aligned=a.aligned,
+        b_aligned=b.aligned,
+        input=problem.a.dtype.name,
+        output=problem.out.dtype.name,
+        scaled=not problem.alpha_is_one,
+        addend=problem.c is not None,
+        bias=call.bias_axis,
+        bias_type=bias.dtype.name if bias else "float32",
+        activation=problem.activation,
+    )
+    return Lowered(call.swapped, call.m, call.n, call.k, form, a.ld, b.ld, call.ldc, call.ldd, batch, outer)
+
+
+def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
+    """What of dtypes and epilogue there is no kernel for."""
+    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    if a != b or a not in TYPES:
+        return Refusal(f"there is no kernel for {a} by {b}", "pass two float32, two float16 or two bfloat16 operands")
+    if a != "float32" and capability < mma.OLDEST:
+        return Refusal(
+            f"the kernel for {a} is for compute capability 8.0 and later; this card is {capability[0]}.{capability[1]}",
+            "convert the operands to float32, or use another backend, gemmhub-cublas for one",
+        )
+    if out not in TYPES:
+        return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(TYPES)}")
+    if problem.c is not None and problem.c.dtype != problem.out.dtype:
+        return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
+    if problem.activation not in ACTIVATIONS:
+        return Refusal(f"there is no {problem.activation} in the epilogue", "apply it after the product")
+    bias = problem.bias
+    if bias is not None and bias.dtype.name not in TYPES:
+        return Refusal(f"the bias is {bias.dtype}", f"convert it to one of {', '.join(TYPES)}")
+    if bias is not None and bias.stride != 1:
+        return Refusal(
+            f"the bias has a stride of {bias.stride} elements: the kernels take contiguous ones",
+            "pass a contiguous copy of the bias",
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a kernel reads an operand."""
+
+    mn_major: bool
+    """Neighbours along m (n), not k, are neighbours in memory."""
+    ld: int
+    """From a row of neighbours to the next; 0 where there is one only: what would follow is as aligned as that."""
+    aligned: int
+    """``Form.a_aligned``"""
+
+
+def _read(operand: Operand, k_major: str, side: int, steps: list[int]) -> _Reading:
+    """``side``: its m (n); ``k_major``: the order in which neighbours along k are neighbours; ``steps``: of the batch.
+
+    An operand that is one row or column can be read both ways: the wider loads decide. Where neighbours are along m
+    (n), rows must end at a multiple of what is loaded at once, too: the kernels have no wide loads for parts.
+    """
+    found, layout = [], operand.layout
+    for order in ("row", "col"):
+        if layout.stored(order):
+            mn_major, rows = order != k_major, layout.rows if order == "row" else layout.cols
+            ld = layout.leading_dimension(order) if rows > 1 else 0
+            aligned = batches.alignment(operand, [*steps, ld, side * mn_major])
+            found.append(_Reading(mn_major, ld, min(16, aligned)))
+    return max(found, key=lambda reading: (reading.aligned, not reading.mn_major))
+
+
+def _check_span(call: BlasCall, *readings: _Reading) -> Refusal | None:
+    """The float32 kernel counts elements from a tile's first one with 31 bits."""
+    names = ("b", "a") if call.swapped else ("a", "b")
+    for name, reading, side in zip(names, readings, (call.m, call.n)):
+        rows = 16 if reading.mn_major else min(side, 256)
+        if (rows - 1) * reading.ld > _FURTHEST:
+            return Refusal(f"{name} has rows {reading.ld} elements apart", "multiply in parts, each a copy")
+    return None

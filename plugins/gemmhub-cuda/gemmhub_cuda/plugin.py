@@ -1,0 +1,18 @@
+"""What gemmhub finds through the entry point: a description, nothing heavy."""
+
+from __future__ import annotations
+
+from gemmhub.backend import Backend, BackendDescription
+from gemmhub.hookspecs import hookimpl
+
+
+def _load() -> Backend:
+    from gemmhub_cuda.backend import CudaBackend
+
+    return CudaBackend()
+
+
+@hookimpl
+def gemmhub_backends() -> list[BackendDescription]:
+    summary = "handwritten kernels for every NVIDIA GPU: float32; from Ampere on float16, bfloat16; fused epilogues"
+    return [BackendDescription("cuda", _load, summary, device_kinds=("cuda",), contract=1)]

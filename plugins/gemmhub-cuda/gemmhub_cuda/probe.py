@@ -1,0 +1,98 @@
+"""What the machine has: a driver, NVIDIA devices, NVRTC."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from ctypes import c_void_p
+from typing import Any
+
+from gemmhub.capability import Absent, Device, Ready
+from gemmhub.native import cuda, nvrtc
+from gemmhub.native.cuda import Driver, Gpu
+from gemmhub.native.cuda_scratch import Scratch
+from gemmhub.native.nvrtc import Compiler
+from gemmhub_cuda.cost_model import Card
+
+OLDEST_DRIVER = (12, 4)
+"""Of CUDA."""
+UNPROVEN = "GEMMHUB_CUDA_UNPROVEN"
+"""The environment variable that lets kernels run that no card has run yet."""
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    **cuda.KERNELS,
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+}
+"""Of the driver, beside what every plugin calls."""
+
+
+def open_driver() -> Driver:
+    """As :func:`gemmhub.native.cuda.load`."""
+    return cuda.load(FUNCTIONS)
+
+
+def oldest(compiler: Compiler) -> tuple[int, int]:
+    """The first compute capability that this NVRTC compiles for: 13 knows none before 7.5."""
+    return (7, 0) if compiler.version[0] < 13 else (7, 5)
+
+
+class Machine:
+    """The driver, the compiler and the devices, and a workspace on each."""
+
+    def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
+        self.driver = driver
+        self.compiler = compiler
+        self.gpus = gpus
+        """All of them: their numbers are those of gemmhub's devices."""
+        self.cards = tuple(map(Card.of, gpus))
+        self.workspaces = tuple(map(Scratch, gpus))
+
+    @property
+    def usable(self) -> tuple[Gpu, ...]:
+        """Those that kernels can be compiled for."""
+        return tuple(gpu for gpu in self.gpus if gpu.capability >= oldest(self.compiler))
+
+
+def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
+    """The machine, or what it lacks and what to do. Never raises."""
+    found = cuda.look(open_driver, "550", "an NVIDIA GPU")
+    if isinstance(found, Absent):
+        return found
+    driver, gpus = found
+    if driver.cuda_version < OLDEST_DRIVER:
+        return Absent(
+            "the NVIDIA driver runs up to CUDA {}.{}, CUDA {}.{} is needed".format(
+                *driver.cuda_version, *OLDEST_DRIVER
+            ),
+            "update the NVIDIA driver to 550 or later",
+        )
+    compiler = nvrtc.look(open_compiler, driver)
+    if isinstance(compiler, Absent):
+        return compiler
+    if all(gpu.capability < oldest(compiler) for gpu in gpus):
+        names = ", ".join(sorted({f"{gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in gpus}))
+        return Absent(
+            "NVRTC {}.{} compiles for compute capability {}.{} and later; here is {}".format(
+                *compiler.version, *oldest(compiler), names
+            ),
+            "install NVRTC 12 (gemmhub-cuda[cu12]), which compiles for 7.0 and later, or use another backend",
+        )
+    if not os.environ.get(UNPROVEN):
+        return Absent(
+            "its kernels were compiled and checked on the host but have not yet run on a card",
+            f"set {UNPROVEN}=1 to try them",
+        )
+    return Machine(driver, compiler, gpus)
+
+
+def ready(machine: Machine) -> Ready:
+    """What gemmhub keeps of it."""
+    return Ready(
+        tuple(Device("cuda", gpu.index) for gpu in machine.usable),
+        {
+            "nvrtc": "{}.{}".format(*machine.compiler.version),
+            "driver": "{}.{}".format(*machine.driver.cuda_version),
+            "device": " + ".join(sorted({gpu.name for gpu in machine.usable})),
+        },
+        (f"NVRTC from {machine.compiler.where}",),
+    )

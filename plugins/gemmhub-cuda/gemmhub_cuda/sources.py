@@ -1,0 +1,33 @@
+"""What a variant of a kernel is compiled from."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from gemmhub.native.nvrtc import Source
+from gemmhub_cuda import mma, sgemm
+
+Variant = sgemm.Variant | mma.Variant
+
+KERNEL = "gemm"
+"""The function's name, in every file."""
+
+
+def source(variant: Variant, capability: tuple[int, int]) -> Source:
+    """The kernel and its headers, for cards of that capability."""
+    return Source(
+        name=f"cuda-{variant.name}-sm{capability[0]}{capability[1]}",
+        main=variant.main,
+        files=_files(),
+        options=(
+            f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17",
+            *(f"-D{name}={value}" for name, value in variant.macros.items()),
+        ),
+    )  # fmt: skip
+
+
+@cache
+def _files() -> dict[str, str]:
+    folder = resources.files("gemmhub_cuda") / "kernels"
+    return {path.name: path.read_text() for path in folder.iterdir() if path.name.endswith((".cu", ".cuh"))}

@@ -1,0 +1,148 @@
+"""Kernels on the host: the real .cu files, compiled by g++ and run by tests/emulator instead of a GPU.
+
+    run("mma.cu", macros, params, grid=(tiles * splits, 1, batch), threads=128, shared_bytes=49152,
+        buffers=[a, b], written=[d, partials, counters], seed=1)
+
+runs ``gemm(params)`` once, or raises :class:`EmulatorError` with what a GPU might hide for long: which thread, which
+line. ``params`` is a ctypes structure, ``buffers`` and ``written`` are the numpy arrays that its addresses point into.
+
+What the emulator demands of a kernel, and what it sees:
+
+- Threads are fibers that switch where they meet; a few blocks run at once, in random order (``seed``). A barrier that
+  not all threads reach, or reach at different lines, is an error; so are lanes of a warp at different collective
+  instructions.
+- Shared memory is reached by 32-bit address through ``dynamic_shared() + offset`` and the functions of ptx.cuh
+  (load_shared, store_shared, copy_async, load_matrices ...); ``__shared__`` arrays do not compile. Every access is
+  checked: bounds, alignment, bytes that nobody wrote, and races: two threads, one of them writing, with no barrier in
+  between.
+- Asynchronous copies land when they are waited for, not before; touching what is still in flight is an error.
+- ``load_global``, ``store_global``, ``copy_async`` and partials must stay inside of ``buffers`` and ``written``.
+  Ordinary pointers to global memory work, unchecked.
+- What ``store_partial`` wrote may be read by ``load_partial`` of another block once its thread has fenced it and, after
+  a barrier, one thread of the block has counted up.
+- Files of tests/emulator take the place of those with the same name in gemmhub_cuda/kernels: device.cuh, ptx.cuh.
+  What is in macros is compiled anew for every set of values (about a second): vary sizes at run time.
+
+``Report`` counts the bank conflicts of shared memory, line by line (``count=True``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import gemmhub_cuda
+
+KERNELS = Path(gemmhub_cuda.__path__[0]) / "kernels"
+_HERE = Path(__file__).parent / "emulator"
+_COMPILER = ("g++", "-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
+_FOLDER = Path(tempfile.mkdtemp(prefix="gemmhub-cuda-tests-"))
+atexit.register(shutil.rmtree, _FOLDER, True)
+
+
+class EmulatorError(AssertionError):
+    """What went wrong in a launch, in the emulator's words."""
+
+
+class CompileError(RuntimeError):
+    """g++ did not compile it; its words."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Bank conflicts by line of the kernel, such as "mma.cu:120"."""
+
+    requests: Mapping[str, int]
+    """Accesses of shared memory, each of as many lanes of a warp as the banks can serve at once."""
+    conflicts: Mapping[str, int]
+    """Turns of the banks beyond one for each request."""
+
+
+def run(source, macros, params, grid, threads, shared_bytes, buffers, written, seed=0, count=False, changes=()):
+    """Launch ``source`` (a file of gemmhub_cuda/kernels) once; see the head of this file. A Report if ``count``.
+
+    ``changes``: (file, old, new) texts to replace in the kernel's files first, for tests that break it.
+    """
+    library = built(source, macros, changes)
+    arrays = [(x, False) for x in buffers] + [(x, True) for x in written]
+    ranges = [word for x, writable in arrays for word in (x.ctypes.data, x.nbytes, int(writable))]
+    message, report = ctypes.create_string_buffer(4096), ctypes.create_string_buffer(4096) if count else None
+    size = ctypes.sizeof(params)
+    failed = library.emulate(
+        ctypes.addressof(params), size, (c_uint32 * 3)(*grid), threads, shared_bytes,
+        (c_uint64 * len(ranges))(*ranges), len(arrays), seed, message, report, len(message),
+    )  # fmt: skip
+    if failed:
+        raise EmulatorError(message.value.decode())
+    if report is None:
+        return None
+    lines = [line.rsplit(" ", 2) for line in report.value.decode().splitlines()]
+    return Report({x: int(requests) for x, requests, _ in lines}, {x: int(extra) for x, _, extra in lines})
+
+
+def built(source, macros, changes=()):
+    """The kernel with these macros as a library of the host; compiled when it is not there yet."""
+    given = sorted(f"-D{name}={value}" for name, value in macros.items())
+    digest = hashlib.sha256(repr((source, given, changes)).encode()).hexdigest()[:16]
+    path = _FOLDER / f"{digest}.so"
+    common = _common()
+    with _building[path]:
+        if not path.exists():
+            folder = common if not changes else _changed(common, _FOLDER / digest, changes)
+            command = [
+                *_COMPILER, "-O1", "-shared", *given, f'-DSOURCE="{source}"', "-I", str(folder), "-I", str(common),
+                "-o", str(path), str(folder / "kernel.cpp"), str(common / "machine.o"),
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise CompileError(done.stderr)
+    library = ctypes.CDLL(str(path))
+    library.emulate.argtypes = (
+        c_void_p, c_uint32, c_void_p, c_uint32, c_uint32, c_void_p, c_uint32, c_uint64, c_char_p, c_char_p, c_uint32,
+    )  # fmt: skip
+    return library
+
+
+_building = defaultdict(threading.Lock)
+"""Locks by path: two variants may be compiled at a time, none twice."""
+_first = threading.Lock()
+
+
+def _common():
+    with _first:
+        return _sources()
+
+
+@cache
+def _sources():
+    """A folder with the kernels, the emulator's files in place of those it replaces, and what is compiled once."""
+    folder = _FOLDER / "sources"
+    shutil.copytree(KERNELS, folder)
+    shutil.copytree(_HERE, folder, dirs_exist_ok=True)
+    headers = [*_COMPILER, "-O1", "-x", "c++-header", str(folder / "standard.hpp")]
+    machine = [*_COMPILER, "-O2", "-c", "-o", str(folder / "machine.o"), str(folder / "machine.cpp")]
+    for process in [subprocess.Popen(command) for command in (headers, machine)]:
+        if process.wait():
+            raise CompileError("the emulator does not compile")
+    return folder
+
+
+def _changed(common, folder, changes):
+    """The kernel's files once more, changed. What is compiled once stays where it was."""
+    shutil.copytree(common, folder, ignore=shutil.ignore_patterns("*.gch", "*.o", "standard.hpp"))
+    for file, old, new in changes:
+        text = (folder / file).read_text()
+        assert text.count(old) >= 1, f"{file} has no {old!r}"
+        (folder / file).write_text(text.replace(old, new))
+    return folder

@@ -1,0 +1,56 @@
+// In place of gemmhub_cuda/kernels/ptx.cuh: the same functions for a host compiler.
+#pragma once
+#include "device.cuh"
+
+struct alignas(8) Word2 {
+    u32 x, y;
+};
+struct alignas(16) Word4 {
+    u32 x, y, z, w;
+};
+
+inline u32 lane_id() { return threadIdx.x % 32; }
+inline u32 warp_id() { return threadIdx.x / 32; }
+inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
+
+inline void warp_sync(HERE) { emulator::warp_sync(where); }
+
+template <int bytes>
+inline void copy_async(u32 to, const void* from, u32 valid, HERE) {
+    static_assert(bytes == 4 || bytes == 8 || bytes == 16);
+    emulator::copy_async(to, from, bytes, valid, where);
+}
+inline void copy_commit() { emulator::copy_commit(); }
+template <int open>
+inline void copy_wait() {
+    emulator::copy_wait(open);
+}
+
+inline void load_matrices(u32 (&word)[4], u32 row, HERE) { emulator::load_matrices(word, row, false, where); }
+inline void load_matrices_transposed(u32 (&word)[4], u32 row, HERE) { emulator::load_matrices(word, row, true, where); }
+template <int type>
+inline void multiply_add(float* d, const u32 (&a)[4], u32 b0, u32 b1, HERE) {
+    emulator::multiply_add(d, a, b0, b1, type, where);
+}
+
+template <class Type>
+inline void store_shared(u32 to, Type value, HERE) {
+    emulator::store_shared(to, &value, sizeof(Type), where);
+}
+template <class Type>
+inline Type load_shared(u32 from, HERE) {
+    Type value;
+    emulator::load_shared(&value, from, sizeof(Type), where);
+    return value;
+}
+
+template <class Type>
+inline Type load_global(const Type* from, HERE) {
+    emulator::check_global(from, sizeof(Type), false, where);
+    return *from;
+}
+template <class Type>
+inline void store_global(Type* to, Type value, HERE) {
+    emulator::check_global(to, sizeof(Type), true, where);
+    *to = value;
+}

@@ -1,0 +1,32 @@
+"""One product for the float32 kernel on the emulator; see mma_product.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmhub_cuda.form import Form
+from gemmhub_cuda.sgemm import Variant
+from mma_product import Product
+
+
+@dataclass(frozen=True)
+class Single(Product):
+    """A shape of the kernel, and a problem for it."""
+
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        pass  # any size goes with any alignment: see below
+
+    @property
+    def variant(self):
+        """Where neighbours are along m (n), rows also end at a multiple of what they are aligned to."""
+        aligned = [
+            next(x for x in (16, 8, 4) if x <= given and (order == "k" or 4 * side % x == 0))
+            for given, order, side in zip(self.aligned, (self.a, self.b), (self.m, self.n))
+        ]
+        form = Form(
+            self.a == "m", self.b == "n", *aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
+            self.bias_type, self.activation,
+        )  # fmt: skip
+        return Variant(self.shape, form, self.split or self.splits > 1)

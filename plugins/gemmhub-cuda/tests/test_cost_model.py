@@ -1,0 +1,103 @@
+"""What the model of the machine prefers, and the arithmetic of its choices."""
+
+from __future__ import annotations
+
+import pytest
+from gemmhub_cuda import cost_model, sgemm
+from gemmhub_cuda.cost_model import Card, Choice
+from gemmhub_cuda.launch import Params, params
+from gemmhub_cuda.lowered import lowered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import problem
+
+from gemmhub.native.cuda_scratch import COUNTERS
+
+H200 = Card(132, 1.98e9, 4.8e12, (9, 0), 232448, 233472, 2048)
+A100 = Card(108, 1.41e9, 2.0e12, (8, 0), 166912, 167936, 2048)
+RTX = Card(82, 1.7e9, 0.94e12, (8, 6), 101376, 102400, 1536)
+LIMIT = 64 * 2**20
+
+
+def chosen(m, n, k, card=H200, **given):
+    return cost_model.choices(lowered(problem(m, n, k, **given), card.capability), card, LIMIT)
+
+
+@pytest.mark.parametrize(("card", "peak"), [(H200, 67e12), (A100, 19.5e12), (RTX, 35.7e12)])
+def test_large_products_take_large_tiles(card, peak):
+    seconds, choice = chosen(8192, 8192, 8192, card)[0]
+    assert choice.shape.m * choice.shape.n >= 128 * 128
+    assert choice.splits == 1
+    assert 0.6 * peak < 2 * 8192**3 / seconds < 0.9 * peak
+
+
+@pytest.mark.parametrize(("card", "peak"), [(H200, 0.62 * 989e12), (A100, 312e12)])
+def test_tensor_cores(card, peak):
+    seconds, choice = chosen(8192, 8192, 8192, card, dtype="bfloat16")[0]
+    assert choice.shape.m * choice.shape.n >= 128 * 128
+    assert 0.5 * peak < 2 * 8192**3 / seconds < peak
+
+
+def test_few_rows_read_b_at_memory_speed():
+    seconds, choice = chosen(4, 8192, 8192)[0]
+    assert choice.shape.m <= 32
+    assert 4 * 8192 * 8192 / 4.8e12 < seconds < 2.5 * 4 * 8192 * 8192 / 4.8e12
+
+
+def test_few_tiles_split_k():
+    _, choice = chosen(256, 256, 16384)[0]
+    assert choice.splits > 1
+
+
+def test_no_split_without_workspace():
+    way = lowered(problem(256, 256, 16384), (9, 0))
+    assert all(choice.splits == 1 for _, choice in cost_model.choices(way, H200, 0))
+
+
+def test_launches_are_paid_for():
+    one = chosen(64, 64, 64, batch=(65535,))[0][0]
+    two = chosen(64, 64, 64, batch=(65536,))[0][0]
+    assert two > one + 0.5 * cost_model.LAUNCH
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(1, 700), n=st.integers(1, 700), k=st.integers(0, 3000), batch=st.sampled_from([(), (3,)]),
+    dtype=st.sampled_from(["float32", "bfloat16"]), card=st.sampled_from([H200, A100, RTX]),
+)  # fmt: skip
+def test_every_choice_can_run(m, n, k, batch, dtype, card):
+    found = chosen(m, n, k, card, dtype=dtype, batch=batch)
+    assert found
+    names = [choice.name for _, choice in found]
+    assert len(set(names)) == len(names)
+    for seconds, choice in found:
+        assert seconds > cost_model.LAUNCH
+        assert cost_model.refusal(choice, card, LIMIT) is None
+        rows, columns = choice.tiles
+        assert rows * choice.shape.m >= choice.way.m
+        assert columns * choice.shape.n >= choice.way.n
+        assert 1 <= choice.splits <= choice.blocks_of_k
+        room = cost_model.room(choice.variant, card)
+        assert room * choice.variant.shared_bytes <= card.shared_per_sm
+        assert 1 <= choice.group(room * card.sms) <= rows
+
+
+def test_workspace():
+    """A float32 for every element of every part of every tile, behind the counters."""
+    choice = Choice(lowered(problem(256, 512, 4096), (9, 0)), sgemm.SHAPES[3], 3)
+    assert choice.workspace_bytes == COUNTERS + 2 * 4 * 3 * 128 * 128 * 4
+    assert "workspace" in cost_model.refusal(choice, H200, choice.workspace_bytes - 1)
+    assert cost_model.refusal(choice, H200, choice.workspace_bytes) is None
+    assert "fewer than 600 parts" in cost_model.refusal(Choice(choice.way, choice.shape, 600), H200, 2**40)
+    many = Choice(lowered(problem(2**15, 2**15, 4096), (9, 0)), sgemm.SHAPES[3], 2)
+    assert "have counters" in cost_model.refusal(many, H200, 2**40)
+
+
+def test_parameters():
+    choice = Choice(lowered(problem(100, 512, 4096, d="col", batch=(2,)), (9, 0)), sgemm.SHAPES[3], 3)
+    found = params(choice, 264)
+    assert (found.m, found.n, found.k, found.splits, found.batch) == (512, 100, 4096, 3, 2)
+    assert (found.tiles_m, found.tiles_n) == (4, 1)
+    assert (found.a_ld, found.b_ld, found.d_ld) == (512, 4096, 100)
+    assert (found.a_batch, found.b_batch, found.d_batch) == (4096 * 512, 100 * 4096, 100 * 512)
+    assert Params.a.offset == 40  # behind 8 ints and 2 floats

@@ -1,0 +1,119 @@
+"""The float32 kernel compiles in every shape, with every kind of epilogue, without spills or stack; and is kept."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from gemmhub_cuda.form import Form
+from gemmhub_cuda.sgemm import SHAPES, Variant
+from gemmhub_cuda.sources import source
+
+from gemmhub.native import nvrtc
+from gemmhub.native.nvrtc import Compiled, CompilerError
+
+CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0)]
+LEAST = 49152
+"""Bytes of shared memory that a block may have on every card."""
+PLAIN = Form(False, True, 16, 16, "float32", "float32")
+FULL = replace(PLAIN, scaled=True, addend=True, bias="n", activation="gelu")
+LARGE = next(shape for shape in SHAPES if (shape.m, shape.n, shape.threads) == (128, 128, 256))
+DRAWN = 16
+"""Variants of any combination, beside those that are listed."""
+
+
+def variants():
+    """(variant, capability)"""
+    found = [(Variant(shape, PLAIN), CAPABILITIES[i % 4]) for i, shape in enumerate(SHAPES)]
+    found += [(Variant(LARGE, FULL, True), capability) for capability in CAPABILITIES]
+    found += [
+        (Variant(SHAPES[1], replace(FULL, a_m_major=True, b_n_major=False)), (9, 0)),
+        (Variant(LARGE, replace(PLAIN, a_aligned=4, b_aligned=4)), (8, 6)),
+        (Variant(LARGE, FULL), (7, 5)),
+        (Variant(LARGE, FULL), (10, 0)),
+        (Variant(LARGE, FULL), (12, 0)),
+    ]
+    rng, listed = random.Random(0), len(found)
+    while len(found) < listed + DRAWN:
+        given = drawn(rng), rng.choice(CAPABILITIES)
+        if given[0].refusal(LEAST) is None and given not in found:
+            found.append(given)
+    return found
+
+
+def drawn(rng):
+    """Any combination; it may be one that cannot be."""
+    form = Form(
+        a_m_major=rng.random() < 0.5,
+        b_n_major=rng.random() < 0.5,
+        a_aligned=rng.choice([16, 16, 8, 4]),
+        b_aligned=rng.choice([16, 16, 8, 4]),
+        input="float32",
+        output=rng.choice(["bfloat16", "float16", "float32"]),
+        scaled=rng.random() < 0.5,
+        addend=rng.random() < 0.5,
+        bias=rng.choice([None, "m", "n"]),
+        bias_type=rng.choice(["float32", "bfloat16", "float16"]),
+        activation=rng.choice([None, "relu", "gelu", "silu"]),
+    )
+    return Variant(rng.choice(SHAPES), form, rng.random() < 0.4)
+
+
+def compiled(given):
+    """In a process of its own: what was compiled, or what the compiler says."""
+    try:
+        return nvrtc.load().compile(source(*given), verbose=True)
+    except CompilerError as error:
+        return str(error)
+
+
+@cache
+def results():
+    every = variants()
+    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(every, pool.map(compiled, every)))
+
+
+def name(given):
+    variant, capability = given
+    form = variant.form
+    letters = ("m" if form.a_m_major else "k") + ("n" if form.b_n_major else "k")
+    words = [variant.name, "sm{}{}".format(*capability), letters, f"{form.a_aligned},{form.b_aligned}", form.output]
+    words += [form.activation or "", f"bias_{form.bias}" if form.bias else ""]
+    flags = {"c": form.addend, "alpha": form.scaled, "split": variant.split}
+    return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
+
+
+@pytest.mark.parametrize("given", variants(), ids=name)
+def test_compiles(given):
+    made, variant = results()[given], given[0]
+    assert isinstance(made, Compiled), made
+    assert made.cubin[:4] == b"\x7fELF"
+    assert made.spilled == 0, made.log
+    assert 0 < made.registers <= min(255, 65536 // (variant.blocks * variant.threads)), made.log
+
+
+def test_spills_would_show():
+    """Registers for four times as many blocks do not hold the sums."""
+    made = compiled((Variant(replace(SHAPES[0], blocks=4 * SHAPES[0].blocks), PLAIN), (9, 0)))
+    assert made.spilled > 0
+
+
+def test_cubins_are_kept(monkeypatch):
+    compiler, given = nvrtc.load(), (Variant(SHAPES[-1], PLAIN), (9, 0))
+    first = nvrtc.cubin(compiler, source(*given))
+
+    def never(*given, **named):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(type(compiler), "compile", never)
+    assert nvrtc.cubin(compiler, source(*given)) == first
+
+
+def test_keys_differ():
+    compiler, every = nvrtc.load(), variants()
+    assert len({nvrtc.key(compiler, source(*given)) for given in every}) == len(every)

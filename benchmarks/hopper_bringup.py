@@ -29,15 +29,20 @@ os.environ["GEMMHUB_HOPPER_UNPROVEN"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins" / "gemmhub-hopper" / "tests"))
 
 import numpy as np
+from gemmhub_hopper import sources
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import SHAPES, Shape, Variant
-from gemmhub_hopper.sources import source
-from products import PRODUCTS, SMALL, Product, loaded, stored
+from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Shape
+from gemmhub_hopper.prepass import KINDS
+from products import PRODUCTS, SMALL, SPLIT, Product, loaded, stored
 
 from gemmhub.native import nvrtc
+from gemmhub.native.nvrtc import Source
 
 PROBES = tuple(
-    Product(SMALL, 64, 64, 64, a=a, b=b, dtype="float16", out="float32") for a in ("row", "col") for b in ("col", "row")
+    Product(shape, 64, 64, 64, a=a, b=b, dtype=dtype, out="float32")
+    for shape, dtype in ((SMALL, "float16"), (SPLIT, "float32"))
+    for a in ("row", "col")
+    for b in ("col", "row")
 )
 LARGE = tuple(
     Product(shape, 2056, 4104, 264, a=a, b=b)
@@ -48,6 +53,16 @@ LARGE = tuple(
     Product(Shape(64, 16, 12, consumers=1), 16, 4096, 4096, swapped=True, splits=2),
     Product(Shape(128, 128, 6), 512, 512, 16384, splits=8),
     Product(Shape(128, 256, 4), 520, 1032, 520, batch=(5,)),
+    Product(Shape(128, 128, 6), 2056, 4100, 261, a="col", dtype="tf32"),
+    Product(Shape(128, 256, 4), 2051, 4099, 261),
+    *(
+        Product(shape, 2051, 4099, 261, a=a, b=b, dtype="float32")
+        for shape in SPLIT_SHAPES
+        for a, b in (("row", "row"), ("row", "col"), ("col", "row"))
+    ),
+    Product(Shape(128, 192, 3), 2051, 4099, 999, dtype="float32", limit=2**22, beta=2, bias="n", activation="relu"),
+    Product(Shape(128, 128, 4), 512, 512, 16384, dtype="float32", splits=8),
+    Product(Shape(64, 128, 6, consumers=1), 300, 500, 400, dtype="float32", out="bfloat16", batch=(5,), limit=2**23),
 )  # fmt: skip
 """Several tiles for each of a card's blocks."""
 _POISON = 0xFF
@@ -113,9 +128,11 @@ class Card:
 
 def probe(card: Card, product: Product) -> str:
     """What the kernel reads of each operand, by the identity as the other; empty when all is right."""
-    n = 64
-    row, column = np.indices((n, n)).astype(np.float16)
-    identity = np.eye(n, dtype=np.float16)
+    n, dtype = 64, product.problem.a.dtype
+    row, column = np.indices((n, n)).astype(dtype)
+    if product.dtype == "float32":  # of 24 bits, so that every plane counts
+        row, column = row * dtype.type(1.2345678), column * dtype.type(1.2345678)
+    identity = np.eye(n, dtype=dtype)
     complaints = []
     for which in ("b", "a"):
         for what, pattern, expected in (("its row", row, row), ("its column", column, column)):
@@ -197,10 +214,10 @@ def supervised(index: int, arguments: list[str], seconds: float) -> dict[str, An
     return verdict
 
 
-def compiled(variant: Variant) -> str:
+def compiled(source: Source) -> str:
     """Empty, or why it does not compile."""
     try:
-        nvrtc.cubin(nvrtc.load(), source(variant))
+        nvrtc.cubin(nvrtc.load(), source)
     except nvrtc.CompilerError as error:
         return str(error)
     return ""
@@ -208,12 +225,13 @@ def compiled(variant: Variant) -> str:
 
 def compile_all(products: list[Product]) -> None:
     start = time.perf_counter()
-    variants = list(dict.fromkeys(product.choice.variant for product in products))
+    variants = dict.fromkeys(variant for product in products for variant in product.variants)
+    kernels = [sources.source(variant) for variant in variants] + [sources.prepass(kind) for kind in KINDS]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for variant, complaint in zip(variants, pool.map(compiled, variants)):
+        for kernel, complaint in zip(kernels, pool.map(compiled, kernels)):
             if complaint:
-                print(f"NOT COMPILED {variant}: {complaint}")
-    print(f"{len(variants)} variants compiled in {time.perf_counter() - start:.1f} s", flush=True)
+                print(f"NOT COMPILED {kernel.name}: {complaint}")
+    print(f"{len(kernels)} kernels compiled in {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def main() -> int:

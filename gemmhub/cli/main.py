@@ -20,6 +20,7 @@ COMMANDS = {
     "spot-check": ("spot_check", "Check that C.npy is the product of A.npy and B.npy."),
     "tune": ("tune", "Time every backend on a product and record the results."),
     "bench": ("bench", "Time backends side by side; JSON and plots."),
+    "build": ("build", "Do beforehand what a plugin would else do when it is first needed."),
     "doctor": ("doctor", "Report on this installation, and test it."),
 }
 """Name: (module, summary). The summaries stand here so that ``gemmhub --help`` imports no command."""

@@ -8,17 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemmhub.backend import Array, Backend, Kernel
-from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.backend import Array, Backend, Kernel, Run
+from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.errors import KernelError
 from gemmhub.native import nvrtc
-from gemmhub.native.cuda import Driver
-from gemmhub.native.nvrtc import Compiler
+from gemmhub.native.cuda import Driver, DriverError
+from gemmhub.native.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import cost_model, forms, probe, sources
-from gemmhub_hopper.config import SHAPES, Variant
+from gemmhub_hopper import cost_model, forms, packed, prepass, probe, sources
+from gemmhub_hopper.config import Variant, shapes
 from gemmhub_hopper.cost_model import Card, Choice
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.launch import Launch
+from gemmhub_hopper.slabs import Slabs
+from gemmhub_hopper.staged import Staged
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may ask for: gemmhub's default limit."""
@@ -56,7 +59,8 @@ class HopperBackend(Backend):
         self._open = open_driver, open_compiler
         self._found: probe.Machine | Absent | None = None
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
-        self._functions: dict[tuple[int, Variant], int] = {}
+        self._functions: dict[tuple[int, Variant | int], int] = {}
+        """By device and variant, or KIND of the pre-pass."""
         self._lock = threading.RLock()
 
     def _look(self) -> probe.Machine | Absent:
@@ -110,7 +114,12 @@ class HopperBackend(Backend):
             return ways
         timed = cost_model.choices(ways, self._card(problem), WORKSPACE)
         if not timed:
-            return Refusal("the result has too many tiles", "multiply in parts")
+            why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form.input)[-1], 1), WORKSPACE)
+            narrow = ways[0].copied and ways[0].form.output != "float32"
+            return Refusal(
+                f"no shape of the kernel runs it: {why}",
+                "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
+            )
         return Analysis(ways, tuple(choice for _, choice in timed[:_PROPOSED]), timed[0][0])
 
     def estimate(self, problem: GemmProblem) -> float:
@@ -122,6 +131,13 @@ class HopperBackend(Backend):
         if not isinstance(analysis, Analysis):
             return ""
         return _words(_named(analysis, candidate))
+
+    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
+        analysis = self._analyse(problem)
+        if not isinstance(analysis, Analysis):
+            return ()
+        way = analysis.ways[0]
+        return [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in way.copied]
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         analysis = self._analyse(problem)
@@ -135,30 +151,68 @@ class HopperBackend(Backend):
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         choice = _named(analysis, candidate)
-        refusal = cost_model.refusal(choice, workspace_limit)
+        cut = cost_model.runnable(choice, workspace_limit)
         note = ""
-        if refusal is not None and choice.splits > 1:
-            note = f" ({candidate}: {refusal})"
+        if isinstance(cut, str) and choice.splits > 1:
+            note = f" ({candidate}: {cut})"
             choice = Choice(choice.way, choice.shape, 1)
-            refusal = cost_model.refusal(choice, workspace_limit)
-        if refusal is not None:
-            raise ValueError(f"{candidate} does not run {problem}: {refusal}")
-        machine, index = self.machine, problem.device.index
-        launch = Launch(
-            machine.gpus[index], choice, self._function(index, choice.variant), machine.workspaces[index],
-            workspace_limit, alone=len(machine.gpus) == 1,
-        )  # fmt: skip
-        return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
+            cut = cost_model.runnable(choice, workspace_limit)
+        if isinstance(cut, str):
+            raise ValueError(f"{candidate} does not run {problem}: {cut}; raise workspace_limit")
+        launch = self.launch(problem.device.index, choice, workspace_limit)
+        run = launch.run
+        if isinstance(launch, Launch) and choice.way.packed:
+            run = _unpacked(run, choice.way.form.input)
+        return Kernel(run, _words(choice, cut) + note, cut.nbytes)
+
+    def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
+        """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
+        gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
+        if choice.way.copied:
+            copier = self._prepass(index, choice.way.form.input)
+            return Staged(gpu, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
+        alone = len(self.machine.gpus) == 1
+        return Launch(gpu, choice, self._function(index, choice.variant), workspace, limit, alone)
 
     def _function(self, index: int, variant: Variant) -> int:
         """The variant's kernel on a device; compiled and loaded once."""
-        key = index, variant
+        return self._loaded(index, variant, lambda: sources.source(variant), sources.KERNEL, variant.shared_bytes)
+
+    def _prepass(self, index: int, kind: str) -> int:
+        return self._loaded(index, prepass.KINDS[kind], lambda: sources.prepass(kind), sources.PREPASS, 0)
+
+    def _loaded(self, index: int, what: Variant | int, source: Callable[[], Source], name: str, shared: int) -> int:
         with self._lock:
+            key = index, what
             if key not in self._functions:
-                image = nvrtc.cubin(self.machine.compiler, sources.source(variant))
-                gpu = self.machine.gpus[index]
-                self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
+                image = nvrtc.cubin(self.machine.compiler, source())
+                self._functions[key] = self.machine.gpus[index].function(image, name, shared)
             return self._functions[key]
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        analysis = self._analyse(problem)
+        if isinstance(analysis, Refusal):
+            return analysis
+        if any(problem.b.layout.batch_strides):
+            return Refusal("b is a stack of matrices", "pack them one by one")
+        if problem.b.alignment < problem.b.dtype.itemsize:
+            return Refusal("b has elements that are not aligned", "pass a contiguous copy of b")
+        index, dtype = problem.device.index, problem.b.dtype.name
+        kinds = ("tf32", "split") if dtype == "float32" else (dtype,)
+        try:
+            copiers = {kind: self._prepass(index, kind) for kind in kinds}
+            return packed.pack(self.machine.gpus[index], copiers, b, problem)
+        except (KernelError, DriverError, nvrtc.CompilerError) as error:
+            return Refusal(f"packing failed: {error}", "see whether other work on the device failed before")
+
+
+def _unpacked(run: Run, kind: str) -> Run:
+    """``run`` for a b that is packed."""
+
+    def packed(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        run(a, b.of(kind), out, c, bias, alpha, beta, stream)
+
+    return packed
 
 
 def _named(analysis: Analysis, name: str) -> Choice:
@@ -167,13 +221,14 @@ def _named(analysis: Analysis, name: str) -> Choice:
         if choice.name == name:
             return choice
     found = _NAME.fullmatch(name)
-    shape = next((shape for shape in SHAPES if found and shape.name == found[1]), None)
+    known = shapes(analysis.ways[0].form.input)
+    shape = next((shape for shape in known if found and shape.name == found[1]), None)
     if found is None or shape is None:
         raise ValueError(f"there is no kernel called {name}")
     return Choice(analysis.ways[bool(found[2])], shape, int(found[3] or 1))
 
 
-def _words(choice: Choice) -> str:
+def _words(choice: Choice, cut: Slabs | None = None) -> str:
     shape = choice.shape
     parts = [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
     if shape.cluster > 1:
@@ -182,6 +237,11 @@ def _words(choice: Choice) -> str:
         parts.append("operands exchanged")
     if choice.splits > 1:
         parts.append(f"k in {choice.splits} parts")
+    if choice.way.form.input == "split":
+        parts.append("float32 split into three planes of bfloat16, six products")
+    parts += [f"{x.name} {x.why}" for x in choice.way.copied if choice.way.form.input != "split"]
+    if cut is not None and cut.count > 1:
+        parts.append(f"k in {cut.count} slabs for a small workspace")
     if choice.way.form.output_bytes == 2 and not choice.way.form.tma_store:
         parts.append("result stored without TMA, as its address or leading dimension is no multiple of 16 bytes")
     return ", ".join(parts)

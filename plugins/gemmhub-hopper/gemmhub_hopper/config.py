@@ -11,11 +11,9 @@ from functools import cached_property
 
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a thread block may have (227 KiB)."""
-ROW = 128
-"""Bytes of k in a stage: the span of the 128-byte swizzle."""
-_SLAB = 64 * ROW
 
-INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2}
+INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3}
+"""What the tensor cores multiply. "split": float32 as three planes of bfloat16."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -60,7 +58,8 @@ class Form:
     """Neighbours along m are neighbours in d and c."""
     tma_store: bool = True
     scaled: bool = False
-    addend: bool = False
+    addend: str | None = None
+    """The dtype of c, where beta * c is added."""
     bias: str | None = None
     bias_type: str = "float32"
     activation: str | None = None
@@ -71,7 +70,12 @@ class Form:
         return not (self.scaled or self.addend or self.bias or self.activation)
 
     @property
+    def planes(self) -> int:
+        return 3 if self.input == "split" else 1
+
+    @property
     def input_bytes(self) -> int:
+        """Of an element of a plane."""
         return 4 if self.input == "tf32" else 2
 
     @property
@@ -79,14 +83,18 @@ class Form:
         return 4 if self.output == "float32" else 2
 
     @property
+    def k_bytes(self) -> int:
+        """Bytes of k in a stage, of each plane: the span of the swizzle where neighbours along k are neighbours."""
+        return 64 if self.input == "split" else 128
+
+    @property
     def block_k(self) -> int:
         """Elements of k in a stage."""
-        return ROW // self.input_bytes
+        return self.k_bytes // self.input_bytes
 
-
-def tile_bytes(mn_major: bool, rows: int) -> int:
-    """Bytes of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
-    return -(-rows // 64) * _SLAB if mn_major else rows * ROW
+    def tile_bytes(self, mn_major: bool, rows: int) -> int:
+        """Bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
+        return (-(-rows // 64) * 64 if mn_major else rows) * self.k_bytes
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,8 @@ class Variant:
 
     @property
     def stage_bytes(self) -> int:
-        return tile_bytes(self.form.a_mn, self.shape.m) + tile_bytes(self.form.b_mn, self.shape.n)
+        form, shape = self.form, self.shape
+        return form.planes * (form.tile_bytes(form.a_mn, shape.m) + form.tile_bytes(form.b_mn, shape.n))
 
     def _shared(self, staging: int) -> int:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
@@ -133,8 +142,10 @@ class Variant:
         if shape.n % 16 or not 16 <= shape.n <= 256:
             return f"{shape.n} columns: wgmma and the epilogue take multiples of 16 up to 256"
         registers = shape.m // shape.consumers * shape.n // 128
-        if registers > 192:
+        if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
+        if registers > 64 and form.planes > 1 and self.split:
+            return f"beside twice {registers} accumulators a thread has no registers for parts of k"
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
         if shape.stages < 2:
@@ -160,12 +171,19 @@ class Variant:
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
             "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
-            "ADDEND": int(form.addend), "BIAS": BIASES[form.bias],
+            "ADDEND": int(form.addend is not None), "ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0,
+            "BIAS": BIASES[form.bias],
             "BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0, "ACTIVATION": ACTIVATIONS[form.activation],
             "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 
+SPLIT_SHAPES = (
+    Shape(128, 192, 3), Shape(128, 192, 3, cluster_m=2), Shape(128, 128, 4), Shape(128, 128, 4, cluster_m=2),
+    Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
+    Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
+)  # fmt: skip
+"""Those for split operands: a stage has three planes of each, and half as much of k."""
 SHAPES = (
     Shape(256, 192, 3), Shape(256, 192, 3, cluster_m=2),
     Shape(128, 256, 4), Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4), Shape(256, 128, 4, cluster_n=2),
@@ -174,5 +192,9 @@ SHAPES = (
     Shape(64, 256, 4, consumers=1), Shape(64, 128, 8, consumers=1), Shape(64, 64, 12, consumers=1),
     Shape(64, 32, 12, consumers=1), Shape(64, 16, 12, consumers=1),
 )  # fmt: skip
-"""Those that the cost model chooses from. For narrow problems the operands change places, so that the narrow side is
-the kernel's n."""
+"""Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
+
+
+def shapes(kind: str) -> tuple[Shape, ...]:
+    """Those that the cost model chooses from, for an input of ``kind``."""
+    return SPLIT_SHAPES if kind == "split" else SHAPES

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
-from gemmhub_hopper.config import SHAPES, Shape, Variant
+from gemmhub_hopper import slabs
+from gemmhub_hopper.config import Shape, Variant, shapes
 from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.slabs import Slabs
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
@@ -36,6 +37,12 @@ _DRAM_EFFICIENCY = 0.9
 _OVERLAP = 0.1
 """Of the lesser of computing and moving data that adds to the greater."""
 _MOST_SPLITS = 32
+_PAIRS = 6
+"""Products of planes that make one of float32."""
+_PROMOTION = 250.0
+"""Cycles to add a stage's sum to the accumulators, and to begin the next."""
+_COPY_EFFICIENCY = 0.75
+"""Of the memory's bandwidth that the pre-pass uses."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,15 @@ class Choice:
         return self.tiles[0] * self.tiles[1] * self.way.batch * self.shape.cluster * self.shape.consumers
 
     @property
-    def workspace_bytes(self) -> int:
+    def part_bytes(self) -> int:
+        """Of workspace for the parts of a split k."""
         if self.splits == 1:
             return 0
-        return COUNTERS + self.slots * self.splits * self.shape.m // self.shape.consumers * self.shape.n * 4
+        return self.slots * self.splits * self.shape.m // self.shape.consumers * self.shape.n * 4
+
+    def cut(self, workspace: int) -> Slabs | str:
+        """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
+        return slabs.cut(self.way, self.part_bytes, workspace)
 
     def grid(self, sms: int) -> int:
         """Thread blocks."""
@@ -100,15 +112,18 @@ class Choice:
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
 
 
-def seconds(choice: Choice, card: Card) -> float:
-    """A call, host time included."""
+def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
+    """A call with its slabs, host time included."""
     way, shape, form = choice.way, choice.shape, choice.way.form
-    blocks = -(-way.k_blocks // choice.splits)
+    blocks = -(-cut.blocks // choice.splits)
     # A step of 32 bytes of k takes n / 2 cycles, of tf32 too; shared memory delivers 64 rows of a and n of b for it.
     step = max(shape.n / 2, (64 + shape.n) * 32 / _SHARED_BYTES)
-    multiply = 4 * (shape.m / 64) * step
+    steps = form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1)
+    multiply = steps * (shape.m / 64) * step
+    if form.planes > 1 and shape.consumers == 1:
+        multiply += _PROMOTION  # nobody multiplies meanwhile
     variant = choice.variant
-    loaded = shape.m * 128 / shape.cluster_n + shape.n * 128 / shape.cluster_m
+    loaded = form.planes * form.k_bytes * (shape.m / shape.cluster_n + shape.n / shape.cluster_m)
     busy = min(1.0, choice.pieces * shape.cluster / card.sms)
     clock = card.clock * _CLOCK_UNDER_LOAD
     from_l2 = loaded / min(_MOST_BYTES, _L2_BYTES / busy)
@@ -118,46 +133,65 @@ def seconds(choice: Choice, card: Card) -> float:
     if choice.splits > 1:
         piece += 1500 + (1 + choice.splits) * shape.m * shape.n * 4 / (2 * _L2_BYTES)
     waves = -(-choice.pieces // max(1, card.sms // shape.cluster))
-    computing = (_START + _LATENCY + waves * piece) / clock
-    moved = way.nbytes + (2 * choice.workspace_bytes if choice.splits > 1 else 0)
-    moving = (_START + _LATENCY) / clock + moved / (_DRAM_EFFICIENCY * card.bandwidth)
+    computing = cut.count * (_START + _LATENCY + waves * piece) / clock
+    again = 2 * (cut.count - 1) * way.m * way.n * way.batch * 4  # sums that slabs add to
+    moved = way.nbytes + 2 * choice.part_bytes * cut.count + again
+    moving = cut.count * (_START + _LATENCY) / clock + moved / (_DRAM_EFFICIENCY * card.bandwidth)
     # They do not overlap perfectly.
-    return max(computing, moving) + _OVERLAP * min(computing, moving) + LAUNCH
+    whole = max(computing, moving) + _OVERLAP * min(computing, moving)
+    return whole + _copying(way, card) + LAUNCH * cut.count * (2 if way.copied else 1)
+
+
+def _copying(way: Lowered, card: Card) -> float:
+    """Reading operands, and writing their copies."""
+    form = way.form
+    nbytes = sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied)
+    return nbytes / (_COPY_EFFICIENCY * card.bandwidth)
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """Every shape, each the better way around and with its best number of parts of k: the fastest first."""
     found = []
-    for shape in SHAPES:
-        timed = [(seconds(x, card), x) for way in ways for x in _parts(way, shape, card, workspace)]
+    for shape in shapes(ways[0].form.input):
+        timed = [
+            (seconds(x, cut, card), x) for way in ways for x, cut in _parts(way, shape, card, workspace)
+        ]  # fmt: skip
         if timed:
             found.append(min(timed, key=lambda pair: pair[0]))
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[Choice]:
+def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[tuple[Choice, Slabs]]:
     """This shape with the numbers of parts of k that may pay: all of them together make at most two waves."""
     whole = Choice(way, shape, 1)
-    if refusal(whole, workspace) is not None:
+    cut = runnable(whole, workspace)
+    if isinstance(cut, str):
         return
-    yield whole
+    yield whole, cut
     at_once = max(1, card.sms // shape.cluster)
     for waves in (1, 2):
-        splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, way.k_blocks // 2)
-        choice = Choice(way, shape, splits)
-        if splits > 1 and refusal(choice, workspace) is None:
-            yield choice
+        splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // 2)
+        if splits > 1:
+            choice = Choice(way, shape, splits)
+            parts = runnable(choice, workspace)
+            if not isinstance(parts, str):
+                yield choice, parts
 
 
-def refusal(choice: Choice, workspace: int) -> str | None:
-    """Why a product cannot be run so; None when it can."""
+def runnable(choice: Choice, workspace: int) -> Slabs | str:
+    """How k is cut when a product is run so in that many bytes of workspace; or why it cannot be."""
+    cut = choice.cut(workspace)
+    if isinstance(cut, str):
+        return cut
     if choice.splits > 1:
-        if choice.splits > choice.way.k_blocks:
-            return f"k has {choice.way.k_blocks} blocks, fewer than {choice.splits} parts"
-        if choice.slots > MOST_COUNTERS:
-            return f"{choice.slots} tiles, at most {MOST_COUNTERS} have counters"
-        if choice.workspace_bytes > workspace:
-            return f"it needs {choice.workspace_bytes} bytes of workspace"
+        if choice.splits > cut.blocks:
+            return f"k has {cut.blocks} blocks, fewer than {choice.splits} parts"
+        most = slabs.counters(choice.way.form)
+        if choice.slots > most:
+            return f"{choice.slots} tiles, at most {most} have counters"
     if choice.pieces >= 2**31:
         return f"{choice.pieces} pieces: they are numbered by 31 bits"
-    return choice.variant.refusal
+    for variant in slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
+        if variant.refusal is not None:
+            return variant.refusal
+    return cut

@@ -13,10 +13,13 @@ from typing import Any
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper import tensor_map
+from gemmhub_hopper.config import Variant
 from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
+from gemmhub_hopper.workspace import Workspace
 
 _POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 _WORD = 8
@@ -30,12 +33,16 @@ class Params(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int) for name in (
-            "m", "n", "k_blocks", "splits", "tiles_m", "tiles_n", "pieces", "group", "along_n", "a_step", "b_step",
-            "pairs",
+            "m", "n", "k_blocks", "a_block", "b_block", "splits", "tiles_m", "tiles_n", "pieces", "group", "along_n",
+            "a_step", "b_step", "pairs",
         )),
         ("alpha", c_float), ("beta", c_float),
         *((name, c_uint64) for name in ("d", "c", "bias", "partials", "counters")),
         *((name, c_int64) for name in ("d_ld", "d_batch", "c_ld", "c_batch")),
+        *((name, c_int) for name in ("k", "all", "kept")),
+        *((name, c_uint64) for name in ("a", "b")),
+        *((name, c_int64) for name in ("a_m", "a_k", "a_batch", "b_n", "b_k", "b_batch")),
+        *((name, c_uint64) for name in ("a_marks", "b_marks", "finished")),
     )  # fmt: skip
 
 
@@ -63,34 +70,33 @@ class _Config(ctypes.Structure):
     )
 
 
-def params(choice: Choice, sms: int) -> Params:
-    """All but the addresses and scalars of a call."""
+def params(choice: Choice, cut: Slabs, sms: int) -> Params:
+    """All but the addresses and scalars of a call; of the first slab."""
     way = choice.way
     return Params(
-        m=way.m, n=way.n, k_blocks=way.k_blocks, splits=choice.splits, tiles_m=choice.tiles[0],
-        tiles_n=choice.tiles[1], pieces=choice.pieces, group=choice.group(sms), along_n=0, a_step=way.a.step,
-        b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld,
-        c_batch=way.c_batch,
+        m=way.m, n=way.n, k_blocks=cut.blocks, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
+        pieces=choice.pieces, group=choice.group(sms), along_n=0, a_step=way.a.step, b_step=way.b.step, pairs=way.pairs,
+        alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
     )  # fmt: skip
 
 
-def maps(choice: Choice) -> tuple[MapArguments, MapArguments, MapArguments | None]:
+def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
     """Of the kernel's a, b and d; None for d where TMA does not store it."""
-    way, shape = choice.way, choice.shape
-    form = way.form
-    a = tensor_map.operand(way.a.stored, form.input, way.a.mn_major, shape.m, shape.cluster_n)
-    b = tensor_map.operand(way.b.stored, form.input, way.b.mn_major, shape.n, shape.cluster_m)
-    return a, b, tensor_map.result(way.d, choice.variant) if form.tma_store else None
+    way, shape, form = choice.way, choice.shape, variant.form
+    k = cut.k(form)
+    a = tensor_map.operand(way.a.stored(form, k), form, form.a_mn, shape.m, shape.cluster_n)
+    b = tensor_map.operand(way.b.stored(form, k), form, form.b_mn, shape.n, shape.cluster_m)
+    return a, b, tensor_map.result(way.d, variant) if form.tma_store else None
 
 
-class _Slot:
+class Slot:
     """The memory of one launch in the making: configuration, parameters, and the way the driver finds them."""
 
-    def __init__(self, template: Arguments, grid: int, threads: int, shared: int) -> None:
-        size = ctypes.sizeof(Arguments)
+    def __init__(self, template: ctypes.Structure, grid: int, threads: int, shared: int) -> None:
+        size = ctypes.sizeof(template)
         self._memory = ctypes.create_string_buffer(size + 64)
         start = -addressof(self._memory) % 64
-        self.arguments = Arguments.from_buffer(self._memory, start)
+        self.arguments: Any = type(template).from_buffer(self._memory, start)
         ctypes.memmove(addressof(self.arguments), addressof(template), size)
         self.words = (c_uint64 * (size // _WORD)).from_buffer(self._memory, start)
         self._size = c_size_t(size)
@@ -99,55 +105,113 @@ class _Slot:
         self.config, self.extra = byref(self._config), byref(self._extra)
         self.a = self.b = self.d = -1
         """The addresses in ``words``."""
+        self.known: object = None
+        """What else was written there, in the words of whoever did."""
         self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
+        self.grid = self._config.grid
+
+
+class Function:
+    """A kernel that can be launched: calls of it share nothing but a pool of slots."""
+
+    def __init__(self, gpu: Gpu, function: int, template: ctypes.Structure, grid: int, threads: int, shared: int):
+        """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
+        self._gpu = gpu
+        self._made = template, grid, threads, shared
+        self.free: list[Slot] = []
+        # A function without declared types and arguments that are pointers already: less of conversions a call.
+        self.launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(gpu.driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+        self.function = byref(c_char.from_address(function))
+
+    def slot(self) -> Slot:
+        return Slot(*self._made)
+
+    def take(self) -> Slot:
+        """One that no other thread has; to be put back into ``free``."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self.slot()
+
+    def start(self, slot: Slot, stream: int) -> int:
+        """The driver's status. Needs a context."""
+        slot.launch[_STREAM_WORD] = stream
+        return int(self.launch(slot.config, self.function, None, slot.extra))
+
+    def check(self, status: int) -> None:
+        if status:
+            raise KernelError("hopper", f"cuLaunchKernelEx: {self._gpu.driver.words(status)} ({status})")
+
+
+class Gemm(Function):
+    """The kernel of a variant with its tensor maps."""
+
+    def __init__(
+        self, gpu: Gpu, choice: Choice, cut: Slabs, variant: Variant, function: int, template: Params, dummy: int
+    ) -> None:
+        """``dummy``: an address that maps can be made for. DriverError where the driver does not take them."""
+        self._maps = maps(choice, cut, variant)
+        arguments = Arguments(p=template)
+        places = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)
+        self.words: list[int | None] = []
+        """For each map the word of Arguments that is its address."""
+        for place, made in zip(places, self._maps):
+            word = None
+            if made is not None:
+                data = tensor_map.encode(gpu.driver, made, dummy)
+                ctypes.memmove(addressof(arguments) + place, data, len(data))
+                word = tensor_map.address_word(gpu.driver, made)
+            self.words.append(None if word is None else place // _WORD + word)
+        self.d_word = (Arguments.p.offset + Params.d.offset) // _WORD
+        super().__init__(gpu, function, arguments, choice.grid(gpu.sms), choice.shape.threads, variant.shared_bytes)
+
+    @property
+    def patched(self) -> bool:
+        """Every map's address is one word to write."""
+        return None not in self.words[:2] and (self._maps[2] is None or self.words[2] is not None)
+
+    def place(self, slot: Slot, a: int, b: int, d: int) -> None:
+        """Write the addresses where they stand, into maps and parameters."""
+        for i, (name, address) in enumerate((("a", a), ("b", b), ("d", d))):
+            if getattr(slot, name) == address:
+                continue
+            arguments, word = self._maps[i], self.words[i]
+            if word is not None:
+                slot.words[word] = address
+            elif arguments is not None:
+                data = tensor_map.encode(self._gpu.driver, arguments, address)
+                ctypes.memmove(addressof(slot.words) + tensor_map.NBYTES * i, data, len(data))
+            setattr(slot, name, address)
+        slot.words[self.d_word] = d
 
 
 class Launch:
-    """A product with its kernel: :attr:`run` calls it. Safe in any number of threads."""
+    """A product that needs no copies: :attr:`run` calls its kernel. Safe in any number of threads."""
 
-    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool) -> None:
+    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Workspace, limit: int, alone: bool) -> None:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
         Raises DriverError where the driver does not take the tensor maps.
         """
-        self._gpu, self._choice, self._workspace, self._limit = gpu, choice, workspace, limit
+        cut = choice.cut(limit)
+        assert not isinstance(cut, str), cut
+        self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
         self._alone = alone
-        driver = gpu.driver
-        self._maps = maps(choice)
-        self._template = Arguments(p=params(choice, gpu.sms))
-        places = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)
         self._dummy = workspace.dummy()
-        self._words: list[int | None] = []
-        """For each map the word of Arguments that is its address."""
-        for place, arguments in zip(places, self._maps):
-            word = None
-            if arguments is not None:
-                data = tensor_map.encode(driver, arguments, self._dummy)
-                ctypes.memmove(addressof(self._template) + place, data, len(data))
-                word = tensor_map.address_word(driver, arguments)
-            self._words.append(None if word is None else place // _WORD + word)
-        self._d_word = (Arguments.p.offset + Params.d.offset) // _WORD
-        self._slots: list[_Slot] = []
-        # A function without declared types and arguments that are pointers already: less of conversions a call.
-        self._launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
-        self._function = byref(c_char.from_address(function))
-
-    def _slot(self) -> _Slot:
-        choice = self._choice
-        return _Slot(self._template, choice.grid(self._gpu.sms), choice.shape.threads, choice.variant.shared_bytes)
+        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, params(choice, cut, gpu.sms), self._dummy)
 
     @property
     def run(self) -> Run:
         """The function of gemmhub's contract; a short one where only addresses differ from call to call."""
         form = self._choice.way.form
-        known = None not in self._words[:2] and (self._maps[2] is None or self._words[2] is not None)
         bare = self._choice.splits == 1 and not (form.scaled or form.addend or form.bias)
-        return self._short() if bare and known and self._alone else self._run
+        return self._short() if bare and self.gemm.patched and self._alone else self._run
 
     def _short(self) -> Run:
-        launch, function, free, make, slow = self._launch, self._function, self._slots, self._slot, self._run
-        swapped, d_word = self._choice.way.swapped, self._d_word
-        a_word, b_word, d_map_word = self._words
+        gemm, slow = self.gemm, self._run
+        launch, function, free, make = gemm.launch, gemm.function, gemm.free, gemm.slot
+        swapped, d_word = self._choice.way.swapped, gemm.d_word
+        a_word, b_word, d_map_word = gemm.words
         assert a_word is not None
         assert b_word is not None
 
@@ -177,50 +241,28 @@ class Launch:
         return run
 
     def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
-        way = self._choice.way
-        try:
-            slot = self._slots.pop()
-        except IndexError:
-            slot = self._slot()
+        way, gemm = self._choice.way, self.gemm
+        slot = gemm.take()
         if way.without_k:
             a = b = self._dummy
             alpha = 0
         elif way.swapped:
             a, b = b, a
         try:
-            self._place(slot, a, b, out)
+            gemm.place(slot, a, b, out)
             p = slot.arguments.p
             p.alpha, p.beta = float(alpha), float(beta)
             p.c, p.bias = c or 0, bias or 0
             stream = stream or 0
-            slot.launch[_STREAM_WORD] = stream
             if self._alone and self._choice.splits == 1:
-                status = self._launch(slot.config, self._function, None, slot.extra)
+                status = gemm.start(slot, stream)
                 if status != _INVALID_CONTEXT:
-                    self._check(status)
+                    gemm.check(status)
                     return
-            with self._gpu:
+            with self._workspace.turn, self._gpu:
                 if self._choice.splits > 1:
-                    buffer = self._workspace.buffer(stream, self._choice.workspace_bytes, self._limit)
+                    buffer = self._workspace.buffer(stream, self._cut.nbytes, self._limit)
                     p.counters, p.partials = buffer, buffer + COUNTERS
-                self._check(self._launch(slot.config, self._function, None, slot.extra))
+                gemm.check(gemm.start(slot, stream))
         finally:
-            self._slots.append(slot)
-
-    def _place(self, slot: _Slot, a: int, b: int, d: int) -> None:
-        """Write the addresses where they stand, into maps and parameters."""
-        for i, (name, address) in enumerate((("a", a), ("b", b), ("d", d))):
-            if getattr(slot, name) == address:
-                continue
-            arguments, word = self._maps[i], self._words[i]
-            if word is not None:
-                slot.words[word] = address
-            elif arguments is not None:
-                data = tensor_map.encode(self._gpu.driver, arguments, address)
-                ctypes.memmove(addressof(slot.words) + tensor_map.NBYTES * i, data, len(data))
-            setattr(slot, name, address)
-        slot.words[self._d_word] = d
-
-    def _check(self, status: int) -> None:
-        if status:
-            raise KernelError("hopper", f"cuLaunchKernelEx: {self._gpu.driver.words(status)} ({status})")
+            gemm.free.append(slot)

@@ -10,8 +10,8 @@ from typing import Any
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.native import cuda, nvrtc
 from gemmhub.native.cuda import Driver, Gpu
-from gemmhub.native.cuda_scratch import Scratch
 from gemmhub.native.nvrtc import Compiler
+from gemmhub_hopper.workspace import Workspace
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
@@ -26,6 +26,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
     ),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuCtxSynchronize": (),
+    "cuMemFree_v2": (c_uint64,),
 }  # fmt: skip
 """Of the driver, beside what every plugin calls."""
 
@@ -43,7 +45,7 @@ class Machine:
         self.compiler = compiler
         self.gpus = gpus
         """All of them: their numbers are those of gemmhub's devices."""
-        self.workspaces = tuple(map(Scratch, gpus))
+        self.workspaces = tuple(map(Workspace, gpus))
 
     @property
     def hoppers(self) -> tuple[Gpu, ...]:

@@ -1,4 +1,4 @@
-"""What a variant of the kernel is compiled from."""
+"""What a variant of the kernel, and a pre-pass, are compiled from."""
 
 from __future__ import annotations
 
@@ -8,22 +8,35 @@ from importlib import resources
 from gemmhub.native.nvrtc import Source
 from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import Variant
+from gemmhub_hopper.prepass import KINDS
 
 ARCH = "sm_90a"
 KERNEL = "gemm"
 """The function's name."""
+PREPASS = "prepass"
+_PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh")
 
 
 def source(variant: Variant) -> Source:
     """The kernel and its headers; one of them is written for the variant."""
-    return Source(
-        name=f"hopper-{variant.shape.name}",
-        main="gemm_kernel.cu",
-        files={**_files(), "wgmma.cuh": wgmma.header(variant)},
-        options=(
-            f"--gpu-architecture={ARCH}", "--std=c++17", *(f"-D{k}={v}" for k, v in variant.macros.items()),
-        ),
-    )  # fmt: skip
+    return _source(
+        f"hopper-{variant.shape.name}",
+        "gemm_kernel.cu",
+        {**{name: text for name, text in _files().items() if name != "prepass.cu"}, "wgmma.cuh": wgmma.header(variant)},
+        variant.macros,
+    )
+
+
+def prepass(kind: str) -> Source:
+    """That for a kernel whose input is ``kind``."""
+    number = KINDS[kind]
+    files = {name: _files()[name] for name in _PREPASS_FILES}
+    return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"KIND": number})
+
+
+def _source(name: str, main: str, files: dict[str, str], macros: dict[str, int]) -> Source:
+    options = (f"--gpu-architecture={ARCH}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items()))
+    return Source(name=name, main=main, files=files, options=options)
 
 
 @cache

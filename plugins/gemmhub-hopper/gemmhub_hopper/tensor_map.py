@@ -7,11 +7,11 @@ from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
 
 from gemmhub.native.cuda import Driver, DriverError
-from gemmhub_hopper.config import ROW, Variant
+from gemmhub_hopper.config import Form, Variant
 
 NBYTES = 128
 """Size of a tensor map; it lies at a multiple of 64."""
-TYPES = {"float16": 6, "float32": 7, "bfloat16": 9, "tf32": 11}
+TYPES = {"float16": 6, "float32": 7, "bfloat16": 9, "split": 9, "tf32": 11}
 """CUtensorMapDataType. TMA rounds float32 to tf32 as it loads."""
 _SWIZZLE = {16: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by the bytes that it spans."""
@@ -45,16 +45,16 @@ class MapArguments:
     swizzle: int
 
 
-def operand(stored: Stored, kind: str, mn_major: bool, rows: int, halves: int) -> MapArguments:
+def operand(stored: Stored, form: Form, mn_major: bool, rows: int, halves: int) -> MapArguments:
     """Of a or b, for tiles of ``rows`` along m (n), of which each of ``halves`` blocks loads its part.
 
-    K-major: a box is 128 bytes of k by the rows. MN-major: 64 elements along m (n) by the stage's k, of which there
-    may be several. Both have 128 bytes inside, the span of the swizzle.
+    K-major: a box is the stage's k by the rows. MN-major: 64 elements along m (n) by the stage's k, of which there may
+    be several. What is inside, 64 or 128 bytes, is the span of the swizzle.
     """
-    size = 4 if kind == "tf32" else 2
-    block_k = ROW // size
-    box = (64, block_k // halves, 1) if mn_major else (block_k, rows // halves, 1)
-    return MapArguments(TYPES[kind], (stored.inner, stored.outer, stored.count), (stored.ld, stored.stride), box, 3)
+    k = form.block_k
+    box = (64, k // halves, 1) if mn_major else (k, rows // halves, 1)
+    sizes, swizzle = (stored.inner, stored.outer, stored.count), _SWIZZLE[box[0] * form.input_bytes]
+    return MapArguments(TYPES[form.input], sizes, (stored.ld, stored.stride), box, swizzle)
 
 
 def result(stored: Stored, variant: Variant) -> MapArguments:

@@ -26,6 +26,8 @@ import numpy as np
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, LAUNCH_FAILED, CAPTURE_UNSUPPORTED = 1, 2, 100, 201, 719, 900
 RELAXED = 2
+GEMM_BYTES, PREPASS_BYTES = 240, 216
+"""Of Params and PrepassParams."""
 CONTEXT = 0x1000
 """The primary context of device 0; that of device 1 is one more."""
 NAMES = {
@@ -53,7 +55,8 @@ def _sources():
     folder = _FOLDER / "sources"
     shutil.copytree(Path(gemmhub_hopper.__file__).parent / "kernels", folder)
     shutil.copytree(_HERE / "emulator", folder, dirs_exist_ok=True)
-    subprocess.run([*_COMPILER, "-x", "c++-header", str(folder / "standard.hpp")], check=True)
+    subprocess.run([*_COMPILER, "-x", "c++-header", str(folder / "machine.hpp")], check=True)
+    subprocess.run([*_COMPILER, "-c", str(folder / "machine.cpp"), "-o", str(folder / "machine.o")], check=True)
     return folder
 
 
@@ -68,7 +71,8 @@ def emulator(macros):
     sources = _sources()
     with _building[path]:
         if not path.exists():
-            command = [*_COMPILER, "-shared", *given, "-o", str(path), str(sources / "emulator.cpp")]
+            files = [str(sources / name) for name in ("emulator.cpp", "machine.o")]
+            command = [*_COMPILER, "-shared", *given, "-o", str(path), *files]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(path))
@@ -113,6 +117,8 @@ TYPES = {
         "cuCtxGetDevice": (c_void_p,),
         "cuMemAlloc_v2": (c_void_p, c_size_t),
         "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+        "cuMemFree_v2": (c_uint64,),
+        "cuCtxSynchronize": (),
         "cuStreamCreate": (c_void_p, c_uint),
         "cuStreamSynchronize": (c_void_p,),
         "cuStreamDestroy_v2": (c_void_p,),
@@ -138,7 +144,7 @@ class FakeCuda:
         self.devices, self.version, self.memory = devices, version, memory
         self.attributes = {**ATTRIBUTES, **(attributes or {})}
         self.faults, self.calls, self.complaints = {}, [], []
-        self.allocated = []
+        self.freed, self.allocated = [], []
         """(address, bytes, device) of each cuMemAlloc."""
         self.captures = {}
         """Streams being captured: handle -> number."""
@@ -226,6 +232,18 @@ class FakeCuda:
         put(out, c_uint64, address)
         return 0
 
+    def _cuMemFree_v2(self, address):
+        if self._unsafe():
+            return CAPTURE_UNSUPPORTED
+        assert self.stack
+        index = next(i for i, (at, _, _) in enumerate(self.allocated) if at == address)
+        self.memory += self.allocated.pop(index)[1]
+        self.freed.append(address)
+
+    def _cuCtxSynchronize(self):
+        assert self.stack
+        return CAPTURE_UNSUPPORTED if self._unsafe() else 0
+
     def _cuMemsetD8Async(self, address, value, nbytes, stream):
         assert self.stack
         assert stream not in self.captures
@@ -261,7 +279,7 @@ class FakeCuda:
         return 0
 
     def _cuModuleGetFunction(self, out, module, name):
-        assert name == b"gemm"
+        assert name == (b"prepass" if "KIND" in self._modules[module] else b"gemm")
         buffer = np.zeros(16, np.uint8)
         self._kept.append(buffer)
         self._functions[buffer.ctypes.data] = {"macros": self._modules[module], "shared": 49152}
@@ -285,16 +303,19 @@ class FakeCuda:
         assert c_uint.from_address(config + 48).value == 0, "no attributes"
         kernel = self._functions[function]
         macros = kernel["macros"]
-        assert shared == macros["SHARED_BYTES"] <= kernel["shared"]
-        assert block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
-        cluster = macros["CLUSTER_M"] * macros["CLUSTER_N"]
-        assert grid[0] % cluster == 0
-        assert 0 < grid[0] <= self.attributes[16]
         assert grid[1:] == (1, 1)
+        assert grid[0] > 0
+        if "KIND" in macros:
+            assert (shared, block) == (0, (256, 1, 1))
+        else:
+            assert shared == macros["SHARED_BYTES"] <= kernel["shared"]
+            assert block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
+            assert grid[0] % (macros["CLUSTER_M"] * macros["CLUSTER_N"]) == 0
+            assert grid[0] <= self.attributes[16]
         words = (c_uint64 * 5).from_address(extra)
         assert (words[0], words[2], words[4]) == (1, 2, 0)
         buffer, nbytes = words[1], c_size_t.from_address(words[3]).value
-        assert nbytes == 3 * 128 + 128
+        assert nbytes == (PREPASS_BYTES if "KIND" in macros else 3 * 128 + GEMM_BYTES)
         assert buffer % 64 == 0
         # A launch copies its parameters: others may be written over them at once.
         copy = np.empty(nbytes + 64, np.uint8)
@@ -315,6 +336,8 @@ def run_emulator(macros, arguments, grid, seed):
     library = emulator(macros)
     message = ctypes.create_string_buffer(2000)
     places = [c_void_p(arguments + 128 * i) for i in range(4)]
+    if "KIND" in macros:
+        places[3] = c_void_p(arguments)
     library.emulate(*places, c_uint(grid), c_uint64(seed), message, c_uint(len(message)))
     return message.value.decode()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gemmhub_hopper import cost_model, forms
+from gemmhub_hopper import cost_model, forms, prepass, slabs
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.cost_model import Choice
-from gemmhub_hopper.launch import Launch
 from problems import bias, problem
 
 from gemmhub.accuracy import activate
 from gemmhub.dtypes import as_dtype
+from gemmhub.native.cuda_scratch import COUNTERS
 
 LIMIT = 2**30
 
@@ -40,6 +40,8 @@ class Product:
     activation: str | None = None
     offset: int = 0
     """Elements of d's address beyond a multiple of 256 bytes."""
+    limit: int = LIMIT
+    """Bytes of workspace."""
 
     def __str__(self):
         flags = "".join(x[0] for x in (self.a, self.b, self.d))
@@ -50,6 +52,7 @@ class Product:
         words += [f"bias_{self.bias}"] if self.bias else []
         words += [self.activation] if self.activation else []
         words += [f"offset{self.offset}"] if self.offset else []
+        words += [f"slabs{self.cut.count}"] if self.cut.count > 1 else []
         return "-".join(word for word in words if word)
 
     @property
@@ -75,8 +78,24 @@ class Product:
         ways = forms.lowered(self.problem)
         assert isinstance(ways, tuple), ways
         choice = Choice(ways[self.swapped], self.shape, self.splits)
-        assert cost_model.refusal(choice, LIMIT) is None, cost_model.refusal(choice, LIMIT)
+        cut = cost_model.runnable(choice, self.limit)
+        assert not isinstance(cut, str), cut
         return choice
+
+    @property
+    def cut(self):
+        return self.choice.cut(self.limit)
+
+    @property
+    def variants(self):
+        """The kernels that it takes, but for the pre-pass."""
+        return slabs.variants(self.choice.shape, self.choice.way.form, self.splits > 1, self.cut.count)
+
+    @property
+    def macros(self):
+        """Of all its kernels."""
+        copier = [{"KIND": prepass.KINDS[self.choice.way.form.input]}] if self.choice.way.copied else []
+        return copier + [variant.macros for variant in self.variants]
 
     def data(self, seed=0):
         """(a, b, c, bias) as arrays of shape (*batch, rows, columns), of small integers: every sum is exact."""
@@ -104,9 +123,7 @@ class Product:
 
     def launch(self, backend):
         """Ready to run on device 0 of a backend."""
-        machine, choice = backend.machine, self.choice
-        function = backend._function(0, choice.variant)
-        return Launch(machine.gpus[0], choice, function, machine.workspaces[0], LIMIT, len(machine.gpus) == 1)
+        return backend.launch(0, self.choice, self.limit)
 
     def wrong(self, result, exact):
         """Which elements of ``result`` are."""
@@ -130,6 +147,7 @@ def loaded(data, dtype, batch, rows, columns, order):
 
 _ONE = {"consumers": 1}
 SMALL = Shape(64, 64, 3, **_ONE)
+SPLIT = Shape(64, 64, 2, **_ONE)
 PRODUCTS = (
     # One step, then several, then tails; every major-ness.
     Product(SMALL, 64, 64, 64, b="col"),
@@ -177,8 +195,27 @@ PRODUCTS = (
     Product(SMALL, 72, 136, 72, activation="gelu", alpha=0.125, out="float32"),
     Product(SMALL, 72, 136, 72, activation="silu", alpha=0.125),
     Product(SMALL, 72, 136, 0, beta=1),
-    # tf32.
+    # tf32, of k-major operands and of others, which are copied.
     Product(SMALL, 72, 136, 132, b="col", dtype="tf32"),
     Product(Shape(128, 128, 6, cluster_m=2), 136, 136, 100, b="col", dtype="tf32", bias="n"),
+    Product(SMALL, 72, 136, 130, a="col", dtype="tf32"),
+    # 16-bit operands that TMA does not take.
+    Product(SMALL, 70, 73, 70, a="col", d="col"),
+    # float32, split: every major-ness; shapes; clusters; parts of k; slabs of k; batches; epilogues.
+    Product(SPLIT, 64, 64, 32, b="col", dtype="float32"),
+    Product(SPLIT, 64, 64, 32, dtype="float32"),
+    Product(SPLIT, 71, 133, 163, dtype="float32", b="col"),
+    Product(SPLIT, 71, 133, 163, dtype="float32", a="col", d="col"),
+    Product(SPLIT, 71, 133, 163, dtype="float32", swapped=True),
+    Product(SPLIT, 72, 133, 2, dtype="float32"),
+    Product(Shape(128, 192, 3, cluster_m=2), 264, 200, 72, dtype="float32"),
+    Product(Shape(128, 128, 4), 136, 136, 100, dtype="float32", out="bfloat16", bias="n", activation="relu"),
+    Product(Shape(64, 16, 9, **_ONE), 100, 9, 300, dtype="float32", splits=3),
+    Product(SPLIT, 40, 72, 136, dtype="float32", batch=(3,), alpha=0.5, beta=2),
+    Product(SPLIT, 71, 73, 200, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", activation="relu"),
+    Product(
+        SPLIT, 71, 73, 330, dtype="float32", limit=COUNTERS + 600 * 2**10, splits=2, batch=(2,), out="float16", beta=2
+    ),
+    Product(SMALL, 70, 73, 330, dtype="tf32", limit=COUNTERS + 48 * 2**10, bias="n"),
 )  # fmt: skip
 """Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""

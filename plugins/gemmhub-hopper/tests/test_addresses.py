@@ -29,9 +29,9 @@ def tma_box(values, width):
     return memory
 
 
-def unswizzle(address):
+def unswizzle(address, span=128):
     """Where wgmma finds the byte that the unswizzled layout has at ``address``."""
-    return address ^ (address >> 7 & 7) << 4
+    return address ^ (address >> 7 & span // 16 - 1) << 4
 
 
 def k_major(memory, start, row, k):
@@ -56,6 +56,35 @@ def test_k_major_tile(rows):
             start = 32 * step + row // 64 * 8192
             got = [k_major(memory, start, row % 64, k) for k in range(16)]
             assert (got == values[row, 16 * step : 16 * step + 16]).all()
+
+
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_k_major_plane(rows):
+    """TMA box of 32 (k) x rows, 64 bytes a row; 8 rows are 512 bytes, a block of 64 rows 4096."""
+    values = np.arange(rows * 32, dtype=np.uint16).reshape(rows, 32)
+    memory = tma_box(values, 64)
+    for row in range(rows):
+        for step in range(2):
+            start = 32 * step + row // 64 * 4096
+            places = [unswizzle(start + row % 64 // 8 * 512 + row % 8 * 64 + 2 * k, 64) for k in range(16)]
+            got = [memory[at : at + 2].view(np.uint16)[0] for at in places]
+            assert (got == values[row, 16 * step : 16 * step + 16]).all()
+
+
+def test_a_plane_has_no_bank_conflicts():
+    """The same 16 bytes of k of 8 rows lie in 8 different groups of 4 banks."""
+    for chunk in range(4):
+        assert len({unswizzle(64 * row + 16 * chunk, 64) // 16 % 8 for row in range(8)}) == 8
+
+
+def test_mn_major_plane():
+    """Boxes of 64 (n) x 32 (k): a slab is 4096 bytes."""
+    values = np.arange(32 * 128, dtype=np.uint16).reshape(32, 128)
+    memory = np.concatenate([tma_box(values[:, 64 * s : 64 * s + 64], 128) for s in range(2)])
+    for step in range(2):
+        for n in range(128):
+            got = [mn_major(memory, 2048 * step, n, k, 4096) for k in range(16)]
+            assert (got == values[16 * step : 16 * step + 16, n]).all()
 
 
 @pytest.mark.parametrize("columns", [64, 256])

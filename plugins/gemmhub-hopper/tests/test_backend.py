@@ -167,8 +167,14 @@ def test_refusals(backend):
     refusal = backend.supports(replace(problem(), device=Device("cuda", 3)))
     assert isinstance(refusal, Refusal)
     assert "no Hopper GPU" in refusal.reason
-    with pytest.raises(ValueError, match="leading dimension"):
-        backend.prepare(problem(64, 64, 63), "64x64x12", LIMIT)
+    asked = problem(8192, 8192, 8192, dtype="float32", out="bfloat16")
+    refusal = backend.supports(asked)
+    assert "bytes of workspace at least" in refusal.reason
+    assert "float32 result" in refusal.remedy
+    with pytest.raises(ValueError, match="raise workspace_limit"):
+        backend.prepare(problem(512, 512, 512, dtype="float32"), "128x128x4", 2**16)
+    with pytest.raises(ValueError, match="no kernel for float64"):
+        backend.prepare(problem(dtype="float64"), "64x64x12", LIMIT)
 
 
 class TestWorkspace:

@@ -56,7 +56,7 @@ def test_wrong_ones_are_told(bringup, monkeypatch, tmp_path):
     folder = tmp_path / "sources"
     shutil.copytree(fake_cuda._sources(), folder)
     text = (folder / "smem_desc.cuh").read_text()
-    (folder / "smem_desc.cuh").write_text(text.replace("u64(1024 / 16) << 32", "u64(512 / 16) << 32"))
+    (folder / "smem_desc.cuh").write_text(text.replace("stride << 32", "stride / 2 << 32"))
     monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
     monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
     verdict = bringup.judge(emulated(bringup), bringup.PROBES[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import config, cost_model
+from gemmhub_hopper import config
 
 from gemmhub.testing import Case, ConformanceSuite
 
@@ -37,12 +37,23 @@ class TestEmulated(ConformanceSuite):
         Case(40, 44, 64, b="col", precision="tf32"),
         Case(40, 44, 64, b="row", precision="tf32"),
         Case(40, 44, 64),
+        Case(40, 44, 64, a="col_padded", b="col", out="col", alpha=0.7, c="out", beta=-1.3),
+        Case(23, 37, 60, data="nonfinite", c="row", beta=2.0, bias="n", activation="relu"),
+        Case(33, 40, 50, data="wide", deterministic=True),
+        Case(33, 40, 700, data="cancelling"),
+        Case(8, 9, 3, data="large"),
+        Case(5, 7, 0, c="row", beta=-1.3),
+        Case(24, 16, 40, batch=(2, 3), a_batch="outer", data="nonfinite"),
+        Case(24, 17, 40, "float32", "float32", "bfloat16", batch=(3,), b_batch="missing", threads=3),
+        Case(20, 30, 70, packed=True),
+        Case(20, 30, 70, *_H, packed=True, b="col"),
     )
 
     @pytest.fixture(autouse=True)
     def _small_tiles(self, monkeypatch):
         """One shape: fewer variants to compile. The others are in tests/test_kernel.py."""
-        monkeypatch.setattr(cost_model, "SHAPES", (config.Shape(64, 64, 12, consumers=1),))
+        monkeypatch.setattr(config, "SHAPES", (config.Shape(64, 64, 12, consumers=1),))
+        monkeypatch.setattr(config, "SPLIT_SHAPES", (config.Shape(64, 64, 9, consumers=1),))
 
     @pytest.fixture(autouse=True)
     def _no_complaints(self):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_hopper import cost_model, forms
-from gemmhub_hopper.config import SHAPES, Form, Shape, Variant
+from gemmhub_hopper import cost_model, forms, slabs
+from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Form, Shape, Variant
 from gemmhub_hopper.cost_model import Card, Choice
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +57,7 @@ def test_every_choice_can_run(m, n, k, batch):
     assert len(set(names)) == len(names)
     for seconds, choice in found:
         assert seconds > cost_model.LAUNCH
-        assert cost_model.refusal(choice, LIMIT) is None
+        assert not isinstance(cost_model.runnable(choice, LIMIT), str)
         rows, columns = choice.tiles
         shape, way = choice.shape, choice.way
         assert rows * shape.m * shape.cluster_m >= way.m
@@ -73,10 +73,56 @@ def test_workspace():
     way, _ = forms.lowered(problem(256, 512, 4096))
     choice = Choice(way, Shape(128, 256, 4), 3)
     assert choice.slots == 2 * 2 * 2
-    assert choice.workspace_bytes == COUNTERS + 3 * 4 * 128 * 256 * 4
-    assert cost_model.refusal(choice, choice.workspace_bytes) is None
-    assert "workspace" in cost_model.refusal(choice, choice.workspace_bytes - 1)
-    assert "fewer than 65 parts" in cost_model.refusal(Choice(way, choice.shape, 65), 2**40)
+    nbytes = COUNTERS + 3 * 4 * 128 * 256 * 4
+    assert choice.cut(LIMIT).nbytes == nbytes
+    assert cost_model.runnable(choice, nbytes).nbytes == nbytes
+    assert "workspace" in cost_model.runnable(choice, nbytes - 1)
+    assert "fewer than 65 parts" in cost_model.runnable(Choice(way, choice.shape, 65), 2**40)
+
+
+def test_float32_is_faster_than_ordinary_instructions():
+    """51 TFLOPS are what those reach; six products of bfloat16 make 130 at best."""
+    seconds, choice = chosen(8192, 8192, 8192, dtype="float32")[0]
+    assert choice.shape.m * choice.shape.n >= 128 * 128
+    assert 60e12 < 2 * 8192**3 / seconds < 165e12
+    seconds, _ = chosen(4096, 4096, 1024, dtype="float32")[0]
+    assert 60e12 < 2 * 4096**2 * 1024 / seconds < 165e12
+
+
+def test_a_small_workspace_costs_time():
+    ways = forms.lowered(problem(2048, 2048, 8192, dtype="float32"))
+    times = [cost_model.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[1] > times[2] == times[3]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(1, 500), n=st.integers(1, 500), k=st.integers(1, 3000), limit=st.integers(0, 2**24),
+    parts=st.integers(0, 2**20), out=st.sampled_from(["float32", "bfloat16"]), batch=st.sampled_from([(), (3,)]),
+)  # fmt: skip
+def test_slabs(m, n, k, limit, parts, out, batch):
+    """They cover k, lie beside each other, and fit; fewer would not."""
+    way, _ = forms.lowered(problem(m, n, k, "float32", out, batch))
+    cut = slabs.cut(way, parts, limit)
+    if isinstance(cut, str):
+        assert slabs._slabs(way, parts, 1, 2).nbytes > limit
+        return
+    assert cut.nbytes <= limit
+    assert (cut.count - 1) * cut.blocks < way.k_blocks <= cut.count * cut.blocks
+    assert (cut.sums is not None) == (cut.count > 1 and out != "float32")
+    copies = [x.copy_bytes(way.form, cut.k(way.form)) for x in (way.a, way.b)]
+    places = [(cut.a, copies[0]), (cut.b, copies[1]), (cut.partials, parts)]
+    places += [(cut.sums, m * n * len(batch or (1,)) * 4)] if cut.sums is not None else []
+    end = COUNTERS
+    for start, nbytes in sorted(places):
+        assert start >= end
+        assert start % 256 == 0
+        end = start + nbytes
+    assert end <= cut.nbytes
+    if cut.count > 1:
+        fewer = cut.count - 1
+        assert slabs._slabs(way, parts, -(-way.k_blocks // fewer), fewer).nbytes > limit
 
 
 def test_all_shapes_can_be_compiled_with_every_major():
@@ -88,6 +134,16 @@ def test_all_shapes_can_be_compiled_with_every_major():
                     assert variant.refusal is None
                     assert variant.shared_bytes <= 232448
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+
+
+def test_all_shapes_of_planes_too():
+    for shape in SPLIT_SHAPES:
+        for mn in (False, True):
+            for output in ("float32", "bfloat16"):
+                variant = Variant(shape, Form(mn, mn, "split", output, tma_store=output != "float32"))
+                assert variant.refusal is None
+                assert variant.shared_bytes <= 232448
+    assert len({shape.name for shape in SPLIT_SHAPES}) == len(SPLIT_SHAPES)
 
 
 @pytest.mark.parametrize(

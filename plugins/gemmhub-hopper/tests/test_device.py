@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import SHAPES
+from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES
 from problems import problem
 from products import PRODUCTS, Product, loaded, stored
+from test_float32 import data, ratio, specials
 
 from gemmhub.capability import Absent, Device
+from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub.testing import Case, ConformanceSuite, Memory, check
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
@@ -120,6 +123,16 @@ def test_every_shape(backend, shape, dtype):
                 assert not product.wrong(result, exact).any(), product
 
 
+@pytest.mark.parametrize("shape", SPLIT_SHAPES, ids=lambda shape: shape.name)
+def test_every_shape_of_planes(backend, shape):
+    for a in ("row", "col"):
+        for b in ("row", "col"):
+            for swapped in (False, True):
+                product = Product(shape, 1032, 2055, 453, a=a, b=b, dtype="float32", swapped=swapped)
+                result, exact = run(backend, product)
+                assert not product.wrong(result, exact).any(), product
+
+
 EPILOGUES = (
     {},
     {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
@@ -139,7 +152,7 @@ def test_random_problems(backend, request):
         if rng.random() < 0.8:
             sizes = [-(-size // 8) * 8 for size in sizes]
         epilogue = EPILOGUES[rng.integers(len(EPILOGUES))]
-        dtype = "bfloat16" if epilogue else str(rng.choice(["bfloat16", "float16"]))
+        dtype = "bfloat16" if epilogue else str(rng.choice(["bfloat16", "float16", "float32"]))
         case = Case(
             *sizes, dtype, dtype, str(rng.choice([dtype, "float32"])), a=str(rng.choice(["row", "col"])),
             b=str(rng.choice(["row", "col"])), out="row" if epilogue else str(rng.choice(["row", "col"])),
@@ -227,7 +240,7 @@ def test_addresses_change(backend):
 def test_maps_have_an_address_word(backend):
     """Else every call with new operands encodes its maps anew, which takes microseconds."""
     launch = Product(SHAPES[0], 256, 256, 256).launch(backend)
-    assert None not in launch._words
+    assert None not in launch.gemm.words
 
 
 def test_a_fresh_thread(backend):
@@ -243,3 +256,69 @@ def test_a_fresh_thread(backend):
         pool.submit(kernel.run, *places, None, None, 1, 0, stream).result()
     torch.cuda.synchronize()
     assert torch.equal(out, a)
+
+
+def product_of(backend, a, b, limit=LIMIT):
+    """float32 tensors, multiplied at float32's accuracy."""
+    asked = problem(a.shape[0], b.shape[1], a.shape[1], dtype="float32")
+    out = torch.empty(asked.m, asked.n, device="cuda")
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], limit)
+    stream = torch.cuda.current_stream().cuda_stream
+    kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive", "wide", "cancelling", "worst"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (256, 256, 65536), (4096, 4096, 4096)])
+def test_errors_beside_those_of_cublas(backend, kind, m, n, k):
+    """Relative to |A| |B|, at most 4 times SGEMM's on the same data."""
+    a, b = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in data(kind, m, n, k))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    ours, theirs = (float(((x.double() - exact).abs() / size).max()) for x in (product_of(backend, a, b), a @ b))
+    print(f"{kind} {m}x{n}x{k}: {ours:.2e}, cuBLAS {theirs:.2e}")
+    assert ours <= 4 * theirs + 2.0**-24
+
+
+def test_special_values(backend):
+    """Infinities, NaNs, overflow and subnormal numbers, against the error bound."""
+    a, b = specials()
+    for limit in (LIMIT, COUNTERS + 2**17):
+        result = product_of(backend, *(torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in (a, b)), limit)
+        assert ratio(result.cpu().numpy(), a, b) <= 1
+    rng = np.random.default_rng(0)
+    a, b = data("normal", 150, 140, 70)
+    tiny = np.ldexp(1 + rng.random(a.shape), rng.integers(-149, -105, a.shape)).astype(np.float32)
+    for scale in (1.0, 200.0, 2.0**100):
+        x, y = tiny, (b * scale).astype(np.float32)
+        result = product_of(backend, *(torch.from_numpy(np.ascontiguousarray(z)).cuda() for z in (x, y)))
+        assert ratio(result.cpu().numpy(), x, y) <= 1, scale
+
+
+def test_float32_in_a_graph(backend):
+    """The pre-pass and the kernel of every slab, replayed with new operands."""
+    a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+    asked = problem(512, 512, 512, dtype="float32")
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], COUNTERS + 2**20)
+    out, graph = torch.empty(512, 512, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+    for _ in range(3):
+        a.normal_()
+        graph.replay()
+        exact = a.double() @ b.double()
+        assert float((out.double() - exact).abs().max()) < 1e-3
+
+
+def test_packed(backend):
+    a, b = (torch.randn(300, 300, device="cuda") for _ in range(2))
+    asked = problem(300, 300, 300, dtype="float32")
+    made, exact = backend.pack(b.data_ptr(), asked), a.double() @ b.double()
+    b.zero_()
+    for precision, tolerance in (("ieee", 1e-4), ("tf32", 0.1)):
+        later = replace(asked, packed_by="hopper", precision=precision)
+        out = torch.empty(300, 300, device="cuda")
+        run = backend.prepare(later, backend.candidates(later)[0], LIMIT).run
+        run(a.data_ptr(), made, out.data_ptr(), None, None, 1, 0, torch.cuda.current_stream().cuda_stream)
+        assert float((out.double() - exact).abs().max()) < tolerance

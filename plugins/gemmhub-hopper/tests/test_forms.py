@@ -47,7 +47,7 @@ def test_orders(a, b, d):
     assert direct.form.transposed == (d == "col") != swapped.form.transposed
     assert direct.d == swapped.d
     assert (direct.d.inner, direct.d.outer) == ((128, 64) if d == "row" else (64, 128))
-    a_stored = direct.a.stored
+    a_stored = direct.a.direct
     assert (a_stored.inner, a_stored.outer) == ((256, 64) if a == "row" else (64, 256))
     assert a_stored.ld == 2 * a_stored.inner
     assert swapped.b == direct.a
@@ -63,7 +63,7 @@ def test_leading_dimensions():
     asked = problem(64, 64, 64)
     asked = replace(asked, a=strided(asked.a, 72, 1), out=strided(asked.out, 65, 1))
     direct, _ = lowered(asked)
-    assert direct.a.stored.ld == 144
+    assert direct.a.direct.ld == 144
     assert not direct.form.tma_store
     assert not direct.pairs
     assert direct.d_ld == 65
@@ -71,15 +71,20 @@ def test_leading_dimensions():
 
 @pytest.mark.parametrize("k", [63, 65, 4])
 def test_distances_that_tma_does_not_take(k):
-    refusal = refused(problem(64, 64, k))
-    assert "a has a leading dimension" in refusal.reason
-    assert "multiple of 8 elements" in refusal.remedy
+    """The operand is copied, to rows that are multiples of 16 bytes apart."""
+    direct, swapped = lowered(problem(64, 72, k))
+    assert direct.copied == (direct.a,) == swapped.copied
+    assert f"leading dimension is {k} elements" in direct.a.why
+    copy = direct.a.copy(direct.form, k)
+    assert (copy.inner, copy.outer, copy.ld) == (k, 64, -(-k // 8) * 16)
+    assert direct.a.copy_bytes(direct.form, k) == 64 * copy.ld
+    assert direct.b.copy_bytes(direct.form, k) == 0
 
 
 def test_a_single_row_has_no_leading_dimension():
     """And where k is 1, a column is read as one."""
     direct, _ = lowered(problem(1, 64, 61, b="row"))
-    assert direct.a.stored.ld == 128
+    assert direct.a.direct.ld == 128
     direct, _ = lowered(problem(64, 64, 1))
     assert direct.a.mn_major
     assert not direct.form.tma_store or direct.d.ld % 16 == 0
@@ -87,8 +92,10 @@ def test_a_single_row_has_no_leading_dimension():
 
 def test_addresses():
     asked = problem()
-    refusal = refused(replace(asked, b=replace(asked.b, alignment=8)))
-    assert "b begins at an address" in refusal.reason
+    direct, _ = lowered(replace(asked, b=replace(asked.b, alignment=8)))
+    assert direct.copied == (direct.b,)
+    assert direct.b.mn_major
+    assert "address is a multiple of 8 bytes" in direct.b.why
     direct, _ = lowered(replace(asked, out=replace(asked.out, alignment=2)))
     assert not direct.form.tma_store
     assert not direct.pairs
@@ -99,13 +106,13 @@ def test_addresses():
 def test_batches():
     direct, _ = lowered(problem(64, 64, 64, batch=(3,)))
     assert direct.batch == 3
-    assert direct.a.stored.count == 3
-    assert direct.a.stored.stride == 64 * 64 * 2
+    assert direct.a.direct.count == 3
+    assert direct.a.direct.stride == 64 * 64 * 2
     assert (direct.a.step, direct.b.step) == (1, 1)
     asked = problem(64, 64, 64, batch=(3,))
     shared = replace(asked, a=strided(asked.a, 64, 1, (3,), (0,)))
     direct, _ = lowered(shared)
-    assert (direct.a.step, direct.a.stored.count, direct.b.step) == (0, 1, 1)
+    assert (direct.a.step, direct.a.direct.count, direct.b.step) == (0, 1, 1)
 
 
 def test_a_shared_b_makes_one_large_product():
@@ -119,14 +126,26 @@ def test_uneven_batches():
     uneven = strided(asked.a, 64, 1, (2, 3), (5 * 4096, 4096))
     assert "evenly spaced" in refused(replace(asked, a=uneven)).reason
     backwards = strided(problem(batch=(3,)).a, 64, 1, (3,), (-4096,))
-    assert "backwards" in refused(replace(problem(batch=(3,)), a=backwards)).reason
+    assert "backwards" in lowered(replace(problem(batch=(3,)), a=backwards))[0].a.why
+    assert "result run backwards" in refused(replace(problem(batch=(3,)), out=backwards)).reason
     odd = strided(problem(batch=(3,)).a, 64, 1, (3,), (4100,))
-    assert "batch stride of 4100" in refused(replace(problem(batch=(3,)), a=odd)).reason
+    assert "batch stride is 4100" in lowered(replace(problem(batch=(3,)), a=odd))[0].a.why
+
+
+def test_any_strides_of_operands():
+    """What is neither row- nor column-major is copied to the order that is nearer."""
+    asked = problem(64, 64, 64)
+    for a in (strided(asked.a, 130, 2), strided(asked.a, -64, 1), strided(asked.a, 0, 1), strided(asked.a, 64, -1)):
+        direct, _ = lowered(replace(asked, a=a))
+        assert direct.copied == (direct.a,)
+        assert not direct.a.mn_major or a.layout.row_stride == 0
+    direct, _ = lowered(replace(asked, a=strided(asked.a, 2, 130)))
+    assert direct.a.mn_major
+    assert "out (64 x 64) has strides" in refused(replace(asked, out=strided(asked.out, 130, 2))).reason
 
 
 def test_types():
     assert "float64 by float64" in refused(problem(dtype="float64")).reason
-    assert "precision='tf32'" in refused(problem(dtype="float32")).remedy
     assert "result of float64" in refused(problem(out="float64")).reason
     asked = problem()
     assert "c is float32" in refused(replace(asked, c=operand("float32", 64, 64))).reason
@@ -142,8 +161,35 @@ def test_tf32():
     assert direct.form.input == "tf32"
     assert direct.k_blocks == 2
     assert not any((direct.form.a_mn, direct.form.b_mn, swapped.form.a_mn))
-    refusal = refused(replace(asked, b=operand("float32", 64, 64)))
-    assert "transpose of a contiguous (n, k)" in refusal.remedy
+    direct, swapped = lowered(replace(asked, b=operand("float32", 64, 64)))
+    assert direct.copied == (direct.b,) == swapped.copied
+    assert not direct.b.mn_major
+    assert "neighbours along k" in direct.b.why
+
+
+@pytest.mark.parametrize(("a", "b"), [("row", "row"), ("col", "col")])
+def test_float32(a, b):
+    """Split, each operand in its own order; a plane is a matrix."""
+    direct, swapped = lowered(problem(64, 72, 100, dtype="float32", a=a, b=b))
+    assert direct.form.input == "split"
+    assert len(direct.copied) == len(swapped.copied) == 2
+    assert (direct.a.mn_major, direct.b.mn_major) == (a == "col", b == "row")
+    copy = direct.b.copy(direct.form, 128)
+    assert copy == (forms.Stored(72, 128, 3, 144, 144 * 128) if b == "row" else forms.Stored(128, 72, 3, 256, 256 * 72))
+    assert direct.k_blocks == 4
+    assert direct.nbytes == 6 * (64 * 100 + 100 * 72) + 4 * 64 * 72
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_packed(precision):
+    asked = replace(problem(64, 72, 100, dtype="float32"), packed_by="hopper", precision=precision)
+    direct, swapped = lowered(asked)
+    assert direct.packed
+    assert direct.b.packed
+    assert swapped.a == direct.b
+    assert not direct.b.mn_major
+    assert direct.b.direct.count == (3 if precision == "ieee" else 1)
+    assert direct.copied == ((direct.a,) if precision == "ieee" else ())
 
 
 def test_without_k():
@@ -151,7 +197,7 @@ def test_without_k():
     assert direct.without_k
     assert direct.k == direct.k_blocks == 1
     assert direct.form.scaled
-    assert direct.a.stored.ld * direct.a.stored.outer <= 256
+    assert direct.a.direct.ld * direct.a.direct.outer <= 256
 
 
 def test_sizes():

@@ -10,24 +10,25 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import SHAPES, Form, Shape, Variant
-from gemmhub_hopper.sources import source
+from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.sources import prepass, source
 
 from gemmhub.native import nvrtc
 from gemmhub.native.nvrtc import Compiled, CompilerError
 
 PLAIN = Form(False, True, "bfloat16", "bfloat16")
+SPLIT = Form(False, True, "split", "float32", tma_store=False)
 LARGE = Shape(128, 256, 4)
 
 
 def variants():
     """All shapes with the plainest epilogue, and the largest tiles with every other feature."""
     found = [Variant(shape, PLAIN) for shape in SHAPES]
-    full = replace(PLAIN, scaled=True, addend=True, bias="n", activation="gelu")
+    full = replace(PLAIN, scaled=True, addend="bfloat16", bias="n", activation="gelu")
     forms = [
         full,
         replace(full, transposed=True, bias="m", activation="silu"),
-        replace(full, tma_store=False, output="float32"),
+        replace(full, tma_store=False, output="float32", addend="float32"),
         replace(full, tma_store=False, transposed=True, activation="relu"),
         Form(True, False, "float16", "float16", transposed=True),
         Form(True, True, "float16", "float32", tma_store=False),
@@ -36,8 +37,13 @@ def variants():
     found += [Variant(LARGE, form) for form in forms]
     found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
     found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed=True), split=True)]
+    found += [Variant(shape, SPLIT) for shape in SPLIT_SHAPES]
+    full = replace(SPLIT, scaled=True, addend="float32", bias="n", activation="gelu")
+    for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
+        found += [Variant(shape, full, split), Variant(shape, replace(full, transposed=True, bias="m"), split)]
+    found += [Variant(SPLIT_SHAPES[0], replace(full, a_mn=True, b_mn=False, output="bfloat16", tma_store=True))]
     rng = random.Random(0)
-    while len(found) < 56:
+    while len(found) < 66:
         variant = drawn(rng)
         if variant.refusal is None and variant not in found:
             found.append(variant)
@@ -47,20 +53,21 @@ def variants():
 def drawn(rng):
     """Any combination; it may be one that cannot be."""
     output = rng.choice(["bfloat16", "float16", "float32"])
+    kind = rng.choice(["bfloat16", "float16", "tf32", "split"])
     form = Form(
         a_mn=rng.random() < 0.5,
         b_mn=rng.random() < 0.5,
-        input=rng.choice(["bfloat16", "float16", "tf32"]),
+        input=kind,
         output=output,
         transposed=rng.random() < 0.5,
         tma_store=output != "float32" and rng.random() < 0.8,
         scaled=rng.random() < 0.5,
-        addend=rng.random() < 0.5,
+        addend=rng.choice([None, output, "float32"]),
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16"]),
         activation=rng.choice([None, "relu", "gelu", "silu"]),
     )
-    return Variant(rng.choice(SHAPES), form, rng.random() < 0.3)
+    return Variant(rng.choice(shapes(kind)), form, rng.random() < 0.3)
 
 
 def compiled(variant):
@@ -83,7 +90,8 @@ def name(variant):
     form = variant.form
     letters = ("m" if form.a_mn else "k") + ("m" if form.b_mn else "k") + ("t" if form.transposed else "")
     words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
-    flags = {"c": form.addend, "alpha": form.scaled, "direct": not form.tma_store, "split": variant.split}
+    words += [f"c_{form.addend}"] if form.addend else []
+    flags = {"alpha": form.scaled, "direct": not form.tma_store, "split": variant.split}
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
 
@@ -98,6 +106,14 @@ def test_compiles(variant):
     assert made.warnings == [], made.log
     # 384 threads begin with 168 registers each; what setmaxnreg gives the consumers is no part of this number.
     assert made.registers <= (168 if variant.shape.consumers == 2 else 255)
+
+
+@pytest.mark.parametrize("kind", ["split", "tf32", "float16"])
+def test_the_prepass_compiles(kind):
+    made = nvrtc.load().compile(prepass(kind), verbose=True)
+    assert made.cubin[:4] == b"\x7fELF"
+    assert (made.spilled, made.warnings) == (0, [])
+    assert made.registers <= 64
 
 
 def test_the_log_is_read():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cuda import FakeCuda
 from gemmhub_hopper import forms, tensor_map
-from gemmhub_hopper.config import SHAPES, Shape
+from gemmhub_hopper.config import INPUTS, SHAPES, SPLIT_SHAPES, Form, Shape
 from gemmhub_hopper.cost_model import Choice
 from gemmhub_hopper.launch import maps
 from gemmhub_hopper.tensor_map import MapArguments, Stored
@@ -13,22 +13,33 @@ from problems import problem
 
 from gemmhub.native.cuda import Driver, DriverError
 
+FORMS = {kind: Form(False, False, kind, "float32", tma_store=False) for kind in INPUTS}
+LIMIT = 2**30
+
+
+def all_maps(choice):
+    return maps(choice, choice.cut(LIMIT), choice.variant)
+
 
 def test_k_major():
-    """128 bytes of k by the rows of the tile, or by half of them."""
+    """128 bytes of k by the rows of the tile, or by half of them; 64 of a plane."""
     stored = Stored(inner=200, outer=300, count=5, ld=512, stride=512 * 300)
-    whole = tensor_map.operand(stored, "bfloat16", False, 256, 1)
+    whole = tensor_map.operand(stored, FORMS["bfloat16"], False, 256, 1)
     assert whole == MapArguments(9, (200, 300, 5), (512, 512 * 300), (64, 256, 1), 3)
-    assert tensor_map.operand(stored, "float16", False, 256, 2).box == (64, 128, 1)
-    tf32 = tensor_map.operand(stored, "tf32", False, 128, 1)
-    assert (tf32.type, tf32.box) == (11, (32, 128, 1))
+    assert tensor_map.operand(stored, FORMS["float16"], False, 256, 2).box == (64, 128, 1)
+    tf32 = tensor_map.operand(stored, FORMS["tf32"], False, 128, 1)
+    assert (tf32.type, tf32.box, tf32.swizzle) == (11, (32, 128, 1), 3)
+    split = tensor_map.operand(stored, FORMS["split"], False, 128, 1)
+    assert (split.type, split.box, split.swizzle) == (9, (32, 128, 1), 2)
 
 
 def test_mn_major():
     """64 elements along m (n), by the k of a stage or half of it; several boxes make a tile."""
     stored = Stored(300, 200, 1, 608, 608 * 200)
-    assert tensor_map.operand(stored, "bfloat16", True, 256, 1).box == (64, 64, 1)
-    assert tensor_map.operand(stored, "bfloat16", True, 256, 2).box == (64, 32, 1)
+    assert tensor_map.operand(stored, FORMS["bfloat16"], True, 256, 1).box == (64, 64, 1)
+    assert tensor_map.operand(stored, FORMS["bfloat16"], True, 256, 2).box == (64, 32, 1)
+    split = tensor_map.operand(stored, FORMS["split"], True, 256, 1)
+    assert (split.box, split.swizzle) == ((64, 32, 1), 3)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +53,7 @@ def test_mn_major():
 )
 def test_result(n, swapped, box, swizzle):
     way = forms.lowered(problem(512, 512, 64))[swapped]
-    arguments = maps(Choice(way, Shape(128, n, 2), 1))[2]
+    arguments = all_maps(Choice(way, Shape(128, n, 2), 1))[2]
     assert (arguments.box, arguments.swizzle) == (box, swizzle)
     assert arguments.sizes == (512, 512, 1)
 
@@ -54,8 +65,18 @@ def test_the_driver_takes_every_map(shape):
     for a in ("row", "col"):
         for b in ("row", "col"):
             for way in forms.lowered(problem(1000, 1000, 1000, a=a, b=b)):
-                for arguments in maps(Choice(way, shape, 1)):
+                for arguments in all_maps(Choice(way, shape, 1)):
                     assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
+
+
+@pytest.mark.parametrize("shape", SPLIT_SHAPES, ids=lambda shape: shape.name)
+def test_the_driver_takes_every_map_of_planes(shape):
+    driver = Driver(FakeCuda())
+    for order in ("row", "col"):
+        for way in forms.lowered(problem(999, 999, 999, "float32", a=order, b=order)):
+            for arguments in all_maps(Choice(way, shape, 1))[:2]:
+                assert arguments.sizes[2] == 3
+                assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
 def test_what_the_driver_does_not_take():

@@ -5,14 +5,15 @@
 //     CONSUMERS                consumer warpgroups: 1 or 2, one below the other
 //     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is 1 or 2
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
-//     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only)
+//     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
+//                              planes of bfloat16 (split_planes.cuh)
 //     OUTPUT                   0 bfloat16, 1 float16, 2 float32
 //     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
 //     TMA_STORE                1: d goes through shared memory and TMA (16-bit results); 0: stored from registers
 //     STAGING                  staging buffers of each consumer warpgroup, with TMA_STORE
 //     SPLIT                    1: k may be split
 //     SCALED                   1: alpha is used
-//     ADDEND                   1: beta * c is added
+//     ADDEND, ADDEND_TYPE      1: beta * c is added; its type as OUTPUT's
 //     BIAS, BIAS_TYPE          0 none, 1 an element per row of the tile (m), 2 per column (n); its type as OUTPUT's
 //     ACTIVATION               0 none, 1 relu, 2 gelu (tanh form), 3 silu
 //     SHARED_BYTES             dynamic shared memory of a launch
@@ -23,12 +24,16 @@ constexpr u32 CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr u32 THREADS = 128 * (1 + CONSUMERS);
 constexpr u32 M_BLOCKS = TILE_M / (64 * CONSUMERS);  // wgmmas, of 64 rows each, below each other in a warpgroup
 constexpr u32 N_BLOCKS = TILE_N / 8;                 // 8-column blocks of an accumulator
-constexpr u32 BLOCK_K = INPUT == 2 ? 32 : 64;        // elements of k in a stage: 128 bytes
+constexpr u32 PLANES = INPUT == 3 ? 3 : 1;
+constexpr u32 BLOCK_K = K_BYTES / (INPUT == 2 ? 4 : 2);  // elements of k in a stage
+constexpr u32 K_STEPS = K_BYTES / 32;                    // of wgmma in a stage
 constexpr u32 OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
 
+// A stage: the planes of a's tile, then those of b's.
 constexpr u32 A_BYTES = tile_bytes(A_MN, TILE_M);
 constexpr u32 B_BYTES = tile_bytes(B_MN, TILE_N);
-constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr u32 B_AT = PLANES * A_BYTES;
+constexpr u32 STAGE_BYTES = PLANES * (A_BYTES + B_BYTES);
 constexpr u32 A_STEP = step_bytes(A_MN);  // from one k step of wgmma to the next
 constexpr u32 B_STEP = step_bytes(B_MN);
 

@@ -9,6 +9,13 @@
 
 using Accumulators = float[M_BLOCKS][TILE_N / 2];
 
+DEVICE void pin_all(Accumulators& acc) {
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < TILE_N / 2; ++j) pin(acc[i][j]);
+}
+
 // The place of a consumer warpgroup's tile, and of this thread in it.
 struct Place {
     int row;     // of d: this thread's first row in the first block of 64
@@ -60,7 +67,7 @@ struct Block {
         d = at.batch * p.d_batch + (TRANSPOSED ? column * d_ld + row : row * d_ld + column);
         if constexpr (ADDEND) {
             const long long first = TRANSPOSED ? column * c_ld + row : row * c_ld + column;
-            c = static_cast<const char*>(p.c) + OUTPUT_BYTES * (at.batch * p.c_batch + first);
+            c = static_cast<const char*>(p.c) + (ADDEND_TYPE == 2 ? 4 : 2) * (at.batch * p.c_batch + first);
         }
         if constexpr (BIAS == 1) {
             bias_m[0] = rows > 0 ? load_element<BIAS_TYPE>(p.bias, row) : 0.0f;
@@ -85,7 +92,7 @@ DEVICE void finish(const Params& p, const Block& block, float (&v)[4], int j) {
         if constexpr (SCALED) v[i] *= p.alpha;
         if constexpr (ADDEND) {
             const long long at = TRANSPOSED ? (8 * j + e) * block.c_ld + 8 * h : 8 * h * block.c_ld + 8 * j + e;
-            if (8 * h < block.rows && 8 * j + e < block.columns) v[i] += p.beta * load_element<OUTPUT>(block.c, at);
+            if (8 * h < block.rows && 8 * j + e < block.columns) v[i] += p.beta * load_element<ADDEND_TYPE>(block.c, at);
         }
         if constexpr (BIAS == 1) v[i] += block.bias_m[h];
         if constexpr (BIAS == 2) v[i] += bias_n[e];

@@ -21,9 +21,8 @@
 // In a cluster both blocks walk the same pieces, and the tile they share (b's where they are below each other) is
 // loaded half by each and multicast to both: so full[s] expects all of it, though only half was asked for here.
 #include "epilogue.cuh"
-#include "pipeline.cuh"
-#include "tile_scheduler.cuh"
-#include "wgmma.cuh"
+#include "mainloop.cuh"
+#include "repair.cuh"
 
 #if CLUSTER_M * CLUSTER_N > 1
 #define CLUSTER_SHAPE __cluster_dims__(CLUSTER_M* CLUSTER_N, 1, 1)
@@ -40,7 +39,7 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32
         constexpr u32 deep = BLOCK_K / halves;  // rows of k that a box has
 #pragma unroll
         for (u32 slab = 0; slab < (rows + 63) / 64; ++slab) {
-            const u32 place = to + slab * SLAB_BYTES + rank * deep * ROW_BYTES;
+            const u32 place = to + slab * SLAB_BYTES + rank * deep * MN_ROW_BYTES;
             const int x = first + 64 * slab, y = k * BLOCK_K + rank * deep;
             if constexpr (halves > 1)
                 tma_load_multicast(place, map, x, y, z, barrier, both);
@@ -49,7 +48,7 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32
         }
     } else {
         constexpr u32 high = rows / halves;
-        const u32 place = to + rank * high * ROW_BYTES;
+        const u32 place = to + rank * high * K_BYTES;
         const int x = k * BLOCK_K, y = first + rank * high;
         if constexpr (halves > 1)
             tma_load_multicast(place, map, x, y, z, barrier, both);
@@ -73,22 +72,17 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
             barrier_arrive_expect(full, STAGE_BYTES);
             const u32 stage = base + at.stage * STAGE_BYTES;
             const int k = piece.first_block + block;
-            load_tile<A_MN, TILE_M, CLUSTER_N>(map_a, stage, m, k, piece.batch * p.a_step, full,
-                                               CLUSTER_N > 1 ? rank : 0);
-            load_tile<B_MN, TILE_N, CLUSTER_M>(map_b, stage + A_BYTES, n, k, piece.batch * p.b_step, full,
-                                               CLUSTER_M > 1 ? rank : 0);
+#pragma unroll 1  // the producer has 40 registers
+            for (u32 plane = 0; plane < PLANES; ++plane) {
+                load_tile<A_MN, TILE_M, CLUSTER_N>(map_a, stage + plane * A_BYTES, m, k + p.a_block,
+                                                   piece.batch * p.a_step * PLANES + plane, full,
+                                                   CLUSTER_N > 1 ? rank : 0);
+                load_tile<B_MN, TILE_N, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n, k + p.b_block,
+                                                   piece.batch * p.b_step * PLANES + plane, full,
+                                                   CLUSTER_M > 1 ? rank : 0);
+            }
             at.advance();
         }
-    }
-}
-
-// A warp has read this stage for the last time.
-DEVICE void release(u32 base, u32 stage, u32 lane) {
-    const u32 empty = base + EMPTY_AT + 8 * stage;
-    if constexpr (CLUSTER > 1) {
-        if (lane < CLUSTER) barrier_arrive_cluster(empty, lane);
-    } else {
-        if (lane == 0) barrier_arrive(empty);
     }
 }
 
@@ -98,39 +92,18 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
     const int row_in_block = warpgroup * M_BLOCKS * 64;
     Position<STAGES> at;
     u32 buffer = 0;
+    const bool marks = PLANES > 1 && marked(p);
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
         const Piece piece = piece_at(p, index);
 #if __CUDACC_VER_MAJOR__ < 13
-        float acc[M_BLOCKS][TILE_N / 2] = {};  // else ptxas takes them for defined within the loop, and serialises wgmma
+        Accumulators acc = {};  // else ptxas takes them for defined within the loop, and serialises wgmma
 #else
-        float acc[M_BLOCKS][TILE_N / 2];
+        Accumulators acc;
 #endif
-        u32 before = 0;  // the stage in use by wgmmas that may still run
-        for (int block = 0; block < piece.blocks; ++block) {
-            barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
-            const u32 stage = base + at.stage * STAGE_BYTES;
-            const u64 a = descriptor(A_MN, stage + warpgroup * M_BLOCKS * SLAB_BYTES);
-            const u64 b = descriptor(B_MN, stage + A_BYTES);
-            wgmma_fence();
-#pragma unroll
-            for (u32 step = 0; step < 4; ++step) {
-#pragma unroll
-                for (u32 i = 0; i < M_BLOCKS; ++i)
-                    // Sums of descriptors: no address crosses the end of its field.
-                    wgmma(acc[i], a + (i * SLAB_BYTES + step * A_STEP) / 16, b + step * B_STEP / 16, block > 0 || step > 0);
-            }
-            wgmma_commit();
-            wgmma_wait<1>();
-            if (block > 0) release(base, before, lane);
-            before = at.stage;
-            at.advance();
-        }
-        wgmma_wait<0>();
-#pragma unroll
-        for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-            for (u32 j = 0; j < TILE_N / 2; ++j) pin(acc[i][j]);
-        release(base, before, lane);
+        if constexpr (PLANES > 1)
+            accumulate_planes(acc, piece, base, at, warpgroup, lane);
+        else
+            accumulate(acc, piece, base, at, warpgroup, lane);
 
         if constexpr (SPLIT) {
             const long long tile =
@@ -145,8 +118,10 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         place.row = place.row0 + 16 * warp + lane / 4;
         place.column = place.column0 + 2 * (lane % 4);
         place.batch = piece.batch;
+        if constexpr (PLANES > 1) repair(p, acc, place, marks);
         store_tile(p, map_d, acc, place, staging, warpgroup, buffer);
     }
+    if constexpr (PLANES > 1) clear_marks(p, warpgroup);
     // Shared memory must outlive the stores that read it.
     if (TMA_STORE && threadIdx.x % 128 == 0) tma_store_wait_all();
 }

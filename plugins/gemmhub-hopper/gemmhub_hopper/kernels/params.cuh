@@ -4,7 +4,8 @@
 
 struct Params {
     int m, n;
-    int k_blocks;          // of 128 bytes; at least 1
+    int k_blocks;          // of BLOCK_K; at least 1
+    int a_block, b_block;  // of the operands' maps at which they begin
     int splits;            // parts of k; at most k_blocks
     int tiles_m, tiles_n;  // cluster tiles of one matrix
     int pieces;            // tiles_m * tiles_n * splits * matrices of the batch
@@ -20,4 +21,16 @@ struct Params {
     u32* counters;     // one for each consumer warpgroup of each block tile; 0 before and after
     long long d_ld, d_batch;
     long long c_ld, c_batch;
+
+    // Of split operands, for elements that are computed anew (repair.cuh): the operands that were split, at their k
+    // number 0 of this launch; elements from one row of a (column of b) to the next, along k, along the batch.
+    int k;
+    int all;   // every element is computed anew
+    int kept;  // bit 0 (1): a's (b's) marks are to be left as they are
+    const float *a, *b;
+    long long a_m, a_k, a_batch;
+    long long b_n, b_k, b_batch;
+    u32 *a_marks, *b_marks;
+    u32* finished;  // counts consumer warpgroups that are done; 0 before and after
 };
+static_assert(sizeof(Params) == 240, "launch.py has the same structure");

@@ -10,6 +10,7 @@ using u64 = unsigned long long;
 
 #define GLOBAL_KERNEL extern "C" __global__
 #define DEVICE __device__ __forceinline__
+#define SHARED_MEMORY __shared__
 
 // What cuTensorMapEncodeTiled writes.
 struct alignas(64) TensorMap {
@@ -93,6 +94,11 @@ DEVICE void barrier_wait_cluster(u32 barrier, u32 parity) {
 }
 
 DEVICE void block_sync() { __syncthreads(); }
+
+// The two low bits that any thread of the block has set.
+DEVICE u32 block_or(u32 bits) {
+    return (__syncthreads_or(bits & 1) ? 1 : 0) | (__syncthreads_or(bits & 2) ? 2 : 0);
+}
 
 // All threads of all blocks of the cluster.
 DEVICE void cluster_sync() {
@@ -238,6 +244,13 @@ DEVICE u32 count_up(u32* counter) {
     u32 old;
     asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
     return old;
+}
+
+// Sets bits of a word that many blocks set and few find unset.
+DEVICE void mark(u32* word, u32 bits) {
+    u32 old;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(old) : "l"(word) : "memory");
+    if ((old & bits) != bits) atomicOr(word, bits);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------

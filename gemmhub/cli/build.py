@@ -1,0 +1,122 @@
+"""``gemmhub build NAME``: work that a plugin would else do when it is first needed, such as compiling its kernels.
+
+A distribution names a function in the entry-point group ``gemmhub.build``::
+
+    [project.entry-points."gemmhub.build"]
+    hopper = "gemmhub_hopper.build:jobs"
+
+It takes nothing and returns :class:`Job` objects. They are done in processes side by side, each of which imports anew
+what it needs: functions and arguments must be importable and picklable.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from gemmhub.cli import screen
+from gemmhub.cli.errors import WRONG, Failure
+from gemmhub.cli.options import json_option
+from gemmhub.devices import one_line
+from gemmhub.numpy_backend.probe import cores
+
+GROUP = "gemmhub.build"
+
+
+@dataclass(frozen=True)
+class Job:
+    """``function(*arguments)`` returns what became of it, in a word or two: "compiled"."""
+
+    name: str
+    function: Callable[..., str]
+    arguments: tuple[Any, ...] = ()
+
+
+@click.command("build")
+@click.argument("name")
+@click.option("--jobs", "count", type=click.IntRange(min=1), help="Processes; by default one for each processor.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, name: str, count: int | None, as_json: bool) -> None:
+    """Do beforehand what an installed plugin would else do when it is first needed.
+
+    NAME is what the plugin calls it ("hopper"). Each part is listed on stderr when it is done. Exit code 1 when one
+    fails.
+    """
+    jobs = gather(name)
+    start = time.perf_counter()
+    results = _done(jobs, count or cores())
+    report = {
+        "name": name,
+        "seconds": time.perf_counter() - start,
+        "ok": all(result["ok"] for result in results),
+        "results": results,
+    }
+    if as_json:
+        screen.print_json(report)
+    else:
+        _show(report)
+    if not report["ok"]:
+        ctx.exit(WRONG)
+
+
+def gather(name: str) -> list[Job]:
+    """The jobs of every plugin that builds ``name``. Failure, naming what can be built, where none does."""
+    points = importlib.metadata.entry_points(group=GROUP)
+    chosen = sorted((point for point in points if point.name == name), key=lambda point: point.value)
+    if not chosen:
+        known = ", ".join(sorted({point.name for point in points})) or "nothing, as no installed plugin builds any"
+        raise Failure(f"no installed plugin builds {name!r}; what can be built: {known}")
+    jobs: list[Job] = []
+    for point in chosen:
+        try:
+            jobs += _of(point.load())
+        except Exception as error:  # a plugin's code, on a machine that may lack what it needs
+            raise Failure(f"{point.value}: {one_line(error)}") from error
+    return jobs
+
+
+def _of(function: Callable[[], Iterable[Job]]) -> list[Job]:
+    jobs = list(function())
+    for job in jobs:
+        if not isinstance(job, Job):
+            raise TypeError(f"it gave a {type(job).__name__}, not a Job")
+    return jobs
+
+
+def _done(jobs: list[Job], count: int) -> list[dict[str, Any]]:
+    """What became of each, in the order of ``jobs``."""
+    results: dict[int, dict[str, Any]] = {}
+    # Started anew: a forked process would share libraries that this one may have loaded.
+    with ProcessPoolExecutor(min(count, max(1, len(jobs))), multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(job.function, *job.arguments): i for i, job in enumerate(jobs)}
+        for future in as_completed(futures):
+            i = futures[future]
+            ok, text = _outcome(future)
+            results[i] = {"job": jobs[i].name, "ok": ok, "text": text}
+            click.echo(f"[{len(results)}/{len(jobs)}] {jobs[i].name}: {text}", err=True)
+    return [results[i] for i in range(len(jobs))]
+
+
+def _outcome(future: Future[str]) -> tuple[bool, str]:
+    try:
+        return True, str(future.result())
+    except Exception as error:
+        return False, one_line(error)
+
+
+def _show(report: dict[str, Any]) -> None:
+    results = report["results"]
+    outcomes = [result["text"] for result in results if result["ok"]]
+    counts = [(text, str(outcomes.count(text))) for text in sorted(set(outcomes))]
+    failed = [result for result in results if not result["ok"]]
+    head = screen.facts([("built", report["name"]), *counts, ("time", screen.duration(report["seconds"]))])
+    rows = [(result["job"], screen.styled("failed"), result["text"]) for result in failed]
+    screen.show(head, screen.table(("job", "verdict", "reason"), rows) if rows else None)

@@ -1,0 +1,76 @@
+"""``gemmhub build hopper``: compiles the kernels of plain products, and the pre-passes, into the user's cache.
+
+Plain: alpha 1, no c, bias or activation; row-major a and result, b of either order; float16 and bfloat16 of their own
+kind, float32 in tf32 and split; every shape, either way around, with k whole and in parts. What else is needed is
+compiled when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmhub.cli.build import Job
+from gemmhub.native import cache, nvrtc
+from gemmhub.native.nvrtc import Source
+from gemmhub_hopper import sources
+from gemmhub_hopper.config import Form, Variant, shapes
+from gemmhub_hopper.prepass import KINDS
+
+
+def forms(kind: str) -> Iterator[Form]:
+    """Those of plain products whose tensor cores multiply ``kind``."""
+    output = kind if kind.endswith("16") else "float32"
+    # tf32 operands are read with neighbours along k, if need be in a copy.
+    for b_mn in (False,) if kind == "tf32" else (False, True):
+        yield Form(False, b_mn, kind, output, tma_store=output != "float32")
+        yield Form(b_mn, False, kind, output, transposed=True, tma_store=output != "float32")
+
+
+def variants() -> list[Variant]:
+    """What is compiled, pre-passes aside."""
+    found = [
+        Variant(shape, form, split)
+        for kind in KINDS
+        for shape in shapes(kind)
+        for form in forms(kind)
+        for split in (False, True)
+    ]
+    return [variant for variant in found if variant.refusal is None]
+
+
+def jobs() -> list[Job]:
+    """Raises CompilerError where there is no NVRTC."""
+    nvrtc.load()
+    copiers = {number: kind for kind, number in KINDS.items()}
+    made = [Job(f"pre-pass {kind}", _prepass, (kind,)) for kind in copiers.values()]
+    return made + [Job(_name(variant), _kernel, (variant,)) for variant in variants()]
+
+
+def _name(variant: Variant) -> str:
+    form = variant.form
+    orders = "".join("m" if mn else "k" for mn in (form.a_mn, form.b_mn))
+    words = [variant.shape.name, form.input, orders + ("t" if form.transposed else "")]
+    return " ".join(words + (["k in parts"] if variant.split else []))
+
+
+def _prepass(kind: str) -> str:
+    return _compiled(sources.prepass(kind))
+
+
+def _kernel(variant: Variant) -> str:
+    return _compiled(sources.source(variant))
+
+
+def _compiled(source: Source) -> str:
+    """CompilerError where it does not compile, OSError where it cannot be kept."""
+    compiler = nvrtc.load()
+    name = f"{source.name}-{nvrtc.key(compiler, source)}.cubin"
+    if cache.find(name) is not None:
+        return "already there"
+    place = cache.folder()
+    if place.note:
+        raise OSError(place.note)
+    nvrtc.cubin(compiler, source)
+    if cache.find(name) is None:
+        raise OSError(f"{place.path / name} could not be written")
+    return "compiled"

@@ -1,0 +1,32 @@
+// A float32 number as the sum of three bfloat16 numbers, its planes: 8 significant bits each, 24 in all.
+//
+//     plane 0 = x rounded, plane 1 = what is left of it rounded, plane 2 = what is left then (all differences are exact)
+//
+// Where rounding x would overflow it is truncated. Of an infinity or NaN, plane 0 is not finite either and the others are
+// 0: the sums that it takes part in are not finite, and repair.cuh computes them anew. Bits below 2^-133, the least of
+// bfloat16, are lost: that is so for |x| < 2^-109. Such an x is *lossy*; it matters beside a *large* factor only, and
+// where those meet (see repair.cuh) elements are computed anew too.
+#pragma once
+#include "ptx.cuh"
+
+constexpr u32 LOSSY = 1, LARGE = 2;  // marks
+constexpr float LARGE_FROM = 256.0f;
+// Marks are kept for groups of rows of a (columns of b): word 0 has those of all groups, 1.. those of group g at
+// 1 + g % (MARKS - 1).
+constexpr u32 MARKS = 2048;
+constexpr int GROUP_ROWS = 128;
+
+DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 1); }
+
+DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks) {
+    const u32 bits = __float_as_uint(x);
+    const bool finite = (bits & 0x7f800000) != 0x7f800000;
+    plane[0] = static_cast<u16>(pack_bf16(x, 0.0f));
+    if ((plane[0] & 0x7f80) == 0x7f80) plane[0] = static_cast<u16>(bits >> 16);
+    float rest = finite ? x - from_bf16(plane[0]) : 0.0f;
+    plane[1] = static_cast<u16>(pack_bf16(rest, 0.0f));
+    rest -= from_bf16(plane[1]);
+    plane[2] = static_cast<u16>(pack_bf16(rest, 0.0f));
+    rest -= from_bf16(plane[2]);
+    marks |= (rest != 0.0f ? LOSSY : 0) | (fabsf(x) >= LARGE_FROM ? LARGE : 0);
+}

@@ -1,0 +1,79 @@
+"""b as :func:`gemmhub.pack` keeps it: copies of its own with neighbours along k, each row at a multiple of 16 bytes.
+
+float32 is kept twice: as it is, which tf32 products read, and split into planes for those of float32's accuracy.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ctypes import byref, c_int
+from dataclasses import replace
+
+from gemmhub.layout import MatrixLayout
+from gemmhub.native.cuda import DriverError, Gpu
+from gemmhub.problem import GemmProblem
+from gemmhub_hopper import operands, prepass
+from gemmhub_hopper.config import Form
+from gemmhub_hopper.launch import Function
+from gemmhub_hopper.slabs import MARKS
+
+_RELAXED = 2
+_LINE = 256
+
+
+class PackedMatrix:
+    """Owned by the caller, through gemmhub's PackedB; its memory is freed when nobody refers to it any more."""
+
+    def __init__(self, gpu: Gpu, plain: int, planes: int) -> None:
+        """Room for ``plain`` bytes of a copy and ``planes`` bytes of planes. AllocationError where there is none."""
+        self._gpu = gpu
+        plain = -(-plain // _LINE) * _LINE
+        self.nbytes = 4 * MARKS + plain + planes
+        self.marks = gpu.allocate(self.nbytes, zeroed=True)
+        """The address of its marks (split_planes.cuh)."""
+        self.plain = self.marks + 4 * MARKS
+        self.planes = self.plain + plain
+
+    def of(self, kind: str) -> int:
+        """The address of what the kernel reads for an input of ``kind``."""
+        return self.planes if kind == "split" else self.plain
+
+    def __del__(self) -> None:
+        address, self.marks = getattr(self, "marks", 0), 0
+        if not address:
+            return
+        driver, mode = self._gpu.driver, c_int(_RELAXED)
+        with suppress(DriverError), self._gpu:  # also while streams are being captured, as Gpu.allocate
+            driver.cuda.cuThreadExchangeStreamCaptureMode(byref(mode))
+            driver.cuda.cuMemFree_v2(address)
+            driver.cuda.cuThreadExchangeStreamCaptureMode(byref(mode))
+
+
+def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) -> PackedMatrix:
+    """Packed copies of the (k, n) matrix at ``address``. ``copiers``: the pre-passes by the kernel's input.
+
+    Waits for all work on the device, before and after. AllocationError without memory; KernelError, DriverError.
+    """
+    rows, k = problem.n, problem.k
+    forms = {kind: Form(False, False, kind, problem.out.dtype.name) for kind in copiers}
+    made = {kind: operands.packed_form(form, rows, k) for kind, form in forms.items()}
+    sizes = {kind: stored.count * stored.stride for kind, stored in made.items()}
+    packed = PackedMatrix(gpu, sum(x for kind, x in sizes.items() if kind != "split"), sizes.get("split", 0))
+    if not rows or not k:
+        return packed
+    layout: MatrixLayout = replace(problem.b.layout, batch=(), batch_strides=())
+    b = replace(problem.b, layout=layout)
+    with gpu:
+        gpu.driver.call("cuCtxSynchronize")  # whoever writes b may do so on any stream
+        for kind, copier in copiers.items():
+            reading = operands.reading(replace(problem, b=b, batch=()), "b", b, 1, 0, forms[kind])
+            reading = replace(reading, mn_major=False)
+            call = Function(gpu, copier, prepass.Parameters(), 1, prepass.THREADS, 0)
+            slot = call.slot()
+            job = slot.arguments.jobs[0]
+            slot.arguments.first_tiles = prepass.fill(job, reading, forms[kind], made[kind], k)
+            job.source, job.to, job.marks = address, packed.of(kind), packed.marks
+            slot.grid[0] = slot.arguments.first_tiles
+            call.check(call.start(slot, 0))
+        gpu.driver.call("cuCtxSynchronize")
+    return packed

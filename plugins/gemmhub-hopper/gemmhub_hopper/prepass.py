@@ -1,0 +1,59 @@
+"""The pre-pass: what a launch of prepass.cu is told, to copy or split operands."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int, c_int64, c_uint64
+from typing import Any
+
+from gemmhub_hopper.config import Form
+from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.tensor_map import Stored
+
+THREADS = 256
+KINDS = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2}
+"""KIND of prepass.cu by the kernel's input."""
+_TILE_FAST, _TILE_SLOW = 128, 32
+
+
+class Job(ctypes.Structure):
+    """Job of prepass.cu."""
+
+    _fields_ = (
+        *((name, c_uint64) for name in ("source", "to", "marks")),
+        *((name, c_int64) for name in ("from_fast", "from_slow", "from_batch", "to_ld", "to_plane")),
+        *((name, c_int) for name in (
+            "fast", "slow", "wide_fast", "wide_slow", "tiles_fast", "tiles_slow", "transposed", "vector", "rows_slow",
+        )),
+    )  # fmt: skip
+
+
+class Parameters(ctypes.Structure):
+    """PrepassParams of prepass.cu."""
+
+    _fields_ = (("first_tiles", c_int), ("jobs", Job * 2))
+
+
+def fill(job: Any, reading: Reading, form: Form, made: Stored, k: int) -> int:
+    """All but the addresses of copying ``k`` elements along k of ``reading``; the number of blocks that do it.
+
+    ``made``, how the copy lies in memory, may have more elements along k: they become 0.
+    """
+    along, deep, batch = reading.strides
+    rows_slow = abs(deep) <= abs(along) if min(k, reading.rows) > 1 else k > 1
+    fast, slow = (k, reading.rows) if rows_slow else (reading.rows, k)
+    from_fast, from_slow = (deep, along) if rows_slow else (along, deep)
+    transposed = rows_slow == reading.mn_major
+    wide_fast, wide_slow = (made.outer, made.inner) if transposed else (made.inner, made.outer)
+    four = 4 * reading.size
+    steps = reading.alignment, from_slow * reading.size, batch * reading.size
+    vector = from_fast == 1 and not any(x % four for x in steps)
+    tiles_fast, tiles_slow = -(-wide_fast // _TILE_FAST), -(-wide_slow // _TILE_SLOW)
+    for name, value in {
+        "from_fast": from_fast, "from_slow": from_slow, "from_batch": batch, "to_ld": made.ld // form.input_bytes,
+        "to_plane": made.stride // form.input_bytes, "fast": fast, "slow": slow, "wide_fast": wide_fast,
+        "wide_slow": wide_slow, "tiles_fast": tiles_fast, "tiles_slow": tiles_slow, "transposed": transposed,
+        "vector": vector, "rows_slow": rows_slow,
+    }.items():  # fmt: skip
+        setattr(job, name, value)
+    return tiles_fast * tiles_slow * reading.count

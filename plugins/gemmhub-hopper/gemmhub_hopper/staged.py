@@ -1,0 +1,162 @@
+"""Products whose operands are copied first: for each slab of k a pre-pass and the kernel, on the caller's stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gemmhub.native.cuda import Gpu
+from gemmhub_hopper import prepass, slabs
+from gemmhub_hopper.config import Variant
+from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.launch import Function, Gemm, Params, params
+from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.workspace import Workspace
+
+_RECOMPUTED = 3
+"""Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
+
+
+_JOBS = tuple(
+    (prepass.Parameters.jobs.offset + i * ctypes.sizeof(prepass.Job) + prepass.Job.source.offset) // 8 for i in range(2)
+)
+"""The words of the addresses of the pre-pass's jobs: source; then to and marks."""
+
+
+class _Side(NamedTuple):
+    """The kernel's a or b."""
+
+    name: str
+    reading: Reading
+    step: int
+    """Bytes of the operand from slab to slab."""
+    copy: int | None
+    """Its copy and its marks in the workspace."""
+    marks: int
+
+
+class Staged:
+    """A product that needs copies: :meth:`run` makes them and calls its kernels. Safe in any number of threads."""
+
+    def __init__(
+        self, gpu: Gpu, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Workspace, limit: int
+    ) -> None:
+        """``kernel`` compiles a variant; ``copier`` is the pre-pass for the form's input.
+
+        Raises DriverError where the driver does not take the tensor maps.
+        """
+        cut = choice.cut(limit)
+        assert not isinstance(cut, str), cut
+        self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
+        way, form = choice.way, choice.way.form
+        self._in_sums = slabs.sums(way) if cut.sums is not None else None
+        variants = slabs.variants(choice.shape, form, choice.splits > 1, cut.count)
+        self._gemms = [
+            Gemm(gpu, choice, cut, variant, kernel(variant), self._params(i, len(variants)), workspace.dummy())
+            for i, variant in enumerate(variants)
+        ]
+        self._sides = {
+            name: _Side(name, reading, cut.k(form) * reading.strides[1] * reading.size, copy, marks)
+            for name, reading, copy, marks in (
+                ("a", way.a, cut.a, slabs.A_MARKS), ("b", way.b, cut.b, slabs.B_MARKS),
+            )
+        }  # fmt: skip
+        self._copied = [side for side in self._sides.values() if side.copy is not None]
+        self._copiers = {k: self._copier(copier, k) for k in {self._part(0), self._part(cut.count - 1)}}
+        """By the elements along k that a slab has."""
+
+    def _copier(self, function: int, k: int) -> Function:
+        """The pre-pass of a slab with ``k`` elements along k, but for the addresses."""
+        p, form = prepass.Parameters(), self._choice.way.form
+        tiles = [
+            prepass.fill(job, side.reading, form, side.reading.copy(form, self._cut.k(form)), k)
+            for job, side in zip(p.jobs, self._copied)
+        ]
+        p.first_tiles = tiles[0]
+        return Function(self._gpu, function, p, sum(tiles), prepass.THREADS, 0)
+
+    def _params(self, which: int, count: int) -> Params:
+        """Of the kernel of the first slab (0), those between, or the last one."""
+        way, p = self._choice.way, params(self._choice, self._cut, self._gpu.sms)
+        for name, reading in (("a", way.a), ("b", way.b)):
+            rows, k, batch = reading.strides
+            setattr(p, f"{name}_{'m' if name == 'a' else 'n'}", rows)
+            setattr(p, f"{name}_k", k)
+            setattr(p, f"{name}_batch", batch)
+        p.kept = (1 if way.a.packed else 0) | (2 if way.b.packed else 0)
+        p.all = way.k <= _RECOMPUTED
+        if count > 1:
+            ld, batch, pairs = way.d_ld, way.d_batch, int(way.pairs)
+            if self._in_sums is not None:
+                ld, batch, pairs = self._in_sums.ld // 4, self._in_sums.stride // 4, 1
+            if which > 0:
+                p.c_ld, p.c_batch = ld, batch
+            if which < count - 1:
+                p.d_ld, p.d_batch, p.pairs = ld, batch, pairs
+        return p
+
+    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        way, cut = self._choice.way, self._cut
+        stream = stream or 0
+        first, second = (b, a) if way.swapped else (a, b)
+        with self._workspace.turn, self._gpu:
+            buffer = self._workspace.buffer(stream, cut.nbytes, self._limit)
+            sums = out if cut.sums is None else buffer + cut.sums
+            for i in range(cut.count):
+                self._copy(i, buffer, first, second, stream)
+                last = i == cut.count - 1
+                gemm = self._gemms[0 if i == 0 else -1 if last else 1]
+                slot = gemm.take()
+                try:
+                    p = slot.arguments.p
+                    if slot.known != (i, buffer):
+                        self._point(p, i, buffer)
+                        slot.known = i, buffer
+                    p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
+                    p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
+                    at_a, at_b = self._operand(p, "a", i, buffer, first), self._operand(p, "b", i, buffer, second)
+                    gemm.place(slot, at_a, at_b, out if last else sums)
+                    gemm.check(gemm.start(slot, stream))
+                finally:
+                    gemm.free.append(slot)
+
+    def _part(self, i: int) -> int:
+        """Elements along k of slab ``i``."""
+        k = self._cut.k(self._choice.way.form)
+        return min(k, self._choice.way.k - i * k)
+
+    def _copy(self, i: int, buffer: int, a: Any, b: Any, stream: int) -> None:
+        copier = self._copiers[self._part(i)]
+        slot = copier.take()
+        try:
+            for job, side in zip(_JOBS, self._copied):
+                slot.words[job] = (a if side.name == "a" else b) + i * side.step
+                if slot.known != buffer:
+                    slot.words[job + 1], slot.words[job + 2] = buffer + (side.copy or 0), buffer + side.marks
+            slot.known = buffer
+            copier.check(copier.start(slot, stream))
+        finally:
+            copier.free.append(slot)
+
+    def _point(self, p: Any, i: int, buffer: int) -> None:
+        """The parameters of slab ``i`` in a workspace, but for the operands."""
+        choice, cut = self._choice, self._cut
+        way, form = choice.way, choice.way.form
+        p.k = self._part(i)
+        p.k_blocks = -(-p.k // form.block_k)
+        p.splits = min(choice.splits, p.k_blocks)
+        p.pieces = choice.pieces // choice.splits * p.splits
+        p.a_block, p.b_block = (0 if x.direct is None else i * cut.blocks for x in (way.a, way.b))
+        p.counters, p.partials = buffer, buffer + cut.partials
+        p.a_marks, p.b_marks, p.finished = (buffer + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))
+
+    def _operand(self, p: Any, name: str, i: int, buffer: int, operand: Any) -> int:
+        """Where the map of the kernel's a (b) begins in slab ``i``. Into ``p`` goes what computing anew needs."""
+        side = self._sides[name]
+        original = operand
+        if side.reading.packed:
+            setattr(p, f"{name}_marks", operand.marks)
+            original, operand = operand.plain, operand.of(self._choice.way.form.input)
+        setattr(p, name, original + i * side.step)
+        return int(operand) if side.copy is None else buffer + side.copy

@@ -1,0 +1,61 @@
+"""Products on the doubles of a device, with operands in host memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from fakes import FakeMemory, Home
+from products import loaded, stored
+
+HOME = Home()
+
+
+def address(buffer):
+    return buffer.ctypes.data
+
+
+class Run:
+    """A product's operands in host memory, and its kernel on the double of a device."""
+
+    def __init__(self, product, home=HOME, seed=0):
+        self.product, self.home = product, home
+        self.values = product.data(seed)
+        self.exact = product.exact(*self.values)
+        self.launch = product.launch(home.backend())
+        memory = FakeMemory(home)
+        a, b, c, bias = self.values
+
+        def put(x, order="row", offset=0):
+            if x is None:
+                return None
+            data = stored(x, order)
+            buffer = memory.empty(data.size + 256)
+            buffer[offset : offset + data.size] = data
+            return buffer
+
+        self.a, self.b, self.c, self.bias = put(a, product.a), put(b, product.b), put(c, product.d), put(bias)
+        self.dtype = product.problem.out.dtype
+        self.offset = product.offset * self.dtype.itemsize
+        self.nbytes = self.exact.size * self.dtype.itemsize
+        self.out = memory.empty(self.nbytes + 512)
+
+    def __call__(self):
+        """The result; and nothing beside it is written."""
+        p = self.product
+        self.out[:] = 0xFF
+        c, bias = (None if x is None else address(x) for x in (self.c, self.bias))
+        self.launch.run(address(self.a), address(self.b), address(self.out) + self.offset, c, bias, p.alpha, p.beta, 0)
+        assert (self.out[: self.offset] == 0xFF).all()
+        assert (self.out[self.offset + self.nbytes :] == 0xFF).all()
+        data = self.out[self.offset : self.offset + self.nbytes].copy()
+        return loaded(data, self.dtype, p.batch, p.m, p.n, p.d)
+
+    def give(self, a, b):
+        """Other operands, (m, k) and (k, n)."""
+        for buffer, x, order in ((self.a, a, self.product.a), (self.b, b, self.product.b)):
+            data = stored(x, order)
+            buffer[: data.size] = data
+
+    def check(self):
+        self.home.cuda.complaints.clear()
+        wrong = self.product.wrong(self(), self.exact)
+        assert not wrong.any(), f"{wrong.sum()} wrong, the first at {np.argwhere(wrong)[0]}"

@@ -1,0 +1,56 @@
+"""What `gemmhub build hopper` compiles."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+
+import pytest
+from gemmhub_hopper import build, forms, sources
+from gemmhub_hopper.config import shapes
+from problems import problem
+
+from gemmhub.native import cache, nvrtc
+
+
+def test_it_is_found_by_name():
+    (point,) = importlib.metadata.entry_points(group="gemmhub.build", name="hopper")
+    assert point.load() is build.jobs
+
+
+def test_the_kernels_of_plain_products_are_among_them():
+    every = set(build.variants())
+    for kind, dtype, precision in (
+        ("bfloat16", "bfloat16", "ieee"), ("float16", "float16", "ieee"), ("tf32", "float32", "tf32"),
+        ("split", "float32", "ieee"),
+    ):  # fmt: skip
+        for b in ("row", "col"):
+            asked = problem(512, 512, 512, dtype, b=b, precision=precision)
+            for way in forms.lowered(asked):
+                assert way.form.input == kind
+                for shape in shapes(kind):
+                    variant = build.Variant(shape, way.form)
+                    assert variant in every or variant.refusal is not None
+
+
+def test_jobs():
+    """Bounded, with names of their own, and fit to be sent to other processes."""
+    jobs = build.jobs()
+    assert len({job.name for job in jobs}) == len(jobs) < 500
+    assert all(pickle.loads(pickle.dumps(job)) == job for job in jobs)
+
+
+def test_what_is_compiled_is_found_again():
+    small = min((x for x in build.variants() if x.form.input == "split"), key=lambda x: x.shape.m * x.shape.n)
+    assert build._kernel(small) == "compiled"
+    assert build._kernel(small) == "already there"
+    assert build._prepass("split") == "compiled"
+    source = sources.source(small)
+    assert cache.find(f"{source.name}-{nvrtc.key(nvrtc.load(), source)}.cubin").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_nowhere_to_keep_it(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="cannot be made"):
+        build._prepass("tf32")

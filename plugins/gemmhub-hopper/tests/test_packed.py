@@ -1,0 +1,141 @@
+"""b packed once: what is kept, who reads it, and when its memory is freed."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import FakeMemory, Home
+from gemmhub_hopper import config
+from problems import operand, problem
+from test_float32 import data, ratio, specials
+
+from gemmhub.accuracy import error_model, reference
+from gemmhub.capability import Refusal
+from gemmhub.native.cuda_scratch import COUNTERS
+
+LIMIT = 2**26
+
+
+@pytest.fixture
+def home():
+    return Home()
+
+
+@pytest.fixture
+def backend(home, monkeypatch):
+    monkeypatch.setattr(config, "SHAPES", (config.Shape(64, 64, 3, consumers=1),))
+    monkeypatch.setattr(config, "SPLIT_SHAPES", (config.Shape(64, 64, 2, consumers=1),))
+    yield home.backend()
+    assert home.cuda.complaints == []
+
+
+def place(home, x):
+    buffer = FakeMemory(home).empty(max(256, x.nbytes))
+    buffer[: x.nbytes] = np.ascontiguousarray(x).view(np.uint8).ravel()
+    return buffer
+
+
+def packed(home, backend, b, asked):
+    """b, which lies in memory no more."""
+    buffer = place(home, b)
+    made = backend.pack(buffer.ctypes.data, asked)
+    buffer[:] = 0xFF
+    return made
+
+
+def multiply(home, backend, a, made, asked, limit=LIMIT):
+    asked = replace(asked, packed_by="hopper", b=operand(asked.b.dtype.name, asked.k, asked.n))
+    kernel = backend.prepare(asked, backend.candidates(asked)[0], limit)
+    left, out = place(home, a), place(home, np.empty((asked.m, asked.n), asked.out.dtype))
+    kernel.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+    nbytes = asked.m * asked.n * asked.out.dtype.itemsize
+    return out[:nbytes].view(asked.out.dtype).reshape(asked.m, asked.n)
+
+
+@pytest.mark.parametrize("limit", [LIMIT, COUNTERS + 2**15])
+def test_float32(home, backend, limit):
+    """Also where elements are computed anew, from the copy; and with a in slabs, for which b needs none."""
+    a, b = specials()
+    asked = problem(*a.shape[:1], b.shape[1], a.shape[1], dtype="float32")
+    made = packed(home, backend, b, asked)
+    assert ratio(multiply(home, backend, a, made, asked, limit), a, b) <= 1
+
+
+def test_subnormal_elements_of_a_packed_b(home, backend):
+    """Its marks serve every call."""
+    a, b = data("normal", 64, 64, 64)
+    b = b * np.float32(2.0**-140)
+    asked = problem(64, 64, 64, dtype="float32")
+    made = packed(home, backend, b, asked)
+    for scale in (2.0**100, 1.0, 2.0**100):
+        x = a * np.float32(scale)
+        assert ratio(multiply(home, backend, x, made, asked), x, b) <= 1
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_tf32_and_ieee_of_one(home, backend, order):
+    a, b = data("normal", 40, 72, 100)
+    asked = problem(40, 72, 100, dtype="float32", b=order)
+    made = packed(home, backend, b if order == "row" else b.T, asked)
+    assert ratio(multiply(home, backend, a, made, asked), a, b) <= 0.1
+    f32 = asked.a.dtype
+    rounded = reference(a, b, model=error_model(f32, f32, f32, f32, "tf32"))
+    result = multiply(home, backend, a, made, replace(asked, precision="tf32"))
+    assert rounded.ratio(result).max() <= 1
+
+
+def test_what_is_kept(home, backend):
+    """Planes and a plain copy, with rows at multiples of 16 bytes, and marks; freed with the last reference."""
+    asked = problem(8, 72, 100, dtype="float32")
+    made = packed(home, backend, data("normal", 8, 72, 100)[1], asked)
+    assert made.nbytes == 8192 + 72 * 400 + 128 + 3 * 72 * 208
+    address = made.marks
+    del made
+    gc.collect()
+    assert home.cuda.freed == [address]
+    half = packed(home, backend, np.zeros((100, 72), np.float16), problem(8, 72, 100, dtype="float16"))
+    assert half.nbytes == 8192 + -(-72 * 208 // 256) * 256
+
+
+def test_freed_while_a_graph_is_captured(home, backend):
+    made = packed(home, backend, np.zeros((100, 72), np.float16), problem(8, 72, 100, dtype="float16"))
+    home.cuda.captures[5] = 77
+    del made
+    gc.collect()
+    home.cuda.captures.clear()
+    assert len(home.cuda.freed) == 1
+
+
+def test_without_elements(home, backend):
+    asked = problem(8, 72, 0, dtype="float32")
+    made = packed(home, backend, np.zeros((0, 72), np.float32), asked)
+    assert not multiply(home, backend, np.zeros((8, 0), np.float32), made, asked).any()
+    packed(home, backend, np.zeros((72, 0), np.float32), problem(8, 0, 72, dtype="float32"))
+
+
+def test_refusals(home, backend):
+    stack = backend.pack(256, problem(8, 8, 8, batch=(2,)))
+    assert isinstance(stack, Refusal)
+    assert "one by one" in stack.remedy
+    assert "no kernel" in backend.pack(256, problem(8, 8, 8, dtype="float64")).reason
+    home.cuda.faults["cuCtxSynchronize"] = 719
+    assert "packing failed" in backend.pack(256, problem(8, 8, 8)).reason
+
+
+def test_copies_are_told(backend):
+    """b's vanishes when it is packed."""
+    asked = problem(64, 72, 100, dtype="float32")
+    assert [(copy.operand, copy.nbytes) for copy in backend.copies(asked)] == [
+        ("a", 3 * 64 * 208), ("b", 3 * 100 * 144),
+    ]  # fmt: skip
+    assert [copy.operand for copy in backend.copies(replace(asked, packed_by="hopper"))] == ["a"]
+    odd = problem(64, 72, 99)
+    (copy,) = backend.copies(odd)
+    assert copy.operand == "a"
+    assert "leading dimension is 99" in copy.why
+    assert "leading dimension is 99" in backend.remark(odd, backend.candidates(odd)[0])
+    assert backend.copies(problem(64, 72, 96)) == []
+    assert backend.estimate(replace(asked, packed_by="hopper")) < backend.estimate(asked)

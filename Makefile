@@ -7,13 +7,14 @@ KERNELS := .venv-kernels
 MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-core test-plugins test-cuda test-hopper test-musa test-device lint docs clean
+.PHONY: demo test test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/python benchmarks/make_demo.py demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
-test: test-core test-plugins test-cuda test-hopper test-musa  ## `make -j2 -O test` runs them side by side
+# The longest first: `make -j2 -O test` runs them side by side.
+test: test-musa-kernels test-musa test-core test-hopper test-cuda test-plugins
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest
@@ -35,11 +36,15 @@ test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things s
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mublas/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mudnn/tests
+
+test-musa-kernels: $(MUSA)/.installed
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mutlass/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa-kernels/tests
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
+	$(PYTHON) -m pytest plugins/gemmhub-cuda/tests/test_device.py
+	$(PYTHON) -m pytest plugins/gemmhub-hopper/tests/test_device.py
 	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py
 
 lint: $(STAMP)

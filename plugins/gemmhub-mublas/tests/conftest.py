@@ -7,24 +7,17 @@ made, the machine's own SDK is tested; tests that need the simulator are then sk
 from __future__ import annotations
 
 import os
-from functools import cache
 
 import pytest
-from device import simulator
+from gemmhub_musa import sdk
 
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 
 
 @pytest.fixture(scope="session")
-def homes(tmp_path_factory):
-    """``homes(sdk, **options)`` makes a simulated home."""
-    make_home = pytest.importorskip("gemmhub_musa_sim").make_home
-
-    @cache
-    def make(sdk, **options):
-        return make_home(tmp_path_factory.mktemp("musa") / "home", sdk, **options)
-
-    return make
+def homes():
+    """``homes(sdk, **options)`` gives a simulated home."""
+    return pytest.importorskip("gemmhub_musa_sim.testing").kept_home
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,8 +27,9 @@ def home(request):
         yield None
         return
     path = request.getfixturevalue("homes")(SDK)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MUSA_HOME", str(path))
+    from gemmhub_musa_sim.testing import installed
+
+    with installed(path):
         yield path
 
 
@@ -44,7 +38,7 @@ def sim(home):
     """The simulator's own functions; injected faults and errors are gone afterwards."""
     if home is None:
         pytest.skip("not the simulator")
-    runtime = simulator()
+    runtime = sdk.find().load("musart")
     yield runtime
     runtime.musaSimInject(b"")
     runtime.musaSimReset()

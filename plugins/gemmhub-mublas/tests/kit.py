@@ -10,9 +10,9 @@ import sys
 from collections import Counter
 
 import numpy as np
-from device import MusaMemory
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_musa.testing import MusaMemory
 
 from gemmhub.capability import Absent
 from gemmhub.testing import Unrepresentable, check, draw, matrix

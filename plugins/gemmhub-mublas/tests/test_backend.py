@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device import Operands
 from gemmhub_mublas import probe
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.enums import ATTESTED, Codes
 from gemmhub_mublas.library import Library
 from gemmhub_mublas.probe import Machine
 from gemmhub_musa import runtime
-from problems import bias, operand, problem, strided
+from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.testing.check import honest

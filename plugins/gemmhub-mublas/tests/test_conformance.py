@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from device import MusaMemory
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_musa.testing import MusaMemory
 
 from gemmhub.testing import ConformanceSuite
 

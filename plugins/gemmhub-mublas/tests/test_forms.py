@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemmhub_mublas.forms import LARGEST, Lowered, lowered, stored
-from problems import bias, operand, problem, strided
+from gemmhub_musa.testing import bias, operand, problem, strided
 
 from gemmhub.capability import Refusal
 

@@ -9,14 +9,13 @@ from threading import Barrier, Thread
 
 import numpy as np
 import pytest
-from device import Operands
 from gemmhub_mublas import kernel as kernels
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.handles import Handles
 from gemmhub_mublas.pointers import Pointers
 from gemmhub_mublas.ways import scalar
 from gemmhub_musa.runtime import MusaError
-from problems import operand, problem, strided
+from gemmhub_musa.testing import Operands, operand, problem, strided
 
 from gemmhub.errors import AllocationError, KernelError
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device import Operands
 from gemmhub_mublas import lt_forms, lt_glue, lt_probe
 from gemmhub_mublas.forms import lowered
 from gemmhub_mublas.library import LibraryError
@@ -17,7 +16,7 @@ from gemmhub_mublas.lt_backend import MublasLtBackend
 from gemmhub_mublas.lt_glue import Glue
 from gemmhub_mublas.lt_probe import Machine
 from gemmhub_musa import runtime, sdk
-from problems import bias, operand, problem, strided
+from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError

@@ -24,7 +24,7 @@ SAYS = """
 import json
 from gemmhub_mublas.{module} import {name}
 from gemmhub.capability import Absent
-from problems import problem, bias
+from gemmhub_musa.testing import problem, bias
 backend = {name}()
 found = backend.probe()
 if isinstance(found, Absent):
@@ -97,11 +97,10 @@ def test_two_devices(home):
     code = """
 import json
 import numpy as np
-from device import Operands
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.lt_backend import MublasLtBackend
 from gemmhub_musa import runtime
-from problems import operand, problem
+from gemmhub_musa.testing import Operands, operand, problem
 right = []
 for make in (MublasBackend, MublasLtBackend):
     backend = make()

@@ -24,11 +24,12 @@ GENERATION = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if GENERATION == "installed":
         pytest.skip("needs the simulator")
-    from gemmhub_musa_sim import make_home
+    from gemmhub_musa_sim.testing import kept_home
 
     sdk, _, only_c = GENERATION.partition("-")
-    made = make_home(tmp_path_factory.mktemp("musa") / "home", sdk=sdk)
+    made = kept_home(sdk)
     if only_c:
+        made = shutil.copytree(made, tmp_path_factory.mktemp("musa") / "home", symlinks=True)
         shutil.rmtree(made / "include" / "mudnncxx")
         for path in made.glob("lib/libmudnncxx*"):
             path.unlink()
@@ -41,11 +42,9 @@ def _installation(request: pytest.FixtureRequest) -> Iterator[None]:
     if GENERATION == "installed":
         yield
         return
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("MUSA_")]:
-            patch.delenv(name)
-        patch.setenv("MUSA_HOME", str(request.getfixturevalue("home")))
-        patch.setenv("MUSA_SIM_DEVICES", "2")
+    from gemmhub_musa_sim.testing import installed
+
+    with installed(request.getfixturevalue("home"), MUSA_SIM_DEVICES="2"):
         yield
 
 

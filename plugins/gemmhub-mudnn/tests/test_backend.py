@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from device import MusaMemory, sim
 from gemmhub_mudnn import proofs
 from gemmhub_mudnn.backend import MudnnBackend
 from gemmhub_mudnn.forms import Tensor
 from gemmhub_mudnn.library import Library
-from problems import bias, operand, problem
+from gemmhub_musa.testing import MusaMemory, bias, operand
+from problems import problem
 
 from conftest import GENERATION
 from gemmhub.capability import Device, Ready
@@ -21,6 +21,7 @@ from gemmhub.testing.operands import Operands
 
 LIMIT = 64 * 2**20
 C_API = GENERATION.endswith("-c")
+sim = pytest.importorskip("gemmhub_musa_sim.runtime").loaded_runtime
 
 
 @pytest.fixture

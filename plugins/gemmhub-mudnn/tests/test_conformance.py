@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from device import MusaMemory
 from gemmhub_mudnn.backend import MudnnBackend
 from gemmhub_mudnn.forms import DTYPES
 from gemmhub_musa import runtime
+from gemmhub_musa.testing import MusaMemory
 
 from conftest import GENERATION
 from gemmhub.capability import Absent

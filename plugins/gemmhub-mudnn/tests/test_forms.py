@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from gemmhub_mudnn.forms import Lowered, Tensor, lowered
-from problems import bias, operand, problem
+from gemmhub_musa.testing import bias, operand
+from problems import problem
 
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype

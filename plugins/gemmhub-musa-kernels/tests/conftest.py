@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from homes import kept_home, sdk_of
-from simulator import Simulator
+from simulator import Simulator, sdk_of
 
 import gemmhub
 from gemmhub import native
@@ -25,13 +24,8 @@ def home():
     if INSTALLED:
         yield None
         return
-    pytest.importorskip("gemmhub_musa_sim")
-    path = kept_home(SDK)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("MUSA_")]:
-            patch.delenv(name)
-        patch.setenv("MUSA_HOME", str(path))
-        patch.setenv("MUSA_SIM_DEVICES", "2")
+    testing = pytest.importorskip("gemmhub_musa_sim.testing")
+    with testing.installed(testing.kept_home(SDK), MUSA_SIM_DEVICES="2") as path:
         yield path
 
 
@@ -61,6 +55,8 @@ def checking_sdk(home):
     """An installation of the same libraries, whose kernels are compiled with the checker's hooks."""
     if home is None:
         pytest.skip("needs the simulator")
+    from gemmhub_musa_sim.testing import kept_home
+
     return sdk_of(kept_home(SDK, checks=True))
 
 

@@ -1,36 +1,36 @@
-"""What the tests share: the simulator's own functions, memory for the conformance kit, products on the device."""
+"""What the tests share: the simulator's own functions, and products on the device."""
 
 from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
-from gemmhub_musa import array, runtime, sdk
+from gemmhub_musa import runtime, testing
+from gemmhub_musa.sdk import Sdk
 from gemmhub_musa_kernels.libraries import KERNELS, Libraries, Library
 from gemmhub_musa_kernels.lowering import lowered
 from gemmhub_musa_kernels.policies import defines
 from gemmhub_musa_kernels.product import Product
 
-from gemmhub.capability import Device, Refusal
-from gemmhub.dtypes import as_dtype, compute_dtype
-from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem, Operand
-from gemmhub.testing import Memory
+from gemmhub.capability import Refusal
 
 OPTIONS = ("ARCH", "DEVICES", "SEED", "ASYNC", "LAYOUT", "LOCKSTEP", "LAZY", "QUIET", "COUNT", "ALIGN")
+
+
+def sdk_of(home):
+    """A home as an installation, whatever MUSA_HOME says."""
+    return Sdk(home, "MUSA_HOME", (home / "lib",), home / "include", home / "bin" / "mcc")
 
 
 class Simulator:
     """libmusart of the simulated home, for its own functions."""
 
     def __init__(self):
-        self.rt = sdk.find().load("musart")
-        self.rt.musaSimMessage.restype = ctypes.c_char_p
-        self.rt.musaSimLive.restype = ctypes.c_size_t
-        self.rt.musaSimLimit.argtypes = [ctypes.c_size_t]
+        from gemmhub_musa_sim.runtime import loaded_runtime
+
         self.runtime = runtime.load()
+        self.rt = loaded_runtime()
 
     def set(self, **options):
         for name, value in options.items():
@@ -64,53 +64,9 @@ class Simulator:
         return checks.findings(self.rt)
 
 
-class MusaMemory(Memory):
-    """Memory of device ``index`` for the conformance kit, work on a stream of its own."""
-
-    def __init__(self, index=0):
-        self.device = Device("musa", index)
-        self._stream = None
-
-    @property
-    def family(self):
-        return array.family(self.device.index)
-
-    @property
-    def stream(self):
-        if self._stream is None:
-            with self.family.runtime.device(self.device.index):
-                self._stream = self.family.runtime.stream_create()
-        return self._stream
-
-    def empty(self, nbytes):
-        return self.family.empty((nbytes,), np.dtype(np.uint8))
-
-    def write(self, buffer, data):
-        with self.family.runtime.device(self.device.index):
-            self.family.runtime.memcpy(buffer.data.ptr, data.ctypes.data, data.nbytes, runtime.TO_DEVICE)
-
-    def read(self, buffer):
-        return buffer.numpy()
-
-    def view(self, buffer, dtype, shape, strides, offset):
-        return buffer.data.ptr + offset
-
-    def synchronize(self):
-        self.family.synchronize()
-
-
-def problem(m, n, k, dtype="float16", out=None, a="row", b="row", d="row", batch=(), **changes):
-    """A product of dense operands; ``changes`` are fields of GemmProblem."""
-    dtype, out = as_dtype(dtype), as_dtype(out or dtype)
-
-    def operand(kind, rows, cols, order):
-        return Operand(kind, MatrixLayout.contiguous(rows, cols, batch, order), 256)
-
-    made = GemmProblem(
-        m=m, n=n, k=k, a=operand(dtype, m, k, a), b=operand(dtype, k, n, b), out=operand(out, m, n, d),
-        compute_dtype=compute_dtype(dtype, dtype, out), batch=batch, device=Device("musa", 0),
-    )  # fmt: skip
-    return replace(made, **changes)
+def problem(m, n, k, dtype="float16", out=None, a="row", b="row", d="row", **changes):
+    """A product of dense operands; ``changes`` as gemmhub_musa.testing has them."""
+    return testing.problem(m, n, k, dtype, out, a=a, b=b, d=d, **changes)
 
 
 def whole(rng, *shape, dtype=np.float16):

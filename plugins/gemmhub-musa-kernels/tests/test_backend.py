@@ -13,16 +13,16 @@ from functools import partial
 import numpy as np
 import pytest
 from gemmhub_musa import Array, from_numpy
+from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels import copies, model, policies
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.libraries import NAME
 from gemmhub_musa_kernels.lowering import lowered
 from gemmhub_musa_kernels.probe import Card
-from homes import kept_home
-from simulator import MusaMemory, problem, whole
+from simulator import problem, whole
 
 import gemmhub
-from conftest import INSTALLED, SDK
+from conftest import INSTALLED
 from gemmhub import timing, tuning
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.dtypes import as_dtype
@@ -74,11 +74,11 @@ def says(home, **variables):
         ("include", "has no headers", "install the MUSA toolkit"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path, missing, reason, remedy):
-    home = tmp_path / "home"
-    shutil.copytree(kept_home(SDK), home, symlinks=True)
-    shutil.rmtree(home / missing)
-    told = says(home)
+def test_what_is_missing_is_said(home, tmp_path, missing, reason, remedy):
+    copied = tmp_path / "home"
+    shutil.copytree(home, copied, symlinks=True)
+    shutil.rmtree(copied / missing)
+    told = says(copied)
     assert reason in told
     assert remedy in told
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
+from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels import backend as module
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.copies import worthwhile
 from gemmhub_musa_kernels.lowering import OPERANDS
 from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, WMMA
-from simulator import MusaMemory
 
 from conftest import INSTALLED
 from gemmhub.testing import ConformanceSuite

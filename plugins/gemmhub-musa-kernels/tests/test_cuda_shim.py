@@ -9,7 +9,7 @@ import pytest
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa_kernels.libraries import KERNELS, TRANSPOSE
 from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, SMALL, WARP, WMMA, Way, defines
-from homes import kept_home, sdk_of
+from simulator import sdk_of
 
 from conftest import INSTALLED, SDK
 from gemmhub.capability import Refusal
@@ -21,6 +21,7 @@ def cuda_sdk():
     if INSTALLED:
         pytest.skip("needs the simulator")
     from gemmhub_musa_sim.cuda import nvcc
+    from gemmhub_musa_sim.testing import kept_home
 
     if nvcc.describe() == "no nvcc":
         pytest.skip("nvcc is not installed: nothing can be compiled")

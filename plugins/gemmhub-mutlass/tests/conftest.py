@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import kept
+import fake
 import pytest
-from device import simulator
+from gemmhub_musa import sdk
 
 from gemmhub import native
 
@@ -27,15 +27,22 @@ def folder(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def homes(folder):
+def homes():
     """``homes(sdk)`` gives a simulated home."""
-    return lambda sdk="4.3": kept.home(folder, sdk)
+    return pytest.importorskip("gemmhub_musa_sim.testing").kept_home
 
 
 @pytest.fixture(scope="session")
-def checkouts(folder):
-    """``checkouts(version, **options)`` gives a fake checkout of MUTLASS."""
-    return lambda version=(0, 1, 1), **options: kept.checkout(folder, version, **options)
+def checkouts():
+    """``checkouts(version, **options)`` gives a fake checkout of MUTLASS, which stays too."""
+    kept = pytest.importorskip("gemmhub_musa_sim.testing").kept
+
+    def checkout(version=(0, 1, 1), **options):
+        facts = version, sorted(options.items()), fake.OPTIONS, fake.HEADERS
+        witness = "include/mutlass/mutlass.h"
+        return kept("mutlass", fake.FAKE, facts, witness, lambda path: fake.make(path, version, **options))
+
+    return checkout
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,9 +52,10 @@ def home(request):
         yield None
         return
     path, checkout = request.getfixturevalue("homes")(SDK), request.getfixturevalue("checkouts")()
-    with pytest.MonkeyPatch.context() as patch:
+    from gemmhub_musa_sim.testing import installed
+
+    with installed(path), pytest.MonkeyPatch.context() as patch:
         patch.delenv("GEMMHUB_MCC", raising=False)
-        patch.setenv("MUSA_HOME", str(path))
         patch.setenv("MUTLASS_HOME", str(checkout))
         yield path
 
@@ -57,7 +65,7 @@ def sim(home):
     """The simulator's own functions; injected faults, errors and failed builds are gone afterwards."""
     if home is None:
         pytest.skip("not the simulator")
-    runtime = simulator()
+    runtime = sdk.find().load("musart")
     yield runtime
     runtime.musaSimInject(b"")
     runtime.musaSimReset()

@@ -9,7 +9,7 @@ import json
 import sys
 from collections import Counter
 
-from device import MusaMemory
+from gemmhub_musa.testing import MusaMemory
 from gemmhub_mutlass.backend import CompileError, MutlassBackend
 from gemmhub_mutlass.kernel import NotImplementableError
 

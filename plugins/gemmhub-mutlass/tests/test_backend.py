@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device import Operands
 from gemmhub_musa import runtime as musa
+from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 from gemmhub_mutlass import compiling
 from gemmhub_mutlass.backend import CompileError, MutlassBackend
 from gemmhub_mutlass.installation import Mutlass
 from gemmhub_mutlass.kernel import NotImplementableError
 from gemmhub_mutlass.probe import Machine
-from problems import bias, operand, problem, strided
 
 from gemmhub import native
 from gemmhub.capability import Absent, Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from device import MusaMemory
+from gemmhub_musa.testing import MusaMemory
 from gemmhub_mutlass.backend import MutlassBackend
 
 from gemmhub.testing import ConformanceSuite, matrix

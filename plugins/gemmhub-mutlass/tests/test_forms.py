@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gemmhub_musa.testing import bias, operand, problem, strided
 from gemmhub_mutlass import forms
 from gemmhub_mutlass.forms import Lowered
-from problems import bias, operand, problem, strided
 
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 SAYS = """
 import json
+from gemmhub_musa.testing import problem
 from gemmhub_mutlass.backend import MutlassBackend
 from gemmhub.capability import Absent
-from problems import problem
 backend = MutlassBackend()
 found = backend.probe()
 if isinstance(found, Absent):
@@ -86,10 +86,9 @@ def test_two_devices():
     code = """
 import json
 import numpy as np
-from device import Operands
 from gemmhub_musa import runtime
+from gemmhub_musa.testing import Operands, problem
 from gemmhub_mutlass.backend import MutlassBackend
-from problems import problem
 backend = MutlassBackend()
 right = []
 for index in (1, 0, 1):

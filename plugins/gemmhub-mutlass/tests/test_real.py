@@ -34,9 +34,8 @@ import ast
 import json
 import sys
 import numpy as np
-from device import Operands
+from gemmhub_musa.testing import Operands, problem
 from gemmhub_mutlass.backend import MutlassBackend
-from problems import problem
 backend, asked = MutlassBackend(), problem(**ast.literal_eval(sys.argv[1]))
 assert backend.supports(asked) is None
 kernel, operands = backend.prepare(asked, backend.candidates(asked)[0], 2**26), Operands(asked)

@@ -7,11 +7,17 @@ from pathlib import Path
 
 
 def loaded_runtime() -> ctypes.CDLL:
-    """A handle on it; RuntimeError when none is loaded (load one from a simulated home's ``lib``)."""
+    """A handle on it, for its own functions (musaSim...); RuntimeError when none is loaded.
+
+    Load one from a simulated home's ``lib``.
+    """
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[5] if line.count(" ") >= 5 and "/" in line else ""
         if "libmusart" in Path(path).name:
             library = ctypes.CDLL(path)
             if hasattr(library, "musaSimSetOption"):
+                library.musaSimMessage.restype = ctypes.c_char_p
+                library.musaSimLive.restype = ctypes.c_size_t
+                library.musaSimLimit.argtypes = [ctypes.c_size_t]
                 return library
     raise RuntimeError("no simulated libmusart is loaded: load one from the lib folder of a simulated home first")

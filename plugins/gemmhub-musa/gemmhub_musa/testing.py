@@ -1,0 +1,192 @@
+"""For tests of MUSA backends: device memory for gemmhub's conformance kit, and single products made by hand.
+
+With pytest, on a card or on a simulated installation::
+
+    class TestMyBackend(ConformanceSuite):
+        backend = MyBackend
+        memory = MusaMemory()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemmhub.capability import Device
+from gemmhub.dtypes import DType, as_dtype, compute_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.testing import Memory
+from gemmhub_musa import array
+from gemmhub_musa.array import Array, HostArray, MusaFamily
+from gemmhub_musa.runtime import TO_DEVICE, TO_HOST
+
+# Memory for the conformance kit
+
+
+class MusaMemory(Memory):
+    """Memory of device ``index``, and a stream of its own, so that work which the stream does not order shows.
+
+    The device is first looked for when it is used: DeviceError or InputError where it is not there.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self.device = Device("musa", index)
+        self._stream: int | None = None
+
+    @property
+    def family(self) -> MusaFamily:
+        return array.family(self.device.index)
+
+    @property
+    def stream(self) -> int:  # type: ignore[override]  # made on first use
+        if self._stream is None:
+            with self.family.runtime.device(self.device.index):
+                self._stream = self.family.runtime.stream_create()
+        return self._stream
+
+    def empty(self, nbytes: int) -> Array:
+        made = self.family.empty((nbytes,), np.dtype(np.uint8))
+        if made.data.ptr % 256:
+            raise AssertionError(f"new device memory is at {made.data.ptr:#x}, which 256 does not divide")
+        return made
+
+    def write(self, buffer: Array, data: HostArray) -> None:
+        data = np.ascontiguousarray(data)
+        with self.family.runtime.device(self.device.index):
+            self.family.runtime.memcpy(buffer.data.ptr, data.ctypes.data, data.nbytes, TO_DEVICE)
+
+    def read(self, buffer: Array) -> HostArray:
+        data = np.empty(buffer.nbytes, np.uint8)
+        with self.family.runtime.device(self.device.index):
+            self.family.runtime.memcpy(data.ctypes.data, buffer.data.ptr, data.nbytes, TO_HOST)
+        return data
+
+    def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
+        """The address: what kernels get."""
+        return buffer.data.ptr + offset
+
+    def synchronize(self) -> None:
+        with self.family.runtime.device(self.device.index):
+            self.family.runtime.stream_synchronize(self.stream)
+
+
+# Problems
+
+
+def operand(
+    dtype: str, rows: int, cols: int, order: str = "row", batch: tuple[int, ...] = (), alignment: int = 256,
+    **changes: Any,
+) -> Operand:  # fmt: skip
+    """A dense operand; ``changes`` are fields of MatrixLayout."""
+    layout = MatrixLayout.contiguous(rows, cols, batch, order)
+    return Operand(as_dtype(dtype), replace(layout, **changes), alignment)
+
+
+def strided(
+    dtype: str, rows: int, cols: int, row_stride: int, col_stride: int, batch: tuple[int, ...] = (),
+    batch_strides: tuple[int, ...] = (), alignment: int = 256,
+) -> Operand:  # fmt: skip
+    """An operand with any strides, which count elements."""
+    layout = MatrixLayout(rows, cols, row_stride, col_stride, batch, batch_strides)
+    return Operand(as_dtype(dtype), layout, alignment)
+
+
+def bias(dtype: str = "float32", axis: str = "n", stride: int = 1) -> Bias:
+    return Bias(as_dtype(dtype), axis, stride)
+
+
+def problem(
+    m: int = 16, n: int = 16, k: int = 16, dtype: str = "float32", out: str | None = None,
+    batch: tuple[int, ...] = (), a: str = "row", b: str = "row", d: str = "row", index: int = 0, **changes: Any,
+) -> GemmProblem:  # fmt: skip
+    """A problem on device ``index`` with dense operands; ``changes`` are fields of GemmProblem.
+
+    ``out`` is the dtype of the result, if not ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and the
+    result, "row" or "col".
+    """
+    result = as_dtype(out or dtype)
+    values: dict[str, Any] = {
+        "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
+        "out": operand(result.name, m, n, d, batch),
+        "compute_dtype": compute_dtype(as_dtype(dtype), as_dtype(dtype), result), "batch": batch,
+        "device": Device("musa", index),
+    }  # fmt: skip
+    return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
+
+
+# Operands on a device
+
+
+class Placed(NamedTuple):
+    """One operand, here and there."""
+
+    memory: HostArray
+    """One-dimensional: all that was copied to the device, also what lies between the elements."""
+    values: HostArray
+    """A view of ``memory`` as the problem describes the operand."""
+    there: Array
+    """The copy of ``memory``."""
+    address: int
+    """Of the operand's element [0, ..., 0]: what kernels get."""
+
+
+class Operands:
+    """Small whole numbers for a problem with operands of any strides, on its device. Sums of them are exact."""
+
+    def __init__(self, problem: GemmProblem, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.problem, self.family = problem, array.family(problem.device.index)
+
+        def make(operand: Operand) -> Placed:
+            layout, size = operand.layout, operand.dtype.itemsize
+            shape = (*problem.batch, layout.rows, layout.cols)
+            steps = (*layout.batch_strides, layout.row_stride, layout.col_stride)
+            low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0)
+            high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0)
+            memory = rng.integers(-4, 5, high - low + 1).astype(operand.dtype)
+            strides = tuple(s * size for s in steps)
+            values: HostArray = np.ndarray(shape, operand.dtype, memory.view(np.uint8).data, -low * size, strides)
+            there = self.family.from_host(memory)
+            return Placed(memory, values, there, there.data.ptr - low * size)
+
+        self.a, self.b, self.out = make(problem.a), make(problem.b), make(problem.out)
+        self.c = make(problem.c) if problem.c else None
+        self.bias: Placed | None = None
+        if problem.bias:
+            length = problem.n if problem.bias.axis == "n" else problem.m
+            values = rng.integers(-4, 5, length).astype(problem.bias.dtype)
+            there = self.family.from_host(values)
+            self.bias = Placed(values, values, there, there.data.ptr)
+
+    @property
+    def wide(self) -> HostArray:
+        """a @ b of the values, in the accumulator's type."""
+        compute = self.problem.compute_dtype
+        product: HostArray = self.a.values.astype(compute) @ self.b.values.astype(compute)
+        return product
+
+    def launch(
+        self, run: Callable[..., object], alpha: complex = 1, beta: complex = 0, stream: int = 0, in_place: bool = False
+    ) -> None:
+        """Call the kernel; wait for nothing. With ``in_place`` the addend is what lies in the result."""
+        addend = None if beta == 0 else self.out if in_place else self.c
+        if beta != 0 and addend is None:
+            raise ValueError(f"beta is {beta}, but the problem has no c")
+        c, bias = (placed and placed.address for placed in (addend, self.bias))
+        run(self.a.address, self.b.address, self.out.address, c, bias, alpha, beta, stream)
+
+    def result(self) -> HostArray:
+        """What is there once all work is done."""
+        memory, like = self.out.there.numpy(), self.out.values
+        offset = self.out.address - self.out.there.data.ptr
+        values: HostArray = np.ndarray(like.shape, like.dtype, memory.view(np.uint8).data, offset, like.strides)
+        return values.copy()
+
+    def run(self, run: Callable[..., object], **options: Any) -> HostArray:
+        """Call the kernel, as :meth:`launch` does; the result."""
+        self.launch(run, **options)
+        return self.result()

@@ -14,14 +14,21 @@ from gemmhub.testing.operands import Memory, Unrepresentable
 
 if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite
+    from gemmhub.testing.torch_cuda import TorchMemory
 
-__all__ = ["Case", "ConformanceSuite", "Memory", "Outcome", "Unrepresentable", "check", "draw", "matrix"]
+__all__ = [
+    "Case", "ConformanceSuite", "Memory", "Outcome", "TorchMemory", "Unrepresentable", "check", "draw", "matrix",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    # The suite imports pytest, which only authors of tests have.
+    # The suite imports pytest, which only authors of tests have; the other needs torch once it is used.
     if name == "ConformanceSuite":
         from gemmhub.testing.suite import ConformanceSuite
 
         return ConformanceSuite
+    if name == "TorchMemory":
+        from gemmhub.testing.torch_cuda import TorchMemory
+
+        return TorchMemory
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

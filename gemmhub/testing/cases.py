@@ -10,7 +10,7 @@ Trans. Software Eng. 23, 1997).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import combinations
@@ -245,6 +245,37 @@ def matrix() -> tuple[Case, ...]:
         if case is not None:
             unique.setdefault(str(case), case)
     return tuple(unique.values())
+
+
+EPILOGUES: tuple[Values, ...] = (
+    {},
+    {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
+    {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
+    {"bias": "n", "activation": "silu"},
+)
+"""Those of :func:`draw_few_kernels`."""
+
+
+def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], str], aligned: float) -> Iterator[Case]:
+    """``count`` random problems for a backend that compiles kernels: few epilogues, sizes up to 360, some up to 2048.
+
+    ``dtype`` draws that of the operands, given whether there is an epilogue; with the probability ``aligned`` all sizes
+    are multiples of 8. They are the same in every run.
+    """
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        longest = 11 if i % 20 == 0 else 8.5
+        m, n, k = (int(2 ** rng.uniform(0, longest)) for _ in range(3))
+        if rng.random() < aligned:
+            m, n, k = (-(-size // 8) * 8 for size in (m, n, k))
+        epilogue = EPILOGUES[rng.integers(len(EPILOGUES))]
+        kind = dtype(rng, bool(epilogue))
+        values: Values = {
+            "out_dtype": str(rng.choice([kind, "float32"])), "a": str(rng.choice(["row", "col"])),
+            "b": str(rng.choice(["row", "col"])), "out": "row" if epilogue else str(rng.choice(["row", "col"])),
+            "batch": (3,) if rng.random() < 0.1 else (),
+        }  # fmt: skip
+        yield Case(m, n, k, kind, kind, **values, seed=i, **epilogue)
 
 
 def draw(rng: np.random.Generator) -> Case:

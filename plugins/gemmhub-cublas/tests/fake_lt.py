@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import sys
 import time
 from ctypes import c_int, c_int64, c_size_t, c_uint64, c_void_p
 
 import ml_dtypes
 import numpy as np
-from fake_cuda import exported
+
+from gemmhub.testing.fake_library import FakeLibrary
 
 SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
 
@@ -98,30 +98,25 @@ TYPES = {
 }  # fmt: skip
 
 
-class FakeLt:
+class FakeLt(FakeLibrary):
     """An object with the functions of libcublasLt. ``cuda`` knows memory and contexts."""
 
     failed = INVALID_VALUE
     types = TYPES
 
     def __init__(self, cuda, version=130100):
+        super().__init__(cuda.complaints)
         self.cuda, self.version = cuda, version
-        self.faults, self.calls, self.complaints = {}, [], cuda.complaints
         self.products = []
         """What each cublasLtMatmul was: (device, algorithm id, workspace address, stream, capture)."""
         self.pause = 0.0
         """Seconds between the two kernels of a product that uses workspace."""
         self._objects, self._numbers, self._busy = {}, itertools.count(0x100000, 0x100), set()
-        exported(self, self.types)
 
     @property
     def alive(self):
         """Descriptors that were made and not destroyed."""
         return [kind for kind, _ in self._objects.values() if kind != "handle"]
-
-    def complain(self, text):
-        self.complaints.append(text)
-        print("fake:", text, file=sys.stderr)
 
     def _new(self, out, kind, value):
         number = next(self._numbers)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
-from fake_cuda import FakeCuda
 from fake_lt import FakeLt
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Device
-from gemmhub.dtypes import as_dtype, compute_dtype
-from gemmhub.layout import MatrixLayout
 from gemmhub.native.cuda import Driver
-from gemmhub.problem import Bias, GemmProblem, Operand
-from gemmhub.testing import Memory
+from gemmhub.testing import fake_cuda, problems
+from gemmhub.testing.problems import bias, operand
+
+__all__ = ["Arrays", "FakeMemory", "Home", "bias", "operand", "problem"]
 
 
 class Home:
     """One fake machine."""
 
     def __init__(self, **cuda):
-        self.cuda = FakeCuda(**cuda)
+        self.cuda = fake_cuda.FakeCuda(**cuda)
         self.lt = FakeLt(self.cuda)
 
     def backend(self):
@@ -31,47 +28,16 @@ class Home:
         return backend
 
 
-class FakeMemory(Memory):
-    """Host memory that counts as that of a device of ``home``."""
-
-    stream = 0x5EA
+class FakeMemory(fake_cuda.FakeMemory):
+    """That of a device of ``home``."""
 
     def __init__(self, home, index=0):
-        self.home = home
-        self.device = Device("cuda", index)
-
-    def empty(self, nbytes):
-        whole = np.empty(nbytes + 256, np.uint8)
-        start = -whole.ctypes.data % 256
-        buffer = whole[start : start + nbytes]
-        regions, address = self.home.cuda.regions, buffer.ctypes.data
-        regions[address] = nbytes
-        weakref.finalize(buffer, regions.pop, address, None)
-        return buffer
-
-    def view(self, buffer, dtype, shape, strides, offset):
-        return buffer.ctypes.data + offset
+        super().__init__(home.cuda, index)
 
 
-def operand(dtype, rows, cols, order="row", batch=(), alignment=256):
-    """A dense operand."""
-    return Operand(as_dtype(dtype), MatrixLayout.contiguous(rows, cols, batch, order), alignment)
-
-
-def problem(m=16, n=16, k=16, dtype="float32", out=None, batch=(), a="row", b="row", d="row", index=0, **changes):
-    """A problem with dense operands; ``changes`` are fields of GemmProblem."""
-    out = as_dtype(out or dtype)
-    values = {
-        "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
-        "out": operand(out.name, m, n, d, batch),
-        "compute_dtype": compute_dtype(as_dtype(dtype), as_dtype(dtype), out), "batch": batch,
-        "device": Device("cuda", index),
-    }  # fmt: skip
-    return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
-
-
-def bias(dtype="float32", axis="n", stride=1):
-    return Bias(as_dtype(dtype), axis, stride)
+def problem(m=16, n=16, k=16, *more, index=0, **changes):
+    """That of gemmhub.testing, on a device."""
+    return problems.problem(m, n, k, *more, **{"device": Device("cuda", index), **changes})
 
 
 class Arrays:

@@ -12,8 +12,8 @@ import pytest
 from fakes import bias, operand, problem
 from gemmhub_cublas.backend import CublasBackend
 
-from gemmhub.capability import Device
-from gemmhub.testing import Case, ConformanceSuite, Memory, check
+from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
+from gemmhub.testing.torch_cuda import TorchProduct, check_fresh_thread, check_graph
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -21,36 +21,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 LIMIT = 64 * 2**20
 SPLIT = problem(m=64, n=64, k=16384, dtype="float16")
 """k so long that some algorithms split it."""
-
-
-class TorchMemory(Memory):
-    """Memory of torch's allocator, work on one of its side streams."""
-
-    device = Device("cuda", 0)
-
-    def __init__(self):
-        self._stream = None
-
-    @property
-    def stream(self):
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()
-        return self._stream.cuda_stream
-
-    def empty(self, nbytes):
-        return torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
-
-    def write(self, buffer, data):
-        buffer.copy_(torch.from_numpy(data))
-
-    def read(self, buffer):
-        return buffer.cpu().numpy()
-
-    def view(self, buffer, dtype, shape, strides, offset):
-        return buffer.data_ptr() + offset
-
-    def synchronize(self):
-        torch.cuda.synchronize()
 
 
 class TestOnDevice(ConformanceSuite):
@@ -78,33 +48,15 @@ def splitting(backend, asked=SPLIT):
     pytest.skip("the library proposes none with workspace")
 
 
-class Tensors:
+def tensors(asked, seed=0):
     """Operands of a problem with dense row-major matrices, and the product to compare with."""
+    kind = getattr(torch, asked.a.dtype.name)
+    generator = torch.Generator("cuda").manual_seed(seed)
 
-    def __init__(self, asked, seed=0):
-        kind = getattr(torch, asked.a.dtype.name)
-        generator = torch.Generator("cuda").manual_seed(seed)
+    def make(*shape):
+        return torch.randint(-2, 3, shape, device="cuda", generator=generator).to(kind)
 
-        def make(*shape):
-            return torch.randint(-2, 3, shape, device="cuda", generator=generator).to(kind)
-
-        self.a, self.b = make(asked.m, asked.k), make(asked.k, asked.n)
-        self.out = torch.empty(asked.m, asked.n, device="cuda", dtype=kind)
-        self.expected = self.a.double() @ self.b.double()
-        torch.cuda.synchronize()
-
-    def run(self, kernel, stream=None, **given):
-        values = {"c": None, "bias": None, "alpha": 1, "beta": 0, **given}
-        stream = torch.cuda.current_stream() if stream is None else stream
-        kernel.run(
-            self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr(), values["c"], values["bias"], values["alpha"],
-            values["beta"], stream.cuda_stream,
-        )  # fmt: skip
-
-    @property
-    def right(self):
-        torch.cuda.synchronize()
-        return torch.equal(self.out.double(), self.expected.to(self.out.dtype).double())
+    return TorchProduct(make(asked.m, asked.k), make(asked.k, asked.n), kind)
 
 
 def test_library_is_torchs(backend):
@@ -115,11 +67,11 @@ def test_library_is_torchs(backend):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_every_candidate(backend, dtype):
     asked = problem(m=256, n=512, k=1024, dtype=dtype)
-    tensors = Tensors(asked)
+    product = tensors(asked)
     for candidate in backend.candidates(asked):
-        tensors.out.fill_(float("nan"))
-        tensors.run(prepared(backend, asked, candidate))
-        assert tensors.right, candidate
+        product.out.fill_(float("nan"))
+        product.run(prepared(backend, asked, candidate).run)
+        assert product.right, candidate
 
 
 def test_subnormal_halves(backend):
@@ -146,15 +98,15 @@ def test_relu_keeps_nan(backend, dtype):
     asked = problem(m=256, n=512, k=1024, dtype=dtype, activation="relu")
     if backend.supports(asked) is not None:
         pytest.skip("no algorithm of this library keeps NaN")
-    tensors = Tensors(asked)
-    tensors.a[3, 5] = float("nan")
-    exact = (tensors.a.double() @ tensors.b.double()).relu()
-    expected = exact.to(tensors.out.dtype).double().nan_to_num(-1)
+    product = tensors(asked)
+    product.a[3, 5] = float("nan")
+    exact = (product.a.double() @ product.b.double()).relu()
+    expected = exact.to(product.out.dtype).double().nan_to_num(-1)
     for candidate in backend.candidates(asked):
-        tensors.out.fill_(7)
-        tensors.run(prepared(backend, asked, candidate))
+        product.out.fill_(7)
+        product.run(prepared(backend, asked, candidate).run)
         torch.cuda.synchronize()
-        assert torch.equal(tensors.out.double().nan_to_num(-1), expected), candidate
+        assert torch.equal(product.out.double().nan_to_num(-1), expected), candidate
 
 
 def test_configurations_are_rebuilt_by_another_backend(backend):
@@ -170,27 +122,19 @@ def test_configurations_are_rebuilt_by_another_backend(backend):
 
 
 def test_graph_capture(backend):
-    """The very first call of a kernel with workspace may be captured; replays see new operands."""
-    kernel, tensors = splitting(backend), Tensors(SPLIT)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        tensors.run(kernel)
-    tensors.a.neg_()
-    tensors.expected.neg_()
-    graph.replay()
-    assert tensors.right
+    check_graph(splitting(backend).run, tensors(SPLIT))
 
 
 def test_replay_beside_eager_work(backend):
     kernel = splitting(backend)
-    captured, eager = Tensors(SPLIT), Tensors(SPLIT, 1)
+    captured, eager = tensors(SPLIT), tensors(SPLIT, 1)
     side = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        captured.run(kernel)
+        captured.run(kernel.run)
     for _ in range(50):
         graph.replay()
-        eager.run(kernel, side)
+        eager.run(kernel.run, side)
     assert captured.right
     assert eager.right
 
@@ -198,46 +142,46 @@ def test_replay_beside_eager_work(backend):
 def test_streams(backend):
     kernel = splitting(backend)
     streams = [torch.cuda.Stream() for _ in range(4)]
-    sets = [Tensors(SPLIT, i) for i in range(4)]
+    sets = [tensors(SPLIT, i) for i in range(4)]
     for _ in range(50):
-        for tensors, stream in zip(sets, streams):
-            tensors.run(kernel, stream)
-    assert all(tensors.right for tensors in sets)
+        for product, stream in zip(sets, streams):
+            product.run(kernel.run, stream)
+    assert all(product.right for product in sets)
 
 
 def test_threads_on_one_stream(backend):
     kernel = splitting(backend)
-    sets = [Tensors(SPLIT, i) for i in range(4)]
+    sets = [tensors(SPLIT, i) for i in range(4)]
     stream = torch.cuda.Stream()
 
-    def work(tensors):
+    def work(product):
         for _ in range(100):
-            tensors.run(kernel, stream)
+            product.run(kernel.run, stream)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, sets))
-    assert all(tensors.right for tensors in sets)
+    assert all(product.right for product in sets)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 8])
 def test_a_bias_at_any_address(backend, offset):
     asked = problem(m=64, n=64, k=64, dtype="float16", bias=bias("float16"))
     assert backend.supports(asked) is None
-    kernel, tensors = prepared(backend, asked), Tensors(asked)
+    kernel, product = prepared(backend, asked), tensors(asked)
     vector = torch.arange(64 + offset, device="cuda", dtype=torch.float16)[offset:]
-    tensors.run(kernel, bias=vector.data_ptr())
-    tensors.expected += vector
-    assert tensors.right
+    product.run(kernel.run, bias=vector.data_ptr())
+    product.exact += vector
+    assert product.right
 
 
 def test_alpha_zero_forgets_the_product(backend):
     asked = problem(m=64, n=64, k=64, dtype="float16", alpha_is_one=False, c=operand("float16", 64, 64))
-    kernel, tensors = prepared(backend, asked), Tensors(asked)
-    tensors.a.fill_(float("nan"))
-    c = torch.ones_like(tensors.out)
-    tensors.run(kernel, alpha=0, beta=2, c=c.data_ptr())
-    tensors.expected = 2 * c.double()
-    assert tensors.right
+    kernel, product = prepared(backend, asked), tensors(asked)
+    product.a.fill_(float("nan"))
+    c = torch.ones_like(product.out)
+    product.run(kernel.run, alpha=0, beta=2, c=c.data_ptr())
+    product.exact = 2 * c.double()
+    assert product.right
 
 
 @pytest.mark.parametrize("alpha", [1, 3, -2, 0])
@@ -260,24 +204,20 @@ def test_a_fresh_thread():
     made = CublasBackend()
     made.probe()
     asked = problem(m=64, n=64, k=64, dtype="float16")
-    kernel, tensors = prepared(made, asked), Tensors(asked)
-    stream = torch.cuda.current_stream()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(tensors.run, kernel, stream).result()
-    assert tensors.right
+    check_fresh_thread(prepared(made, asked).run, tensors(asked))
 
 
 def test_every_device(backend):
     for index in range(torch.cuda.device_count()):
         with torch.cuda.device(index):
             asked = problem(m=64, n=64, k=64, dtype="float16", index=index)
-            tensors = Tensors(asked)
+            product = tensors(asked)
             stream = torch.cuda.current_stream()
         # Called while another device is current.
         with torch.cuda.device((index + 1) % torch.cuda.device_count()):
-            tensors.run(prepared(backend, asked), stream)
+            product.run(prepared(backend, asked).run, stream)
         torch.cuda.synchronize(index)
-        assert tensors.right
+        assert product.right
 
 
 def test_without_torch():

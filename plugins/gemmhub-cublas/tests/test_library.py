@@ -6,11 +6,11 @@ import ctypes
 import struct
 
 import pytest
-from fake_cuda import FakeCuda
 from fake_lt import CONFIG, FakeLt
 from gemmhub_cublas import heuristics, library
 
 from gemmhub.native import cuda
+from gemmhub.testing.fake_cuda import FakeCuda
 
 
 def width(kind):

@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from fake_cuda import RELAXED, TYPES, FakeCuda, put
 from fake_lt import NUMPY, FakeLt, IllegalError
 from fakes import Arrays, Home, bias, operand, problem
 from gemmhub_cublas.recorded import Patch, _addresses, explained, record
@@ -23,6 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmhub.native.cuda import Driver, Gpu
+from gemmhub.testing.fake_cuda import RELAXED, TYPES, FakeCuda
+from gemmhub.testing.fake_kernels import LaunchConfig
+from gemmhub.testing.fake_library import put
 
 SAMPLES = [_addresses((16, 16, 16), seed) for seed in range(3)]
 ALIGNMENTS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -193,16 +195,6 @@ class LaunchAttribute(ctypes.Structure):
     _fields_: ClassVar = [("id", c_uint), ("pad", c_char * 4), ("value", c_char * 64)]
 
 
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig of cuda.h."""
-
-    _fields_: ClassVar = [
-        ("gridDimX", c_uint), ("gridDimY", c_uint), ("gridDimZ", c_uint),
-        ("blockDimX", c_uint), ("blockDimY", c_uint), ("blockDimZ", c_uint), ("sharedMemBytes", c_uint),
-        ("hStream", c_uint64), ("attrs", c_uint64), ("numAttrs", c_uint),
-    ]  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Kernel:
     """A launch that a library might make."""
@@ -257,10 +249,6 @@ class RecordingCuda(FakeCuda):
         self.functions = {}
         """What launches do, by function."""
         self._busy = {}
-
-    @property
-    def mode(self):
-        return getattr(self._local, "mode", 0)
 
     def clean(self):
         """Nothing is left over, in this thread either."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +12,17 @@ from problems import problem
 from products import PRODUCTS, Product, loaded, stored
 from test_float32 import data, ratio, specials
 
-from gemmhub.capability import Absent, Device
+from gemmhub.capability import Absent
 from gemmhub.native.cuda_scratch import COUNTERS
-from gemmhub.testing import Case, ConformanceSuite, Memory, check
+from gemmhub.testing import ConformanceSuite, TorchMemory, check
+from gemmhub.testing.cases import draw_few_kernels
+from gemmhub.testing.torch_cuda import (
+    TorchProduct,
+    check_equal_results,
+    check_fresh_thread,
+    check_graph,
+    check_streams_and_threads,
+)
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = pytest.mark.skipif(
@@ -23,36 +30,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 LIMIT = 64 * 2**20
-
-
-class TorchMemory(Memory):
-    """Memory of torch's allocator, work on one of its side streams."""
-
-    device = Device("cuda", 0)
-
-    def __init__(self):
-        self._stream = None
-
-    @property
-    def stream(self):
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()
-        return self._stream.cuda_stream
-
-    def empty(self, nbytes):
-        return torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
-
-    def write(self, buffer, data):
-        buffer.copy_(torch.from_numpy(data))
-
-    def read(self, buffer):
-        return buffer.cpu().numpy()
-
-    def view(self, buffer, dtype, shape, strides, offset):
-        return buffer.data_ptr() + offset
-
-    def synchronize(self):
-        torch.cuda.synchronize()
 
 
 @pytest.fixture(autouse=True)
@@ -133,96 +110,41 @@ def test_every_shape_of_planes(backend, shape):
                 assert not product.wrong(result, exact).any(), product
 
 
-EPILOGUES = (
-    {},
-    {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
-    {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
-    {"bias": "n", "activation": "silu"},
-)
-"""Few, as each is a kernel to compile."""
+def dtype_of(rng, epilogue):
+    return "bfloat16" if epilogue else str(rng.choice(["bfloat16", "float16", "float32"]))
 
 
 def test_random_problems(backend, request):
     """``--random-problems N``: sizes, orders, epilogues, against the error bound of gemmhub."""
-    rng = np.random.default_rng(0)
-    memory, refused, count = TorchMemory(), 0, request.config.getoption("--random-problems")
-    for i in range(count):
-        longest = 11 if i % 20 == 0 else 8.5
-        sizes = [int(2 ** rng.uniform(0, longest)) for _ in range(3)]
-        if rng.random() < 0.8:
-            sizes = [-(-size // 8) * 8 for size in sizes]
-        epilogue = EPILOGUES[rng.integers(len(EPILOGUES))]
-        dtype = "bfloat16" if epilogue else str(rng.choice(["bfloat16", "float16", "float32"]))
-        case = Case(
-            *sizes, dtype, dtype, str(rng.choice([dtype, "float32"])), a=str(rng.choice(["row", "col"])),
-            b=str(rng.choice(["row", "col"])), out="row" if epilogue else str(rng.choice(["row", "col"])),
-            batch=(3,) if rng.random() < 0.1 else (), seed=i, **epilogue,
-        )  # fmt: skip
-        refused += not check(backend, case, memory).accepted
+    memory, count = TorchMemory(), request.config.getoption("--random-problems")
+    cases = draw_few_kernels(count, dtype_of, aligned=0.8)
+    refused = sum(not check(backend, case, memory).accepted for case in cases)
     assert refused < 0.5 * count
 
 
 SPLIT = Product(next(s for s in SHAPES if s.name == "128x128x6"), 256, 256, 16384, out="float32", splits=8)
 
 
-class Tensors:
+def tensors(seed):
     """Operands of SPLIT."""
-
-    def __init__(self, seed):
-        generator = torch.Generator("cuda").manual_seed(seed)
-        self.a = torch.randn(SPLIT.m, SPLIT.k, device="cuda", generator=generator).bfloat16()
-        self.b = torch.randn(SPLIT.k, SPLIT.n, device="cuda", generator=generator).bfloat16()
-        self.out = torch.empty(SPLIT.m, SPLIT.n, device="cuda")
-        self.exact = self.a.double() @ self.b.double()
-
-    def run(self, call, stream=None):
-        stream = torch.cuda.current_stream() if stream is None else stream
-        places = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
-        call(*places, None, None, 1, 0, stream.cuda_stream)
-
-    @property
-    def right(self):
-        torch.cuda.synchronize()
-        return bool(((self.out.double() - self.exact).abs() < 0.05).all())
+    generator = torch.Generator("cuda").manual_seed(seed)
+    a = torch.randn(SPLIT.m, SPLIT.k, device="cuda", generator=generator).bfloat16()
+    b = torch.randn(SPLIT.k, SPLIT.n, device="cuda", generator=generator).bfloat16()
+    return TorchProduct(a, b, torch.float32, tolerance=0.05)
 
 
 def test_graph_capture(backend):
-    """The very first call of a kernel with workspace may be captured; replays see new operands."""
-    call, tensors = SPLIT.launch(backend).run, Tensors(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        tensors.run(call)
-    tensors.a.neg_()
-    tensors.exact.neg_()
-    for _ in range(3):
-        tensors.out.fill_(float("nan"))
-        graph.replay()
-        assert tensors.right
+    check_graph(SPLIT.launch(backend).run, tensors(0))
 
 
 def test_split_k_is_deterministic(backend):
-    call, tensors = SPLIT.launch(backend).run, Tensors(0)
-    results = set()
-    for _ in range(50):
-        tensors.run(call)
-        torch.cuda.synchronize()
-        results.add(tensors.out.cpu().numpy().tobytes())
-    assert len(results) == 1
-    assert tensors.right
+    product = tensors(0)
+    check_equal_results(SPLIT.launch(backend).run, product)
+    assert product.right
 
 
 def test_streams_and_threads(backend):
-    call, sets = SPLIT.launch(backend).run, [Tensors(i) for i in range(4)]
-    streams = [torch.cuda.Stream() for _ in sets]
-    torch.cuda.synchronize()
-
-    def work(tensors, stream):
-        for _ in range(100):
-            tensors.run(call, stream)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, sets, streams))
-    assert all(tensors.right for tensors in sets)
+    check_streams_and_threads(SPLIT.launch(backend).run, [tensors(i) for i in range(4)])
 
 
 def test_addresses_change(backend):
@@ -244,18 +166,10 @@ def test_maps_have_an_address_word(backend):
 
 
 def test_a_fresh_thread(backend):
-    """One that never met CUDA."""
     asked = problem(64, 64, 64)
     kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
     a = torch.eye(64, device="cuda").bfloat16()
-    out = torch.empty_like(a)
-    stream = torch.cuda.current_stream().cuda_stream
-    torch.cuda.synchronize()
-    with ThreadPoolExecutor(1) as pool:
-        places = (a.data_ptr(), a.data_ptr(), out.data_ptr())
-        pool.submit(kernel.run, *places, None, None, 1, 0, stream).result()
-    torch.cuda.synchronize()
-    assert torch.equal(out, a)
+    check_fresh_thread(kernel.run, TorchProduct(a, a, torch.bfloat16))
 
 
 def product_of(backend, a, b, limit=LIMIT):

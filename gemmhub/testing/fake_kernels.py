@@ -1,0 +1,170 @@
+# ruff: noqa: N802 (methods are called as the C functions are)
+"""Doubles of NVRTC and of libcuda with kernels, for CUDA plugins that compile and launch their own: a subclass of
+:class:`FakeKernels` says what a launch does, such as running the kernel compiled for the host::
+
+    class FakeCuda(FakeKernels):
+        def check(self, kernel, launch):
+            assert launch.block == (kernel.module["macros"]["THREADS"], 1, 1)
+
+        def execute(self, kernel, launch):
+            ...  # what went wrong, or an empty string
+
+    cuda = FakeCuda()
+    MyBackend(lambda: gemmhub.native.cuda.Driver(cuda, gemmhub.native.cuda.KERNELS), FakeCompiler)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gemmhub.native.nvrtc import Compiled, Source
+from gemmhub.testing.fake_cuda import INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
+from gemmhub.testing.fake_library import Types, put
+
+KERNEL_TYPES: Types = {
+    "cuFuncSetAttribute": (c_int, (c_void_p, c_int, c_int)),
+    "cuLaunchKernelEx": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
+    "cuModuleGetFunction": (c_int, (c_void_p, c_void_p, c_char_p)),
+    "cuModuleLoadData": (c_int, (c_void_p, c_char_p)),
+}
+MOST_SHARED = 232448
+"""Bytes of shared memory that a block may have."""
+_UNASKED_SHARED = 49152
+"""What it may have if nobody asks for more."""
+_MAX_DYNAMIC_SHARED = 8
+_PARAMETERS, _SIZE, _END = 1, 2, 0
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_: ClassVar = [
+        ("gridDimX", c_uint), ("gridDimY", c_uint), ("gridDimZ", c_uint),
+        ("blockDimX", c_uint), ("blockDimY", c_uint), ("blockDimZ", c_uint), ("sharedMemBytes", c_uint),
+        ("hStream", c_uint64), ("attrs", c_uint64), ("numAttrs", c_uint),
+    ]  # fmt: skip
+
+
+@dataclass
+class Kernel:
+    """A function of a loaded module."""
+
+    module: Any
+    """As :meth:`FakeKernels.load` made it."""
+    name: str
+    shared: int = _UNASKED_SHARED
+    """Bytes of dynamic shared memory that it may be launched with."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of cuLaunchKernelEx."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    stream: int
+    parameters: bytes
+    """A copy: a launch takes its parameters with it, others may be written over them at once."""
+    address: int
+    """Where the caller had them."""
+
+
+class FakeCompiler:
+    """A double of :class:`gemmhub.native.nvrtc.Compiler`, whose cubins :class:`FakeKernels` understands."""
+
+    version = (13, 0)
+    where = "libnvrtc.so"
+
+    def compile(self, source: Source, verbose: bool = False) -> Compiled:
+        """A JSON object with the macros (integers by name), the main file and the architecture ("sm_90")."""
+        macros = dict(option[2:].split("=") for option in source.options if option.startswith("-D"))
+        arch = next(option for option in source.options if option.startswith("--gpu-architecture="))
+        module = {
+            "macros": {name: int(value) for name, value in macros.items()},
+            "main": source.main,
+            "arch": arch.split("=")[1],
+        }
+        return Compiled(json.dumps(module).encode(), "")
+
+
+class FakeKernels(FakeCuda):
+    """A libcuda that loads modules and launches kernels, one at a time. Parameters come as one buffer (``extra``)."""
+
+    failed = LAUNCH_FAILED
+    types: ClassVar[Types] = {**TYPES, **KERNEL_TYPES}
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.launches: list[tuple[Any, tuple[int, int, int], int]] = []
+        """(module, grid, stream) of each that passed :meth:`check`."""
+        self.seed = 0
+        """For what :meth:`execute` does in random order; another one in every launch."""
+        self._turn = threading.Lock()
+        self._modules: dict[int, Any] = {}
+        self._functions: dict[int, Kernel] = {}
+
+    def load(self, image: bytes) -> Any:
+        """A module from its image, as far as the first zero byte."""
+        return json.loads(image)
+
+    def entry_points(self, module: Any) -> tuple[str, ...]:
+        """The names of a module's kernels."""
+        return ("gemm",)
+
+    def check(self, kernel: Kernel, launch: Launch) -> None:
+        """AssertionError for a launch that no card would take, or that the kernel is not made for."""
+
+    def execute(self, kernel: Kernel, launch: Launch) -> str:
+        """Run it; what went wrong, or an empty string."""
+        raise NotImplementedError
+
+    def _cuModuleLoadData(self, out: int, image: bytes) -> int:
+        if not self.stack:
+            return INVALID_CONTEXT
+        handle = next(self._handles)
+        self._modules[handle] = self.load(image)
+        put(out, c_void_p, handle)
+        return 0
+
+    def _cuModuleGetFunction(self, out: int, module: int, name: bytes) -> None:
+        assert name.decode() in self.entry_points(self._modules[module])
+        handle = next(self._handles)
+        self._functions[handle] = Kernel(self._modules[module], name.decode())
+        put(out, c_void_p, handle)
+
+    def _cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
+        assert attribute == _MAX_DYNAMIC_SHARED
+        assert 0 <= value <= MOST_SHARED
+        self._functions[function].shared = value
+
+    def _cuLaunchKernelEx(self, config: int, function: int, parameters: int | None, extra: int) -> int:
+        if not self.stack and self.devices > 1:
+            return INVALID_CONTEXT
+        assert parameters is None
+        given = LaunchConfig.from_address(config)
+        assert given.numAttrs == 0, "no attributes"
+        words = (c_uint64 * 5).from_address(extra)
+        assert (words[0], words[2], words[4]) == (_PARAMETERS, _SIZE, _END)
+        kernel = self._functions[function]
+        launch = Launch(
+            (given.gridDimX, given.gridDimY, given.gridDimZ), (given.blockDimX, given.blockDimY, given.blockDimZ),
+            given.sharedMemBytes, given.hStream, ctypes.string_at(words[1], c_size_t.from_address(words[3]).value),
+            words[1],
+        )  # fmt: skip
+        assert min(launch.grid) > 0
+        assert launch.shared <= kernel.shared
+        self.check(kernel, launch)
+        self.launches.append((kernel.module, launch.grid, launch.stream))
+        with self._turn:
+            self.seed += 1
+            complaint = self.execute(kernel, launch)
+        if complaint:
+            self.complain(complaint)
+            return LAUNCH_FAILED
+        return 0

@@ -1,0 +1,39 @@
+"""Problems for tests of backends, written in one line: ``problem(64, 64, 64, "float16", b="col", bias=bias())``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmhub.dtypes import as_dtype, compute_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import Bias, GemmProblem, Operand
+
+
+def operand(
+    dtype: str, rows: int, cols: int, order: str = "row", batch: tuple[int, ...] = (), alignment: int = 256
+) -> Operand:
+    """A dense operand; ``order``: "row" or "col"."""
+    return Operand(as_dtype(dtype), MatrixLayout.contiguous(rows, cols, batch, order), alignment)
+
+
+def bias(dtype: str = "float32", axis: str = "n", stride: int = 1) -> Bias:
+    """A bias; ``stride`` counts elements."""
+    return Bias(as_dtype(dtype), axis, stride)
+
+
+def problem(
+    m: int, n: int, k: int, dtype: str = "float32", out: str | None = None, batch: tuple[int, ...] = (),
+    a: str = "row", b: str = "row", d: str = "row", **changes: Any,
+) -> GemmProblem:  # fmt: skip
+    """A problem with dense operands, on the host unless ``device`` is among ``changes``, the fields of GemmProblem.
+
+    ``out`` is the dtype of the result, if not ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and the
+    result, "row" or "col".
+    """
+    kind, result = as_dtype(dtype), as_dtype(out or dtype)
+    values: dict[str, Any] = {
+        "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
+        "out": operand(result.name, m, n, d, batch), "compute_dtype": compute_dtype(kind, kind, result),
+        "batch": batch,
+    }  # fmt: skip
+    return GemmProblem(m=m, n=n, k=k, **{**values, **changes})

@@ -55,6 +55,10 @@ LARGE = tuple(
     Product(Shape(128, 256, 4), 520, 1032, 520, batch=(5,)),
     Product(Shape(128, 128, 6), 2056, 4100, 261, a="col", dtype="tf32"),
     Product(Shape(128, 256, 4), 2051, 4099, 261),
+    # By turns: main loops of one stage; odd numbers of pieces a cluster; parts of k that are not equal.
+    Product(Shape(128, 128, 6, cluster_m=2, pingpong=True), 4104, 4104, 40),
+    Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 2056, 4104, 2056, b="col"),
+    Product(Shape(128, 128, 6, pingpong=True), 1032, 1032, 1160, b="col", splits=5, beta=2, bias="n"),
     *(
         Product(shape, 2051, 4099, 261, a=a, b=b, dtype="float32")
         for shape in SPLIT_SHAPES

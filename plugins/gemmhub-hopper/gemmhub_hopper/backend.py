@@ -31,7 +31,7 @@ _PROPOSED = 8
 """Candidates for tuning to time."""
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
-_NAME = re.compile(r"([0-9x]+(?:c\dx\d)?)(t?)(?:/(\d+))?")
+_NAME = re.compile(r"([0-9x]+p?(?:c\dx\d)?)(t?)(?:/(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,8 @@ def _named(analysis: Analysis, name: str) -> Choice:
 def _words(choice: Choice, cut: Slabs | None = None) -> str:
     shape = choice.shape
     parts = [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
+    if shape.pingpong:
+        parts.append("two tiles at a time")
     if shape.cluster > 1:
         parts.append(f"cluster {shape.cluster_m}x{shape.cluster_n}")
     if choice.way.swapped:

@@ -29,6 +29,13 @@ class Shape:
     consumers: int = 2
     cluster_m: int = 1
     cluster_n: int = 1
+    pingpong: bool = False
+    """Two consumers take tiles by turns; else they share each."""
+
+    @property
+    def sharers(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return 1 if self.pingpong else self.consumers
 
     @property
     def cluster(self) -> int:
@@ -40,9 +47,9 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Such as "128x256x4" (tile, stages), with the cluster behind it where there is one: "128x256x4c2x1"."""
+        """Such as "128x256x4" (tile, stages); behind it "p" for ping-pong and the cluster, if any: "128x128x6pc2x1"."""
         cluster = f"c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        return f"{self.m}x{self.n}x{self.stages}{cluster}"
+        return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + cluster
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ class Variant:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
         shape = self.shape
         buffers = shape.consumers * staging * 128 * self.chunk if self.form.tma_store else 0
-        return shape.stages * (self.stage_bytes + 16) + buffers + 4 * shape.consumers + 1024
+        return shape.stages * (self.stage_bytes + 16) + buffers + (12 if shape.pingpong else 4) * shape.consumers + 1024
 
     @cached_property
     def staging(self) -> int:
@@ -137,11 +144,15 @@ class Variant:
         shape, form = self.shape, self.form
         if shape.consumers not in (1, 2) or shape.cluster not in (1, 2):
             return "one or two consumer warpgroups, clusters of one or two"
-        if shape.m % (64 * shape.consumers) or shape.m <= 0:
-            return f"{shape.m} rows are no multiple of the 64 of each of {shape.consumers} consumer warpgroups"
+        if shape.pingpong and shape.consumers != 2:
+            return "ping-pong takes two consumer warpgroups"
+        if shape.pingpong and form.planes > 1:
+            return "split operands: one consumer is to multiply while the other one adds, not to wait for its turn"
+        if shape.m % (64 * shape.sharers) or shape.m <= 0:
+            return f"{shape.m} rows are no multiple of the 64 of each of {shape.sharers} consumer warpgroups"
         if shape.n % 16 or not 16 <= shape.n <= 256:
             return f"{shape.n} columns: wgmma and the epilogue take multiples of 16 up to 256"
-        registers = shape.m // shape.consumers * shape.n // 128
+        registers = shape.m // shape.sharers * shape.n // 128
         if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
         if registers > 64 and form.planes > 1 and self.split:
@@ -167,7 +178,7 @@ class Variant:
         shape, form = self.shape, self.form
         return {
             "TILE_M": shape.m, "TILE_N": shape.n, "STAGES": shape.stages, "CONSUMERS": shape.consumers,
-            "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
+            "PINGPONG": int(shape.pingpong), "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
             "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
@@ -191,6 +202,9 @@ SHAPES = (
     Shape(128, 128, 6), Shape(128, 128, 6, cluster_m=2), Shape(128, 64, 8), Shape(128, 32, 9), Shape(128, 16, 9),
     Shape(64, 256, 4, consumers=1), Shape(64, 128, 8, consumers=1), Shape(64, 64, 12, consumers=1),
     Shape(64, 32, 12, consumers=1), Shape(64, 16, 12, consumers=1),
+    Shape(128, 192, 5, pingpong=True), Shape(128, 192, 5, cluster_m=2, pingpong=True),
+    Shape(128, 160, 5, pingpong=True),
+    Shape(128, 128, 6, pingpong=True), Shape(128, 128, 6, cluster_m=2, pingpong=True),
 )  # fmt: skip
 """Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
 

@@ -2,8 +2,8 @@
 
 A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles, shared
 memory's for feeding them, and what the memory system needs to deliver the stage. Around that lie the first load's
-latency and the epilogue, which no other piece of the same block hides. Constants without a source are estimates; they
-have not been fitted to measurements yet.
+latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. Constants without a
+source are estimates; they have not been fitted to measurements yet.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _SHARED_BYTES = 128.0
 """That wgmma reads from shared memory in a cycle."""
 _STORE_BYTES = 24.0
 """Of results that a multiprocessor gets rid of in a cycle."""
+_EPILOGUE = 400.0
+"""Cycles of an epilogue besides its stores, where two warpgroups share it or one has half a tile."""
 _DRAM_EFFICIENCY = 0.9
 _OVERLAP = 0.1
 """Of the lesser of computing and moving data that adds to the greater."""
@@ -85,15 +87,15 @@ class Choice:
 
     @property
     def slots(self) -> int:
-        """Tiles of consumer warpgroups: counters that a split k takes."""
-        return self.tiles[0] * self.tiles[1] * self.way.batch * self.shape.cluster * self.shape.consumers
+        """Shares of tiles that consumer warpgroups have: counters that a split k takes."""
+        return self.tiles[0] * self.tiles[1] * self.way.batch * self.shape.cluster * self.shape.sharers
 
     @property
     def part_bytes(self) -> int:
         """Of workspace for the parts of a split k."""
         if self.splits == 1:
             return 0
-        return self.slots * self.splits * self.shape.m // self.shape.consumers * self.shape.n * 4
+        return self.slots * self.splits * self.shape.m // self.shape.sharers * self.shape.n * 4
 
     def cut(self, workspace: int) -> Slabs | str:
         """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
@@ -129,11 +131,16 @@ def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
     from_l2 = loaded / min(_MOST_BYTES, _L2_BYTES / busy)
     in_flight = variant.stage_bytes * shape.stages / _LATENCY
     stage = max(multiply, from_l2, variant.stage_bytes / in_flight)
-    piece = blocks * stage + shape.m * shape.n * form.output_bytes / _STORE_BYTES + 400
+    main_loop = blocks * stage
+    epilogue = shape.m * shape.n * form.output_bytes / _STORE_BYTES + _EPILOGUE * (2 if shape.pingpong else 1)
     if choice.splits > 1:
-        piece += 1500 + (1 + choice.splits) * shape.m * shape.n * 4 / (2 * _L2_BYTES)
+        epilogue += 1500 + (1 + choice.splits) * shape.m * shape.n * 4 / (2 * _L2_BYTES)
     waves = -(-choice.pieces // max(1, card.sms // shape.cluster))
-    computing = cut.count * (_START + _LATENCY + waves * piece) / clock
+    if shape.pingpong:  # one piece's epilogue is under the main loop of the next, but for the last one's
+        pieces = waves * max(main_loop, epilogue) + min(main_loop, epilogue)
+    else:
+        pieces = waves * (main_loop + epilogue)
+    computing = cut.count * (_START + _LATENCY + pieces) / clock
     again = 2 * (cut.count - 1) * way.m * way.n * way.batch * 4  # sums that slabs add to
     moved = way.nbytes + 2 * choice.part_bytes * cut.count + again
     moving = cut.count * (_START + _LATENCY) / clock + moved / (_DRAM_EFFICIENCY * card.bandwidth)

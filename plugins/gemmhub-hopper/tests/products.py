@@ -148,6 +148,8 @@ def loaded(data, dtype, batch, rows, columns, order):
 _ONE = {"consumers": 1}
 SMALL = Shape(64, 64, 3, **_ONE)
 SPLIT = Shape(64, 64, 2, **_ONE)
+TURNS = Shape(64, 64, 3, pingpong=True)
+TURNS_BELOW = Shape(64, 64, 3, cluster_m=2, pingpong=True)
 PRODUCTS = (
     # One step, then several, then tails; every major-ness.
     Product(SMALL, 64, 64, 64, b="col"),
@@ -183,6 +185,20 @@ PRODUCTS = (
     Product(SMALL, 72, 136, 520, splits=3),
     Product(Shape(128, 128, 6, cluster_m=2), 264, 136, 520, b="col", splits=4),
     Product(SMALL, 72, 136, 520, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
+    # Two consumers by turns: one piece; odd and even numbers of pieces a block; stages skipped across the ring's end;
+    # clusters; parts of k that are not equal; transposed and direct stores.
+    Product(TURNS, 64, 64, 200),
+    Product(TURNS, 200, 136, 264),
+    Product(TURNS, 200, 136, 40),
+    Product(TURNS_BELOW, 264, 136, 200, b="col"),
+    Product(TURNS, 136, 136, 456, splits=3),
+    Product(TURNS_BELOW, 264, 136, 456, b="col", splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
+    Product(TURNS, 136, 200, 264, swapped=True),
+    Product(TURNS, 137, 201, 264, a="col", b="col", d="col", beta=1, bias="m", batch=(2,)),
+    Product(TURNS, 136, 200, 264, out="float32"),
+    Product(TURNS, 136, 200, 132, b="col", dtype="tf32"),
+    Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
+    Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
     # Batches.
     Product(SMALL, 72, 72, 136, batch=(3,)),
     Product(SMALL, 72, 72, 136, batch=(3,), swapped=True, out="float32"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gemmhub_hopper import cost_model, forms, slabs
 from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Form, Shape, Variant
@@ -43,6 +45,43 @@ def test_few_tiles_split_k():
     assert choice.pieces <= 2 * 132
 
 
+def test_short_k_takes_turns():
+    """Epilogues take as long as main loops there, and only turns hide them."""
+    _, choice = chosen(4096, 32768, 512)[0]
+    assert choice.shape.pingpong
+
+
+@pytest.mark.parametrize("cluster_m", [1, 2])
+def test_what_turns_hide(cluster_m):
+    """All epilogues but the last; so nothing where a block has one piece."""
+    together = Shape(128, 128, 6, cluster_m=cluster_m)
+    turns = replace(together, pingpong=True)
+
+    def seconds(shape, m, n, k):
+        choice = Choice(forms.lowered(problem(m, n, k))[0], shape, 1)
+        return cost_model.seconds(choice, choice.cut(LIMIT), H200)
+
+    for k in (64, 512, 4096):
+        one_piece = [seconds(shape, 128 * 12, 128 * 11, k) for shape in (together, turns)]
+        assert one_piece[0] <= one_piece[1] <= 1.1 * one_piece[0]
+    gains = []
+    for k in (512, 1024, 4096, 16384):
+        two, many = (
+            [seconds(shape, 128 * 12, 128 * 11 * count, k) for shape in (together, turns)] for count in (2, 40)
+        )
+        assert 1 <= two[0] / two[1] <= many[0] / many[1]
+        gains.append(many[0] / many[1])
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 1.2
+    assert gains[-1] < 1.05
+
+
+def test_candidates_take_turns_and_do_not():
+    """Tuning measures both for k of middling length."""
+    found = [choice.shape.pingpong for _, choice in chosen(4096, 4096, 2048)[:8]]
+    assert {True, False} == set(found)
+
+
 def test_no_split_without_workspace():
     ways = forms.lowered(problem(256, 256, 16384))
     assert all(choice.splits == 1 for _, choice in cost_model.choices(ways, H200, 0))
@@ -76,6 +115,9 @@ def test_workspace():
     nbytes = COUNTERS + 3 * 4 * 128 * 256 * 4
     assert choice.cut(LIMIT).nbytes == nbytes
     assert cost_model.runnable(choice, nbytes).nbytes == nbytes
+    turns = Choice(way, Shape(128, 128, 6, pingpong=True), 3)
+    assert turns.slots == 2 * 4  # a tile is one warpgroup's
+    assert turns.cut(LIMIT).nbytes == nbytes
     assert "workspace" in cost_model.runnable(choice, nbytes - 1)
     assert "fewer than 65 parts" in cost_model.runnable(Choice(way, choice.shape, 65), 2**40)
 
@@ -155,6 +197,11 @@ def test_all_shapes_of_planes_too():
         (Shape(256, 256, 2), {}, "accumulators"),
         (Shape(256, 192, 3), {"scaled": True}, "the plainest epilogue only"),
         (Shape(128, 128, 1), {}, "two stages"),
+        (Shape(128, 128, 6, consumers=1, pingpong=True), {}, "takes two consumer warpgroups"),
+        (Shape(32, 128, 6, pingpong=True), {}, "64 of each of 1"),
+        (Shape(128, 256, 4, pingpong=True), {}, "256 accumulators"),
+        (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plainest epilogue only"),
+        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32", "tma_store": False}, "its turn"),
         (Shape(128, 256, 5), {}, "bytes of shared memory"),
         (Shape(128, 128, 4, cluster_m=2, cluster_n=2), {}, "clusters of one or two"),
         (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),

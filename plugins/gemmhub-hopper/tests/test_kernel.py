@@ -10,7 +10,7 @@ import fake_cuda
 import numpy as np
 import pytest
 from fakes import Home
-from products import PRODUCTS, SMALL, Product, Shape, stored
+from products import PRODUCTS, SMALL, TURNS, Product, Shape, stored
 from runs import Run
 
 from gemmhub.errors import KernelError
@@ -40,6 +40,8 @@ def test_product(product):
         Product(Shape(128, 64, 2), 264, 72, 392, b="col"),
         Product(Shape(128, 64, 2, cluster_m=2), 264, 72, 392),
         Product(Shape(128, 64, 2, cluster_n=2), 136, 136, 392, a="col", splits=2),
+        Product(Shape(64, 64, 2, pingpong=True), 136, 200, 392),
+        Product(Shape(64, 64, 2, cluster_n=2, pingpong=True), 136, 264, 328, splits=2),
     ],
     ids=str,
 )
@@ -48,6 +50,13 @@ def test_interleavings(product):
     run = Run(product)
     for _ in range(6):
         run.check()
+
+
+@pytest.mark.parametrize("k", [8, 200, 456])
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (64, 264), (72, 264), (200, 200)])
+def test_turns(m, n, k):
+    """1 to 4 pieces a block, some with one more; 1 to 8 blocks of k in 3 stages."""
+    Run(Product(TURNS, m, n, k)).check()
 
 
 def test_split_k_is_deterministic():
@@ -106,8 +115,8 @@ MUTATIONS = {
     "the last stage is not released": (
         "mainloop.cuh", "    pin_all(acc);\n    release(base, before, lane);", "    pin_all(acc);"),
     "nobody waits for wgmma": ("mainloop.cuh", "wgmma_wait<0>();", ""),
-    "too few arrivals expected": ("gemm_kernel.cu", "4 * CONSUMERS * CLUSTER)", "2 * CONSUMERS * CLUSTER)"),
-    "too many arrivals expected": ("gemm_kernel.cu", "4 * CONSUMERS * CLUSTER)", "5 * CONSUMERS * CLUSTER)"),
+    "too few arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "2 * SHARERS * CLUSTER)"),
+    "too many arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "5 * SHARERS * CLUSTER)"),
     "too few bytes expected": ("gemm_kernel.cu", "expect(full, STAGE_BYTES)", "expect(full, STAGE_BYTES - 16)"),
     "the producer waits for the wrong parity": ("gemm_kernel.cu", "at.parity ^ 1", "at.parity"),
     "the consumers do": ("mainloop.cuh", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
@@ -122,19 +131,50 @@ MUTATIONS = {
     "a wrong leading offset": ("smem_desc.cuh", "mn_major ? SLAB_BYTES / 16 : 1", "1"),
     "a wrong step along k": ("smem_desc.cuh", "16 * MN_ROW_BYTES : 32", "16 * MN_ROW_BYTES : 64"),
 }
+# Of taking turns: (file, old, new), the product's k and parts of it, perhaps another old and new. Epilogues meet where
+# main loops are short.
+TURN_MUTATIONS = {
+    "a stage too many is skipped": ("gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(piece.blocks + 1)", 200, 1),
+    "all parts of k are taken for equal": (
+        "gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(p.k_blocks / p.splits)", 200, 3),
+    "both consumers are to release a stage": (
+        "gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "4 * CONSUMERS * CLUSTER)", 200, 1),
+    "nobody waits for a turn": ("mainloop.cuh", "turn.wait();", "", 392, 1),
+    "a turn is given up before the main loop": (
+        "mainloop.cuh", "turn.pass_on(lane);", ";", 392, 1, "turn.wait();", "turn.wait(), turn.pass_on(lane);"),
+    "turns are not given up": ("mainloop.cuh", "turn.pass_on(lane);", "", 200, 1),
+    "a turn's parity is the other's": ("turns.cuh", "passed / 2 % 2 ^ 1", "passed / 2 % 2", 200, 1),
+    "the staging buffer is shared": (
+        "gemm_kernel.cu", "STAGING_AT + warpgroup * STAGING * CHUNK_BYTES", "STAGING_AT", 8, 1),
+    "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + warpgroup, 128)", "named_sync(1, 128)", 8, 1),
+    "the flag of split k is shared": ("gemm_kernel.cu", "LAST_AT + 4 * warpgroup", "LAST_AT", 128, 2),
+}
 # fmt: on
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
     """Faults that a card might hide for long."""
-    file, old, new = MUTATIONS[mutation]
-    product = Product(Shape(64, 256, 2, consumers=1), 328, 264, 328)
+    file, *change = MUTATIONS[mutation]
+    notices(Product(Shape(64, 256, 2, consumers=1), 328, 264, 328), file, [change], monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("mutation", TURN_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices_of_turns(mutation, monkeypatch, tmp_path):
+    file, old, new, k, splits, *more = TURN_MUTATIONS[mutation]
+    notices(
+        Product(TURNS, 136, 264, k, splits=splits), file, ((old, new), *([more] if more else [])), monkeypatch, tmp_path
+    )
+
+
+def notices(product, file, changes, monkeypatch, tmp_path):
     folder = tmp_path / "sources"
     shutil.copytree(fake_cuda._sources(), folder)
     text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new))
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / file).write_text(text)
     monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
     monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
     home = Home()

@@ -37,6 +37,9 @@ def variants():
     found += [Variant(LARGE, form) for form in forms]
     found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
     found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed=True), split=True)]
+    turns = Shape(128, 128, 6, pingpong=True)
+    found += [Variant(turns, form, split) for form, split in zip(forms[1:4], (True, False, True))]
+    found += [Variant(turns, forms[-1])]
     found += [Variant(shape, SPLIT) for shape in SPLIT_SHAPES]
     full = replace(SPLIT, scaled=True, addend="float32", bias="n", activation="gelu")
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):

@@ -1,4 +1,6 @@
-"""tile_scheduler.cuh, compiled for the host: every piece once, all of k, and groups that share tiles."""
+"""tile_scheduler.cuh and pipeline.cuh, compiled for the host: every piece once, all of k, and groups that share tiles;
+places in the ring.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,23 @@ from hypothesis import strategies as st
 
 _PROGRAM = """
 #include "standard.hpp"
+#include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 extern "C" void pieces(const Params* p, int* out) {
     for (int i = 0; i < p->pieces; ++i) {
         const Piece x = piece_at(*p, i);
         const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
         memcpy(out + 7 * i, values, sizeof(values));
+    }
+}
+extern "C" void positions(const int* steps, int count, int skip, u32* out) {
+    Position<5> at;
+    for (int i = 0; i < count; ++i) {
+        if (skip)
+            at.skip(steps[i]);
+        else
+            for (int step = 0; step < steps[i]; ++step) at.advance();
+        out[2 * i] = at.stage, out[2 * i + 1] = at.parity;
     }
 }
 """
@@ -73,3 +86,15 @@ def test_order(library):
     found = pieces(library, tiles_m=3, tiles_n=3, splits=1, k_blocks=1, group=2)
     places = [(row, column) for _, row, column, *_ in found]
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0), (2, 1), (2, 2)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=st.lists(st.integers(0, 40), min_size=1, max_size=8))
+def test_skipping_stages(library, steps):
+    """As if they were passed one after the other: in a ring of 5, with the parity of the pass."""
+    count = len(steps)
+    found = [(ctypes.c_uint * (2 * count))() for _ in range(2)]
+    for skip, out in enumerate(found):
+        library.positions((ctypes.c_int * count)(*steps), count, skip, out)
+    passed = [sum(steps[: i + 1]) for i in range(count)]
+    assert list(found[0]) == list(found[1]) == [x for n in passed for x in (n % 5, n // 5 % 2)]

@@ -1,8 +1,10 @@
 // What a variant is made of: macros given to the compiler by gemmhub_hopper/config.py, and what follows from them.
 //
-//     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 CONSUMERS, N of 16, at most 256
+//     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 SHARERS, N of 16, at most 256
 //     STAGES                   of the ring, at least 2
-//     CONSUMERS                consumer warpgroups: 1 or 2, one below the other
+//     CONSUMERS                consumer warpgroups: 1 or 2
+//     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: they share one, one below
+//                              the other
 //     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is 1 or 2
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
@@ -22,7 +24,8 @@
 
 constexpr u32 CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr u32 THREADS = 128 * (1 + CONSUMERS);
-constexpr u32 M_BLOCKS = TILE_M / (64 * CONSUMERS);  // wgmmas, of 64 rows each, below each other in a warpgroup
+constexpr u32 SHARERS = PINGPONG ? 1 : CONSUMERS;    // consumer warpgroups that share a tile, and read a stage
+constexpr u32 M_BLOCKS = TILE_M / (64 * SHARERS);    // wgmmas, of 64 rows each, below each other in a warpgroup
 constexpr u32 N_BLOCKS = TILE_N / 8;                 // 8-column blocks of an accumulator
 constexpr u32 PLANES = INPUT == 3 ? 3 : 1;
 constexpr u32 BLOCK_K = K_BYTES / (INPUT == 2 ? 4 : 2);  // elements of k in a stage
@@ -46,13 +49,15 @@ constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * 2;  // bytes of a row of 
 constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 constexpr u32 FULL_AT = STAGING_AT + (TMA_STORE ? CONSUMERS * STAGING * CHUNK_BYTES : 0);
 constexpr u32 EMPTY_AT = FULL_AT + 8 * STAGES;
-constexpr u32 LAST_AT = EMPTY_AT + 8 * STAGES;  // a word for each consumer warpgroup
+constexpr u32 TURN_AT = EMPTY_AT + 8 * STAGES;
+constexpr u32 LAST_AT = TURN_AT + (PINGPONG ? 8 * CONSUMERS : 0);  // a word for each consumer warpgroup
 constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 
-static_assert(TILE_M % (64 * CONSUMERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
+static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
 static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
 static_assert(STAGES >= 2, "the stage before the one in use is released");
 static_assert(CLUSTER <= 2 && CONSUMERS <= 2, "not written for more");
+static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
 static_assert(INPUT != 2 || (!A_MN && !B_MN), "wgmma takes k-major tf32 only");
 static_assert(!TMA_STORE || OUTPUT != 2, "stmatrix stores 16-bit elements");
 static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0 && CHUNK_BYTES % 1024 == 0, "swizzled slabs are aligned");

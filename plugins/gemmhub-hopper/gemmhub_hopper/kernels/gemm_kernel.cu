@@ -5,15 +5,20 @@
 //     threads              role        does
 //     0                    producer    TMA loads of a's and b's tiles into the ring of stages
 //     1..127               -           idle; they are there to give their registers to the consumers
-//     128 (1 + w)..        consumer w  wgmma on full stages; epilogue of rows [w, w + 1) TILE_M / CONSUMERS of the tile
+//     128 (1 + w)..        consumer w  wgmma on full stages, and the epilogue: of rows [w, w + 1) TILE_M / CONSUMERS of
+//                                      every tile, or with PINGPONG of all rows of every other tile (turns.cuh)
 //
 // Synchronisation (the ring is described in pipeline.cuh):
 //
 //     barrier          arrivals                              waits for it
-//     full[s]          1: thread 0, expecting STAGE_BYTES    all consumer threads of this block
-//     empty[s]         4 CONSUMERS CLUSTER: lane r of each   thread 0
-//                      consumer warp of this and of the
-//                      other block arrives at block r's
+//     full[s]          1: thread 0, expecting STAGE_BYTES    the consumer threads of this block that read the stage:
+//                                                            all, or with PINGPONG those of one warpgroup
+//     empty[s]         4 SHARERS CLUSTER: lane r of each     thread 0
+//                      warp that has read the stage, of
+//                      this and of the other block, arrives
+//                      at block r's
+//     turn[w]          4: lane 0 of each warp of the other   consumer w, before its main loop; with PINGPONG only
+//                      consumer, after its main loop
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
 //     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
 //                                                            before a block ends that others may still signal
@@ -89,31 +94,36 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
 DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank, u32 warpgroup) {
     const u32 lane = lane_id(), warp = warp_id() % 4;
     const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
-    const int row_in_block = warpgroup * M_BLOCKS * 64;
+    const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     Position<STAGES> at;
+    Turn turn(base, warpgroup);
     u32 buffer = 0;
     const bool marks = PLANES > 1 && marked(p);
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
         const Piece piece = piece_at(p, index);
+        if (!turn.mine()) {
+            at.skip(piece.blocks);
+            continue;
+        }
 #if __CUDACC_VER_MAJOR__ < 13
         Accumulators acc = {};  // else ptxas takes them for defined within the loop, and serialises wgmma
 #else
         Accumulators acc;
 #endif
         if constexpr (PLANES > 1)
-            accumulate_planes(acc, piece, base, at, warpgroup, lane);
+            accumulate_planes(acc, piece, base, at, share, lane);
         else
-            accumulate(acc, piece, base, at, warpgroup, lane);
+            accumulate(acc, piece, base, at, turn, share, lane);
 
         if constexpr (SPLIT) {
             const long long tile =
                 (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
-            if (p.splits > 1 && !add_parts(p, acc, tile * CONSUMERS + warpgroup, piece.split, warpgroup,
+            if (p.splits > 1 && !add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup,
                                            base + LAST_AT + 4 * warpgroup))
                 continue;
         }
         Place place;
-        place.row0 = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + row_in_block;
+        place.row0 = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + share * M_BLOCKS * 64;
         place.column0 = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
         place.row = place.row0 + 16 * warp + lane / 4;
         place.column = place.column0 + 2 * (lane % 4);
@@ -138,8 +148,9 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
         if (TMA_STORE) prefetch_map(&map_d);
         for (u32 stage = 0; stage < STAGES; ++stage) {
             barrier_init(base + FULL_AT + 8 * stage, 1);
-            barrier_init(base + EMPTY_AT + 8 * stage, 4 * CONSUMERS * CLUSTER);
+            barrier_init(base + EMPTY_AT + 8 * stage, 4 * SHARERS * CLUSTER);
         }
+        for (u32 w = 0; PINGPONG && w < CONSUMERS; ++w) barrier_init(base + TURN_AT + 8 * w, 4);
         barrier_init_fence();
     }
     if constexpr (CLUSTER > 1)

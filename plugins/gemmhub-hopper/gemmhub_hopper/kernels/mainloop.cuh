@@ -8,6 +8,7 @@
 #include "epilogue.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
+#include "turns.cuh"
 #include "wgmma.cuh"
 
 // A warp has read this stage for the last time.
@@ -20,13 +21,15 @@ DEVICE void release(u32 base, u32 stage, u32 lane) {
     }
 }
 
-// The sum over a piece's part of k.
-DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 warpgroup, u32 lane) {
+// The sum over a piece's part of k, of the rows of the tile that are number `share` of SHARERS.
+DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, Turn& turn, u32 share,
+                       u32 lane) {
+    turn.wait();
     u32 before = 0;  // the stage in use by wgmmas that may still run
     for (int block = 0; block < piece.blocks; ++block) {
         barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
         const u32 stage = base + at.stage * STAGE_BYTES;
-        const u64 a = descriptor(A_MN, stage + warpgroup * M_BLOCKS * SLAB_BYTES);
+        const u64 a = descriptor(A_MN, stage + share * M_BLOCKS * SLAB_BYTES);
         const u64 b = descriptor(B_MN, stage + B_AT);
         wgmma_fence();
 #pragma unroll
@@ -42,6 +45,7 @@ DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position
         before = at.stage;
         at.advance();
     }
+    turn.pass_on(lane);
     wgmma_wait<0>();
     pin_all(acc);
     release(base, before, lane);
@@ -53,7 +57,7 @@ constexpr u32 PAIRS = 6;
 DEVICE constexpr u32 a_plane(u32 pair) { return pair == 1 ? 2 : pair == 2 || pair == 4 ? 1 : 0; }
 DEVICE constexpr u32 b_plane(u32 pair) { return pair == 0 ? 2 : pair == 2 || pair == 3 ? 1 : 0; }
 
-DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 warpgroup,
+DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 share,
                               u32 lane) {
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -67,7 +71,7 @@ DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, P
 #endif
         barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
         const u32 stage = base + at.stage * STAGE_BYTES;
-        const u64 a = descriptor(A_MN, stage + warpgroup * M_BLOCKS * SLAB_BYTES);
+        const u64 a = descriptor(A_MN, stage + share * M_BLOCKS * SLAB_BYTES);
         const u64 b = descriptor(B_MN, stage + B_AT);
         wgmma_fence();
 #pragma unroll

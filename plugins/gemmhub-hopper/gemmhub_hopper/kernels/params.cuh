@@ -18,7 +18,7 @@ struct Params {
     const void* c;
     const void* bias;
     Float4* partials;  // of split k
-    u32* counters;     // one for each consumer warpgroup of each block tile; 0 before and after
+    u32* counters;     // one for each of SHARERS shares of a block tile; 0 before and after
     long long d_ld, d_batch;
     long long c_ld, c_batch;
 

@@ -159,6 +159,9 @@ class Variant:
             return f"beside twice {registers} accumulators a thread has no registers for parts of k"
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
+        smooth = form.activation in ("gelu", "silu")
+        if shape.m == 256 and registers > 96 and form.transposed and form.addend and form.bias == "m" and smooth:
+            return f"beside {registers} accumulators a thread has no registers for this epilogue"
         if shape.stages < 2:
             return "a ring has at least two stages"
         if form.input == "tf32" and (form.a_mn or form.b_mn):

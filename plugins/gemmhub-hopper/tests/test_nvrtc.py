@@ -129,6 +129,13 @@ def test_the_log_is_read():
     assert (made.spilled, made.warnings, made.registers) == (56, ["C7511"], 168)
 
 
+def test_what_would_spill_is_refused():
+    form = replace(PLAIN, transposed=True, addend="bfloat16", bias="m", activation="gelu")
+    assert "no registers for this epilogue" in Variant(Shape(256, 128, 4), form).refusal
+    assert Variant(Shape(256, 128, 4), replace(form, bias="n")).refusal is None
+    assert Variant(LARGE, form).refusal is None
+
+
 def test_a_failure_is_told():
     variant = Variant(LARGE, replace(PLAIN))
     broken = replace(variant, form=replace(PLAIN, input="tf32"))  # which has no MN-major operands

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -29,6 +30,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (c_void_p,),
     "cuCtxGetDevice": (c_void_p,),
     "cuMemAlloc_v2": (c_void_p, c_size_t),
+    "cuMemFree_v2": (c_uint64,),
     "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamSynchronize": (c_void_p,),
@@ -187,20 +189,27 @@ class Gpu:
         popped = c_void_p()
         self.driver.call("cuCtxPopCurrent_v2", byref(popped))
 
+    @contextmanager
+    def outside_captures(self) -> Iterator[None]:
+        """As ``with gpu:``; and calls that are forbidden while a stream is captured may be made, and leave it alone."""
+        mode = c_int(_RELAXED)
+        with self:
+            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            try:
+                yield
+            finally:
+                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+
     def function(self, image: bytes, name: str, shared_bytes: int) -> int:
         """The handle of a kernel of a compiled module, which may be launched with that much dynamic shared memory.
 
         The module stays loaded: captured graphs may refer to it. Works while streams are being captured.
         """
-        module, function, mode = c_void_p(), c_void_p(), c_int(_RELAXED)
-        with self:
-            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
-            try:
-                self.driver.call("cuModuleLoadData", byref(module), image)
-                self.driver.call("cuModuleGetFunction", byref(function), module, name.encode())
-                self.driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared_bytes)
-            finally:
-                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        module, function = c_void_p(), c_void_p()
+        with self.outside_captures():
+            self.driver.call("cuModuleLoadData", byref(module), image)
+            self.driver.call("cuModuleGetFunction", byref(function), module, name.encode())
+            self.driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared_bytes)
         return function.value or 0
 
     def allocate(self, nbytes: int, zeroed: bool = False) -> int:
@@ -208,20 +217,21 @@ class Gpu:
 
         Works while streams are being captured, and leaves the captures alone.
         """
-        address, mode = c_uint64(), c_int(_RELAXED)
-        with self:
-            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
-            try:
-                code = self.driver.cuda.cuMemAlloc_v2(byref(address), nbytes)
-                if code == _OUT_OF_MEMORY:
-                    raise AllocationError(f"no {nbytes} bytes of workspace on cuda:{self.index} ({self.name})")
-                if code:
-                    raise DriverError("cuMemAlloc", code, self.driver.words(code))
-                if zeroed:
-                    self._clear(address.value, nbytes)
-            finally:
-                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        address = c_uint64()
+        with self.outside_captures():
+            code = self.driver.cuda.cuMemAlloc_v2(byref(address), nbytes)
+            if code == _OUT_OF_MEMORY:
+                raise AllocationError(f"no {nbytes} bytes of workspace on cuda:{self.index} ({self.name})")
+            if code:
+                raise DriverError("cuMemAlloc", code, self.driver.words(code))
+            if zeroed:
+                self._clear(address.value, nbytes)
         return address.value
+
+    def free(self, address: int) -> None:
+        """Give back what :meth:`allocate` gave; also while streams are being captured. DriverError."""
+        with self.outside_captures():
+            self.driver.call("cuMemFree_v2", address)
 
     def _clear(self, address: int, nbytes: int) -> None:
         """Zero the memory, on a stream of its own so that no other one waits, and wait for that."""

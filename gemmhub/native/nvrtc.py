@@ -151,7 +151,7 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
 
     Several processes may do it at once: each writes the same bytes in one step.
     """
-    name = f"{source.name}-{key(compiler, source)}.cubin"
+    name = file_name(compiler, source)
     found = disk.find(name)
     if found is not None:
         return found.read_bytes()
@@ -159,6 +159,11 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
     with suppress(OSError):  # nowhere to keep it: the next process compiles again
         disk.store(name, compiled)
     return compiled
+
+
+def file_name(compiler: Compiler, source: Source) -> str:
+    """Of the cubin in the cache."""
+    return f"{source.name}-{key(compiler, source)}.cubin"
 
 
 def key(compiler: Compiler, source: Source) -> str:

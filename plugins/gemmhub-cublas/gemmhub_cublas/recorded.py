@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from gemmhub.backend import Run
 from gemmhub.native.cuda import Driver, DriverError, Gpu
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
 
 Enqueue = Callable[[int, int, int, int], None]
 """Puts the product of (a, b, out) on a stream."""
@@ -43,9 +44,6 @@ _ATTRIBUTES = (2, 4, 5, 6, 8, 9, 10)
 """CUlaunchAttributeID: cooperative, cluster dimension, cluster scheduling policy, programmatic stream
 serialization, priority, memory synchronisation domain map and domain."""
 _DEFAULTS = {9: b"\x00\x01"}
-_WORD = 8
-_STREAM_WORD = 4
-"""Which 8-byte word of CUlaunchConfig is the stream."""
 
 
 class _NodeParams(ctypes.Structure):
@@ -60,19 +58,6 @@ class _NodeParams(ctypes.Structure):
         ("extra", ctypes.POINTER(c_void_p)),
         ("kernel", c_void_p),
         ("context", c_void_p),
-    )
-
-
-class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", c_uint * 3),
-        ("block", c_uint * 3),
-        ("shared", c_uint),
-        ("stream", c_void_p),
-        ("attributes", c_void_p),
-        ("count", c_uint),
     )
 
 
@@ -144,11 +129,11 @@ def _addresses(alignments: tuple[int, int, int], seed: int) -> tuple[int, int, i
 def explained(parameters: list[bytes], samples: list[tuple[int, int, int]]) -> list[Patch] | None:
     """Where the addresses of each sample stand in its parameters; None where some difference is none of them."""
     size = len(parameters[0])
-    if size % _WORD or any(len(each) != size for each in parameters):
+    if size % WORD or any(len(each) != size for each in parameters):
         return None
     rows = [memoryview(each).cast("Q") for each in parameters]
     patches = []
-    for word in range(size // _WORD):
+    for word in range(size // WORD):
         values = [row[word] for row in rows]
         if len(set(values)) == 1:
             continue
@@ -167,17 +152,13 @@ def explained(parameters: list[bytes], samples: list[tuple[int, int, int]]) -> l
 @contextmanager
 def _private_stream(gpu: Gpu) -> Iterator[int]:
     """A stream of our own, with captures elsewhere in this thread left alone."""
-    driver, stream, mode = gpu.driver, c_void_p(), c_int(_RELAXED)
-    with gpu:
-        driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    driver, stream = gpu.driver, c_void_p()
+    with gpu.outside_captures():
+        driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
         try:
-            driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
-            try:
-                yield stream.value or 0
-            finally:
-                driver.call("cuStreamDestroy_v2", stream)
+            yield stream.value or 0
         finally:
-            driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            driver.call("cuStreamDestroy_v2", stream)
 
 
 def _captured(gpu: Gpu, enqueue: Enqueue, addresses: tuple[int, int, int]) -> Node | None:
@@ -247,20 +228,20 @@ class _Slot:
         size = len(node.parameters)
         self._memory = ctypes.create_string_buffer(size + 64)
         start = -addressof(self._memory) % 64
-        self.words = (c_uint64 * (size // _WORD)).from_buffer(self._memory, start)
+        self.words = (c_uint64 * (size // WORD)).from_buffer(self._memory, start)
         ctypes.memmove(self.words, node.parameters, size)
         self._size = c_size_t(size)
         self._extra = (c_void_p * 5)(_POINTER, addressof(self.words), _SIZE, addressof(self._size), 0)
         self._attributes = (_Attribute * max(1, len(node.attributes)))()
         for attribute, (number, value) in zip(self._attributes, node.attributes):
             attribute.id = number
-            ctypes.memmove(addressof(attribute) + _WORD, value, len(value))
-        self._config = _Config((c_uint * 3)(*node.grid), (c_uint * 3)(*node.block), node.shared, None, None, 0)
+            ctypes.memmove(addressof(attribute) + WORD, value, len(value))
+        self._config = LaunchConfig((c_uint * 3)(*node.grid), (c_uint * 3)(*node.block), node.shared, None, None, 0)
         self._config.attributes, self._config.count = addressof(self._attributes), len(node.attributes)
         self.config, self.extra = byref(self._config), byref(self._extra)
         self.a = self.b = self.out = -1
         """The addresses in ``words``."""
-        self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
+        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
 
 
 def _launcher(driver: Driver, node: Node, patches: list[Patch], fallback: Run) -> Run:
@@ -290,7 +271,7 @@ def _launcher(driver: Driver, node: Node, patches: list[Patch], fallback: Run) -
             slot.out = out
             for word, offset in out_places:
                 words[word] = out + offset
-        slot.launch[_STREAM_WORD] = stream
+        slot.launch[STREAM_WORD] = stream
         status = launch(slot.config, function, None, slot.extra)
         free.append(slot)
         if status:

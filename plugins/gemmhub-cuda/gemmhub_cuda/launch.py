@@ -9,13 +9,11 @@ from typing import Any
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
 from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_cuda.cost_model import Choice
 
 _POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
-_WORD = 8
-_STREAM_WORD = 4
-"""Which 8-byte word of CUlaunchConfig is the stream."""
 _INVALID_CONTEXT = 201
 
 
@@ -30,19 +28,6 @@ class Params(ctypes.Structure):
             "a_ld", "b_ld", "c_ld", "d_ld", "a_batch", "b_batch", "c_batch", "d_batch",
         )),
     )  # fmt: skip
-
-
-class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", c_uint * 3),
-        ("block", c_uint * 3),
-        ("shared", c_uint),
-        ("stream", c_void_p),
-        ("attributes", c_void_p),
-        ("count", c_uint),
-    )
 
 
 def params(choice: Choice, at_once: int) -> Params:
@@ -62,18 +47,18 @@ class _Slot:
     def __init__(self, template: Params, grid: tuple[int, int, int], threads: int, shared: int) -> None:
         self.params = Params.from_buffer_copy(template)
         size = ctypes.sizeof(Params)
-        self.words = (c_uint64 * (size // _WORD)).from_buffer(self.params)
+        self.words = (c_uint64 * (size // WORD)).from_buffer(self.params)
         self._size = c_size_t(size)
         self._extra = (c_void_p * 5)(_POINTER, addressof(self.params), _SIZE, addressof(self._size), 0)
-        self._config = _Config((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+        self._config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
         self.grid = self._config.grid
         self.config, self.extra = byref(self._config), byref(self._extra)
-        self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
+        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
 
 
 def _word(name: str) -> int:
     """Which 8-byte word of Params it is."""
-    return int(getattr(Params, name).offset) // _WORD
+    return int(getattr(Params, name).offset) // WORD
 
 
 class Launch:
@@ -118,7 +103,7 @@ class Launch:
             words[a_word] = a
             words[b_word] = b
             words[d_word] = out
-            slot.launch[_STREAM_WORD] = stream
+            slot.launch[STREAM_WORD] = stream
             status = launch(slot.config, function, None, slot.extra)
             free.append(slot)
             if status:
@@ -135,7 +120,7 @@ class Launch:
         if self._choice.way.swapped:
             a, b = b, a
         stream = stream or 0
-        slot.launch[_STREAM_WORD] = stream
+        slot.launch[STREAM_WORD] = stream
         p = slot.params
         p.alpha, p.beta, p.bias = float(alpha), float(beta), bias or 0
         try:

@@ -64,7 +64,7 @@ def _kernel(variant: Variant) -> str:
 def _compiled(source: Source) -> str:
     """CompilerError where it does not compile, OSError where it cannot be kept."""
     compiler = nvrtc.load()
-    name = f"{source.name}-{nvrtc.key(compiler, source)}.cubin"
+    name = nvrtc.file_name(compiler, source)
     if cache.find(name) is not None:
         return "already there"
     place = cache.folder()

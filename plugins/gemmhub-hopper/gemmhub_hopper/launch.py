@@ -13,6 +13,7 @@ from typing import Any
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
 from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper import tensor_map
 from gemmhub_hopper.config import Variant
@@ -22,9 +23,6 @@ from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
 
 _POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
-_WORD = 8
-_STREAM_WORD = 4
-"""Which 8-byte word of CUlaunchConfig is the stream."""
 _INVALID_CONTEXT = 201
 
 
@@ -57,19 +55,6 @@ class Arguments(ctypes.Structure):
     )
 
 
-class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", c_uint * 3),
-        ("block", c_uint * 3),
-        ("shared", c_uint),
-        ("stream", c_void_p),
-        ("attributes", c_void_p),
-        ("count", c_uint),
-    )
-
-
 def params(choice: Choice, cut: Slabs, sms: int) -> Params:
     """All but the addresses and scalars of a call; of the first slab."""
     way = choice.way
@@ -98,16 +83,16 @@ class Slot:
         start = -addressof(self._memory) % 64
         self.arguments: Any = type(template).from_buffer(self._memory, start)
         ctypes.memmove(addressof(self.arguments), addressof(template), size)
-        self.words = (c_uint64 * (size // _WORD)).from_buffer(self._memory, start)
+        self.words = (c_uint64 * (size // WORD)).from_buffer(self._memory, start)
         self._size = c_size_t(size)
         self._extra = (c_void_p * 5)(_POINTER, addressof(self.words), _SIZE, addressof(self._size), 0)
-        self._config = _Config((c_uint * 3)(grid, 1, 1), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+        self._config = LaunchConfig((c_uint * 3)(grid, 1, 1), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
         self.config, self.extra = byref(self._config), byref(self._extra)
         self.a = self.b = self.d = -1
         """The addresses in ``words``."""
         self.known: object = None
         """What else was written there, in the words of whoever did."""
-        self.launch = (c_uint64 * (ctypes.sizeof(_Config) // _WORD)).from_buffer(self._config)
+        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
         self.grid = self._config.grid
 
 
@@ -135,7 +120,7 @@ class Function:
 
     def start(self, slot: Slot, stream: int) -> int:
         """The driver's status. Needs a context."""
-        slot.launch[_STREAM_WORD] = stream
+        slot.launch[STREAM_WORD] = stream
         return int(self.launch(slot.config, self.function, None, slot.extra))
 
     def check(self, status: int) -> None:
@@ -161,8 +146,8 @@ class Gemm(Function):
                 data = tensor_map.encode(gpu.driver, made, dummy)
                 ctypes.memmove(addressof(arguments) + place, data, len(data))
                 word = tensor_map.address_word(gpu.driver, made)
-            self.words.append(None if word is None else place // _WORD + word)
-        self.d_word = (Arguments.p.offset + Params.d.offset) // _WORD
+            self.words.append(None if word is None else place // WORD + word)
+        self.d_word = (Arguments.p.offset + Params.d.offset) // WORD
         super().__init__(gpu, function, arguments, choice.grid(gpu.sms), choice.shape.threads, variant.shared_bytes)
 
     @property
@@ -231,7 +216,7 @@ class Launch:
                 slot.d = words[d_word] = out
                 if d_map_word is not None:
                     words[d_map_word] = out
-            slot.launch[_STREAM_WORD] = stream
+            slot.launch[STREAM_WORD] = stream
             status = launch(slot.config, function, None, slot.extra)
             free.append(slot)
             if status:

@@ -6,7 +6,6 @@ float32 is kept twice: as it is, which tf32 products read, and split into planes
 from __future__ import annotations
 
 from contextlib import suppress
-from ctypes import byref, c_int
 from dataclasses import replace
 
 from gemmhub.layout import MatrixLayout
@@ -17,7 +16,6 @@ from gemmhub_hopper.config import Form
 from gemmhub_hopper.launch import Function
 from gemmhub_hopper.slabs import MARKS
 
-_RELAXED = 2
 _LINE = 256
 
 
@@ -40,13 +38,9 @@ class PackedMatrix:
 
     def __del__(self) -> None:
         address, self.marks = getattr(self, "marks", 0), 0
-        if not address:
-            return
-        driver, mode = self._gpu.driver, c_int(_RELAXED)
-        with suppress(DriverError), self._gpu:  # also while streams are being captured, as Gpu.allocate
-            driver.cuda.cuThreadExchangeStreamCaptureMode(byref(mode))
-            driver.cuda.cuMemFree_v2(address)
-            driver.cuda.cuThreadExchangeStreamCaptureMode(byref(mode))
+        if address:
+            with suppress(DriverError):
+                self._gpu.free(address)
 
 
 def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) -> PackedMatrix:

@@ -27,7 +27,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuCtxSynchronize": (),
-    "cuMemFree_v2": (c_uint64,),
 }  # fmt: skip
 """Of the driver, beside what every plugin calls."""
 

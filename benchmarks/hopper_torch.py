@@ -163,17 +163,17 @@ def host(backend: HopperBackend, n: int = 256, calls: int = 200, turns: int = 20
     """Microseconds of host time a call: the least over batches, each put on an idle card."""
     asked = problem(n, n, n, "nn", "bfloat16")
     choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
+    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # and so there is a context
     launch = backend.launch(0, choice, _WORKSPACE)
     assert isinstance(launch, Launch)
     gemm = launch.gemm
-    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))
     stream = torch.cuda.current_stream().cuda_stream
     run, slot = launch.run, gemm.slot()
     places = [x.data_ptr() for x in (a, b, out)]
     gemm.place(slot, *places)
     slot.launch[4] = stream
     contenders = {
-        "bare cuLaunchKernelEx": lambda: gemm.launch(slot.config, gemm.function, None, slot.extra),
+        "bare cuLaunchKernelEx": lambda: gemm.launch(slot.config, gemm.function, slot.places, None),
         "kernel.run": lambda: run(*places, None, None, 1, 0, stream),
         "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
     }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_uint, c_void_p
+from ctypes import addressof, byref, c_char, c_int, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from gemmhub.native.cuda import Driver
 
 WORD = 8
 """Bytes of the words in which launches in the making are filled in."""
@@ -22,3 +25,40 @@ class LaunchConfig(ctypes.Structure):
         ("attributes", c_void_p),
         ("count", c_uint),
     )
+
+
+class Slot:
+    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them.
+
+    Each parameter has a pointer of its own (``kernelParams``): where the driver puts them is its business. In one
+    buffer (``extra``) they would have to lie as the compiler placed them, and tensor maps do not begin at its beginning.
+    """
+
+    def __init__(self, template: ctypes.Structure, grid: tuple[int, int, int], threads: int, shared: int) -> None:
+        """``template``: a structure whose fields are the kernel's parameters, as a fresh slot has them."""
+        kind = type(template)
+        self.arguments: Any = kind.from_buffer_copy(template)
+        self.words = (c_uint64 * (ctypes.sizeof(kind) // WORD)).from_buffer(self.arguments)
+        start = addressof(self.arguments)
+        places = [start + getattr(kind, field[0]).offset for field in kind._fields_]
+        self._places = (c_void_p * len(places))(*places)
+        self._config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+        self.config, self.places = byref(self._config), byref(self._places)
+        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
+        self.grid = self._config.grid
+
+
+class Starter:
+    """A kernel and cuLaunchKernelEx, without declared types and with pointers made beforehand: less to convert a call.
+
+    ``launch(slot.config, function, slot.places, None)`` gives the driver's status.
+    """
+
+    def __init__(self, driver: Driver, function: int) -> None:
+        self.launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+        self.function = byref(c_char.from_address(function))
+
+    def start(self, slot: Slot, stream: int) -> int:
+        """The driver's status. Needs a context."""
+        slot.launch[STREAM_WORD] = stream
+        return int(self.launch(slot.config, self.function, slot.places, None))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +37,6 @@ MOST_SHARED = 232448
 _UNASKED_SHARED = 49152
 """What it may have if nobody asks for more."""
 _MAX_DYNAMIC_SHARED = 8
-_PARAMETERS, _SIZE, _END = 1, 2, 0
 
 
 class LaunchConfig(ctypes.Structure):
@@ -69,10 +68,8 @@ class Launch:
     block: tuple[int, int, int]
     shared: int
     stream: int
-    parameters: bytes
-    """A copy: a launch takes its parameters with it, others may be written over them at once."""
-    address: int
-    """Where the caller had them."""
+    parameters: tuple[bytes, ...]
+    """Copies: a launch takes its parameters with it, others may be written over them at once."""
 
 
 class FakeCompiler:
@@ -94,7 +91,7 @@ class FakeCompiler:
 
 
 class FakeKernels(FakeCuda):
-    """A libcuda that loads modules and launches kernels, one at a time. Parameters come as one buffer (``extra``)."""
+    """A libcuda that loads modules and launches kernels, one at a time; each parameter has a pointer."""
 
     failed = LAUNCH_FAILED
     types: ClassVar[Types] = {**TYPES, **KERNEL_TYPES}
@@ -116,6 +113,10 @@ class FakeKernels(FakeCuda):
     def entry_points(self, module: Any) -> tuple[str, ...]:
         """The names of a module's kernels."""
         return ("gemm",)
+
+    def sizes(self, kernel: Kernel) -> tuple[int, ...]:
+        """Bytes of each of a kernel's parameters."""
+        raise NotImplementedError
 
     def check(self, kernel: Kernel, launch: Launch) -> None:
         """AssertionError for a launch that no card would take, or that the kernel is not made for."""
@@ -143,19 +144,19 @@ class FakeKernels(FakeCuda):
         assert 0 <= value <= MOST_SHARED
         self._functions[function].shared = value
 
-    def _cuLaunchKernelEx(self, config: int, function: int, parameters: int | None, extra: int) -> int:
+    def _cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: int | None) -> int:
         if not self.stack and self.devices > 1:
             return INVALID_CONTEXT
-        assert parameters is None
+        assert extra is None
         given = LaunchConfig.from_address(config)
         assert given.numAttrs == 0, "no attributes"
-        words = (c_uint64 * 5).from_address(extra)
-        assert (words[0], words[2], words[4]) == (_PARAMETERS, _SIZE, _END)
         kernel = self._functions[function]
+        sizes = self.sizes(kernel)
+        places = (c_uint64 * len(sizes)).from_address(parameters)
         launch = Launch(
             (given.gridDimX, given.gridDimY, given.gridDimZ), (given.blockDimX, given.blockDimY, given.blockDimZ),
-            given.sharedMemBytes, given.hStream, ctypes.string_at(words[1], c_size_t.from_address(words[3]).value),
-            words[1],
+            given.sharedMemBytes, given.hStream,
+            tuple(ctypes.string_at(place, size) for place, size in zip(places, sizes)),
         )  # fmt: skip
         assert min(launch.grid) > 0
         assert launch.shared <= kernel.shared

@@ -7,7 +7,7 @@ import gc
 import struct
 import subprocess
 import sys
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int, c_uint64, c_void_p
 
 import numpy as np
 import pytest
@@ -154,11 +154,14 @@ def test_fake_memory(fake):
 class Adding(FakeKernels):
     """Its kernels add a macro to the number at an address."""
 
+    def sizes(self, kernel):
+        return (8,)
+
     def check(self, kernel, launch):
         assert launch.block == (32, 1, 1), "a warp"
 
     def execute(self, kernel, launch):
-        (address,) = struct.unpack("=Q", launch.parameters)
+        (address,) = struct.unpack("=Q", *launch.parameters)
         if not self.inside(address, 8):
             return f"{address:#x} is nobody's"
         c_uint64.from_address(address).value += kernel.module["macros"]["STEP"] * launch.grid[0]
@@ -166,11 +169,10 @@ class Adding(FakeKernels):
 
 
 def launch(fake, function, address, block=32, shared=0):
-    parameters = c_uint64(address)
-    size = c_size_t(8)
-    extra = (c_uint64 * 5)(1, ctypes.addressof(parameters), 2, ctypes.addressof(size), 0)
+    parameter = c_uint64(address)
+    places = (c_uint64 * 1)(ctypes.addressof(parameter))
     config = LaunchConfig(3, 1, 1, block, 1, 1, shared, 5, 0, 0)
-    return fake.cuLaunchKernelEx(byref(config), function, None, extra)
+    return fake.cuLaunchKernelEx(byref(config), function, places, None)
 
 
 def test_kernels():

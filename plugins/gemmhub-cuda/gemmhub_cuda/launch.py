@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import addressof, byref, c_char, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Slot, Starter
 from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_cuda.cost_model import Choice
 
-_POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 _INVALID_CONTEXT = 201
 
 
@@ -41,23 +40,14 @@ def params(choice: Choice, at_once: int) -> Params:
     )  # fmt: skip
 
 
-class _Slot:
-    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them."""
+class Arguments(ctypes.Structure):
+    """The parameters of the kernel."""
 
-    def __init__(self, template: Params, grid: tuple[int, int, int], threads: int, shared: int) -> None:
-        self.params = Params.from_buffer_copy(template)
-        size = ctypes.sizeof(Params)
-        self.words = (c_uint64 * (size // WORD)).from_buffer(self.params)
-        self._size = c_size_t(size)
-        self._extra = (c_void_p * 5)(_POINTER, addressof(self.params), _SIZE, addressof(self._size), 0)
-        self._config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
-        self.grid = self._config.grid
-        self.config, self.extra = byref(self._config), byref(self._extra)
-        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
+    _fields_ = (("p", Params),)
 
 
 def _word(name: str) -> int:
-    """Which 8-byte word of Params it is."""
+    """Which 8-byte word of the arguments it is."""
     return int(getattr(Params, name).offset) // WORD
 
 
@@ -71,16 +61,14 @@ class Launch:
         self._gpu, self._choice, self._workspace, self._limit = gpu, choice, workspace, limit
         self._alone = alone
         self._calls = tuple(choice.way.offsets())
-        self._template = params(choice, at_once)
-        self._slots: list[_Slot] = []
-        # A function without declared types and arguments that are pointers already: less of conversions a call.
-        self._launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(gpu.driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
-        self._function = byref(c_char.from_address(function))
+        self._template = Arguments(params(choice, at_once))
+        self._slots: list[Slot] = []
+        self._starter = Starter(gpu.driver, function)
 
-    def _slot(self) -> _Slot:
+    def _slot(self) -> Slot:
         choice = self._choice
         grid = choice.tiles[0] * choice.tiles[1] * choice.splits, 1, self._calls[0][4]
-        return _Slot(self._template, grid, choice.variant.threads, choice.variant.shared_bytes)
+        return Slot(self._template, grid, choice.variant.threads, choice.variant.shared_bytes)
 
     @property
     def run(self) -> Run:
@@ -90,7 +78,8 @@ class Launch:
         return self._short() if bare and self._alone else self._run
 
     def _short(self) -> Run:
-        launch, function, free, make, slow = self._launch, self._function, self._slots, self._slot, self._run
+        launch, function = self._starter.launch, self._starter.function
+        free, make, slow = self._slots, self._slot, self._run
         first, second = ("b", "a") if self._choice.way.swapped else ("a", "b")
         a_word, b_word, d_word = _word(first), _word(second), _word("d")
 
@@ -104,7 +93,7 @@ class Launch:
             words[b_word] = b
             words[d_word] = out
             slot.launch[STREAM_WORD] = stream
-            status = launch(slot.config, function, None, slot.extra)
+            status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
                 # A thread without a context, say.
@@ -120,12 +109,11 @@ class Launch:
         if self._choice.way.swapped:
             a, b = b, a
         stream = stream or 0
-        slot.launch[STREAM_WORD] = stream
-        p = slot.params
+        p = slot.arguments.p
         p.alpha, p.beta, p.bias = float(alpha), float(beta), bias or 0
         try:
             if self._alone and self._choice.splits == 1:
-                status = self._launch_all(slot, a, b, c, out)
+                status = self._launch_all(slot, stream, a, b, c, out)
                 if status != _INVALID_CONTEXT:
                     self._check(status)
                     return
@@ -133,17 +121,17 @@ class Launch:
                 if self._choice.splits > 1:
                     buffer = self._workspace.buffer(stream, self._choice.workspace_bytes, self._limit)
                     p.counters, p.partials = buffer, buffer + COUNTERS
-                self._check(self._launch_all(slot, a, b, c, out))
+                self._check(self._launch_all(slot, stream, a, b, c, out))
         finally:
             self._slots.append(slot)
 
-    def _launch_all(self, slot: _Slot, a: int, b: int, c: int | None, d: int) -> int:
+    def _launch_all(self, slot: Slot, stream: int, a: int, b: int, c: int | None, d: int) -> int:
         """The CUresult of the last launch; none follows one that failed."""
-        p, status = slot.params, 0
+        p, status = slot.arguments.p, 0
         for at_a, at_b, at_c, at_d, count in self._calls:
             p.a, p.b, p.c, p.d = a + at_a, b + at_b, c + at_c if c else 0, d + at_d
             p.batch = slot.grid[2] = count
-            status = self._launch(slot.config, self._function, None, slot.extra)
+            status = self._starter.start(slot, stream)
             if status:
                 break
         return status

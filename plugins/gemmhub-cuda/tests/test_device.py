@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -160,7 +161,7 @@ def test_sanitizer(tool, monkeypatch):
     if sanitizer is None:
         pytest.skip("there is no compute-sanitizer")
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", _SANITIZED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -7,13 +7,14 @@ checked when the problem is prepared) a new address is one word to write; else t
 from __future__ import annotations
 
 import ctypes
-from ctypes import addressof, byref, c_char, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import addressof, c_float, c_int, c_int64, c_uint64
 from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
+from gemmhub.native import cuda_launch
 from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper import tensor_map
 from gemmhub_hopper.config import Variant
@@ -22,7 +23,6 @@ from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
 
-_POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 _INVALID_CONTEXT = 201
 
 
@@ -45,7 +45,7 @@ class Params(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """All parameters of the kernel as they lie in the launch's buffer; it begins at a multiple of 64."""
+    """The parameters of the kernel."""
 
     _fields_ = (
         ("a", c_uint64 * 16),
@@ -74,39 +74,24 @@ def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, Ma
     return a, b, tensor_map.result(way.d, variant) if form.tma_store else None
 
 
-class Slot:
-    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them."""
+class Slot(cuda_launch.Slot):
+    """The memory of one launch in the making."""
 
-    def __init__(self, template: ctypes.Structure, grid: int, threads: int, shared: int) -> None:
-        size = ctypes.sizeof(template)
-        self._memory = ctypes.create_string_buffer(size + 64)
-        start = -addressof(self._memory) % 64
-        self.arguments: Any = type(template).from_buffer(self._memory, start)
-        ctypes.memmove(addressof(self.arguments), addressof(template), size)
-        self.words = (c_uint64 * (size // WORD)).from_buffer(self._memory, start)
-        self._size = c_size_t(size)
-        self._extra = (c_void_p * 5)(_POINTER, addressof(self.words), _SIZE, addressof(self._size), 0)
-        self._config = LaunchConfig((c_uint * 3)(grid, 1, 1), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
-        self.config, self.extra = byref(self._config), byref(self._extra)
-        self.a = self.b = self.d = -1
-        """The addresses in ``words``."""
-        self.known: object = None
-        """What else was written there, in the words of whoever did."""
-        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
-        self.grid = self._config.grid
+    a = b = d = -1
+    """The addresses in ``words``."""
+    known: object = None
+    """What else was written there, in the words of whoever did."""
 
 
-class Function:
+class Function(Starter):
     """A kernel that can be launched: calls of it share nothing but a pool of slots."""
 
     def __init__(self, gpu: Gpu, function: int, template: ctypes.Structure, grid: int, threads: int, shared: int):
         """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
+        super().__init__(gpu.driver, function)
         self._gpu = gpu
-        self._made = template, grid, threads, shared
+        self._made = template, (grid, 1, 1), threads, shared
         self.free: list[Slot] = []
-        # A function without declared types and arguments that are pointers already: less of conversions a call.
-        self.launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(gpu.driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
-        self.function = byref(c_char.from_address(function))
 
     def slot(self) -> Slot:
         return Slot(*self._made)
@@ -117,11 +102,6 @@ class Function:
             return self.free.pop()
         except IndexError:
             return self.slot()
-
-    def start(self, slot: Slot, stream: int) -> int:
-        """The driver's status. Needs a context."""
-        slot.launch[STREAM_WORD] = stream
-        return int(self.launch(slot.config, self.function, None, slot.extra))
 
     def check(self, status: int) -> None:
         if status:
@@ -217,7 +197,7 @@ class Launch:
                 if d_map_word is not None:
                     words[d_map_word] = out
             slot.launch[STREAM_WORD] = stream
-            status = launch(slot.config, function, None, slot.extra)
+            status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
                 # A thread without a context, say.

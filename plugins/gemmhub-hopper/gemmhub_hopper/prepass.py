@@ -34,6 +34,12 @@ class Parameters(ctypes.Structure):
     _fields_ = (("first_tiles", c_int), ("jobs", Job * 2))
 
 
+class Arguments(ctypes.Structure):
+    """The parameters of the kernel."""
+
+    _fields_ = (("p", Parameters),)
+
+
 def fill(job: Any, reading: Reading, form: Form, made: Stored, k: int) -> int:
     """All but the addresses of copying ``k`` elements along k of ``reading``; the number of blocks that do it.
 

@@ -74,7 +74,7 @@ class Staged:
             for job, side in zip(p.jobs, self._copied)
         ]
         p.first_tiles = tiles[0]
-        return Function(self._gpu, function, p, sum(tiles), prepass.THREADS, 0)
+        return Function(self._gpu, function, prepass.Arguments(p), sum(tiles), prepass.THREADS, 0)
 
     def _params(self, which: int, count: int) -> Params:
         """Of the kernel of the first slab (0), those between, or the last one."""

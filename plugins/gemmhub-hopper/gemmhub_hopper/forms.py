@@ -91,7 +91,9 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, Lowered] | Refusal:
     b = reading(problem, "b", problem.b, count, stride_b, plain)
     d_ld, d = stored(out.layout, order, size, count, stride_d)
     c_ld = problem.c.layout.leading_dimension(order) if problem.c else 0
-    tma_store = size == 2 and out.alignment >= TMA_ALIGNMENT and not d.ld % TMA_ALIGNMENT and not d.stride % 16
+    # TMA stores whole units of 16 bytes, also where the last one of a row is behind the result's end.
+    units = d.inner * size, d.ld, d.stride, out.alignment
+    tma_store = size == 2 and not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
     ways = []
     for swapped in (False, True):

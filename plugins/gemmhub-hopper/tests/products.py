@@ -166,6 +166,7 @@ PRODUCTS = (
     Product(SMALL, 73, 131, 72, a="row", b="col"),
     Product(SMALL, 73, 131, 72, a="row", b="col", swapped=True),
     Product(SMALL, 72, 136, 72, offset=1),
+    Product(SMALL, 1, 37, 72),  # a row that ends within 16 bytes
     # Shapes.
     Product(Shape(128, 256, 4), 264, 520, 264),
     Product(Shape(128, 256, 4, cluster_m=2), 264, 520, 392, a="col"),

@@ -70,10 +70,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
         const int n = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
         for (int block = 0; block < piece.blocks; ++block) {
             const u32 full = base + FULL_AT + 8 * at.stage, empty = base + EMPTY_AT + 8 * at.stage;
-            if constexpr (CLUSTER > 1)
-                barrier_wait_cluster(empty, at.parity ^ 1);
-            else
-                barrier_wait(empty, at.parity ^ 1);
+            barrier_wait(empty, at.parity ^ 1);
             barrier_arrive_expect(full, STAGE_BYTES);
             const u32 stage = base + at.stage * STAGE_BYTES;
             const int k = piece.first_block + block;

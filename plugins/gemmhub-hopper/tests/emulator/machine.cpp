@@ -81,16 +81,19 @@ unsigned char* shared_at(Block& block, u32 address) {
     return &block.shared[address - WINDOW];
 }
 
-// One box between global memory and the shared memory of one block.
+// One box between global memory and the shared memory of one block. As seen on an H200, stores write whole units of 16
+// bytes of a row, also the part of one that is outside of the tensor.
 u32 transfer(const Copy& copy, Block& block, bool load) {
     const Map& m = copy.map;
     const u32 element = static_cast<u32>(m.stride[0]), width = m.box[0] * element;
+    const long long written = (static_cast<long long>(m.size[0]) * element + 15) / 16 * 16 / element;
     for (u32 z = 0; z < m.box[2]; ++z)
         for (u32 y = 0; y < m.box[1]; ++y)
             for (u32 x = 0; x < m.box[0]; ++x) {
                 const long long at[3] = {copy.at[0] + (long long)x, copy.at[1] + (long long)y, copy.at[2] + (long long)z};
                 bool inside = true;
-                for (int i = 0; i < 3; ++i) inside = inside && at[i] >= 0 && at[i] < m.size[i];
+                for (int i = 0; i < 3; ++i)
+                    inside = inside && at[i] >= 0 && at[i] < (i == 0 && !load ? written : static_cast<long long>(m.size[i]));
                 auto* global = reinterpret_cast<unsigned char*>(m.address) + at[0] * element + at[1] * m.stride[1] +
                                at[2] * m.stride[2];
                 const u32 offset = (z * m.box[1] + y) * width + x * element;

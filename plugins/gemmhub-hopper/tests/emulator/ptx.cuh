@@ -48,7 +48,6 @@ inline void barrier_wait(u32 barrier, u32 parity) {
     if (emulator::barrier_of(emulator::here(), barrier).parity == parity)
         emulator::pause(emulator::BARRIER, barrier, parity);
 }
-inline void barrier_wait_cluster(u32 barrier, u32 parity) { barrier_wait(barrier, parity); }
 inline void named_sync(u32 name, u32 threads) {
     emulator::meet(emulator::here().named[name], threads, emulator::NAMED, name);
 }

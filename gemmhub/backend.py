@@ -17,11 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.problem import GemmProblem
 
 CONTRACT = 1
 """Version of this file's promises. A plugin states the one it was written for."""
+
+WORKSPACE = 64 * 2**20
+"""Bytes of scratch memory that a kernel may use where neither the user nor its backend says another number."""
 
 Array = Any
 """On the CPU a numpy.ndarray. On devices the address (an int) of the operand's first element: the problem tells
@@ -96,12 +99,20 @@ class Backend(ABC):
         """Names of the alternatives that tuning should time; the first is what an untuned call gets."""
         return ("default",)
 
+    def default_workspace(self, device: Device) -> int:
+        """Bytes of scratch memory that a kernel on ``device`` may use where the user has set no limit.
+
+        The same number each time: decisions and tuning records count on it. ``supports``, ``estimate`` and
+        ``copies``, which know no limit, had better go by it, too.
+        """
+        return WORKSPACE
+
     @abstractmethod
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         """Compile, choose, allocate: everything that must not happen in a call.
 
-        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds scratch memory in bytes. The
-        kernel must be usable from several threads at once.
+        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds scratch memory in bytes: the
+        user's limit, else :meth:`default_workspace`. The kernel must be usable from several threads at once.
         """
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:

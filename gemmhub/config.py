@@ -41,15 +41,15 @@ class Settings:
     records: str = "default"
     """File of tuning records; "default" is the one in the user's data directory, "off" uses none. Relative
     paths in a configuration file start from that file."""
-    workspace_mib: float = 64.0
-    """Upper limit of the scratch memory of one kernel, in MiB."""
+    workspace_mib: float | None = None
+    """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from."""
 
     @property
-    def workspace_limit(self) -> int:
-        """Bytes."""
-        return int(self.workspace_mib * 2**20)
+    def workspace_limit(self) -> int | None:
+        """Bytes; None where the user has set no limit."""
+        return None if self.workspace_mib is None else int(self.workspace_mib * 2**20)
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gemmhub import plugins, records
-from gemmhub.backend import Backend, Kernel
+from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import InputError, NoBackendError
@@ -59,7 +59,7 @@ class Decision:
     why: str
     verdicts: tuple[Verdict, ...]
     settings: Mapping[str, str]
-    """Settings that are not defaults, with where each came from."""
+    """Settings that are not defaults, with where each came from; a backend's own workspace limit is one."""
     copies: tuple[Copy, ...] = ()
     """Copies the call makes before any backend: an ``out`` that overlaps an operand."""
     layout_free: bool = field(default=False, repr=False)
@@ -120,6 +120,8 @@ class Able:
     entry: plugins.Entry
     backend: Backend
     ready: Ready
+    workspace: int
+    """Bytes of scratch memory that its kernel may use where the user has set no limit."""
     seconds: float | None
     source: str
     candidate: str
@@ -185,11 +187,19 @@ def _decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...]) 
         chosen.entry.name if chosen else None,
         why,
         tuple(shown + verdicts),
-        settings.origin,
+        _origins(settings, chosen),
         copies,
         layout_free,
     )
     return decision, chosen
+
+
+def _origins(settings: Settings, chosen: Able | None) -> Mapping[str, str]:
+    """Where settings that are not defaults came from, the workspace limit of the chosen backend among them."""
+    if chosen is None or settings.workspace_limit is not None or chosen.workspace == WORKSPACE:
+        return settings.origin
+    default = f"{chosen.entry.name}'s own default, {chosen.workspace / 2**20:.4g} MiB"
+    return {**settings.origin, "workspace_mib": default}
 
 
 def _why_not(winner: Able | None) -> str:
@@ -236,6 +246,11 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
         return no(names)
     if not names:
         return no(Refusal("candidates() is empty", remedy), "failed")
+    workspace = plugins.guarded(lambda: backend.default_workspace(problem.device), "default_workspace()", remedy)
+    if isinstance(workspace, Refusal):
+        return no(workspace)
+    if not isinstance(workspace, int) or workspace < 0:
+        return no(Refusal(f"default_workspace() returned {workspace!r:.60}, not a number of bytes", remedy), "failed")
     measured = records.lookup(entry.name, problem, ready, names)
     if measured is not None:
         seconds: object = measured.seconds
@@ -250,7 +265,7 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
         return no(remark)
     if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
         seconds, source = None, ""
-    return Able(entry, backend, ready, seconds, source, candidate, copies, remark)
+    return Able(entry, backend, ready, workspace, seconds, source, candidate, copies, remark)
 
 
 def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
@@ -320,9 +335,10 @@ def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] =
 def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
     """One candidate's kernel, or the refusal that its ``prepare`` amounts to."""
     remedy = f"report it to the authors of {able.entry.distribution}; backend= chooses another"
-    kernel: object = plugins.guarded(
-        lambda: able.backend.prepare(problem, candidate, settings.workspace_limit), "prepare()", remedy
-    )
+    limit = settings.workspace_limit
+    if limit is None:
+        limit = able.workspace
+    kernel: object = plugins.guarded(lambda: able.backend.prepare(problem, candidate, limit), "prepare()", remedy)
     if isinstance(kernel, (Kernel, Refusal)):
         return kernel
     return Refusal(f"prepare() returned {type(kernel).__name__}, not a Kernel", remedy)

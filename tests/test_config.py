@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import ConfigError, config
+from gemmhub import ConfigError, Kernel, config
+from gemmhub.capability import CPU
 from gemmhub.errors import InputError
+from gemmhub.numpy_backend.backend import NumpyBackend
 from plugins import add
 
 ONE = np.ones((2, 2), np.float32)
@@ -54,7 +56,7 @@ def settings():
 def test_defaults(home):
     found = settings()
     assert (found.backend, found.forced, found.precision, found.deterministic) == ((), False, "ieee", False)
-    assert (found.allow, found.deny, found.records, found.workspace_limit) == (None, (), "default", 64 * 2**20)
+    assert (found.allow, found.deny, found.records, found.workspace_limit) == (None, (), "default", None)
     assert found.origin == {}
     assert gemmhub.explain(ONE, ONE).settings == {}
 
@@ -96,6 +98,45 @@ def test_each_source_beats_the_next(home, monkeypatch, name):
     assert decision() == ("by-user", user, f"preferred by {user}")
     os.unlink(user)
     assert decision() == ("fastest", None, "smallest estimate")
+
+
+def limits():
+    """What two backends, one with a default of its own, prepare with; where decisions say it is from; one as text."""
+    seen = {}
+
+    def preparing(name):
+        def prepare(problem, candidate, limit):
+            seen[name] = limit
+            return Kernel(lambda *given: None, "does nothing")
+
+        return prepare
+
+    gemmhub.reload()
+    add(Scripted("roomy", default_workspace=lambda device: 400 * 2**20, prepare=preparing("roomy")))
+    add(Scripted("plain", prepare=preparing("plain")))
+    found = {name: gemmhub.plan(ONE, ONE, backend=name).decision for name in ("roomy", "plain")}
+    origins = {name: decision.settings.get("workspace_mib") for name, decision in found.items()}
+    return seen, origins, str(found["roomy"])
+
+
+def test_workspace_is_the_backends_default_unless_the_user_sets_a_limit(home, monkeypatch):
+    seen, origins, text = limits()
+    assert seen == {"roomy": 400 * 2**20, "plain": 64 * 2**20}
+    assert origins == {"roomy": "roomy's own default, 400 MiB", "plain": None}
+    assert "setting: workspace_mib from roomy's own default, 400 MiB" in text
+    user = put(home / "user" / "gemmhub.toml", "workspace_mib = 64")  # the same as the default, but the user's word
+    seen, origins, _ = limits()
+    assert seen == {"roomy": 64 * 2**20, "plain": 64 * 2**20}
+    assert origins == {"roomy": user, "plain": user}
+    monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1000")
+    seen, origins, text = limits()
+    assert seen == {"roomy": 1000 * 2**20, "plain": 1000 * 2**20}
+    assert origins == {"roomy": "GEMMHUB_WORKSPACE_MIB", "plain": "GEMMHUB_WORKSPACE_MIB"}
+    assert "default" not in text
+
+
+def test_the_cpu_backend_has_64_mib():
+    assert NumpyBackend().default_workspace(CPU) == 64 * 2**20
 
 
 def test_sources_are_merged_key_by_key(home, monkeypatch):

@@ -37,6 +37,8 @@ REFUSED = {
     "candidates_empty": ("candidates() is empty", False),
     "candidates_text": ("candidates() raised TypeError: a sequence of names is needed, not 'default'", True),
     "remark_raises": ("remark() raised UnicodeError: surrogates", True),
+    "default_workspace_raises": ("default_workspace() raised LookupError: cpu", True),
+    "default_workspace_is_text": ("default_workspace() returned '64 MiB', not a number of bytes", False),
     "copies_raise": ("copies() raised AttributeError: layout", True),
 }
 UNPREPARED = {

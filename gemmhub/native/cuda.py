@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
+from gemmhub.backend import WORKSPACE
 from gemmhub.capability import Absent
 from gemmhub.errors import AllocationError
 
@@ -25,6 +26,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuDeviceGet": (c_void_p, c_int),
     "cuDeviceGetName": (c_void_p, c_int, c_int),
     "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
+    "cuDeviceTotalMem_v2": (c_void_p, c_int),
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (c_void_p,),
@@ -52,6 +54,8 @@ _OUT_OF_MEMORY = 2
 _NO_DEVICE = 100
 _SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
+_WORKSPACE_SHARE = 256
+"""One part in so many of a device's memory: a matrix of 4096 x 4096 in planes of 6 bytes takes 96 MiB."""
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NON_BLOCKING = 1
 _RELAXED = 2
@@ -164,6 +168,10 @@ class Gpu:
         # Two transfers a clock: the memory of every card so far is double data rate.
         self.bandwidth = 2e3 * self.attribute(_MEMORY_CLOCK_KHZ) * self.attribute(_BUS_BITS) / 8
         """Bytes a second."""
+        memory = c_size_t()
+        driver.call("cuDeviceTotalMem_v2", byref(memory), self._device)
+        self.default_workspace = max(WORKSPACE, memory.value // _WORKSPACE_SHARE)
+        """Bytes: what a backend may return as its ``default_workspace`` where copies of operands are to fit."""
         self._context: int | None = None
         self._lock = threading.Lock()
 

@@ -27,22 +27,43 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, with an integer value."""
+
+    _fields_ = (("id", c_uint), ("padding", c_uint), ("value", c_uint), ("rest", c_uint * 15))
+
+
+_EARLY = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
+
+
 class Slot:
     """The memory of one launch in the making: configuration, parameters, and the way the driver finds them.
 
     Each parameter has a pointer of its own (``kernelParams``): where the driver puts them is its business. In one
-    buffer (``extra``) they would have to lie as the compiler placed them, and tensor maps do not begin at its beginning.
+    buffer (``extra``) they would have to lie as the compiler placed them, and tensor maps do not begin at its start.
     """
 
-    def __init__(self, template: ctypes.Structure, grid: tuple[int, int, int], threads: int, shared: int) -> None:
-        """``template``: a structure whose fields are the kernel's parameters, as a fresh slot has them."""
+    def __init__(
+        self, template: ctypes.Structure, grid: tuple[int, int, int], threads: int, shared: int, early: bool = False
+    ) -> None:
+        """``template``: a structure whose fields are the kernel's parameters, as a fresh slot has them.
+
+        ``early``: the kernel may start while the one before it in the stream ends, and itself waits for that one's
+        results (``griddepcontrol.wait``) before it reads or writes anything that others do. Since compute capability
+        9.0.
+        """
         kind = type(template)
         self.arguments: Any = kind.from_buffer_copy(template)
         self.words = (c_uint64 * (ctypes.sizeof(kind) // WORD)).from_buffer(self.arguments)
         start = addressof(self.arguments)
         places = [start + getattr(kind, field[0]).offset for field in kind._fields_]
         self._places = (c_void_p * len(places))(*places)
-        self._config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+        self._attributes = (LaunchAttribute * int(early))(*[LaunchAttribute(_EARLY, 0, 1)][: int(early)])
+        attributes = addressof(self._attributes) if early else None
+        self._config = LaunchConfig(
+            (c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, attributes, int(early)
+        )
         self.config, self.places = byref(self._config), byref(self._places)
         self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
         self.grid = self._config.grid

@@ -23,8 +23,6 @@ from gemmhub.testing.operands import HOST, Memory, Operands, dense
 Array = Any
 T = TypeVar("T")
 
-WORKSPACE = 64 * 2**20
-"""The workspace limit that kernels are prepared with, in bytes."""
 _ROUNDS = 4
 
 
@@ -146,12 +144,12 @@ def _kernels(backend: Backend, case: Case, problem: GemmProblem) -> Iterator[tup
 
 
 def _prepare(backend: Backend, problem: GemmProblem, candidate: str) -> Kernel:
-    kernel = _call(
-        f"supports() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, WORKSPACE
-    )
+    limit: int = _call("default_workspace()", backend.default_workspace, problem.device)
+    require(isinstance(limit, int) and limit >= 0, f"default_workspace() returned {limit!r}, not a number of bytes")
+    kernel = _call(f"supports() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, limit)
     require(isinstance(kernel, Kernel), f"prepare() returned {kernel!r}, not a Kernel")
     held = kernel.workspace_bytes
-    require(0 <= held <= WORKSPACE, f"candidate {candidate!r} uses {held} bytes of workspace, {WORKSPACE} are allowed")
+    require(0 <= held <= limit, f"candidate {candidate!r} uses {held} bytes of workspace, {limit} are allowed")
     return kernel
 
 

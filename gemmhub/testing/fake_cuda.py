@@ -57,6 +57,7 @@ TYPES: Types = {
         "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
         "cuDeviceGetCount": (c_void_p,),
         "cuDeviceGetName": (c_void_p, c_int, c_int),
+        "cuDeviceTotalMem_v2": (c_void_p, c_int),
         "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
         "cuDriverGetVersion": (c_void_p,),
         "cuGetErrorName": (c_int, c_void_p),
@@ -81,6 +82,8 @@ class FakeCuda(FakeLibrary):
     types = TYPES
     card: ClassVar[Mapping[int, int]] = H200
     """The attributes of a device."""
+    total_memory: ClassVar[int] = 143_771 * 2**20
+    """Of an H200, in bytes; how much of it is to be had is ``memory``."""
 
     def __init__(
         self, devices: int = 1, version: int = 13000, memory: int = 2**40, attributes: Mapping[int, int] | None = None
@@ -161,6 +164,9 @@ class FakeCuda(FakeLibrary):
 
     def _cuDeviceGetAttribute(self, out: int, attribute: int, device: int) -> None:
         put(out, c_int, self.attributes[attribute])
+
+    def _cuDeviceTotalMem_v2(self, out: int, device: int) -> None:
+        put(out, c_size_t, self.total_memory)
 
     def _cuDevicePrimaryCtxRetain(self, out: int, device: int) -> None:
         put(out, c_void_p, CONTEXT + device)

@@ -22,6 +22,7 @@ from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gemmhub.native.cuda_launch import LaunchAttribute
 from gemmhub.native.nvrtc import Compiled, Source
 from gemmhub.testing.fake_cuda import INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
 from gemmhub.testing.fake_library import Types, put
@@ -37,6 +38,8 @@ MOST_SHARED = 232448
 _UNASKED_SHARED = 49152
 """What it may have if nobody asks for more."""
 _MAX_DYNAMIC_SHARED = 8
+_EARLY = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -149,7 +152,8 @@ class FakeKernels(FakeCuda):
             return INVALID_CONTEXT
         assert extra is None
         given = LaunchConfig.from_address(config)
-        assert given.numAttrs == 0, "no attributes"
+        attributes = (LaunchAttribute * given.numAttrs).from_address(given.attrs) if given.numAttrs else ()
+        assert [(x.id, x.value) for x in attributes] in ([], [(_EARLY, 1)]), "attributes that this double does not know"
         kernel = self._functions[function]
         sizes = self.sizes(kernel)
         places = (c_uint64 * len(sizes)).from_address(parameters)

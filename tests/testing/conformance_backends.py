@@ -13,7 +13,7 @@ import numpy as np
 
 from gemmhub.accuracy import activate
 from gemmhub.backend import Backend, Kernel
-from gemmhub.capability import CPU, Absent, Ready, Refusal
+from gemmhub.capability import CPU, Absent, Device, Ready, Refusal
 from gemmhub.dtypes import info
 from gemmhub.problem import GemmProblem
 
@@ -322,6 +322,13 @@ class BadSecondCandidate(RightBackend):
 class NegativeEstimate(RightBackend):
     def estimate(self, problem: GemmProblem) -> float | None:
         return -1.0
+
+
+class BoundlessWorkspace(RightBackend):
+    """Its default is not a number of bytes."""
+
+    def default_workspace(self, device: Device) -> int:
+        return None  # type: ignore[return-value]
 
 
 class FlushesNaN(RightBackend):

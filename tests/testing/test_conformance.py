@@ -69,6 +69,7 @@ def first_failure(backend: RightBackend) -> str:
         ("ReadsPoison", "NaN was read from the result's old content"),
         ("SharedScratch", "called from 4 threads at once.*wrong result"),
         ("BadSecondCandidate", "candidate 'einsum'.*wrong result"),
+        ("BoundlessWorkspace", r"default_workspace\(\) returned None"),
         ("NegativeEstimate", r"estimate\(\) returned -1.0"),
         ("FlushesNaN", "likely: NaN or infinity did not propagate"),
         ("Saturates", "likely: NaN or infinity did not propagate"),

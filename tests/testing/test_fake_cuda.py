@@ -49,8 +49,16 @@ def test_devices(fake):
     driver, gpus = cuda.look(lambda: Driver(fake), "525", "a GPU")
     assert driver.cuda_version == (13, 0)
     assert [(gpu.name, gpu.sms, gpu.capability) for gpu in gpus] == [("Fake H200", 132, (9, 0))] * 2
+    assert [gpu.default_workspace for gpu in gpus] == [143_771 * 2**20 // 256] * 2
     assert Gpu(Driver(FakeCuda(attributes={75: 8})), 0).capability == (8, 0)
     assert fake.complaints == []
+
+
+def test_small_cards_have_64_mib():
+    class Small(FakeCuda):
+        total_memory = 8 * 2**30
+
+    assert Gpu(Driver(Small()), 0).default_workspace == 64 * 2**20
 
 
 def test_without_devices():

@@ -1,6 +1,7 @@
-"""The conformance kit without pytest, in a process of its own: ``python kit.py STEP [DTYPE...]``.
+"""The conformance kit without pytest, in a process of its own: ``python kit.py FIRST STEP [DTYPE...]``.
 
-Every STEP-th case of the matrix, of the dtypes only, if any are named. Prints a JSON object.
+Of the matrix's cases (those of the dtypes only, if any are named) every STEP-th from number FIRST on. Prints a JSON
+object.
 """
 
 from __future__ import annotations
@@ -34,15 +35,14 @@ class Compiling(MutlassBackend):
             return None
 
 
-def main(step, dtypes):
+def main(first, step, dtypes):
     backend = Compiling() if dtypes else MutlassBackend()
     found = backend.probe()
     if isinstance(found, Absent):
         return {"absent": found.reason, "remedy": found.remedy}
     accepted, refused, worst, memory = Counter(), Counter(), 0.0, MusaMemory()
-    for case in matrix()[::step]:
-        if case.every_candidate or (dtypes and case.a_dtype not in dtypes):
-            continue
+    cases = [x for x in matrix() if not x.every_candidate and (not dtypes or x.a_dtype in dtypes)]
+    for case in cases[first::step]:
         try:
             outcome = check(backend, case, memory)
         except Unrepresentable:
@@ -55,4 +55,4 @@ def main(step, dtypes):
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), sys.argv[2:])))
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))

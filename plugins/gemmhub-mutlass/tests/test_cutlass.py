@@ -1,8 +1,13 @@
 """The plugin's own source over CUTLASS (the package nvidia-cutlass), behind MUTLASS's template signatures.
 
 It is compiled by nvcc to PTX for sm_90a, one configuration in each spelling of the builder: half a minute and 2 GB
-each, so one at a time, and kept in gemmhub's build cache. With GEMMHUB_TEST_CUTLASS=1 and an NVIDIA GPU of that
-architecture the conformance kit's float16 cases run on the kernels, through the simulator's CUDA engine.
+each, so one at a time, and kept in gemmhub's build cache.
+
+With an NVIDIA GPU of that architecture the conformance kit runs on the kernels, through the simulator's CUDA engine:
+
+    GEMMHUB_TEST_CUTLASS           the step through the kit's cases (1: all); unless it is set, nothing runs
+    GEMMHUB_TEST_CUTLASS_DTYPES    of the cases ("float16"), separated by commas
+    GEMMHUB_TEST_CUTLASS_SHARDS    tests to divide the cases among (1), which pytest-xdist can run side by side
 """
 
 from __future__ import annotations
@@ -28,6 +33,9 @@ HERE = Path(__file__).parent
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 FLAGS = "--expt-relaxed-constexpr"
 VERSIONS = {15: (0, 1, 1), 13: (0, 3, 0)}
+STEP = int(os.environ.get("GEMMHUB_TEST_CUTLASS") or 0)
+SHARDS = int(os.environ.get("GEMMHUB_TEST_CUTLASS_SHARDS", "1"))
+DTYPES = os.environ.get("GEMMHUB_TEST_CUTLASS_DTYPES", "float16").split(",")
 
 pytestmark = [
     pytest.mark.skipif(NVCC is None, reason="needs nvcc"),
@@ -90,22 +98,39 @@ def test_the_wrong_spelling_does_not_compile(folder):
     assert re.search(r"(too few arguments|argument list).*CollectiveBuilder", built.reason), built
 
 
-@pytest.mark.skipif(not os.environ.get("GEMMHUB_TEST_CUTLASS"), reason="GEMMHUB_TEST_CUTLASS is not set")
+@pytest.mark.skipif(not STEP, reason="GEMMHUB_TEST_CUTLASS is not set")
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("arguments", [15, 13])
-def test_conformance_on_a_hopper_gpu(folder, tmp_path, arguments):
-    """GEMMHUB_TEST_CUTLASS is the step through the matrix (1: every case), GEMMHUB_TEST_CUTLASS_DTYPES the dtypes."""
-    make_home = pytest.importorskip("gemmhub_musa_sim").make_home
+def test_conformance_on_a_hopper_gpu(arguments, shard):
+    """A shard's part of every STEP-th case. Shards share home, checkout and build cache; of two that need one
+    configuration the second waits for the first.
+    """
+    found = conformance(arguments, shard * STEP, SHARDS * STEP)
+    print(json.dumps(found, indent=1))
+    accepted = [dtype for dtype in DTYPES if found["accepted"].get(dtype, 0) > 0]
+    if SHARDS > 1 and not accepted:
+        pytest.skip(f"no case of this shard was accepted: {found['refused']}")
+    assert SHARDS > 1 or accepted == DTYPES, found
+    assert found["worst"] <= 1
+
+
+def conformance(arguments, first, step):
+    """What kit.py says of the kernels of one spelling on the GPU."""
+    simulator = pytest.importorskip("gemmhub_musa_sim.testing")
+    facts = VERSIONS[arguments], cutlass_home.HEADERS, str(cutlass_home.cutlass())
+    witness = "include/mutlass/version.h"
+    checkout = simulator.kept(
+        "mutlass-over-cutlass", cutlass_home.ADAPTER, facts, witness,
+        lambda path: cutlass_home.make(path, VERSIONS[arguments]),
+    )  # fmt: skip
     environment = {
-        **os.environ, "MUSA_HOME": str(make_home(tmp_path / "home", engine="cuda")), "MUSA_SIM_CUDA_ARCH": "sm_90a",
-        "MUTLASS_HOME": str(mutlass(folder / f"cutlass-gpu-{arguments}", arguments)),
-        "NVCC_APPEND_FLAGS": FLAGS,
+        **os.environ, "MUSA_HOME": str(simulator.kept_home(engine="cuda")), "MUSA_SIM_CUDA_ARCH": "sm_90a",
+        "MUTLASS_HOME": str(checkout), "NVCC_APPEND_FLAGS": FLAGS,
     }  # fmt: skip
-    dtypes = os.environ.get("GEMMHUB_TEST_CUTLASS_DTYPES", "float16").split(",")
-    command = [sys.executable, "kit.py", os.environ["GEMMHUB_TEST_CUTLASS"], *dtypes]
+    command = [sys.executable, "kit.py", str(first), str(step), *DTYPES]
     done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    print(json.dumps(found, indent=1))
-    assert all(found["accepted"].get(dtype, 0) > 0 for dtype in dtypes), found
-    assert found["worst"] <= 1
+    assert "absent" not in found, found
+    return found

@@ -51,14 +51,14 @@ def says(*asked, **variables):
 
 @pytest.mark.parametrize("sdk", ["3.1", "5.1"])
 def test_conformance_on_other_sdks(homes, sdk):
-    found = child(["kit.py", "90"], MUSA_HOME=homes(sdk))
+    found = child(["kit.py", "0", "90"], MUSA_HOME=homes(sdk))
     assert sum(found["accepted"].values()) > 3
     assert found["worst"] <= 1
 
 
 def test_conformance_on_a_newer_card(checkouts):
     """mp_31, the short spelling, and kernels that take aligned operands only."""
-    found = child(["kit.py", "16"], MUTLASS_HOME=checkouts((0, 3, 0)), MUSA_SIM_ARCH="31")
+    found = child(["kit.py", "0", "16"], MUTLASS_HOME=checkouts((0, 3, 0)), MUSA_SIM_ARCH="31")
     assert sum(found["accepted"].values()) > 3
     assert found["worst"] <= 1
     assert found["features"][0].startswith("MUTLASS 0.3.0")

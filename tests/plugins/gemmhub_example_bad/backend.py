@@ -53,6 +53,9 @@ class Scripted(Backend):
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         return self._answer("candidates", ("default",), problem)
 
+    def default_workspace(self, device: Device) -> int:
+        return self._answer("default_workspace", super().default_workspace(device), device)
+
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         return self._answer("prepare", self._kernel, problem, candidate, workspace_limit)
 
@@ -91,6 +94,8 @@ ASKING_FAULTS: dict[str, dict[str, Any]] = {
     "candidates_text": {"candidates": "default"},
     "remark_raises": {"remark": UnicodeError("surrogates")},
     "copies_raise": {"copies": AttributeError("layout")},
+    "default_workspace_raises": {"default_workspace": LookupError("cpu")},
+    "default_workspace_is_text": {"default_workspace": "64 MiB"},
     "prepare_raises": {"prepare": RuntimeError("nvrtc: compilation failed")},
     "prepare_lacks_memory": {"prepare": MemoryError("workspace")},
     "prepare_gives_none": {"prepare": lambda problem, candidate, limit: None},

@@ -1,27 +1,26 @@
 """gemmhub-cuda against torch.matmul (cuBLAS) on an NVIDIA card: float32, bfloat16 and float16, by CUDA graphs.
 
     python benchmarks/cuda_torch.py [--dtype float32] [--quick | --draw SEED] [--order nn] [--candidates | --every]
-                                    [--json FILE] [--rounds 7] [--seconds 500]
+                                    [--triton] [--json FILE] [--rounds 7] [--seconds 500]
     python benchmarks/cuda_torch.py --host
 
 Needs torch and gemmhub-cuda. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
-plugin's first choice, the first eight candidates with ``--candidates``, or every shape with ``--every`` (what the cost
-model is to be fitted to). With ``--draw`` the products are of random sizes. The results of all are compared with
-torch's. ``--host`` times the host's side of a call.
+plugin's first choice, the first eight candidates with ``--candidates``, or every shape with all its parts of k with
+``--every`` (what benchmarks/cuda_fit.py fits the cost model to). With ``--triton`` the same run has a Triton kernel on
+mma.sync, the fastest of several configurations. With ``--draw`` the products are of random sizes. The results of all
+are compared with torch's. ``--host`` times the host's side of a call.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import math
-import os
 import random
 import time
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("GEMMHUB_CUDA_UNPROVEN", "1")
 
 import torch
 from cuda_graphs import Call, Rig, expected
@@ -42,13 +41,16 @@ QUICK = (
     (128, 2112, 7168),
     (256, 256, 8192),
     (16, 8192, 8192),
+    (8192, 8192, 8192),
+    (64, 4096, 4096),
+    (512, 512, 16384),
 )
 PRODUCTS = QUICK + (
-    (8192, 8192, 8192), (8192, 6144, 4096), (4096, 14336, 4096), (4096, 4096, 14336), (4096, 32768, 512),
+    (8192, 6144, 4096), (4096, 14336, 4096), (4096, 4096, 14336), (4096, 32768, 512),
     (4096, 2112, 7168), (4096, 576, 7168), (3072, 3072, 3072), (1536, 1536, 1536), (768, 768, 768), (512, 512, 512),
     (256, 256, 256), (2047, 2047, 2047), (4097, 4095, 4093), (1000, 1000, 1000), (1024, 8192, 2048), (256, 8192, 4096),
-    (128, 8192, 8192), (64, 4096, 4096), (64, 28672, 8192), (8192, 64, 4096), (8192, 16, 8192), (32, 4096, 7168),
-    (8, 4096, 14336), (1, 4096, 14336), (64, 64, 16384), (512, 512, 16384), (100000, 64, 64), (64, 100000, 64),
+    (128, 8192, 8192), (64, 28672, 8192), (8192, 64, 4096), (8192, 16, 8192), (32, 4096, 7168),
+    (8, 4096, 14336), (1, 4096, 14336), (64, 64, 16384), (100000, 64, 64), (64, 100000, 64),
 )  # fmt: skip
 """(m, n, k)."""
 _DRAWN = 100
@@ -98,9 +100,9 @@ def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace)
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    timed = cost_model.choices(analysis.way, backend.machine.cards[0], _WORKSPACE)
+    timed = cost_model.every(analysis.way, backend.machine.cards[0], _WORKSPACE)
     fastest = timed[0][0]
-    return [choice.name for seconds, choice in timed if seconds < 4 * fastest]
+    return [choice.name for seconds, choice in timed if seconds < 3 * fastest]
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:
@@ -112,6 +114,26 @@ def close(call: Call, rig: Rig, dtype: str) -> bool:
     torch.cuda.synchronize()
     scale, part = reference.square().mean().sqrt(), _CLOSE[dtype]
     return bool(((out.float() - reference).abs() <= part * (scale + reference.abs())).all())
+
+
+def triton_calls(rig: Rig, dtype: str) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """Triton's configurations that compile, are on mma.sync and right, by name: their numbers in the rig, and which
+    instructions they have. Prints why the others are left out."""
+    try:
+        from cuda_triton import callers
+    except ImportError as error:
+        print(f"without Triton: {error}")
+        return {}, {}
+    numbers, counts = {}, {}
+    for name, (call, instructions) in callers().items():
+        try:
+            if not close(call, rig, dtype):
+                print(f"    {name} is left out: its result is not torch's")
+                continue
+            numbers[name], counts[name] = rig.add(call), instructions
+        except Exception as error:  # compilers and drivers have exceptions of their own
+            print(f"    {name} is left out: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    return numbers, counts
 
 
 def measure(
@@ -131,7 +153,10 @@ def measure(
         if not close(call, rig, dtype):
             wrong.append(name)
         contenders[name] = rig.add(call)
+    triton, instructions = triton_calls(rig, dtype) if options.triton else ({}, {})
+    contenders.update(triton)
     times = dict(zip(contenders, rig.medians(list(contenders.values()), options.rounds)))
+    triton_times = {name: times.pop(name) for name in triton}
     reference = times.pop("torch")
     chosen, best = next(iter(times)), min(times, key=lambda name: times[name])
     row = {
@@ -139,6 +164,12 @@ def measure(
         "estimate_us": backend.estimate(asked) * 1e6, "us": {name: t * 1e6 for name, t in times.items()},
         "ratio": reference / times[chosen], "best_ratio": reference / times[best], "wrong": wrong,
     }  # fmt: skip
+    if triton_times:
+        fastest = min(triton_times, key=lambda name: triton_times[name])
+        row["triton"] = {
+            "best": fastest, "ratio": triton_times[fastest] / times[chosen], "instructions": instructions[fastest],
+            "best_ratio": triton_times[fastest] / times[best], "us": {x: t * 1e6 for x, t in triton_times.items()},
+        }  # fmt: skip
     tflops = [2e-12 * m * n * k / t for t in (reference, times[chosen])]
     tail = f"  best {best} {row['best_ratio']:.3f}" if best != chosen else ""
     alarm = f"  WRONG: {', '.join(wrong)}" if wrong else ""
@@ -147,6 +178,12 @@ def measure(
         f"{chosen}{tail}{alarm}",
         flush=True,
     )
+    if triton_times:
+        print(
+            f"{'':20}  of {fastest} {row['triton']['ratio']:.3f}, best {row['triton']['best_ratio']:.3f}; "
+            f"its instructions: {instructions[fastest]}",
+            flush=True,
+        )
     return row
 
 
@@ -189,11 +226,14 @@ def main() -> int:
     parser.add_argument("--order", choices=("nn", "nt"), help="b stored as (k, n) or (n, k) only; else both")
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
+    parser.add_argument("--triton", action="store_true", help="a Triton kernel, too; for 16-bit operands")
     parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=500.0, help="begin no product after this time")
     options = parser.parse_args()
+    if options.triton and options.dtype == "float32":
+        parser.error("--triton goes with --dtype bfloat16 or float16")
     torch.backends.cuda.matmul.allow_tf32 = False
     backend = CudaBackend()
     found = backend.probe()
@@ -216,6 +256,9 @@ def main() -> int:
                 rows.append(row)
     if left_out:
         print(f"out of time: {left_out} products are left out")
+    compared = [row["triton"] for row in rows if "triton" in row]
+    for key in ("ratio", "best_ratio") if compared else ():
+        print(f"{key} to Triton on mma.sync: {summary(compared, key)}")
     for key in ("ratio", "best_ratio"):
         large = [row for row in rows if 2 * row["m"] * row["n"] * row["k"] >= 1e10]
         small = [row for row in rows if row not in large]
@@ -223,6 +266,7 @@ def main() -> int:
     if options.json:
         result = {
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
+            "triton": importlib.metadata.version("triton") if compared else None,
             "versions": dict(found.versions), "left_out": left_out, "rows": rows,
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")

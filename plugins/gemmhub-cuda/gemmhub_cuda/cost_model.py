@@ -1,37 +1,33 @@
 """How long a way of running a product should take: rounds of blocks, each as slow as its slowest resource.
 
-The blocks that a multiprocessor runs at once take, for each step of TILE_K, the largest of: their arithmetic, issuing
-their instructions, reading their fragments from shared memory, their operands' way through the L2 cache, and the wait
-for what is not yet there. Constants without a source are estimates; they have not been fitted to measurements yet.
+The blocks that a multiprocessor runs at once take, for each step of TILE_K, the longer of two times. One is what their
+work needs of the units that they share: arithmetic, places to issue instructions, shared memory, the way from L2. The
+other is what one of them would take if it were alone: its instructions one after the other, and what it waits for. The
+parts of a split k are then added up. All that overlaps with moving the operands from memory.
+
+fitted.py has the constants that measurements on a card gave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 
 from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
 from gemmhub_cuda import mma, sgemm
+from gemmhub_cuda.fitted import SINGLE, TENSOR, Fitted
 from gemmhub_cuda.lowered import Lowered
 from gemmhub_cuda.sources import Variant
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
-_CLOCK_UNDER_LOAD = 0.8
-"""Of the maximum clock."""
-_L2_BYTES = 44.0
-"""That a multiprocessor gets from L2 in a cycle when all of them read."""
-_LATENCY = 800.0
-"""Cycles from asking for a tile to having it in shared memory, behind a barrier."""
-_START = 2500.0
-"""Cycles: launching a block, its first tile, the end of the last one."""
 _SHARED_BYTES = 128.0
 """That shared memory delivers in a cycle."""
-_STORE_BYTES = 24.0
-"""Of results that a multiprocessor gets rid of in a cycle."""
-_DRAM_EFFICIENCY = 0.9
+_OVERHEAD = 40.0
+"""Instructions for a step of TILE_K of the float32 kernel that neither multiply nor load fragments."""
+_MEMORY_SHARPNESS = 4.0
+"""As ``Fitted.sharpness``, of computing and moving data."""
 _MOST_SPLITS = 64
 
 _SHARED_PER_BLOCK, _SHARED_PER_SM, _THREADS_PER_SM = 97, 81, 39  # CUdevice_attribute
@@ -115,49 +111,69 @@ def room(variant: Variant, card: Card) -> int:
     return max(1, min(blocks, by_shared, card.threads_per_sm // variant.threads))
 
 
-def seconds(choice: Choice, card: Card) -> float:
-    """A call, host time included."""
+def either(sharpness: float, *times: float) -> float:
+    """How long things take that overlap: the longest, and a little more where others are nearly as long."""
+    longest = max(times)
+    return float(longest * sum((time / longest) ** sharpness for time in times) ** (1 / sharpness))
+
+
+def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
+    """A call, host time included. ``fitted``: other constants than those of fitted.py."""
     way, shape, variant = choice.way, choice.shape, choice.variant
-    if isinstance(variant, sgemm.Variant):
-        step, waiting = _single_step(variant, card), _LATENCY
-    else:
-        step, waiting = _tensor_step(variant, card), _LATENCY / (variant.shape.stages - 1)
-    loaded = (shape.m + shape.n) * shape.k * way.form.input_bytes
-    step = max(step, loaded / _L2_BYTES)
+    fitted = fitted or (SINGLE if isinstance(shape, sgemm.Shape) else TENSOR)
     steps = -(-choice.blocks_of_k // choice.splits)
-    stored = shape.m * shape.n * (4 * choice.splits if choice.splits > 1 else way.form.output_bytes)
+    pieces = choice.counters * choice.splits
+    loaded = (shape.m + shape.n) * shape.k * way.form.input_bytes
+    from_memory = min(1.0, _bytes(choice) / (pieces * steps * loaded)) if way.k else 0.0
+    latency = fitted.near + (fitted.far - fitted.near) * from_memory
+    if isinstance(shape, sgemm.Shape):
+        work, alone = _single_step(shape, card, fitted)
+        alone += latency  # nothing but the present tile hides it
+    else:
+        work, alone = _tensor_step(shape, card, fitted)
+        alone += latency / (shape.stages - 1)
+    work = max(work, loaded / fitted.l2_bytes)
+    stored = shape.m * shape.n * (4 if choice.splits > 1 else way.form.output_bytes)
 
     def round_of(blocks: int) -> float:
         """Cycles for that many blocks on a multiprocessor."""
-        return _START + steps * max(blocks * step, waiting) + blocks * stored / _STORE_BYTES
+        if not blocks:
+            return 0.0
+        return (
+            fitted.start + steps * either(fitted.sharpness, blocks * work, alone) + blocks * stored / fitted.store_bytes
+        )
 
     most = room(variant, card)
-    pieces = choice.counters * choice.splits
-    rounds, rest = divmod(pieces, most * card.sms)
-    cycles = rounds * round_of(most) + (round_of(ceil(rest / card.sms)) if rest else 0)
-    computing = cycles / (card.clock * _CLOCK_UNDER_LOAD)
-    moving = _bytes(choice) / (_DRAM_EFFICIENCY * card.bandwidth) + _START / card.clock
-    return (max(computing, moving) + LAUNCH) * sum(1 for _ in way.offsets())
+    rounds, rest = divmod(-(-pieces // card.sms), most)
+    cycles = rounds * round_of(most) + round_of(rest)
+    if choice.splits > 1:
+        readers = -(-choice.counters // card.sms)  # of a multiprocessor
+        cycles += fitted.meet + readers * choice.splits * max(fitted.part, shape.partial_bytes / fitted.part_bytes)
+    computing = cycles / (card.clock * fitted.clock)
+    moving = _bytes(choice) / (fitted.dram * card.bandwidth)
+    return (either(_MEMORY_SHARPNESS, computing, moving) + LAUNCH) * sum(1 for _ in way.offsets())
 
 
-def _single_step(variant: sgemm.Variant, card: Card) -> float:
-    """Cycles of a multiprocessor for a block's step of the float32 kernel."""
-    shape = variant.shape
+def _single_step(shape: sgemm.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
+    """Cycles for a block's step of the float32 kernel: of what a multiprocessor shares, and of a warp alone."""
     lanes_n = 8 if shape.warp_n >= 32 else 4
     loads = (shape.warp_m * lanes_n // 32 + shape.warp_n // lanes_n) / 4  # of 16 bytes, for a step of k
-    warps = shape.threads // 32
-    multiply = shape.m * shape.n / (64 if card.capability in _SLOW_SINGLE else 128)
-    issue = warps * (shape.sums + loads + 30 / shape.k) / 4
-    shared = warps * loads * 2
-    return shape.k * max(multiply, issue, shared)
+    quarter = shape.threads / 32 / 4  # warps of one of the four schedulers
+    multiply = shape.k * shape.sums * (2 if card.capability in _SLOW_SINGLE else 1)
+    issue = max(multiply, shape.k * (shape.sums + loads) + _OVERHEAD)
+    shared = shape.k * 4 * loads * 2
+    return quarter * either(fitted.sharpness, issue, shared) / fitted.efficiency.get(
+        shape.name, 1.0
+    ), issue * fitted.alone
 
 
-def _tensor_step(variant: mma.Variant, card: Card) -> float:
+def _tensor_step(shape: mma.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
     """Likewise of the kernel with tensor cores."""
-    shape = variant.shape
     multiply = shape.m * shape.n * shape.k / _TENSOR.get(card.capability, 512)
-    shared = shape.warps * (shape.warp_m + shape.warp_n) * shape.k * 2 / _SHARED_BYTES
-    return max(multiply, shared)
+    # Every fragment is read by its warp, and every tile written once.
+    shared = 2 * shape.k * (shape.warps * (shape.warp_m + shape.warp_n) + shape.m + shape.n) / _SHARED_BYTES
+    alone = multiply / (shape.warps / 4) * fitted.alone
+    return either(fitted.sharpness, multiply, shared) / fitted.efficiency.get(shape.name, 1.0), alone
 
 
 def _bytes(choice: Choice) -> int:
@@ -171,12 +187,16 @@ def _bytes(choice: Choice) -> int:
 
 def choices(way: Lowered, card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """Every shape with its best number of parts of k: the fastest first."""
+    found: dict[str, tuple[float, Choice]] = {}
+    for timed in every(way, card, workspace):
+        found.setdefault(timed[1].shape.name, timed)
+    return list(found.values())
+
+
+def every(way: Lowered, card: Card, workspace: int) -> list[tuple[float, Choice]]:
+    """Every shape with all numbers of parts of k that may pay: the fastest first."""
     shapes = sgemm.SHAPES if way.form.input == "float32" else mma.SHAPES
-    found = []
-    for shape in shapes:
-        timed = [(seconds(x, card), x) for x in _parts(way, shape, card, workspace)]
-        if timed:
-            found.append(min(timed, key=lambda pair: pair[0]))
+    found = [(seconds(x, card), x) for shape in shapes for x in _parts(way, shape, card, workspace)]
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -185,8 +205,9 @@ def _parts(way: Lowered, shape: sgemm.Shape | mma.Shape, card: Card, workspace: 
     whole = Choice(way, shape, 1)
     if refusal(whole, card, workspace) is None:
         yield whole
-    for at_once in (1, 2, 4):
-        splits = min(_MOST_SPLITS, at_once * card.sms // whole.counters, whole.blocks_of_k // 4)
+    most = room(Choice(way, shape, 2).variant, card)
+    longest = min(_MOST_SPLITS, whole.blocks_of_k // 4)
+    for splits in sorted({min(longest, blocks * card.sms // whole.counters) for blocks in range(1, most + 1)}):
         choice = Choice(way, shape, splits)
         if splits > 1 and refusal(choice, card, workspace) is None:
             yield choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from ctypes import c_void_p
 from typing import Any
@@ -16,8 +15,6 @@ from gemmhub_cuda.cost_model import Card
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
-UNPROVEN = "GEMMHUB_CUDA_UNPROVEN"
-"""The environment variable that lets kernels run that no card has run yet."""
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **cuda.KERNELS,
@@ -76,11 +73,6 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
                 *compiler.version, *oldest(compiler), names
             ),
             "install NVRTC 12 (gemmhub-cuda[cu12]), which compiles for 7.0 and later, or use another backend",
-        )
-    if not os.environ.get(UNPROVEN):
-        return Absent(
-            "its kernels were compiled and checked on the host but have not yet run on a card",
-            f"set {UNPROVEN}=1 to try them",
         )
     return Machine(driver, compiler, gpus)
 

@@ -18,7 +18,6 @@ class Home:
         self.cuda = FakeCuda(**cuda)
 
     def backend(self):
-        """Needs GEMMHUB_CUDA_UNPROVEN in the environment to be Ready."""
         backend = CudaBackend(lambda: Driver(self.cuda, FUNCTIONS), FakeCompiler)
         backend.probe()
         return backend

@@ -26,7 +26,7 @@ def chosen(m, n, k, card=H200, **given):
 @pytest.mark.parametrize(("card", "peak"), [(H200, 67e12), (A100, 19.5e12), (RTX, 35.7e12)])
 def test_large_products_take_large_tiles(card, peak):
     seconds, choice = chosen(8192, 8192, 8192, card)[0]
-    assert choice.shape.m * choice.shape.n >= 128 * 128
+    assert choice.shape.m * choice.shape.n >= 64 * 128
     assert choice.splits == 1
     assert 0.6 * peak < 2 * 8192**3 / seconds < 0.9 * peak
 

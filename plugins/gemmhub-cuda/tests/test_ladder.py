@@ -203,6 +203,28 @@ def test_the_launch(name):
     assert ctypes.sizeof(Params) == 40
 
 
+def test_the_plugin_is_called_with_products_of_both_sizes(monkeypatch):
+    """Each has a plan of its own, which takes no other size."""
+    rng = np.random.default_rng(2)
+    rigs = []
+    for m, n, k in ((64, 48, 32), (16, 24, 8)):
+        a, b = (rng.integers(-3, 4, size).astype(np.float32) for size in ((m, k), (k, n)))
+        rigs.append(SimpleNamespace(sets=[(a, b, np.full((m, n), np.nan, np.float32))]))
+    monkeypatch.setattr(cuda_ladder, "PLUGIN", "numpy")
+    call, candidate = cuda_ladder.plugin(*rigs)
+    assert candidate
+    for rig in rigs:
+        a, b, out = rig.sets[0]
+        call(a, b, out)
+        assert (out == a @ b).all()
+
+
+def test_without_the_plugin(monkeypatch):
+    monkeypatch.setattr(cuda_ladder, "PLUGIN", "no-such-backend")
+    a = np.zeros((4, 4), np.float32)
+    assert "no-such-backend" in cuda_ladder.plugin(*[SimpleNamespace(sets=[(a, a, a.copy())])] * 2)
+
+
 # The page
 
 

@@ -15,7 +15,7 @@ PLAIN = Single(SHAPE, 136, 148, 87, "k", "n", batch=2)
 ACROSS = Single(SHAPE, 136, 148, 87, "m", "k", batch=2)
 NARROW = Single(SHAPE, 67, 70, 38, "k", "n", (8, 8), d_offset=1)
 FULL = Single(SHAPE, 72, 76, 36, "k", "n", scaled=True, alpha=2.0, beta=-1.5, bias="m", activation="relu", d_pad=4)
-SPLIT = Single(SHAPE, 72, 132, 165, "k", "n", splits=4)
+SPLIT = Single(SHAPE, 72, 132, 165, "k", "n", splits=3)
 
 # fmt: off
 MUTATIONS = {
@@ -66,7 +66,8 @@ MUTATIONS = {
     "stores beyond m": (PLAIN, "epilogue.cuh", "row >= p.m ||", ""),
     "all of the batch in one place": (PLAIN, "epilogue.cuh", "(p.d) + matrix * p.d_batch", "(p.d) + 0 * p.d_batch"),
     # Adding parts.
-    "one part is forgotten": (SPLIT, "split.cuh", "part < p.splits", "part + 1 < p.splits"),
+    "one part is forgotten": (SPLIT, "split.cuh", "part + j < p.splits", "part + j + 1 < p.splits"),
+    "a part that there is not": (SPLIT, "split.cuh", "part + j < p.splits", "part >= 0"),
     "the counter stays": (SPLIT, "split.cuh", "if (last) store_global(p.counters + piece.tile, 0u);", ""),
     "the last but one adds the parts": (SPLIT, "split.cuh", "(p.splits) - 1", "(p.splits) - 2"),
     "parts are counted before they are written": (

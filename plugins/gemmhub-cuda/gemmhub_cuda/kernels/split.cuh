@@ -3,6 +3,8 @@
 #include "ptx.cuh"
 #include "tile.cuh"
 
+DEVICE void add(float* acc, const Float4& v) { acc[0] += v.x, acc[1] += v.y, acc[2] += v.z, acc[3] += v.w; }
+
 // Every part of a tile is written to memory, and whichever block comes last adds all parts in the order of k, its own
 // too: the same bits whichever that is. True for the last block, with the sums in `acc`; the others are done.
 //
@@ -29,13 +31,27 @@ DEVICE bool add_parts(const Params& p, const Piece& piece, float (&acc)[count], 
     device_fence();
 #pragma unroll
     for (int i = 0; i < count; ++i) acc[i] = 0.0f;
-    // Parts outside, registers inside: a thread has all of a part's loads in flight.
+    // Parts outside, registers inside: a thread has all of a part's loads in flight, of several parts where they are
+    // few. Where they are many, registers are: then they are added as they come.
+    constexpr int AT_ONCE = count <= 16 ? 4 : count <= 32 ? 2 : 1;
 #pragma unroll 1
-    for (int part = 0; part < p.splits; ++part) {
+    for (int part = 0; part < p.splits; part += AT_ONCE) {
+        const Float4* first = parts + part * PART;
+        if constexpr (AT_ONCE == 1) {
 #pragma unroll
-        for (int i = 0; i < count / 4; ++i) {
-            const Float4 next = load_partial(parts + part * PART + i * THREADS);
-            acc[4 * i] += next.x, acc[4 * i + 1] += next.y, acc[4 * i + 2] += next.z, acc[4 * i + 3] += next.w;
+            for (int i = 0; i < count / 4; ++i) add(acc + 4 * i, load_partial(first + i * THREADS));
+        } else {
+            Float4 next[AT_ONCE][count / 4] = {};
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j)
+                if (part + j < p.splits) {
+#pragma unroll
+                    for (int i = 0; i < count / 4; ++i) next[j][i] = load_partial(first + j * PART + i * THREADS);
+                }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                for (int i = 0; i < count / 4; ++i) add(acc + 4 * i, next[j][i]);
         }
     }
     return true;

@@ -1,0 +1,92 @@
+"""The cost model against what was measured on an H200, and what follows for the choice of a backend."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from gemmhub_cuda import cost_model, fitted
+from problems import problem
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+RECORDS = {
+    "float32": BENCHMARKS / "results" / "h200" / "cuda_f32.json",
+    "bfloat16": BENCHMARKS / "results" / "h200" / "cuda_bf16.json",
+}
+if not BENCHMARKS.is_dir():
+    pytest.skip("not in a clone of gemmhub", allow_module_level=True)
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(BENCHMARKS))
+    import cuda_fit
+    import cuda_page
+
+READ = {dtype: json.loads(path.read_text()) for dtype, path in RECORDS.items()}
+ROWS = [
+    pytest.param(dtype, row, timed, id=f"{dtype}-{row['m']}x{row['n']}x{row['k']}")
+    for dtype, record in READ.items()
+    for row, timed in zip(record["rows"], cuda_fit.rows(record))
+]
+
+
+def test_there_are_rows():
+    assert all(len(record["rows"]) >= 7 for record in READ.values())
+    assert all(
+        record["dtype"] == dtype and not row["wrong"] for dtype, record in READ.items() for row in record["rows"]
+    )
+
+
+@pytest.mark.parametrize(("dtype", "row", "timed"), ROWS)
+def test_little_is_lost(dtype, row, timed):
+    """By taking the shape that the model thinks fastest; and its estimates are near."""
+    lost, error = cuda_fit.losses(timed)
+    assert lost < 0.05
+    assert error**0.5 < 0.15
+
+
+@pytest.mark.parametrize(("dtype", "row", "timed"), ROWS)
+def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
+    """By the estimates that rank backends. (Where this plugin is faster it need not be: tuning finds that out.)"""
+    model = pytest.importorskip("gemmhub_cublas.model", reason="gemmhub-cublas is not installed")
+    asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")
+    card = cuda_fit.H200
+    gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)
+    own = cost_model.choices(timed[0][0].way, card, 2**26)[0][0]
+    if row["ratio"] < 0.97:
+        assert model.seconds(asked, gpu, 1) < own
+
+
+def test_the_page_has_the_tables_of_the_records():
+    text = cuda_page.PAGE.read_text()
+    assert cuda_page.filled(text) == text
+
+
+def test_a_table():
+    rows = [{**row, "order": order} for row, order in zip(READ["bfloat16"]["rows"], ("nn", "nt"))]
+    rows[1]["triton"] = {"best": "triton1", "us": {"triton1": 50.0, "triton2": 60.0}}
+    lines = cuda_page.table({"dtype": "bfloat16", "rows": rows})
+    assert lines[0].endswith("| of Triton |")
+    assert lines[2].startswith("| 2048, 2048, 2048 | 687.6 | ")
+    assert lines[2].endswith(" - |")
+    assert lines[3].startswith("| 4096, 4096, 4096, nt |")
+    name = lines[3].split("`")[1]
+    assert lines[3].endswith(f" {50.0 / rows[1]['us'][name]:.3f} |")
+
+
+def distorted(constants):
+    return replace(constants, clock=0.6, near=1000.0, efficiency={})
+
+
+@pytest.mark.parametrize("dtype", RECORDS)
+def test_the_fit(dtype):
+    """Constants that are far off come near again, and the text that is written is Python for them."""
+    data, name = cuda_fit.rows(READ[dtype]), cuda_fit.KERNELS[dtype]
+    start = distorted(getattr(fitted, name))
+    found = cuda_fit.fit(data, start, 400)
+    assert cuda_fit._badness(data, found) < 0.5 * cuda_fit._badness(data, start)
+    space = {"Fitted": fitted.Fitted}
+    exec(cuda_fit.text(name, found), space)
+    assert space[name].clock == pytest.approx(found.clock, rel=1e-3)
+    assert set(space[name].efficiency) == set(found.efficiency)

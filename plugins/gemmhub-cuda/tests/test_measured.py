@@ -65,10 +65,11 @@ def test_the_page_has_the_tables_of_the_records():
 
 def test_a_table():
     rows = [{**row, "order": order} for row, order in zip(READ["bfloat16"]["rows"], ("nn", "nt"))]
+    rows[0].pop("triton", None)
     rows[1]["triton"] = {"best": "triton1", "us": {"triton1": 50.0, "triton2": 60.0}}
     lines = cuda_page.table({"dtype": "bfloat16", "rows": rows})
     assert lines[0].endswith("| of Triton |")
-    assert lines[2].startswith("| 2048, 2048, 2048 | 687.6 | ")
+    assert lines[2].startswith("| 2048, 2048, 2048 | ")
     assert lines[2].endswith(" - |")
     assert lines[3].startswith("| 4096, 4096, 4096, nt |")
     name = lines[3].split("`")[1]

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins" / "gemmhu
 import numpy as np
 from gemmhub_hopper import sources
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Shape
+from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
 from products import PRODUCTS, SMALL, SPLIT, Product, loaded, stored
 
@@ -43,7 +43,13 @@ PROBES = tuple(
     for shape, dtype in ((SMALL, "float16"), (SPLIT, "float32"))
     for a in ("row", "col")
     for b in ("col", "row")
+) + (
+    # a through registers: tf32 with neighbours along m; float32 of either order.
+    Product(SMALL, 64, 64, 64, a="col", b="col", dtype="tf32", registers=True),
+    Product(SPLIT, 64, 64, 64, a="row", b="col", dtype="float32", registers=True),
+    Product(SPLIT, 64, 64, 64, a="col", b="row", dtype="float32", registers=True),
 )
+TF32 = Form(True, False, "tf32", "float32", transposed=True, a_registers=True)
 LARGE = tuple(
     Product(shape, 2056, 4104, 264, a=a, b=b)
     for shape in SHAPES
@@ -65,6 +71,19 @@ LARGE = tuple(
         for a, b in (("row", "row"), ("row", "col"), ("col", "row"))
     ),
     Product(Shape(128, 192, 3), 2051, 4099, 999, dtype="float32", limit=2**22, beta=2, bias="n", activation="relu"),
+    *(
+        Product(shape, 2052, 4100, 260, dtype="tf32", swapped=True, registers=True)
+        for shape in SHAPES
+        if Variant(shape, TF32).refusal is None
+    ),
+    *(
+        Product(shape, 2052, 4100, 260, a=a, b=b, dtype="float32", swapped=swapped, registers=True)
+        for shape in REGISTER_SHAPES
+        for a, b, swapped in (("row", "row", True), ("row", "col", True), ("col", "row", False))
+    ),
+    Product(Shape(128, 16, 7), 16, 8192, 8192, dtype="float32", swapped=True, splits=2, registers=True),
+    Product(Shape(64, 64, 10, consumers=1), 64, 4096, 4096, dtype="float32", swapped=True, splits=2, registers=True),
+    Product(Shape(128, 128, 6, pingpong=True), 2052, 4100, 1160, dtype="tf32", swapped=True, splits=5, registers=True),
     Product(Shape(128, 128, 4), 512, 512, 16384, dtype="float32", splits=8),
     Product(Shape(64, 128, 6, consumers=1), 300, 500, 400, dtype="float32", out="bfloat16", batch=(5,), limit=2**23),
 )  # fmt: skip

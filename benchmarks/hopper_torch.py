@@ -1,11 +1,12 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python benchmarks/hopper_torch.py [--quick] [--dtype bfloat16] [--candidates | --every] [--packed] [--json FILE]
+    python benchmarks/hopper_torch.py [--quick | --draw SEED] [--dtype bfloat16] [--candidates | --every] [--packed]
+                                      [--json FILE]
     python benchmarks/hopper_torch.py --host
 
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
-plugin's first choice, the first eight candidates with ``--candidates``, or every shape with ``--every`` (what the cost
-model is to be fitted to). With ``--packed`` also the plugin's first choice for
+plugin's first choice, the first eight candidates with ``--candidates``, or with ``--every`` all that the cost model
+knows of, both ways around (what it is fitted to). With ``--packed`` also the plugin's first choice for
 a b packed beforehand; making copies of operands, or splitting them, is part of all other times. The results of all are
 compared with torch's. ``--host`` times the host's side of a call.
 """
@@ -16,17 +17,21 @@ import argparse
 import json
 import math
 import os
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GEMMHUB_HOPPER_UNPROVEN", "1")
 
+import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected
 from gemmhub_hopper import cost_model
 from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.config import shapes
 from gemmhub_hopper.launch import Launch
 
 from gemmhub.capability import Absent, Device
@@ -53,8 +58,22 @@ PRODUCTS = QUICK + (
 """(m, n, k)."""
 _RATES = {"tf32": 3e14, "float32": 5e13}
 """Operations a second that torch may reach; 6e14 of others."""
-_WORKSPACE = 64 * 2**20
+_DEVICE = Device("cuda", 0)
+_MOST = 36
+"""Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
+
+
+def drawn(seed: int) -> Iterator[tuple[int, int, int]]:
+    """(m, n, k) without end: sizes of all magnitudes, most of them multiples of 8."""
+    rng = np.random.default_rng(seed)
+    while True:
+        sides = 2 ** rng.uniform((0, 7, 7), (14, 15, 15))
+        units = rng.choice((1, 8, 16, 64, 128), 3, p=(0.05, 0.25, 0.15, 0.3, 0.25))
+        units[1:] = np.maximum(units[1:], 8)  # TMA takes rows of multiples of 16 bytes
+        m, n, k = (int(max(1 if side < unit else unit, side // unit * unit)) for side, unit in zip(sides, units))
+        if 1e7 < 2 * m * n * k < 2e12:
+            yield m, n, k
 
 
 def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
@@ -64,13 +83,11 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     a, out = MatrixLayout.contiguous(m, k), MatrixLayout.contiguous(m, n)
     operands = [Operand(kind, layout, 256) for layout in (a, b, out)]
     precision = "tf32" if dtype == "tf32" else "ieee"
-    return GemmProblem(
-        m, n, k, *operands, compute_dtype=as_dtype("float32"), device=Device("cuda", 0), precision=precision
-    )
+    return GemmProblem(m, n, k, *operands, compute_dtype=as_dtype("float32"), device=_DEVICE, precision=precision)
 
 
 def caller(backend: HopperBackend, asked: GemmProblem, candidate: str) -> Call:
-    run = backend.prepare(asked, candidate, _WORKSPACE).run
+    run = backend.prepare(asked, candidate, backend.default_workspace(_DEVICE)).run
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -84,7 +101,7 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
     made = {b.data_ptr(): backend.pack(b.data_ptr(), asked) for _, b, _ in rig.sets}
     dense = MatrixLayout.contiguous(asked.k, asked.n)
     asked = replace(asked, packed_by=backend.name, b=replace(asked.b, layout=dense))
-    run = backend.prepare(asked, backend.candidates(asked)[0], _WORKSPACE).run
+    run = backend.prepare(asked, backend.candidates(asked)[0], backend.default_workspace(_DEVICE)).run
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -101,9 +118,16 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    timed = cost_model.choices(analysis.ways, backend._card(asked), _WORKSPACE)
-    fastest = timed[0][0]
-    return [choice.name for seconds, choice in timed if seconds < 4 * fastest]
+    card = backend._card(asked)
+    timed = {
+        choice.name: cost_model.seconds(choice, cut, card)
+        for way in analysis.ways
+        for shape in shapes(way.form.input, way.form.a_registers)
+        for choice, cut in cost_model._parts(way, shape, card, backend.default_workspace(_DEVICE))
+    }
+    ranked = sorted(timed, key=lambda name: timed[name])
+    near = [name for name in ranked[:_MOST] + ranked[_MOST::3] if timed[name] < 3 * timed[ranked[0]]]
+    return list(dict.fromkeys([*proposed[:1], *near]))
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:
@@ -164,7 +188,7 @@ def host(backend: HopperBackend, n: int = 256, calls: int = 200, turns: int = 20
     asked = problem(n, n, n, "nn", "bfloat16")
     choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
     a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # and so there is a context
-    launch = backend.launch(0, choice, _WORKSPACE)
+    launch = backend.launch(0, choice, backend.default_workspace(_DEVICE))
     assert isinstance(launch, Launch)
     gemm = launch.gemm
     stream = torch.cuda.current_stream().cuda_stream
@@ -198,6 +222,7 @@ def geomean(rows: list[dict[str, Any]], key: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
@@ -218,11 +243,11 @@ def main() -> int:
         return 0
     end = time.monotonic() + options.seconds
     rows = []
-    for m, n, k in QUICK if options.quick else PRODUCTS:
+    for m, n, k in QUICK if options.quick else PRODUCTS if options.draw is None else drawn(options.draw):
+        if time.monotonic() > end:
+            print("out of time: the rest is left out")
+            break
         for order in ("nn", "nt"):
-            if time.monotonic() > end:
-                print("out of time: the rest is left out")
-                break
             row = measure(backend, m, n, k, order, options)
             if row is not None:
                 rows.append(row)
@@ -233,7 +258,7 @@ def main() -> int:
     if options.json:
         result = {
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
-            "versions": dict(found.versions), "rows": rows,
+            "command": " ".join(["python", *sys.argv]), "versions": dict(found.versions), "rows": rows,
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(any(row["wrong"] for row in rows))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmhub.backend import Array, Backend, Kernel, Run
-from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.native import nvrtc
 from gemmhub.native.cuda import Driver, DriverError
@@ -23,22 +23,20 @@ from gemmhub_hopper.launch import Launch
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.staged import Staged
 
-WORKSPACE = 64 * 2**20
-"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
 _KEPT = 4096
 """Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
-_NAME = re.compile(r"([0-9x]+p?(?:c\dx\d)?)(t?)(?:/(\d+))?")
+_NAME = re.compile(r"([0-9x]+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
 
 
 @dataclass(frozen=True)
 class Analysis:
     """A problem that there are kernels for."""
 
-    ways: tuple[Lowered, Lowered]
+    ways: tuple[Lowered, ...]
     choices: tuple[Choice, ...]
     """The best ones, best first."""
     seconds: float
@@ -85,6 +83,10 @@ class HopperBackend(Backend):
         answer = self._analyse(problem)
         return answer if isinstance(answer, Refusal) else None
 
+    def default_workspace(self, device: Device) -> int:
+        """A 256th of the device's memory, for copies of operands and planes of float32."""
+        return self.machine.gpus[device.index].default_workspace
+
     def _card(self, problem: GemmProblem) -> Card:
         gpu = self.machine.gpus[problem.device.index]
         return Card(gpu.sms, gpu.clock, gpu.bandwidth)
@@ -112,9 +114,10 @@ class HopperBackend(Backend):
         ways = forms.lowered(problem)
         if isinstance(ways, Refusal):
             return ways
-        timed = cost_model.choices(ways, self._card(problem), WORKSPACE)
+        workspace = self.default_workspace(problem.device)
+        timed = cost_model.choices(ways, self._card(problem), workspace)
         if not timed:
-            why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form.input)[-1], 1), WORKSPACE)
+            why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form.input)[-1], 1), workspace)
             narrow = ways[0].copied and ways[0].form.output != "float32"
             return Refusal(
                 f"no shape of the kernel runs it: {why}",
@@ -136,7 +139,7 @@ class HopperBackend(Backend):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ()
-        way = analysis.ways[0]
+        way = analysis.choices[0].way  # other candidates' copies are in their remarks
         return [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in way.copied]
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
@@ -168,8 +171,9 @@ class HopperBackend(Backend):
     def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
         """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
-        if choice.way.copied:
-            copier = self._prepass(index, choice.way.form.input)
+        form = choice.way.form
+        if choice.way.copied or form.input == "split":
+            copier = self._prepass(index, form.input) if choice.way.copied else 0
             return Staged(gpu, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
         alone = len(self.machine.gpus) == 1
         return Launch(gpu, choice, self._function(index, choice.variant), workspace, limit, alone)
@@ -221,11 +225,14 @@ def _named(analysis: Analysis, name: str) -> Choice:
         if choice.name == name:
             return choice
     found = _NAME.fullmatch(name)
-    known = shapes(analysis.ways[0].form.input)
-    shape = next((shape for shape in known if found and shape.name == found[1]), None)
-    if found is None or shape is None:
+    if found is None:
         raise ValueError(f"there is no kernel called {name}")
-    return Choice(analysis.ways[bool(found[2])], shape, int(found[3] or 1))
+    for way in analysis.ways:
+        if (way.form.a_registers, way.swapped) == (bool(found[2]), bool(found[3])):
+            for shape in shapes(way.form.input, way.form.a_registers):
+                if shape.name == found[1]:
+                    return Choice(way, shape, int(found[4] or 1))
+    raise ValueError(f"there is no kernel called {name} for this problem")
 
 
 def _words(choice: Choice, cut: Slabs | None = None) -> str:
@@ -239,13 +246,16 @@ def _words(choice: Choice, cut: Slabs | None = None) -> str:
         parts.append("operands exchanged")
     if choice.splits > 1:
         parts.append(f"k in {choice.splits} parts")
+    if choice.way.form.a_registers:
+        parts.append(f"{choice.way.a.name} through registers")
     if choice.way.form.input == "split":
         parts.append("float32 split into three planes of bfloat16, six products")
+        parts += [f"planes of {x.name} made beforehand" for x in choice.way.copied]
     parts += [f"{x.name} {x.why}" for x in choice.way.copied if choice.way.form.input != "split"]
     if cut is not None and cut.count > 1:
         parts.append(f"k in {cut.count} slabs for a small workspace")
-    if choice.way.form.output_bytes == 2 and not choice.way.form.tma_store:
-        parts.append("result stored without TMA, as its address or leading dimension is no multiple of 16 bytes")
+    if not choice.way.form.tma_store:
+        parts.append("result stored without TMA, as its address, rows or distances are no multiples of 16 bytes")
     return ", ".join(parts)
 
 

@@ -20,10 +20,16 @@ from gemmhub_hopper.prepass import KINDS
 def forms(kind: str) -> Iterator[Form]:
     """Those of plain products whose tensor cores multiply ``kind``."""
     output = kind if kind.endswith("16") else "float32"
-    # tf32 operands are read with neighbours along k, if need be in a copy.
+    # tf32 operands are read with neighbours along k, if need be in a copy; but for the kernel's a, through registers.
     for b_mn in (False,) if kind == "tf32" else (False, True):
-        yield Form(False, b_mn, kind, output, tma_store=output != "float32")
-        yield Form(b_mn, False, kind, output, transposed=True, tma_store=output != "float32")
+        yield Form(False, b_mn, kind, output)
+        yield Form(b_mn, False, kind, output, transposed=True)
+    if kind == "tf32":
+        yield Form(True, False, kind, output, transposed=True, a_registers=True)
+    if kind == "split":
+        for b_mn in (False, True):
+            yield Form(False, b_mn, kind, output, a_registers=True)
+            yield Form(b_mn, False, kind, output, transposed=True, a_registers=True)
 
 
 def variants() -> list[Variant]:
@@ -31,8 +37,8 @@ def variants() -> list[Variant]:
     found = [
         Variant(shape, form, split)
         for kind in KINDS
-        for shape in shapes(kind)
         for form in forms(kind)
+        for shape in shapes(kind, form.a_registers)
         for split in (False, True)
     ]
     return [variant for variant in found if variant.refusal is None]
@@ -49,7 +55,8 @@ def jobs() -> list[Job]:
 def _name(variant: Variant) -> str:
     form = variant.form
     orders = "".join("m" if mn else "k" for mn in (form.a_mn, form.b_mn))
-    words = [variant.shape.name, form.input, orders + ("t" if form.transposed else "")]
+    shape = variant.shape.name + ("r" if form.a_registers else "")
+    words = [shape, form.input, orders + ("t" if form.transposed else "")]
     return " ".join(words + (["k in parts"] if variant.split else []))
 
 

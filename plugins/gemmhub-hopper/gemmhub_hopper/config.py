@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a thread block may have (227 KiB)."""
@@ -70,6 +71,8 @@ class Form:
     bias: str | None = None
     bias_type: str = "float32"
     activation: str | None = None
+    a_registers: bool = False
+    """a goes through registers, as 32-bit elements: tf32 with neighbours along m, or float32 that is split there."""
 
     @property
     def plain(self) -> bool:
@@ -115,18 +118,20 @@ class Variant:
 
     @property
     def chunk(self) -> int:
-        """Columns of the tile that go through a staging buffer at a time."""
-        return next(width for width in (64, 32, 16) if self.shape.n % width == 0)
+        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
+        widths = (32, 16) if self.form.output == "float32" else (64, 32, 16)
+        return next(width for width in widths if self.shape.n % width == 0)
 
     @property
     def stage_bytes(self) -> int:
         form, shape = self.form, self.shape
-        return form.planes * (form.tile_bytes(form.a_mn, shape.m) + form.tile_bytes(form.b_mn, shape.n))
+        a = 4 * shape.m * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, shape.m)
+        return a + form.planes * form.tile_bytes(form.b_mn, shape.n)
 
     def _shared(self, staging: int) -> int:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
         shape = self.shape
-        buffers = shape.consumers * staging * 128 * self.chunk if self.form.tma_store else 0
+        buffers = shape.consumers * staging * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
         return shape.stages * (self.stage_bytes + 16) + buffers + (12 if shape.pingpong else 4) * shape.consumers + 1024
 
     @cached_property
@@ -155,6 +160,9 @@ class Variant:
         registers = shape.m // shape.sharers * shape.n // 128
         if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
+        # Beside 16 of a for each 64 rows; or of planes 24, and the sums of two steps.
+        if form.a_registers and registers > (48 if form.planes > 1 else 128 if shape.cluster_n == 1 else 96):
+            return f"beside {registers} accumulators a thread has no registers for elements of a"
         if registers > 64 and form.planes > 1 and self.split:
             return f"beside twice {registers} accumulators a thread has no registers for parts of k"
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
@@ -164,10 +172,10 @@ class Variant:
             return f"beside {registers} accumulators a thread has no registers for this epilogue"
         if shape.stages < 2:
             return "a ring has at least two stages"
-        if form.input == "tf32" and (form.a_mn or form.b_mn):
+        if form.a_registers and form.planes == 1 and not (form.input == "tf32" and form.a_mn):
+            return "wgmma takes this a from shared memory"
+        if form.input == "tf32" and ((form.a_mn and not form.a_registers) or form.b_mn):
             return "wgmma takes tf32 operands only where neighbours along k are neighbours in memory"
-        if form.tma_store and form.output == "float32":
-            return "float32 results are stored from registers"
         # Each block of a cluster loads its half of the tile they share: in whole swizzle atoms of 8 rows.
         if (shape.cluster_m > 1 and shape.n // shape.cluster_m % 8) or (shape.cluster_n > 1 and shape.m % 16):
             return "the tile that a cluster shares is not divisible"
@@ -183,6 +191,7 @@ class Variant:
             "TILE_M": shape.m, "TILE_N": shape.n, "STAGES": shape.stages, "CONSUMERS": shape.consumers,
             "PINGPONG": int(shape.pingpong), "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
+            "A_REGISTERS": int(form.a_registers),
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
             "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
             "ADDEND": int(form.addend is not None), "ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0,
@@ -198,20 +207,41 @@ SPLIT_SHAPES = (
     Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
 )  # fmt: skip
 """Those for split operands: a stage has three planes of each, and half as much of k."""
+
+
+def _shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit beside two staging buffers, whatever the major-ness; up to 12."""
+    stage = (m + -(-n // 64) * 64) * 128
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // stage), **given)
+
+
 SHAPES = (
-    Shape(256, 192, 3), Shape(256, 192, 3, cluster_m=2),
-    Shape(128, 256, 4), Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4), Shape(256, 128, 4, cluster_n=2),
-    Shape(128, 192, 5), Shape(128, 192, 5, cluster_m=2), Shape(128, 160, 5),
-    Shape(128, 128, 6), Shape(128, 128, 6, cluster_m=2), Shape(128, 64, 8), Shape(128, 32, 9), Shape(128, 16, 9),
-    Shape(64, 256, 4, consumers=1), Shape(64, 128, 8, consumers=1), Shape(64, 64, 12, consumers=1),
-    Shape(64, 32, 12, consumers=1), Shape(64, 16, 12, consumers=1),
-    Shape(128, 192, 5, pingpong=True), Shape(128, 192, 5, cluster_m=2, pingpong=True),
-    Shape(128, 160, 5, pingpong=True),
-    Shape(128, 128, 6, pingpong=True), Shape(128, 128, 6, cluster_m=2, pingpong=True),
+    *(_shape(256, n) for n in (96, 128, 192)),
+    *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
+    *(_shape(128, n, pingpong=True) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
+    *(_shape(64, n, pingpong=True) for n in (64, 96, 128, 192, 256)),
+    _shape(256, 128, cluster_n=2), _shape(256, 192, cluster_m=2),
+    *(_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
+    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 192)),
 )  # fmt: skip
 """Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
 
 
-def shapes(kind: str) -> tuple[Shape, ...]:
+def _register_shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit: of float32 elements of a, and planes of b."""
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **given)
+
+
+REGISTER_SHAPES = (
+    *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
+    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
+)
+"""Those for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
+
+
+def shapes(kind: str, a_registers: bool = False) -> tuple[Shape, ...]:
     """Those that the cost model chooses from, for an input of ``kind``."""
-    return SPLIT_SHAPES if kind == "split" else SHAPES
+    if kind == "split":
+        return REGISTER_SHAPES if a_registers else SPLIT_SHAPES
+    return SHAPES

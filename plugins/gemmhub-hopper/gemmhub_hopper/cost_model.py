@@ -43,6 +43,14 @@ _PAIRS = 6
 """Products of planes that make one of float32."""
 _PROMOTION = 250.0
 """Cycles to add a stage's sum to the accumulators, and to begin the next."""
+_LOADING = 100.0
+"""Cycles to load 64 rows of a stage into registers, by a warp of each of the four parts of a multiprocessor."""
+_SPLITTING = 300.0
+"""To split them, too."""
+_UNHIDDEN = 0.2
+"""Of the lesser of multiplying and loading into registers that adds to the greater."""
+_LEAST_STEP = 16.0
+"""Cycles of a wgmma whose a comes from registers, however few columns it has."""
 _COPY_EFFICIENCY = 0.75
 """Of the memory's bandwidth that the pre-pass uses."""
 
@@ -68,8 +76,11 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Such as "128x256x4", or "64x16x16t/8": the shape, "t" where operands change places, parts of k."""
-        return self.shape.name + ("t" if self.way.swapped else "") + (f"/{self.splits}" if self.splits > 1 else "")
+        """Such as "128x256x4", or "64x16x16rt/8": the shape, "r" where the kernel's a goes through registers, "t" where
+        operands change places, parts of k.
+        """
+        letters = ("r" if self.way.form.a_registers else "") + ("t" if self.way.swapped else "")
+        return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
 
     @property
     def variant(self) -> Variant:
@@ -119,13 +130,18 @@ def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
     way, shape, form = choice.way, choice.shape, choice.way.form
     blocks = -(-cut.blocks // choice.splits)
     # A step of 32 bytes of k takes n / 2 cycles, of tf32 too; shared memory delivers 64 rows of a and n of b for it.
-    step = max(shape.n / 2, (64 + shape.n) * 32 / _SHARED_BYTES)
+    step = max(shape.n / 2, _LEAST_STEP if form.a_registers else (64 + shape.n) * 32 / _SHARED_BYTES)
     steps = form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1)
     multiply = steps * (shape.m / 64) * step
-    if form.planes > 1 and shape.consumers == 1:
-        multiply += _PROMOTION  # nobody multiplies meanwhile
     variant = choice.variant
-    loaded = form.planes * form.k_bytes * (shape.m / shape.cluster_n + shape.n / shape.cluster_m)
+    plane_bytes, a_bytes = form.planes * form.k_bytes, form.planes * form.k_bytes
+    if form.a_registers:
+        a_bytes = 4 * form.block_k
+        loading = shape.m / 64 * (_SPLITTING if form.planes > 1 else _LOADING)
+        multiply = max(multiply, loading) + _UNHIDDEN * min(multiply, loading)
+    elif form.planes > 1 and shape.consumers == 1:
+        multiply += _PROMOTION  # nobody multiplies meanwhile
+    loaded = a_bytes * shape.m / shape.cluster_n + plane_bytes * shape.n / shape.cluster_m
     busy = min(1.0, choice.pieces * shape.cluster / card.sms)
     clock = card.clock * _CLOCK_UNDER_LOAD
     from_l2 = loaded / min(_MOST_BYTES, _L2_BYTES / busy)
@@ -157,14 +173,16 @@ def _copying(way: Lowered, card: Card) -> float:
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
-    """Every shape, each the better way around and with its best number of parts of k: the fastest first."""
+    """Every shape, once with the kernel's a through registers and once without: each the better way around and with its
+    best number of parts of k. The fastest first.
+    """
     found = []
-    for shape in shapes(ways[0].form.input):
-        timed = [
-            (seconds(x, cut, card), x) for way in ways for x, cut in _parts(way, shape, card, workspace)
-        ]  # fmt: skip
-        if timed:
-            found.append(min(timed, key=lambda pair: pair[0]))
+    for registers in (False, True):
+        alike = [way for way in ways if way.form.a_registers == registers]
+        for shape in shapes(ways[0].form.input, registers):
+            timed = [(seconds(x, cut, card), x) for way in alike for x, cut in _parts(way, shape, card, workspace)]
+            if timed:
+                found.append(min(timed, key=lambda pair: pair[0]))
     return sorted(found, key=lambda pair: pair[0])
 
 

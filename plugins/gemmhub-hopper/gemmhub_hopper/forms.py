@@ -3,7 +3,8 @@
 The kernel multiplies a (m x k) by b (k x n); either may be stored with neighbours along k ("K-major") or along m (n),
 and d with neighbours along n or, "transposed", along m. So every problem can be said in two ways: as it is, and
 *swapped*, as d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: narrow results want the
-narrow side to be the kernel's n.
+narrow side to be the kernel's n. Each way may have a variant in which the kernel's a goes through registers, and so
+needs no copy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gemmhub.capability import Refusal
 from gemmhub.layout import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper.config import OUTPUTS, Form
-from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, reading, stored
+from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, reading, stored
 from gemmhub_hopper.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -52,9 +53,10 @@ class Lowered:
     @property
     def nbytes(self) -> int:
         """That the kernel must move at least."""
-        operands = (self.a.elements + self.b.elements) * self.form.planes
+        element = self.form.planes * self.form.input_bytes
+        operands = self.a.elements * (4 if self.form.a_registers else element) + self.b.elements * element
         results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
-        return operands * self.form.input_bytes + results * self.form.output_bytes
+        return operands + results * self.form.output_bytes
 
     @property
     def packed(self) -> bool:
@@ -66,8 +68,10 @@ class Lowered:
         return tuple(x for x in (self.a, self.b) if x.direct is None)
 
 
-def lowered(problem: GemmProblem) -> tuple[Lowered, Lowered] | Refusal:
-    """``problem``, whose result has elements, as it is and swapped; or why the kernel does not take it."""
+def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
+    """``problem``, whose result has elements: as it is, swapped, and both with the kernel's a through registers, where
+    that can be. Or why the kernel does not take it.
+    """
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
@@ -89,15 +93,20 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, Lowered] | Refusal:
     plain = Form(False, False, _kind(problem), out.dtype.name)
     a = reading(problem, "a", problem.a, count, stride_a, plain)
     b = reading(problem, "b", problem.b, count, stride_b, plain)
+    from_a = in_registers(problem, "a", problem.a, count, stride_a, plain)
+    from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
     d_ld, d = stored(out.layout, order, size, count, stride_d)
     c_ld = problem.c.layout.leading_dimension(order) if problem.c else 0
     # TMA stores whole units of 16 bytes, also where the last one of a row is behind the result's end.
     units = d.inner * size, d.ld, d.stride, out.alignment
-    tma_store = size == 2 and not any(nbytes % TMA_ALIGNMENT for nbytes in units)
+    tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
     ways = []
-    for swapped in (False, True):
-        first, second = (b, a) if swapped else (a, b)
+    for registers, swapped, first, second in (
+        (False, False, a, b), (False, True, b, a), (True, False, from_a, b), (True, True, from_b, a),
+    ):  # fmt: skip
+        if first is None:
+            continue
         transposed = (order == "col") != swapped
         bias = problem.bias.axis if problem.bias else None
         form = Form(
@@ -112,6 +121,7 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, Lowered] | Refusal:
             bias={"m": "n", "n": "m", None: None}[bias] if swapped else bias,
             bias_type=problem.bias.dtype.name if problem.bias else "float32",
             activation=problem.activation,
+            a_registers=registers,
         )
         m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         ways.append(
@@ -120,7 +130,7 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, Lowered] | Refusal:
                 stride_c, pairs,
             )
         )  # fmt: skip
-    return ways[0], ways[1]
+    return tuple(ways)
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:

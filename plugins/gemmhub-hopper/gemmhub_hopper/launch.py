@@ -69,7 +69,7 @@ def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, Ma
     """Of the kernel's a, b and d; None for d where TMA does not store it."""
     way, shape, form = choice.way, choice.shape, variant.form
     k = cut.k(form)
-    a = tensor_map.operand(way.a.stored(form, k), form, form.a_mn, shape.m, shape.cluster_n)
+    a = tensor_map.operand(way.a.stored(form, k), form, form.a_mn, shape.m, shape.cluster_n, form.a_registers)
     b = tensor_map.operand(way.b.stored(form, k), form, form.b_mn, shape.n, shape.cluster_m)
     return a, b, tensor_map.result(way.d, variant) if form.tma_store else None
 
@@ -90,7 +90,7 @@ class Function(Starter):
         """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
         super().__init__(gpu.driver, function)
         self._gpu = gpu
-        self._made = template, (grid, 1, 1), threads, shared
+        self._made = template, (grid, 1, 1), threads, shared, True
         self.free: list[Slot] = []
 
     def slot(self) -> Slot:

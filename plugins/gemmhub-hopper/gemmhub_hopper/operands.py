@@ -2,12 +2,13 @@
 
 TMA reads operands at multiples of 16 bytes with rows at multiples of 16 bytes, and tensor cores take tf32 operands only
 with neighbours along k. Any other operand is copied beforehand; float32 operands that keep float32's accuracy are split
-into planes, whatever their strides. Copies are dense, with rows at multiples of 16 bytes.
+into planes, whatever their strides. Copies are dense, with rows at multiples of 16 bytes. The kernel's a needs no copy
+where TMA takes it: through registers it may have neighbours along m, and is split there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
@@ -126,6 +127,24 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
     return Reading(
         name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, f"copied: {why}"
     )
+
+
+def in_registers(
+    problem: GemmProblem, name: str, operand: Operand, count: int, stride: int, form: Form
+) -> Reading | None:
+    """As :func:`reading`, of an operand that goes through registers; None where it cannot, or would gain nothing."""
+    usual = reading(problem, name, operand, count, stride, form)
+    if usual.packed and form.input == "split":
+        ld = usual.strides[0] * usual.size
+        return replace(usual, direct=Stored(usual.k, usual.rows, 1, ld, ld * usual.rows))
+    if usual.direct is not None or form.input not in ("tf32", "split"):
+        return None
+    orders = _orders(name) if form.input == "split" else _orders(name)[1:]
+    for order in (order for order in orders if operand.layout.stored(order)):
+        _, direct = stored(operand.layout, order, usual.size, usual.count, usual.strides[2])
+        if not _obstacle(operand, direct, usual.size):
+            return replace(usual, mn_major=order != _orders(name)[0], direct=direct, why="")
+    return None
 
 
 def _orders(name: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def cut(way: Lowered, partials: int, limit: int) -> Slabs | str:
     there are none.
     """
     if not way.copied:
-        nbytes = COUNTERS + partials if partials else 0
+        nbytes = COUNTERS + partials if partials or way.form.input == "split" else 0  # which has marks
         if nbytes > limit:
             return f"it needs {nbytes} bytes of workspace, {limit} are allowed"
         return Slabs(way.k_blocks, 1, None, None, None, COUNTERS, nbytes)
@@ -104,8 +104,10 @@ def variants(shape: Shape, form: Form, split: bool, count: int) -> tuple[Variant
     """The kernels of the first slab, of those between, and of the last one."""
     if count == 1:
         return (Variant(shape, form, split),)
-    first = replace(form, output="float32", tma_store=False, activation=None)
+    # Only of the result is there a tensor map.
+    tma_store = form.tma_store and form.output == "float32"
+    first = replace(form, output="float32", tma_store=tma_store, activation=None)
     last = replace(form, addend="float32", bias=None, bias_type="float32")
-    between = replace(last, output="float32", tma_store=False, activation=None)
+    between = replace(last, output="float32", tma_store=tma_store, activation=None)
     forms = (first, last) if count == 2 else (first, between, last)
     return tuple(Variant(shape, x, split) for x in forms)

@@ -1,4 +1,6 @@
-"""Products whose operands are copied first: for each slab of k a pre-pass and the kernel, on the caller's stream."""
+"""Products whose operands are copied or split: for each slab of k a pre-pass, if there is need of one, and the kernel,
+on the caller's stream.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,15 @@ class _Side(NamedTuple):
 
 
 class Staged:
-    """A product that needs copies: :meth:`run` makes them and calls its kernels. Safe in any number of threads."""
+    """A product that needs copies, or marks of split operands: :meth:`run` makes the copies and calls its kernels.
+
+    Safe in any number of threads.
+    """
 
     def __init__(
         self, gpu: Gpu, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Workspace, limit: int
     ) -> None:
-        """``kernel`` compiles a variant; ``copier`` is the pre-pass for the form's input.
+        """``kernel`` compiles a variant; ``copier`` is the pre-pass for the form's input, if copies are needed.
 
         Raises DriverError where the driver does not take the tensor maps.
         """
@@ -63,7 +68,8 @@ class Staged:
             )
         }  # fmt: skip
         self._copied = [side for side in self._sides.values() if side.copy is not None]
-        self._copiers = {k: self._copier(copier, k) for k in {self._part(0), self._part(cut.count - 1)}}
+        parts = {self._part(0), self._part(cut.count - 1)} if self._copied else ()
+        self._copiers = {k: self._copier(copier, k) for k in parts}
         """By the elements along k that a slab has."""
 
     def _copier(self, function: int, k: int) -> Function:
@@ -104,7 +110,8 @@ class Staged:
             buffer = self._workspace.buffer(stream, cut.nbytes, self._limit)
             sums = out if cut.sums is None else buffer + cut.sums
             for i in range(cut.count):
-                self._copy(i, buffer, first, second, stream)
+                if self._copied:
+                    self._copy(i, buffer, first, second, stream)
                 last = i == cut.count - 1
                 gemm = self._gemms[0 if i == 0 else -1 if last else 1]
                 slot = gemm.take()
@@ -157,6 +164,7 @@ class Staged:
         original = operand
         if side.reading.packed:
             setattr(p, f"{name}_marks", operand.marks)
-            original, operand = operand.plain, operand.of(self._choice.way.form.input)
+            form = self._choice.way.form
+            original, operand = operand.plain, operand.of("tf32" if name == "a" and form.a_registers else form.input)
         setattr(p, name, original + i * side.step)
         return int(operand) if side.copy is None else buffer + side.copy

@@ -8,28 +8,40 @@ _TYPE = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32", "split": "bf16"}
 
 
 def header(variant: Variant) -> str:
-    """A function ``wgmma(d, a, b, accumulate)``: d (64 x n, this thread's part) = a b, plus d if ``accumulate``.
+    """Two functions ``wgmma(d, a, b, accumulate)``: d (64 x n, this thread's part) = a b, plus d if ``accumulate``.
 
-    a and b are descriptors of shared memory, one step of k each (32 bytes).
+    Each takes one step of k (32 bytes). b is a descriptor of shared memory. a is another, or a fragment: four registers
+    of this thread, which must not change until the wgmma is done.
     """
+    return '#pragma once\n#include "ptx.cuh"\n' + _function(variant, False) + _function(variant, True)
+
+
+def _function(variant: Variant, fragment: bool) -> str:
     n, kind = variant.shape.n, _TYPE[variant.form.input]
     count, depth = n // 2, 8 if kind == "tf32" else 16
-    registers = ", ".join(f"%{i}" for i in range(count))
-    # tf32 has no operands that choose the major-ness.
-    majors, major_values = ("", "") if kind == "tf32" else (f", %{count + 3}, %{count + 4}", ', "n"(A_MN), "n"(B_MN)')
+    # Operands of the assembly: d, a, b, the predicate, and the major-ness, which only 16-bit operands in shared memory
+    # have a choice of.
+    b = count + (4 if fragment else 1)
+    majors = [] if kind == "tf32" else ["B_MN"] if fragment else ["A_MN", "B_MN"]
+    inputs = [f'"r"(a[{i}])' for i in range(4)] if fragment else ['"l"(a)']
+    inputs += ['"l"(b)', '"r"(accumulate)', *(f'"n"({major})' for major in majors)]
+    registers = "{" + _numbers(0, count) + "}"
+    a = "{" + _numbers(count, b) + "}" if fragment else f"%{count}"
+    operands = f"{registers}, {a}, %{b}, accumulate, 1, 1" + "".join(f", %{b + 2 + i}" for i in range(len(majors)))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    return f"""#pragma once
-#include "ptx.cuh"
-
-DEVICE void wgmma(float (&d)[{count}], u64 a, u64 b, int accumulate) {{
+    return f"""
+DEVICE void wgmma(float (&d)[{count}], {"const u32 (&a)[4]" if fragment else "u64 a"}, u64 b, int accumulate) {{
     asm volatile(
         "{{\\n"
         ".reg .pred accumulate;\\n"
-        "setp.ne.b32 accumulate, %{count + 2}, 0;\\n"
-        "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{kind}.{kind} {{{registers}}}, "
-        "%{count}, %{count + 1}, accumulate, 1, 1{majors};\\n"
+        "setp.ne.b32 accumulate, %{b + 1}, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{kind}.{kind} {operands};\\n"
         "}}"
         : {outputs}
-        : "l"(a), "l"(b), "r"(accumulate){major_values});
+        : {", ".join(inputs)});
 }}
 """
+
+
+def _numbers(first: int, end: int) -> str:
+    return ", ".join(f"%{i}" for i in range(first, end))

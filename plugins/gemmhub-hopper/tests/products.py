@@ -31,6 +31,8 @@ class Product:
     dtype: str = "bfloat16"
     out: str | None = None
     swapped: bool = False
+    registers: bool = False
+    """The kernel's a goes through registers."""
     splits: int = 1
     batch: tuple[int, ...] = ()
     alpha: float = 1
@@ -77,7 +79,9 @@ class Product:
     def choice(self):
         ways = forms.lowered(self.problem)
         assert isinstance(ways, tuple), ways
-        choice = Choice(ways[self.swapped], self.shape, self.splits)
+        asked = self.registers, self.swapped
+        way = next(way for way in ways if (way.form.a_registers, way.swapped) == asked)
+        choice = Choice(way, self.shape, self.splits)
         cut = cost_model.runnable(choice, self.limit)
         assert not isinstance(cut, str), cut
         return choice
@@ -146,6 +150,7 @@ def loaded(data, dtype, batch, rows, columns, order):
 
 
 _ONE = {"consumers": 1}
+_REGISTERS = {"registers": True}
 SMALL = Shape(64, 64, 3, **_ONE)
 SPLIT = Shape(64, 64, 2, **_ONE)
 TURNS = Shape(64, 64, 3, pingpong=True)
@@ -160,9 +165,21 @@ PRODUCTS = (
     Product(SMALL, 72, 136, 264, d="col"),
     Product(SMALL, 72, 136, 264, swapped=True),
     Product(SMALL, 72, 136, 264, dtype="float16"),
-    # Results without TMA.
+    # float32 results through shared memory: both ways around, 16 columns at a time, more than one buffer's worth.
     Product(SMALL, 72, 136, 72, out="float32"),
     Product(SMALL, 72, 136, 72, out="float32", swapped=True),
+    Product(Shape(64, 16, 3, **_ONE), 72, 44, 72, out="float32"),
+    Product(Shape(64, 16, 3, **_ONE), 44, 72, 72, out="float32", swapped=True),
+    Product(Shape(64, 112, 3, **_ONE), 72, 132, 72, out="float32", d="col"),
+    Product(Shape(128, 256, 4), 136, 516, 72, b="col", out="float32"),
+    Product(Shape(256, 128, 4), 516, 136, 72, b="col", out="float32", d="col"),
+    Product(Shape(256, 192, 3), 264, 200, 72, dtype="tf32"),
+    Product(SMALL, 72, 136, 200, out="float32", splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
+    Product(SMALL, 72, 136, 200, dtype="tf32", d="col", splits=2, alpha=0.5, beta=2, bias="n", batch=(2,)),
+    # Results without TMA.
+    Product(SMALL, 72, 70, 72, out="float32"),
+    Product(SMALL, 72, 70, 72, out="float32", swapped=True),
+    Product(SMALL, 72, 136, 72, out="float32", offset=2),
     Product(SMALL, 73, 131, 72, a="row", b="col"),
     Product(SMALL, 73, 131, 72, a="row", b="col", swapped=True),
     Product(SMALL, 72, 136, 72, offset=1),
@@ -198,6 +215,7 @@ PRODUCTS = (
     Product(TURNS, 137, 201, 264, a="col", b="col", d="col", beta=1, bias="m", batch=(2,)),
     Product(TURNS, 136, 200, 264, out="float32"),
     Product(TURNS, 136, 200, 132, b="col", dtype="tf32"),
+    Product(TURNS_BELOW, 264, 136, 456, out="float32", d="col", splits=3, beta=2, bias="n", activation="relu"),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
     Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
     # Batches.
@@ -225,14 +243,43 @@ PRODUCTS = (
     Product(SPLIT, 71, 133, 163, dtype="float32", a="col", d="col"),
     Product(SPLIT, 71, 133, 163, dtype="float32", swapped=True),
     Product(SPLIT, 72, 133, 2, dtype="float32"),
+    Product(SPLIT, 72, 136, 2, dtype="float32", d="col"),
     Product(Shape(128, 192, 3, cluster_m=2), 264, 200, 72, dtype="float32"),
     Product(Shape(128, 128, 4), 136, 136, 100, dtype="float32", out="bfloat16", bias="n", activation="relu"),
     Product(Shape(64, 16, 9, **_ONE), 100, 9, 300, dtype="float32", splits=3),
     Product(SPLIT, 40, 72, 136, dtype="float32", batch=(3,), alpha=0.5, beta=2),
     Product(SPLIT, 71, 73, 200, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", activation="relu"),
+    Product(SPLIT, 72, 76, 330, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", activation="relu"),
+    Product(SPLIT, 72, 76, 200, dtype="float32", limit=COUNTERS + 600 * 2**10, splits=2, d="col", batch=(2,)),
     Product(
         SPLIT, 71, 73, 330, dtype="float32", limit=COUNTERS + 600 * 2**10, splits=2, batch=(2,), out="float16", beta=2
     ),
     Product(SMALL, 70, 73, 330, dtype="tf32", limit=COUNTERS + 48 * 2**10, bias="n"),
+    # a through registers. tf32 with neighbours along m: either way around; beside a b that is copied; several blocks of
+    # 64 rows; clusters that share it or b; by turns; parts of k; slabs; batches.
+    Product(SMALL, 64, 64, 32, a="col", b="col", dtype="tf32", **_REGISTERS),
+    Product(SMALL, 72, 136, 132, a="col", b="col", dtype="tf32", **_REGISTERS),
+    Product(SMALL, 71, 136, 132, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(SMALL, 72, 133, 131, a="col", dtype="tf32", bias="m", activation="relu", **_REGISTERS),
+    Product(Shape(256, 64, 3), 72, 392, 232, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(Shape(128, 64, 3, cluster_m=2), 136, 264, 100, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(Shape(128, 64, 3, cluster_n=2), 136, 264, 100, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(TURNS, 200, 136, 132, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(TURNS, 137, 200, 264, dtype="tf32", swapped=True, splits=3, beta=2, **_REGISTERS),
+    Product(SMALL, 72, 73, 330, a="col", dtype="tf32", limit=COUNTERS + 2**15, **_REGISTERS),
+    Product(SMALL, 72, 72, 136, dtype="tf32", swapped=True, batch=(3,), out="bfloat16", **_REGISTERS),
+    # float32, split there: either major-ness and way around; narrow b; clusters; parts and slabs of k; batches.
+    Product(SPLIT, 64, 64, 32, dtype="float32", **_REGISTERS),
+    Product(SPLIT, 64, 64, 32, a="col", dtype="float32", **_REGISTERS),
+    Product(SPLIT, 71, 133, 164, dtype="float32", b="col", **_REGISTERS),
+    Product(SPLIT, 72, 133, 163, dtype="float32", a="col", d="col", **_REGISTERS),
+    Product(SPLIT, 71, 132, 163, dtype="float32", swapped=True, **_REGISTERS),
+    Product(Shape(128, 16, 3), 9, 200, 300, dtype="float32", swapped=True, **_REGISTERS),
+    Product(Shape(128, 32, 3), 200, 40, 300, b="col", dtype="float32", splits=3, **_REGISTERS),
+    Product(Shape(128, 96, 2, cluster_m=2), 264, 200, 72, dtype="float32", **_REGISTERS),
+    Product(Shape(128, 64, 2, cluster_n=2), 264, 136, 72, a="col", dtype="float32", bias="n", **_REGISTERS),
+    Product(Shape(64, 16, 9, **_ONE), 9, 100, 1000, dtype="float32", swapped=True, splits=5, **_REGISTERS),
+    Product(SPLIT, 72, 73, 200, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", **_REGISTERS),
+    Product(SPLIT, 40, 72, 136, dtype="float32", swapped=True, batch=(3,), alpha=0.5, out="bfloat16", **_REGISTERS),
 )  # fmt: skip
 """Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""

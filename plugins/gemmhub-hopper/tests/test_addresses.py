@@ -1,10 +1,12 @@
 """The arithmetic of addresses, modelled with numpy apart from the kernel's source and from the emulator.
 
-Three layouts meet here: what TMA writes (128-byte swizzle), what a wgmma descriptor reads, and what stmatrix writes
-for TMA to store. Each model below is written from the hardware's description.
+Three layouts meet here: what TMA writes (128-byte swizzle), what a wgmma descriptor reads, and what stmatrix and
+ordinary stores of float32 write for TMA to store. Each model below is written from the hardware's description.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -177,3 +179,59 @@ def test_stmatrix_has_no_bank_conflicts(transposed):
             addresses = [staging_offset(warp, lane, j, 128, transposed) for lane in range(32)]
             for q in range(4):
                 assert len({at // 16 % 8 for at in addresses[8 * q : 8 * q + 8]}) == 8
+
+
+def float_stores(warp, columns, transposed):
+    """The stores of a chunk of float32, as ``stage_floats`` of epilogue.cuh does them: of each the lanes' (address, row
+    and first column of the tile, columns).
+    """
+    if transposed:
+        for column, h in itertools.product(range(0, columns, 8), range(2)):
+            for e in range(2):
+                places = [(16 * warp + 8 * h + lane // 4, column + 2 * (lane % 4) + e) for lane in range(32)]
+                halves = [row // 32 * columns * 128 for row, _ in places]
+                yield [(half + unswizzle(n * 128 + row % 32 * 4), row, n, 1) for half, (row, n) in zip(halves, places)]
+        return
+    half = columns // 2
+    for column, h in itertools.product(range(0, half, 8), range(2)):
+        for second in (False, True):
+            store = []
+            for lane in range(32):
+                row, trades = 16 * warp + 8 * h + lane // 4, bool(lane // 4 & (1 if columns == 32 else 2))
+                n = column + half * (trades != second) + 2 * (lane % 4)
+                store.append((unswizzle(4 * (row * columns + n), 4 * columns), row, n, 2))
+            yield store
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [16, 32])
+def test_staging_of_float32_is_what_tma_stores(columns, transposed):
+    """The buffer is the box, or where transposed the two boxes of 32 elements along m, that TMA would have loaded."""
+    tile = np.arange(64 * columns, dtype=np.float32).reshape(64, columns)
+    memory = np.zeros(256 * columns, np.uint8)
+    written = np.zeros((64, columns), int)
+    for warp in range(4):
+        for store in float_stores(warp, columns, transposed):
+            for at, row, column, count in store:
+                assert at % (4 * count) == 0
+                assert 16 * warp <= row < 16 * warp + 16
+                memory[at : at + 4 * count] = tile[row, column : column + count].view(np.uint8)
+                written[row, column : column + count] += 1
+    assert (written == 1).all()
+    if transposed:
+        boxes = [tma_box(np.ascontiguousarray(tile[32 * i : 32 * i + 32].T), 128) for i in range(2)]
+        assert (memory == np.concatenate(boxes)).all()
+    else:
+        assert (memory == tma_box(tile, 4 * columns)).all()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [16, 32])
+def test_stores_of_float32_have_no_bank_conflicts(columns, transposed):
+    """Whatever is stored in a cycle, 4 bytes by 32 lanes or 8 bytes by 16, lies in 32 different banks."""
+    for warp in range(4):
+        for store in float_stores(warp, columns, transposed):
+            at_once = 32 // store[0][3]
+            for first in range(0, 32, at_once):
+                banks = [at // 4 % 32 + i for at, _, _, count in store[first : first + at_once] for i in range(count)]
+                assert sorted(banks) == list(range(32))

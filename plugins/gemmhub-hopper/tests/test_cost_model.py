@@ -145,7 +145,7 @@ def test_a_small_workspace_costs_time():
 )  # fmt: skip
 def test_slabs(m, n, k, limit, parts, out, batch):
     """They cover k, lie beside each other, and fit; fewer would not."""
-    way, _ = forms.lowered(problem(m, n, k, "float32", out, batch))
+    way = forms.lowered(problem(m, n, k, "float32", out, batch))[0]
     cut = slabs.cut(way, parts, limit)
     if isinstance(cut, str):
         assert slabs._slabs(way, parts, 1, 2).nbytes > limit
@@ -167,12 +167,13 @@ def test_slabs(m, n, k, limit, parts, out, batch):
         assert slabs._slabs(way, parts, -(-way.k_blocks // fewer), fewer).nbytes > limit
 
 
-def test_all_shapes_can_be_compiled_with_every_major():
+@pytest.mark.parametrize("output", ["bfloat16", "float32"])
+def test_all_shapes_can_be_compiled_with_every_major(output):
     for shape in SHAPES:
         for a_mn in (False, True):
             for b_mn in (False, True):
                 for transposed in (False, True):
-                    variant = Variant(shape, Form(a_mn, b_mn, "bfloat16", "bfloat16", transposed))
+                    variant = Variant(shape, Form(a_mn, b_mn, "bfloat16", output, transposed))
                     assert variant.refusal is None
                     assert variant.shared_bytes <= 232448
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
@@ -182,9 +183,10 @@ def test_all_shapes_of_planes_too():
     for shape in SPLIT_SHAPES:
         for mn in (False, True):
             for output in ("float32", "bfloat16"):
-                variant = Variant(shape, Form(mn, mn, "split", output, tma_store=output != "float32"))
-                assert variant.refusal is None
-                assert variant.shared_bytes <= 232448
+                for transposed in (False, True):
+                    variant = Variant(shape, Form(mn, mn, "split", output, transposed))
+                    assert variant.refusal is None
+                    assert variant.shared_bytes <= 232448
     assert len({shape.name for shape in SPLIT_SHAPES}) == len(SPLIT_SHAPES)
 
 
@@ -201,13 +203,30 @@ def test_all_shapes_of_planes_too():
         (Shape(32, 128, 6, pingpong=True), {}, "64 of each of 1"),
         (Shape(128, 256, 4, pingpong=True), {}, "256 accumulators"),
         (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plainest epilogue only"),
-        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32", "tma_store": False}, "its turn"),
+        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "its turn"),
         (Shape(128, 256, 5), {}, "bytes of shared memory"),
         (Shape(128, 128, 4, cluster_m=2, cluster_n=2), {}, "clusters of one or two"),
         (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),
-        (Shape(128, 128, 4), {"output": "float32"}, "stored from registers"),
+        (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plainest epilogue only"),
     ],
 )
 def test_what_cannot_be(shape, changes, why):
     form = Form(**{"a_mn": False, "b_mn": False, "input": "bfloat16", "output": "bfloat16", **changes})
     assert why in Variant(shape, form).refusal
+
+
+def test_staging_buffers_of_float32():
+    """As many bytes as of 16 bits, in half as many columns; one buffer where there is no room for two."""
+
+    def chosen(shape, kind="bfloat16"):
+        variant = Variant(shape, Form(False, False, kind, "float32"))
+        return variant.chunk, variant.staging
+
+    assert chosen(Shape(128, 256, 4)) == (32, 2)
+    assert chosen(Shape(128, 192, 5)) == (32, 1)
+    assert chosen(Shape(128, 16, 9)) == (16, 2)
+    assert chosen(Shape(64, 64, 9, consumers=1), "split") == (32, 1)
+    for output in ("bfloat16", "float32"):
+        staged = Variant(Shape(128, 256, 4), Form(False, False, "bfloat16", output))
+        direct = replace(staged, form=replace(staged.form, tma_store=False))
+        assert staged.shared_bytes == direct.shared_bytes + 2 * 2 * 8192

@@ -16,10 +16,17 @@ from gemmhub.testing.check import honest
 
 
 def lowered(asked):
+    """Both ways without registers."""
     ways = forms.lowered(asked)
     assert isinstance(ways, tuple), ways
-    assert [way.swapped for way in ways] == [False, True]
-    return ways
+    assert [(way.form.a_registers, way.swapped) for way in ways[:2]] == [(False, False), (False, True)]
+    assert all(way.form.a_registers for way in ways[2:])
+    return ways[:2]
+
+
+def in_registers(asked):
+    """The others, by whether they are swapped."""
+    return {way.swapped: way for way in forms.lowered(asked)[2:]}
 
 
 def refused(asked):
@@ -67,6 +74,35 @@ def test_leading_dimensions():
     assert not direct.form.tma_store
     assert not direct.pairs
     assert direct.d_ld == 65
+
+
+def test_results_that_tma_takes():
+    """Rows of whole 16 bytes, at multiples of 16 bytes."""
+
+    def taken(n=64, ld=None, batch_stride=None, alignment=256, d="row", out="float32"):
+        asked = problem(68, n, 64, out=out, d=d, batch=(2,) if batch_stride else ())
+        layout = asked.out.layout
+        if ld is not None:
+            layout = replace(layout, row_stride=ld)
+        if batch_stride is not None:
+            layout = replace(layout, batch_strides=(batch_stride,))
+        ways = lowered(replace(asked, out=replace(asked.out, layout=layout, alignment=alignment)))
+        assert ways[0].form.tma_store == ways[1].form.tma_store
+        return ways[0].form.tma_store
+
+    assert taken()
+    assert taken(68)
+    assert taken(66, d="col")
+    assert not taken(66)
+    assert not taken(66, ld=68)  # TMA would write two elements behind each row
+    assert taken(64, ld=68)
+    assert not taken(64, ld=66)
+    assert taken(alignment=16)
+    assert not taken(alignment=8)
+    assert taken(batch_stride=68 * 64 + 4)
+    assert not taken(batch_stride=68 * 64 + 2)
+    assert not taken(68, out="bfloat16")
+    assert taken(72, out="bfloat16")
 
 
 @pytest.mark.parametrize("k", [63, 65, 4])

@@ -10,14 +10,14 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
 from gemmhub_hopper.sources import prepass, source
 
 from gemmhub.native import nvrtc
 from gemmhub.native.nvrtc import Compiled, CompilerError
 
 PLAIN = Form(False, True, "bfloat16", "bfloat16")
-SPLIT = Form(False, True, "split", "float32", tma_store=False)
+SPLIT = Form(False, True, "split", "float32")
 LARGE = Shape(128, 256, 4)
 
 
@@ -32,7 +32,7 @@ def variants():
         replace(full, tma_store=False, transposed=True, activation="relu"),
         Form(True, False, "float16", "float16", transposed=True),
         Form(True, True, "float16", "float32", tma_store=False),
-        Form(False, False, "tf32", "float32", tma_store=False),
+        Form(False, False, "tf32", "float32"),
     ]
     found += [Variant(LARGE, form) for form in forms]
     found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
@@ -40,17 +40,39 @@ def variants():
     turns = Shape(128, 128, 6, pingpong=True)
     found += [Variant(turns, form, split) for form, split in zip(forms[1:4], (True, False, True))]
     found += [Variant(turns, forms[-1])]
+    found += [Variant(Shape(256, 192, 3), replace(forms[-1], transposed=transposed)) for transposed in (False, True)]
+    floats = replace(full, output="float32", addend="float32")
+    found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed=True, bias="m", activation="silu"))]
+    found += [Variant(turns, floats, split=True), Variant(Shape(128, 32, 8), floats)]
     found += [Variant(shape, SPLIT) for shape in SPLIT_SHAPES]
     full = replace(SPLIT, scaled=True, addend="float32", bias="n", activation="gelu")
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed=True, bias="m"), split)]
-    found += [Variant(SPLIT_SHAPES[0], replace(full, a_mn=True, b_mn=False, output="bfloat16", tma_store=True))]
-    rng = random.Random(0)
-    while len(found) < 66:
+    found += [Variant(SPLIT_SHAPES[0], replace(full, a_mn=True, b_mn=False, output="bfloat16"))]
+    found += through_registers()
+    rng, count = random.Random(0), len(found) + 14
+    while len(found) < count:
         variant = drawn(rng)
         if variant.refusal is None and variant not in found:
             found.append(variant)
     return found
+
+
+def through_registers():
+    """All shapes for a split a, and the largest ones for tf32; the largest of both with more in the epilogue."""
+    split = Form(True, True, "split", "float32", transposed=True, a_registers=True)
+    tf32 = replace(split, input="tf32", b_mn=False)
+    large = [LARGE, Shape(256, 128, 4), Shape(64, 256, 5, consumers=1), Shape(128, 128, 6, pingpong=True)]
+    found = [Variant(shape, split) for shape in REGISTER_SHAPES] + [Variant(shape, tf32) for shape in large]
+    large = [(x, tf32) for x in large] + [(x, split) for x in REGISTER_SHAPES if x.n == 96]
+    for shape, form in large:
+        full = replace(form, scaled=True, addend="float32", activation="gelu", tma_store=False)
+        found += [Variant(shape, replace(full, bias="n", transposed=False), True)]
+        found += [Variant(shape, replace(full, bias="m", output="bfloat16", activation="silu"))]
+    found += [Variant(shape, replace(split, a_mn=False, b_mn=False), True) for shape in REGISTER_SHAPES[-2:]]
+    clusters = Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4, cluster_n=2)
+    found += [Variant(shape, tf32) for shape in clusters]
+    return [variant for variant in found if variant.refusal is None]
 
 
 def drawn(rng):
@@ -63,14 +85,15 @@ def drawn(rng):
         input=kind,
         output=output,
         transposed=rng.random() < 0.5,
-        tma_store=output != "float32" and rng.random() < 0.8,
+        tma_store=rng.random() < 0.8,
         scaled=rng.random() < 0.5,
         addend=rng.choice([None, output, "float32"]),
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16"]),
         activation=rng.choice([None, "relu", "gelu", "silu"]),
+        a_registers=rng.random() < 0.3,
     )
-    return Variant(rng.choice(shapes(kind)), form, rng.random() < 0.3)
+    return Variant(rng.choice(shapes(kind, form.a_registers)), form, rng.random() < 0.3)
 
 
 def compiled(variant):
@@ -94,7 +117,7 @@ def name(variant):
     letters = ("m" if form.a_mn else "k") + ("m" if form.b_mn else "k") + ("t" if form.transposed else "")
     words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
     words += [f"c_{form.addend}"] if form.addend else []
-    flags = {"alpha": form.scaled, "direct": not form.tma_store, "split": variant.split}
+    flags = {"alpha": form.scaled, "direct": not form.tma_store, "split": variant.split, "r": form.a_registers}
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
 
@@ -166,8 +189,13 @@ def test_keys_differ():
 @pytest.mark.parametrize(("n", "kind", "count"), [(16, "bfloat16", 8), (256, "float16", 128), (128, "tf32", 64)])
 def test_wgmma_names_every_register_once(n, kind, count):
     text = wgmma.header(Variant(Shape(64, n, 2, consumers=1), replace(PLAIN, input=kind, b_mn=False)))
-    for i in range(count):
-        assert text.count(f'"+f"(d[{i}])') == 1
-    assert f'"+f"(d[{count}])' not in text
-    assert f"m64n{n}k{8 if kind == 'tf32' else 16}.f32" in text
-    assert ('"n"(B_MN)' in text) == (kind != "tf32")
+    _, descriptors, fragments = text.split("DEVICE void wgmma")
+    for function in (descriptors, fragments):
+        for i in range(count):
+            assert function.count(f'"+f"(d[{i}])') == 1
+        assert f'"+f"(d[{count}])' not in function
+        assert f"m64n{n}k{8 if kind == 'tf32' else 16}.f32" in function
+        assert ('"n"(B_MN)' in function) == (kind != "tf32")
+    assert ('"n"(A_MN)' in descriptors) == (kind != "tf32")
+    assert [fragments.count(f'"r"(a[{i}])') for i in range(5)] == [1, 1, 1, 1, 0]
+    assert "A_MN" not in fragments

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import FakeMemory, Home
 from gemmhub_hopper import config
+from gemmhub_hopper.backend import HopperBackend
 from problems import operand, problem
 from test_float32 import data, ratio, specials
 
@@ -24,11 +25,17 @@ def home():
     return Home()
 
 
-@pytest.fixture
-def backend(home, monkeypatch):
+@pytest.fixture(params=["planes", "registers"])
+def backend(home, monkeypatch, request):
+    """float32 products read b's planes, or b itself and split it in registers."""
+    split = config.Shape(64, 64, 2, consumers=1)
     monkeypatch.setattr(config, "SHAPES", (config.Shape(64, 64, 3, consumers=1),))
-    monkeypatch.setattr(config, "SPLIT_SHAPES", (config.Shape(64, 64, 2, consumers=1),))
-    yield home.backend()
+    monkeypatch.setattr(config, "SPLIT_SHAPES", (split,))
+    monkeypatch.setattr(config, "REGISTER_SHAPES", (split,))
+    made, candidates = home.backend(), HopperBackend.candidates
+    preferred = request.param == "registers"
+    made.candidates = lambda asked: sorted(candidates(made, asked), key=lambda name: ("r" in name) != preferred)
+    yield made
     assert home.cuda.complaints == []
 
 
@@ -125,9 +132,13 @@ def test_refusals(home, backend):
     assert "packing failed" in backend.pack(256, problem(8, 8, 8)).reason
 
 
-def test_copies_are_told(backend):
-    """b's vanishes when it is packed."""
+def test_copies_are_told(backend, monkeypatch):
+    """b's vanishes when it is packed; so does that of an operand that goes through registers."""
     asked = problem(64, 72, 100, dtype="float32")
+    (copy,) = backend.copies(asked)
+    assert (copy.operand, copy.nbytes) == ("a", 3 * 64 * 208)
+    monkeypatch.setattr(config, "REGISTER_SHAPES", ())
+    backend._analyses.clear()
     assert [(copy.operand, copy.nbytes) for copy in backend.copies(asked)] == [
         ("a", 3 * 64 * 208), ("b", 3 * 100 * 144),
     ]  # fmt: skip

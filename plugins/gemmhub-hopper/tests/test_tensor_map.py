@@ -13,7 +13,7 @@ from problems import problem
 
 from gemmhub.native.cuda import Driver, DriverError
 
-FORMS = {kind: Form(False, False, kind, "float32", tma_store=False) for kind in INPUTS}
+FORMS = {kind: Form(False, False, kind, "float32") for kind in INPUTS}
 LIMIT = 2**30
 
 
@@ -43,18 +43,23 @@ def test_mn_major():
 
 
 @pytest.mark.parametrize(
-    ("n", "swapped", "box", "swizzle"),
+    ("out", "n", "swapped", "box", "swizzle"),
     [
-        (256, False, (64, 64, 1), 3),
-        (160, False, (32, 64, 1), 2),
-        (16, False, (16, 64, 1), 1),
-        (160, True, (64, 32, 1), 3),
+        ("bfloat16", 256, False, (64, 64, 1), 3),
+        ("bfloat16", 160, False, (32, 64, 1), 2),
+        ("bfloat16", 16, False, (16, 64, 1), 1),
+        ("bfloat16", 160, True, (64, 32, 1), 3),
+        ("float32", 256, False, (32, 64, 1), 3),
+        ("float32", 16, False, (16, 64, 1), 2),
+        ("float32", 256, True, (32, 32, 1), 3),
+        ("float32", 16, True, (32, 16, 1), 3),
     ],
 )
-def test_result(n, swapped, box, swizzle):
-    way = forms.lowered(problem(512, 512, 64))[swapped]
+def test_result(out, n, swapped, box, swizzle):
+    way = forms.lowered(problem(512, 512, 64, out=out))[swapped]
     arguments = all_maps(Choice(way, Shape(128, n, 2), 1))[2]
     assert (arguments.box, arguments.swizzle) == (box, swizzle)
+    assert arguments.type == {"bfloat16": 9, "float32": 7}[out]
     assert arguments.sizes == (512, 512, 1)
 
 
@@ -64,9 +69,10 @@ def test_the_driver_takes_every_map(shape):
     driver = Driver(FakeCuda())
     for a in ("row", "col"):
         for b in ("row", "col"):
-            for way in forms.lowered(problem(1000, 1000, 1000, a=a, b=b)):
-                for arguments in all_maps(Choice(way, shape, 1)):
-                    assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
+            for out in ("bfloat16", "float32"):
+                for way in forms.lowered(problem(1000, 1000, 1000, out=out, a=a, b=b)):
+                    for arguments in all_maps(Choice(way, shape, 1)):
+                        assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
 @pytest.mark.parametrize("shape", SPLIT_SHAPES, ids=lambda shape: shape.name)

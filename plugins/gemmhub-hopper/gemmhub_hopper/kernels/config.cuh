@@ -9,9 +9,11 @@
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
 //                              planes of bfloat16 (split_planes.cuh)
+//     A_REGISTERS              1: wgmma takes a from registers (fragments.cuh). So tf32 is m-major, and float32 is split
+//                              on the way
 //     OUTPUT                   0 bfloat16, 1 float16, 2 float32
 //     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
-//     TMA_STORE                1: d goes through shared memory and TMA (16-bit results); 0: stored from registers
+//     TMA_STORE                1: d goes through shared memory and TMA; 0: stored from registers
 //     STAGING                  staging buffers of each consumer warpgroup, with TMA_STORE
 //     SPLIT                    1: k may be split
 //     SCALED                   1: alpha is used
@@ -32,18 +34,24 @@ constexpr u32 BLOCK_K = K_BYTES / (INPUT == 2 ? 4 : 2);  // elements of k in a s
 constexpr u32 K_STEPS = K_BYTES / 32;                    // of wgmma in a stage
 constexpr u32 OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
 
-// A stage: the planes of a's tile, then those of b's.
-constexpr u32 A_BYTES = tile_bytes(A_MN, TILE_M);
+// A stage: the planes of a's tile (with A_REGISTERS the tile itself, of 32-bit elements), then those of b's.
+constexpr u32 A_PLANES = A_REGISTERS ? 1 : PLANES;
+constexpr u32 A_ELEMENT = A_REGISTERS || INPUT == 2 ? 4 : 2;  // bytes
+constexpr u32 B_ELEMENT = INPUT == 2 ? 4 : 2;
+constexpr u32 A_BYTES = A_REGISTERS ? TILE_M * BLOCK_K * A_ELEMENT : tile_bytes(A_MN, TILE_M);
 constexpr u32 B_BYTES = tile_bytes(B_MN, TILE_N);
-constexpr u32 B_AT = PLANES * A_BYTES;
-constexpr u32 STAGE_BYTES = PLANES * (A_BYTES + B_BYTES);
+constexpr u32 B_AT = A_PLANES * A_BYTES;
+constexpr u32 STAGE_BYTES = B_AT + PLANES * B_BYTES;
 constexpr u32 A_STEP = step_bytes(A_MN);  // from one k step of wgmma to the next
 constexpr u32 B_STEP = step_bytes(B_MN);
 
-// A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m.
-constexpr u32 CHUNK = TILE_N % 64 == 0 ? 64 : TILE_N % 32 == 0 ? 32 : 16;
-constexpr u32 CHUNK_BYTES = 64 * CHUNK * 2;
-constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * 2;  // bytes of a row of the buffer
+// A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m: of
+// float32 in two halves, 32 elements of m and then the others. TMA stores a box at a time: the buffer, or one half.
+constexpr u32 CHUNK = TILE_N % 64 == 0 && OUTPUT != 2 ? 64 : TILE_N % 32 == 0 ? 32 : 16;
+constexpr u32 CHUNK_BYTES = 64 * CHUNK * OUTPUT_BYTES;
+constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * OUTPUT_BYTES;  // bytes of a row of the buffer
+constexpr u32 BOXES = TRANSPOSED && OUTPUT == 2 ? 2 : 1;
+constexpr u32 BOX_BYTES = CHUNK_BYTES / BOXES;
 
 // Offsets from the 1024-aligned base of dynamic shared memory.
 constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
@@ -58,7 +66,7 @@ static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stor
 static_assert(STAGES >= 2, "the stage before the one in use is released");
 static_assert(CLUSTER <= 2 && CONSUMERS <= 2, "not written for more");
 static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
-static_assert(INPUT != 2 || (!A_MN && !B_MN), "wgmma takes k-major tf32 only");
-static_assert(!TMA_STORE || OUTPUT != 2, "stmatrix stores 16-bit elements");
-static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0 && CHUNK_BYTES % 1024 == 0, "swizzled slabs are aligned");
+static_assert(INPUT != 2 || (A_MN == A_REGISTERS && !B_MN), "wgmma takes k-major tf32 only, but from registers");
+static_assert(!A_REGISTERS || INPUT >= 2, "16-bit elements are read where they lie");
+static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0 && BOX_BYTES % 1024 == 0, "swizzled slabs are aligned");
 static_assert(SHARED_BYTES == END_AT + 1024, "config.py counts as this file does; 1024 to align the base");

@@ -107,7 +107,7 @@ DEVICE void store_element(const Params& p, long long at, float value) {
         static_cast<u16*>(p.d)[at] = static_cast<u16>(pack(value, 0.0f));
 }
 
-// Straight from registers, for results that TMA does not take and for float32: the elements that finish() has finished.
+// Straight from registers, for results that TMA does not take: the elements that finish() has finished.
 DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4], int j) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -129,6 +129,13 @@ DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4
     }
 }
 
+// The four elements of 8-column block `j`, finished.
+DEVICE void finish_block(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], float (&v)[4], int j) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) v[r] = acc[4 * j + r];
+    finish(p, block, v, j);
+}
+
 // Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the chunk on. Matrix q is the
 // block of rows 8 (q % 2).. of the warp's 16 and columns 8 (j + q / 2)..; its row r is 16 bytes of the buffer.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
@@ -137,6 +144,77 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
         return swizzled((8 * (j + q / 2) + r) * 128 + (2 * warp + q % 2) * 16, 128);
     else
         return swizzled((16 * warp + 8 * (q % 2) + r) * CHUNK_WIDTH + (j + q / 2) * 16, CHUNK_WIDTH);
+}
+
+// 16-bit elements of a chunk, to the staging buffer at `place`.
+DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], u32 chunk, u32 place) {
+    const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
+#pragma unroll
+    for (u32 j = 0; j < CHUNK / 8; j += 2) {
+        float v[2][4];
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+            finish_block(p, block, acc, v[side], chunk * (CHUNK / 8) + j + side);
+        const u32 row = place + staging_offset(warp, lane, j);
+        const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
+        const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
+        if constexpr (TRANSPOSED)
+            store_matrices_transposed(row, w0, w1, w2, w3);
+        else
+            store_matrices(row, w0, w1, w2, w3);
+    }
+}
+
+// Where this lane's float32 elements of 8-column block `j` of the chunk go, those of its row 8 h: both columns (8
+// bytes), or transposed column `e` (4 bytes).
+//
+// Banks, by pieces of 16 bytes: where buffers are 128 bytes wide, row r of one has piece x at x ^ (r % 8).
+//   transposed  a lane's row is 8 j + 2 (l % 4) + e, its piece 4 (w % 2) + 2 h + l / 16: in one store the low bit of
+//               the place is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a piece.
+//               All 32 banks.
+//   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), pieces 2 j + l % 4 / 2. The upper
+//               two bits of the place are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
+//               rows store block j ^ 2 meanwhile, and each of the four rows has two pieces of its own.
+//               64 bytes wide (CHUNK 16), the piece is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
+//               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
+DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
+    if constexpr (TRANSPOSED)
+        return warp / 2 * BOX_BYTES +
+               swizzled((8 * j + 2 * (lane % 4) + e) * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
+    else
+        return swizzled((16 * warp + 8 * h + lane / 4) * CHUNK_WIDTH + 32 * j + 8 * (lane % 4), CHUNK_WIDTH);
+}
+
+// float32 elements of a chunk, to the staging buffer at `place`.
+DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], u32 chunk, u32 place) {
+    const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
+    const int eight = chunk * (CHUNK / 8);  // the chunk's first 8-column block
+    if constexpr (TRANSPOSED) {
+#pragma unroll
+        for (u32 j = 0; j < CHUNK / 8; ++j) {
+            float v[4];
+            finish_block(p, block, acc, v, eight + j);
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) store_staged(place + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
+        }
+    } else {
+        constexpr u32 APART = CHUNK / 16;
+        const bool trades = lane / 4 & (CHUNK == 32 ? 1 : 2);  // stores block j + APART first
+#pragma unroll
+        for (u32 j = 0; j < APART; ++j) {
+            float a[4], b[4];
+            finish_block(p, block, acc, a, eight + j);
+            finish_block(p, block, acc, b, eight + j + APART);
+            const u32 first = trades ? j + APART : j, second = trades ? j : j + APART;
+#pragma unroll
+            for (u32 i = 0; i < 4; i += 2) {
+                store_staged(place + staging_offset(warp, lane, first, i / 2, 0), trades ? b[i] : a[i],
+                             trades ? b[i + 1] : a[i + 1]);
+                store_staged(place + staging_offset(warp, lane, second, i / 2, 0), trades ? a[i] : b[i],
+                             trades ? a[i + 1] : b[i + 1]);
+            }
+        }
+    }
 }
 
 // Through shared memory: 64 rows x CHUNK columns at a time, while TMA still stores the ones before.
@@ -155,32 +233,21 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Accumulators& ac
             buffer = buffer + 1 == STAGING ? 0 : buffer + 1;
             if (thread == 0) tma_store_wait_read<STAGING - 1>();
             named_sync(1 + warpgroup, 128);
-#pragma unroll
-            for (u32 j = 0; j < CHUNK / 8; j += 2) {
-                float v[2][4];
-#pragma unroll
-                for (int side = 0; side < 2; ++side) {
-                    const int eight = chunk * (CHUNK / 8) + j + side;
-#pragma unroll
-                    for (int r = 0; r < 4; ++r) v[side][r] = acc[i][4 * eight + r];
-                    finish(p, block, v[side], eight);
-                }
-                const u32 row = place + staging_offset(thread / 32, thread % 32, j);
-                const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
-                const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
-                if constexpr (TRANSPOSED)
-                    store_matrices_transposed(row, w0, w1, w2, w3);
-                else
-                    store_matrices(row, w0, w1, w2, w3);
-            }
+            if constexpr (OUTPUT == 2)
+                stage_floats(p, block, acc[i], chunk, place);
+            else
+                stage_16_bits(p, block, acc[i], chunk, place);
             async_fence();
             named_sync(1 + warpgroup, 128);
             if (thread == 0) {
                 const int m = at.row0 + 64 * i, n = at.column0 + CHUNK * chunk;
-                if constexpr (TRANSPOSED)
-                    tma_store(map, place, m, n, at.batch);
-                else
+                if constexpr (TRANSPOSED) {
+#pragma unroll
+                    for (u32 box = 0; box < BOXES; ++box)
+                        tma_store(map, place + box * BOX_BYTES, m + 64 / BOXES * box, n, at.batch);
+                } else {
                     tma_store(map, place, n, m, at.batch);
+                }
                 tma_store_commit();
             }
         }
@@ -205,9 +272,7 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Accumulators& acc,
 #pragma unroll
             for (u32 j = 0; j < N_BLOCKS; ++j) {
                 float v[4];
-#pragma unroll
-                for (int r = 0; r < 4; ++r) v[r] = acc[i][4 * j + r];
-                finish(p, block, v, j);
+                finish_block(p, block, acc[i], v, j);
                 store_direct(p, block, v, j);
             }
         }
@@ -240,18 +305,35 @@ DEVICE bool add_parts(const Params& p, Accumulators& acc, long long slot, int sp
     named_sync(1 + warpgroup, 128);
     if (!load_shared(flag)) return false;
     device_fence();
-    // Parts outside, registers inside: a thread has all of a part's loads in flight.
+    // Parts outside, registers inside: a thread has all of a part's loads in flight, and of small tiles those of several
+    // parts: what is waited for is the memory, part after part.
+    constexpr int REGISTERS = M_BLOCKS * FOURS * 4;
+    constexpr int AT_ONCE = REGISTERS <= 8 ? 8 : REGISTERS <= 16 ? 4 : REGISTERS <= 32 ? 2 : 1;
+    static_assert(AT_ONCE == 1 || M_BLOCKS == 1, "several parts at once: small tiles");
 #pragma unroll 1
-    for (int part = 0; part < p.splits; ++part) {
+    for (int part = 0; part < p.splits; part += AT_ONCE) {
+        Float4 next[AT_ONCE][M_BLOCKS][FOURS];
+        if constexpr (AT_ONCE > 1) {
 #pragma unroll
-        for (u32 block = 0; block < M_BLOCKS; ++block)
+            for (int i = 0; i < AT_ONCE * FOURS; ++i)
+                if (part + i / FOURS < p.splits)
+                    next[i / FOURS][0][i % FOURS] = load_partial(parts + (part + i / FOURS) * PART + i % FOURS * 128);
+        }
 #pragma unroll
-            for (int j = 0; j < FOURS; ++j) {
-                const Float4 next = load_partial(parts + part * PART + (block * FOURS + j) * 128);
-                float* v = &acc[block][4 * j];
-                if (part == 0) v[0] = v[1] = v[2] = v[3] = 0.0f;
-                v[0] += next.x, v[1] += next.y, v[2] += next.z, v[3] += next.w;
-            }
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (part + i >= p.splits) break;
+#pragma unroll
+            for (u32 block = 0; block < M_BLOCKS; ++block)
+#pragma unroll
+                for (int j = 0; j < FOURS; ++j) {
+                    if constexpr (AT_ONCE == 1)
+                        next[0][block][j] = load_partial(parts + part * PART + (block * FOURS + j) * 128);
+                    float* v = &acc[block][4 * j];
+                    const Float4 x = next[i][block][j];
+                    if (part + i == 0) v[0] = v[1] = v[2] = v[3] = 0.0f;
+                    v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+                }
+        }
     }
     return true;
 }

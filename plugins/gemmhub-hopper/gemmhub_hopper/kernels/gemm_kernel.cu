@@ -35,17 +35,17 @@
 #define CLUSTER_SHAPE
 #endif
 
-// One operand's tile: `rows` elements along m (n) from `first` on, and block `k` of k. `halves` blocks of the cluster
-// share it; this one loads half number `rank`.
-template <bool mn_major, u32 rows, u32 halves>
+// One operand's tile: `rows` elements of `size` bytes along m (n) from `first` on, and block `k` of k. `halves` blocks of
+// the cluster share it; this one loads half number `rank`.
+template <bool mn_major, u32 rows, u32 size, u32 halves>
 DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32 barrier, u32 rank) {
     constexpr u16 both = 3;
     if constexpr (mn_major) {
-        constexpr u32 deep = BLOCK_K / halves;  // rows of k that a box has
+        constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / halves;  // elements along m (n) and k that a box has
 #pragma unroll
-        for (u32 slab = 0; slab < (rows + 63) / 64; ++slab) {
-            const u32 place = to + slab * SLAB_BYTES + rank * deep * MN_ROW_BYTES;
-            const int x = first + 64 * slab, y = k * BLOCK_K + rank * deep;
+        for (u32 slab = 0; slab < (rows + wide - 1) / wide; ++slab) {
+            const u32 place = to + (slab * BLOCK_K + rank * deep) * MN_ROW_BYTES;
+            const int x = first + wide * slab, y = k * BLOCK_K + rank * deep;
             if constexpr (halves > 1)
                 tma_load_multicast(place, map, x, y, z, barrier, both);
             else
@@ -53,7 +53,7 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32
         }
     } else {
         constexpr u32 high = rows / halves;
-        const u32 place = to + rank * high * K_BYTES;
+        const u32 place = to + rank * high * BLOCK_K * size;
         const int x = k * BLOCK_K, y = first + rank * high;
         if constexpr (halves > 1)
             tma_load_multicast(place, map, x, y, z, barrier, both);
@@ -68,6 +68,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
         const Piece piece = piece_at(p, index);
         const int m = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M;
         const int n = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
+#pragma unroll 1
         for (int block = 0; block < piece.blocks; ++block) {
             const u32 full = base + FULL_AT + 8 * at.stage, empty = base + EMPTY_AT + 8 * at.stage;
             barrier_wait(empty, at.parity ^ 1);
@@ -76,12 +77,13 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
             const int k = piece.first_block + block;
 #pragma unroll 1  // the producer has 40 registers
             for (u32 plane = 0; plane < PLANES; ++plane) {
-                load_tile<A_MN, TILE_M, CLUSTER_N>(map_a, stage + plane * A_BYTES, m, k + p.a_block,
-                                                   piece.batch * p.a_step * PLANES + plane, full,
-                                                   CLUSTER_N > 1 ? rank : 0);
-                load_tile<B_MN, TILE_N, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n, k + p.b_block,
-                                                   piece.batch * p.b_step * PLANES + plane, full,
-                                                   CLUSTER_M > 1 ? rank : 0);
+                if (plane < A_PLANES)
+                    load_tile<A_MN, TILE_M, A_ELEMENT, CLUSTER_N>(map_a, stage + plane * A_BYTES, m, k + p.a_block,
+                                                                  piece.batch * p.a_step * A_PLANES + plane, full,
+                                                                  CLUSTER_N > 1 ? rank : 0);
+                load_tile<B_MN, TILE_N, B_ELEMENT, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n, k + p.b_block,
+                                                              piece.batch * p.b_step * PLANES + plane, full,
+                                                              CLUSTER_M > 1 ? rank : 0);
             }
             at.advance();
         }
@@ -95,7 +97,9 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
     Position<STAGES> at;
     Turn turn(base, warpgroup);
     u32 buffer = 0;
-    const bool marks = PLANES > 1 && marked(p);
+    const Tf32Loader tf32(warp, lane);
+    SplitLoader split(warp, lane, PLANES > 1 && p.b_marks[0] != 0);
+    u32 marks = PLANES > 1 && !A_REGISTERS ? p.a_marks[0] : 0;
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
         const Piece piece = piece_at(p, index);
         if (!turn.mine()) {
@@ -107,17 +111,31 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
 #else
         Accumulators acc;
 #endif
-        if constexpr (PLANES > 1)
+        if constexpr (PLANES > 1 && A_REGISTERS) {
+            split.marks = 0;
+            accumulate_split_fragments(acc, piece, base, at, share, split, lane);
+            marks = warp_or(split.marks);
+        } else if constexpr (PLANES > 1)
             accumulate_planes(acc, piece, base, at, share, lane);
+        else if constexpr (A_REGISTERS)
+            accumulate_tf32_fragments(acc, piece, base, at, turn, share, tf32, lane);
         else
             accumulate(acc, piece, base, at, turn, share, lane);
 
         if constexpr (SPLIT) {
             const long long tile =
                 (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
-            if (p.splits > 1 && !add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup,
-                                           base + LAST_AT + 4 * warpgroup))
-                continue;
+            if (p.splits > 1) {
+                u32* word = nullptr;  // through which the parts of a tile tell each other of marks
+                if constexpr (PLANES > 1 && A_REGISTERS) {
+                    word = a_word(p, (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + share * M_BLOCKS * 64,
+                                  piece.batch);
+                    if (marks != 0 && lane == 0) mark(p.a_marks, marks), mark(word, marks);
+                }
+                if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
+                    continue;
+                if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(word);
+            }
         }
         Place place;
         place.row0 = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + share * M_BLOCKS * 64;
@@ -154,6 +172,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
         cluster_sync();
     else
         block_sync();
+    wait_for_previous();  // what is above is done while it ends
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {

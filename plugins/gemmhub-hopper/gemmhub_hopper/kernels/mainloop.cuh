@@ -4,8 +4,12 @@
 // planes (see split_planes.cuh), whose products together have float32's accuracy, it would be. So each stage's products
 // are summed apart, the small ones first, and that sum is added to the accumulators by ordinary instructions, which round
 // to nearest. While one consumer adds, the other one's wgmmas keep the tensor cores busy.
+//
+// With a through registers (fragments.cuh) half a stage is loaded, and split, while the wgmmas of the half before run:
+// its fragments, and the sums of its products, have registers of their own.
 #pragma once
 #include "epilogue.cuh"
+#include "fragments.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 #include "turns.cuh"
@@ -91,5 +95,100 @@ DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, P
         for (u32 i = 0; i < M_BLOCKS; ++i)
 #pragma unroll
             for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] += part[i][j];
+    }
+}
+
+DEVICE void accumulate_tf32_fragments(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, Turn& turn,
+                                      u32 share, const Tf32Loader& loader, u32 lane) {
+    turn.wait();
+    u32 before = 0;
+    constexpr u32 HALF = K_STEPS / 2;
+    Fragment a[2][HALF][M_BLOCKS];
+    for (int block = 0; block < piece.blocks; ++block) {
+        barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
+        const u32 stage = base + at.stage * STAGE_BYTES;
+        const u64 b = descriptor(B_MN, stage + B_AT);
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+#pragma unroll
+            for (u32 step = 0; step < HALF; ++step)
+#pragma unroll
+                for (u32 i = 0; i < M_BLOCKS; ++i)
+                    loader.load(a[half][step][i], stage + (share * M_BLOCKS + i) * ROWS_BYTES, half * HALF + step);
+            wgmma_fence();
+#pragma unroll
+            for (u32 step = 0; step < HALF; ++step)
+#pragma unroll
+                for (u32 i = 0; i < M_BLOCKS; ++i)
+                    wgmma(acc[i], a[half][step][i], b + (half * HALF + step) * B_STEP / 16,
+                          block > 0 || half > 0 || step > 0);
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (half == 0 && block > 0) release(base, before, lane);
+        }
+        before = at.stage;
+        at.advance();
+    }
+    turn.pass_on(lane);
+    wgmma_wait<0>();
+    pin_all(acc);
+    release(base, before, lane);
+}
+
+// Step 0 or 1 of a stage: its fragments, of all planes.
+DEVICE void load_split(Fragment (&a)[M_BLOCKS][3], SplitLoader& loader, u32 stage, u32 share, u32 step) {
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i) loader.load(a[i], stage + (share * M_BLOCKS + i) * ROWS_BYTES, step);
+}
+
+// Its products, as a group of wgmmas.
+DEVICE void multiply_planes(Accumulators& sums, const Fragment (&a)[M_BLOCKS][3], u64 b) {
+    wgmma_fence();
+#pragma unroll
+    for (u32 pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+        for (u32 i = 0; i < M_BLOCKS; ++i)
+            wgmma(sums[i], a[i][a_plane(pair)], b + b_plane(pair) * B_BYTES / 16, pair > 0);
+    wgmma_commit();
+}
+
+DEVICE void add_sums(Accumulators& acc, Accumulators& sums) {
+    pin_all(sums);
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] += sums[i][j];
+}
+
+DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 share,
+                                       SplitLoader& loader, u32 lane) {
+    Fragment a[2][M_BLOCKS][3];
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
+    barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
+    load_split(a[0], loader, base + at.stage * STAGE_BYTES, share, 0);
+    for (int block = 0; block < piece.blocks; ++block) {
+#if __CUDACC_VER_MAJOR__ < 13
+        Accumulators part[2] = {};
+#else
+        Accumulators part[2];
+#endif
+        const u32 now = at.stage, stage = base + now * STAGE_BYTES;
+        const u64 b = descriptor(B_MN, stage + B_AT);
+        multiply_planes(part[0], a[0], b);
+        load_split(a[1], loader, stage, share, 1);
+        multiply_planes(part[1], a[1], b + B_STEP / 16);
+        wgmma_wait<1>();
+        add_sums(acc, part[0]);
+        at.advance();
+        if (block + 1 < piece.blocks) {
+            barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
+            load_split(a[0], loader, base + at.stage * STAGE_BYTES, share, 0);
+        }
+        wgmma_wait<0>();  // were part[1] added in the next turn of the loop, ptxas would serialise the wgmmas
+        release(base, now, lane);
+        add_sums(acc, part[1]);
     }
 }

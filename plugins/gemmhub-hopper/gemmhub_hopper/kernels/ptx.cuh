@@ -36,6 +36,11 @@ DEVICE u32 dynamic_shared() {
     return static_cast<u32>(__cvta_generic_to_shared(memory));
 }
 
+// --- the kernel before this one in the stream -----------------------------------------------------------------
+
+// Until it has ended, and what it wrote is to be seen: this one may have been launched before that.
+DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // --- barriers -------------------------------------------------------------------------------------------------
 
 DEVICE void barrier_init(u32 barrier, u32 arrivals) {
@@ -88,6 +93,9 @@ DEVICE void block_sync() { __syncthreads(); }
 DEVICE u32 block_or(u32 bits) {
     return (__syncthreads_or(bits & 1) ? 1 : 0) | (__syncthreads_or(bits & 2) ? 2 : 0);
 }
+
+// The bits that any thread of the warp has set.
+DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
 
 // All threads of all blocks of the cluster.
 DEVICE void cluster_sync() {
@@ -193,6 +201,15 @@ DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
                  : "memory");
 }
 
+// Of a staging buffer: 4 bytes, and 8 at a multiple of 8.
+DEVICE void store_staged(u32 to, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+
+DEVICE void store_staged(u32 to, float first, float second) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
+}
+
 DEVICE void store_shared(u32 to, u32 value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
@@ -201,6 +218,11 @@ DEVICE u32 load_shared(u32 from) {
     u32 value;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
     return value;
+}
+
+// 8 bytes, at a multiple of 8.
+DEVICE void load_shared_pair(u32 from, float (&to)[2]) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(to[0]), "=f"(to[1]) : "r"(from) : "memory");
 }
 
 // --- global memory shared between blocks ----------------------------------------------------------------------
@@ -235,11 +257,16 @@ DEVICE u32 count_up(u32* counter) {
     return old;
 }
 
+// Of a word that other blocks write.
+DEVICE u32 load_word(const u32* from) {
+    u32 value;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
 // Sets bits of a word that many blocks set and few find unset.
 DEVICE void mark(u32* word, u32 bits) {
-    u32 old;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(old) : "l"(word) : "memory");
-    if ((old & bits) != bits) atomicOr(word, bits);
+    if ((load_word(word) & bits) != bits) atomicOr(word, bits);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
 //   where the truth is infinity; so all of them are suspect.)
 // - where a lossy operand (below 2^-109, see split_planes.cuh) may have met a large one. A lossy one is wrong by 2^-134 at
 //   most: times 256 that is within 2^-126, an error which underflow makes too and the error bound allows for every product.
-//   The pre-pass marks groups of GROUP_ROWS rows of a and columns of b that have lossy or large elements.
+//   The pre-pass marks groups of GROUP_ROWS rows of a and columns of b that have lossy or large elements. Where a is split
+//   in registers, each warp knows the marks of its own rows; for a split k they are handed on in the same words.
 // - all of them where `all` is set: for k of 1 to 3, whose bound of k + 2 roundings leaves no room for what tensor cores
 //   cut off.
 #pragma once
@@ -16,14 +17,16 @@ DEVICE bool suspect(float sum) { return !(fabsf(sum) < 1.7e38f); }  // 2^127
 
 DEVICE bool cross(u32 a, u32 b) { return ((a & LOSSY) && (b & LARGE)) || ((a & LARGE) && (b & LOSSY)); }
 
-// Whether any group of a may meet one of b that it must not.
-DEVICE bool marked(const Params& p) { return cross(p.a_marks[0], p.b_marks[0]); }
+DEVICE u32* a_word(const Params& p, int row, int batch) {
+    const u32 groups = (p.m + GROUP_ROWS - 1) / GROUP_ROWS;
+    return p.a_marks + group_word(batch * p.a_step * groups + row / GROUP_ROWS);
+}
 
-DEVICE bool marked(const Params& p, int row, int column, int batch) {
-    const u32 groups_m = (p.m + GROUP_ROWS - 1) / GROUP_ROWS, groups_n = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
-    const u32 a = group_word(batch * p.a_step * groups_m + row / GROUP_ROWS);
-    const u32 b = group_word(batch * p.b_step * groups_n + column / GROUP_ROWS);
-    return cross(p.a_marks[a], p.b_marks[b]);
+// `a`: the marks of this warp's rows, where it knows them.
+DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
+    const u32 groups = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
+    const u32 b = p.b_marks[group_word(batch * p.b_step * groups + column / GROUP_ROWS)];
+    return cross(A_REGISTERS ? a : *a_word(p, row, batch), b);
 }
 
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {
@@ -35,8 +38,9 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     return sum;
 }
 
-// `marks`: marked(p).
-DEVICE void repair(const Params& p, Accumulators& acc, const Place& at, bool marks) {
+// `a`: the marks of this warp's rows; or those of the whole of a.
+DEVICE void repair(const Params& p, Accumulators& acc, const Place& at, u32 a) {
+    const bool marks = a != 0 && cross(a, p.b_marks[0]);
     bool any = marks || p.all;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -53,7 +57,7 @@ DEVICE void repair(const Params& p, Accumulators& acc, const Place& at, bool mar
 #pragma unroll
             for (u32 j = 0; j < TILE_N / 2; ++j)
                 if (j == r) sum = acc[i][j];
-            if (!p.all && !suspect(sum) && !(marks && marked(p, row, column, at.batch))) continue;
+            if (!p.all && !suspect(sum) && !(marks && marked(p, row, column, at.batch, a))) continue;
             sum = inner_product(p, row, column, at.batch);
 #pragma unroll
             for (u32 j = 0; j < TILE_N / 2; ++j)

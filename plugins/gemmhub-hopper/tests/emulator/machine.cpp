@@ -152,7 +152,10 @@ void finish_stores(u32 open) {
 }
 
 float element(Block& block, u32 address, u32 swizzle, int input) {
-    const unsigned char* at = shared_at(block, swizzle_of(address, swizzle));
+    return element(shared_at(block, swizzle_of(address, swizzle)), input);
+}
+
+float element(const void* at, int input) {
     if (input == 2) {
         float value;
         memcpy(&value, at, 4);
@@ -199,15 +202,27 @@ float added(const double* x, u32 count) {
     return std::fabs(rounded) > std::fabs(exact) && std::isfinite(rounded) ? std::nextafter(rounded, 0.0f) : rounded;
 }
 
+// Element (lane / 4 + 8 h, k) of a fragment: four lanes have those of a row.
+float fragment_element(const Multiply& m, u32 h, u32 k) {
+    const u32 wide = m.input == 2 ? 1 : 2;  // elements of a register
+    const u32 lane = me().thread % 32, other = lane / 4 * 4 + k / wide % 4;
+    const u32* registers = machine->fibers[machine->current - lane + other].fragments[m.number % FRAGMENTS];
+    return element(reinterpret_cast<const u16*>(&registers[2 * (k / wide / 4) + h]) + k % wide, m.input);
+}
+
 void perform(const Multiply& m) {
     Block& block = here();
     const u32 t = me().thread % 128, size = m.input == 2 ? 4 : 2, depth = 32 / size;
     const u32 swizzle_a = swizzle_of(m.a), swizzle_b = swizzle_of(m.b);
     double column[16], rows[2][16];
+    if (m.fragment && memcmp(m.fragment, me().fragments[m.number % FRAGMENTS], 16))
+        fail("a fragment has changed before wgmma read it");
     for (u32 h = 0; h < 2; ++h)
         for (u32 k = 0; k < depth; ++k)
-            rows[h][k] = element(block, operand_address(m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, k, size),
-                                 swizzle_a, m.input);
+            rows[h][k] = m.fragment ? fragment_element(m, h, k)
+                                    : element(block,
+                                              operand_address(m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, k, size),
+                                              swizzle_a, m.input);
     for (u32 j = 0; j < m.n / 8; ++j)
         for (u32 e = 0; e < 2; ++e) {
             const u32 n = 8 * j + 2 * (t % 4) + e;
@@ -225,11 +240,19 @@ void perform(const Multiply& m) {
 void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate) {
     for (u64 x : {a, b})
         if ((x >> 62 != 1 && x >> 62 != 2) || (x >> 49 & 7)) fail("a descriptor without a swizzle of 128 or 64 bytes");
-    me().multiplies.push_back({d, n, a, b, a_mn, b_mn, input, accumulate, me().group});
+    me().multiplies.push_back({d, n, a, b, a_mn, b_mn, input, accumulate, me().group, nullptr, 0});
+}
+
+void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate) {
+    multiply(d, n, b, b, false, b_mn, input, accumulate);
+    Fiber& f = me();
+    f.multiplies.back().fragment = a, f.multiplies.back().number = f.fragment;
+    memcpy(f.fragments[f.fragment++ % FRAGMENTS], a, 16);
 }
 
 void finish_multiplies(u32 open) {
     Fiber& f = me();
+    if (!f.multiplies.empty() && f.multiplies.back().fragment) warp_meet();  // all lanes have given theirs
     size_t done = 0;
     while (done < f.multiplies.size() && (machine->eager || f.multiplies[done].group + open < f.group))
         perform(f.multiplies[done++]);
@@ -251,6 +274,14 @@ void store_fragments(u32 row, const u32 (&words)[4], bool transposed) {
             f.unfenced.push_back({base + 2 * c, u16(words[q] >> (16 * e))});
         }
     warp_meet();
+}
+
+void store_floats(u32 to, const float* values, u32 count) {
+    if (to % (4 * count)) fail("a store to an address that is not aligned");
+    u16 halves[4];
+    memcpy(halves, values, 4 * count);
+    for (u32 i = 0; i < 2 * count; ++i) me().unfenced.push_back({to + 2 * i, halves[i]});
+    maybe_yield();
 }
 
 static std::string stuck() {

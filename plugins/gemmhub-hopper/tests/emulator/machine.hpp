@@ -27,6 +27,7 @@ struct Map {
 static_assert(sizeof(Map) <= sizeof(TensorMap));
 
 constexpr u32 SHARED = 232448, WINDOW = 1u << 24;
+constexpr u32 FRAGMENTS = 64;  // more than a warp's wgmmas may be late
 enum Kind { READY, BARRIER, NAMED, WARP, CLUSTER_SYNC, DONE };
 
 struct Barrier {
@@ -43,6 +44,8 @@ struct Multiply {
     bool a_mn, b_mn;
     int input, accumulate;
     u32 group;
+    const u32* fragment;  // this thread's registers in place of a, unless null
+    u32 number;           // of the fragment
 };
 struct Copy {
     Map map;
@@ -68,6 +71,7 @@ struct Fiber {
     Kind waits = READY;
     u32 what = 0, until = 0;
     std::vector<Multiply> multiplies;
+    u32 fragments[FRAGMENTS][4], fragment = 0;  // the last ones given to wgmma, as they were then; how many in all
     u32 group = 0, store_group = 0;
     std::vector<std::pair<u32, u16>> unfenced;
 };
@@ -105,14 +109,17 @@ void perform(const Copy& copy);
 void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks);
 void finish_stores(u32 open);
 float element(Block& block, u32 address, u32 swizzle, int input);
+float element(const void* at, int input);
 // The swizzle that a descriptor says, in bytes.
 u32 swizzle_of(u64 d);
 u32 operand_address(u64 d, bool mn, u32 i, u32 k, u32 size);
 float added(const double* x, u32 count);
 void perform(const Multiply& m);
 void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate);
+void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate);
 void finish_multiplies(u32 open);
 void store_fragments(u32 row, const u32 (&words)[4], bool transposed);
+void store_floats(u32 to, const float* values, u32 count);
 
 // Runs `entry` as every thread of `grid` blocks, of which `first` is the number of the first one. `full_at`: where
 // barriers begin in dynamic shared memory, for what is said of deadlocks.

@@ -22,6 +22,7 @@ struct alignas(16) Float4 {
 
 inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() { return threadIdx.x / 32; }
+inline void wait_for_previous() {}
 inline u32 cluster_rank() { return emulator::me().block % emulator::machine->cluster; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
 
@@ -57,6 +58,14 @@ inline u32 block_or(u32 bits) {
     emulator::here().gathered |= bits;
     block_sync();
     return emulator::here().gathered;
+}
+inline u32 warp_or(u32 bits) {
+    auto& lanes = emulator::here().lanes[emulator::me().thread / 32];
+    lanes[lane_id()][0] = bits;
+    emulator::warp_meet();
+    for (auto& lane : lanes) bits |= lane[0];
+    emulator::warp_meet();
+    return bits;
 }
 inline void cluster_sync() {
     const u32 number = emulator::me().block / emulator::machine->cluster;
@@ -107,6 +116,11 @@ inline void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
 inline void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
     emulator::store_fragments(row, {w0, w1, w2, w3}, true);
 }
+inline void store_staged(u32 to, float value) { emulator::store_floats(to, &value, 1); }
+inline void store_staged(u32 to, float first, float second) {
+    const float both[] = {first, second};
+    emulator::store_floats(to, both, 2);
+}
 inline void store_shared(u32 to, u32 value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
 inline u32 load_shared(u32 from) {
     u32 value;
@@ -114,17 +128,28 @@ inline u32 load_shared(u32 from) {
     return value;
 }
 
+inline void load_shared_pair(u32 from, float (&to)[2]) {
+    if (from % 8) emulator::fail("a load from an address that is not aligned");
+    memcpy(to, emulator::shared_at(emulator::here(), from), 8);
+}
+
 inline void store_partial(Float4* to, Float4 value) { *to = value; }
 inline Float4 load_partial(const Float4* from) { return *from; }
 inline void device_fence() { emulator::maybe_yield(); }
 inline u32 count_up(u32* counter) { return (*counter)++; }
 
+inline u32 load_word(const u32* from) { return *from; }
 inline void mark(u32* word, u32 bits) { *word |= bits; }
 
 inline u32 __float_as_uint(float value) {
     u32 bits;
     memcpy(&bits, &value, 4);
     return bits;
+}
+inline float __uint_as_float(u32 bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
 }
 inline float infinity() { return INFINITY; }
 inline u16 round_bf16(float value) {

@@ -1,0 +1,135 @@
+"""What gemmhub chooses, and each of its backends alone, against torch.matmul on an NVIDIA card, by CUDA graphs.
+
+    python benchmarks/hub_torch.py [--draw SEED] [--dtype bfloat16] [--alone hopper cublas] [--tune] [--json FILE]
+
+Needs torch and the plugins to compare. Products are those of hopper_torch.py: sizes of language models, or with
+``--draw`` random ones (--seconds long), b stored both ways. Each is timed as benchmarks/cuda_graphs.py says, in one run
+with torch's: "hub" is a plan that names no backend. With ``--tune`` gemmhub.tune measures each product first (into a
+record file of this run's own) and "tuned" is the plan after that. tf32 is compared with torch's tf32, float32 with
+torch's float32. Packing, and all that a call may keep from the one before, is not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda_graphs import Rig, expected
+from hopper_torch import PRODUCTS, close, drawn
+
+import gemmhub
+
+_RATES = {"tf32": 3e14, "float32": 5e13}
+_LARGE = 1e10
+"""Operations from which a product counts as a large one."""
+
+
+def plan(rig: Rig, options: argparse.Namespace, backend: str | None = None) -> Any:
+    """A plan, or None where the backend refuses."""
+    a, b, out = rig.sets[0]
+    precision = "tf32" if options.dtype == "tf32" else "ieee"
+    try:
+        return gemmhub.plan(a, b, out=out, backend=backend, precision=precision)
+    except gemmhub.GemmhubError as error:
+        print(f"{backend}: {str(error).splitlines()[0]}")
+        return None
+
+
+def chosen(made: Any) -> str:
+    """The backend and the candidate of a plan."""
+    name = made.decision.chosen
+    return f"{name} {made.decision[name].candidate}"
+
+
+def measure(m: int, n: int, k: int, order: str, options: argparse.Namespace, records: str) -> dict[str, Any]:
+    kind = torch.float32 if options.dtype in _RATES else getattr(torch, options.dtype)
+    rig = Rig(m, n, k, order, kind, expected(m, n, k, _RATES.get(options.dtype, 6e14)))
+    plans = {"hub": plan(rig, options), **{name: plan(rig, options, name) for name in options.alone}}
+    if options.tune:
+        use(records)
+        a, b, out = rig.sets[0]
+        gemmhub.tune(a, b, out=out, precision="tf32" if options.dtype == "tf32" else "ieee")
+        plans["tuned"] = plan(rig, options)
+        use("off")
+    plans = {name: made for name, made in plans.items() if made is not None}
+    wrong = [name for name, made in plans.items() if not close(made, rig, options.dtype)]
+    numbers = [rig.add(lambda a, b, out: torch.matmul(a, b, out=out)), *map(rig.add, plans.values())]
+    reference, *times = rig.medians(numbers, options.rounds)
+    row = {
+        "m": m, "n": n, "k": k, "order": order, "torch_us": reference * 1e6, "wrong": wrong,
+        "chosen": {name: chosen(made) for name, made in plans.items()},
+        "ratios": {name: reference / t for name, t in zip(plans, times)},
+    }  # fmt: skip
+    ratios = "  ".join(f"{name} {ratio:.3f}" for name, ratio in row["ratios"].items())
+    alarm = f"  WRONG: {', '.join(wrong)}" if wrong else ""
+    rate = 2e-12 * m * n * k / reference
+    print(
+        f"{m:6}{n:6}{k:6} {order}  torch {rate:5.0f} TFLOP/s  {ratios}  {row['chosen'].get('hub')}{alarm}", flush=True
+    )
+    return row
+
+
+def use(records: str) -> None:
+    os.environ["GEMMHUB_RECORDS"] = records
+    gemmhub.reload()
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """For each contender, by size."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for row in rows for name in row["ratios"]):
+        for words, large in (("large", True), ("small", False)):
+            ratios = sorted(
+                row["ratios"][name]
+                for row in rows
+                if name in row["ratios"] and (2 * row["m"] * row["n"] * row["k"] >= _LARGE) == large
+            )
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                below = {str(limit): sum(ratio < limit for ratio in ratios) for limit in (0.9, 0.98, 1.0)}
+                found[f"{name}, {words}"] = {
+                    "products": len(ratios), "geometric_mean": mean, "worst": ratios[:3], "best": ratios[-1],
+                    "below": below,
+                }  # fmt: skip
+                print(f"{name}, {words}: geometric mean {mean:.3f} over {len(ratios)}, worst {ratios[0]:.3f}, {below}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--draw", type=int, metavar="SEED")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
+    parser.add_argument("--alone", nargs="*", default=[], metavar="BACKEND")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no product after this time")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
+    use("off")
+    end, rows = time.monotonic() + options.seconds, []
+    products = PRODUCTS if options.draw is None else drawn(options.draw)
+    with tempfile.TemporaryDirectory() as folder:
+        records = str(Path(folder) / "records.jsonl")
+        for m, n, k in takewhile(lambda _: time.monotonic() < end, products):
+            rows += [measure(m, n, k, order, options, records) for order in ("nn", "nt")]
+    result = {
+        "command": " ".join(["python", *sys.argv]), "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__, "dtype": options.dtype, "summary": summary(rows), "rows": rows,
+    }  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,87 @@
+// The kernel's a through registers: 32-bit elements are loaded from a's tile by ordinary loads, as fragments that wgmma
+// takes instead of a descriptor. So tf32 may have neighbours along m, and float32 is split here and not by a pre-pass.
+//
+// The fragment of 64 rows and a step of k, for lane l of warp w; g = l / 4, t = l % 4, h = 0 or 1:
+//     tf32 (8 of k)       register h: row 16 w + g + 8 h, k = t;            2 + h: the same row, 4 of k on
+//     bfloat16 (16 of k)  register h: row 16 w + g + 8 h, k = 2 t, 2 t + 1; 2 + h: the same row, 8 of k on
+//
+// A tile has 32 of k. Neighbours along k: row r at 128 r. Along m: slabs of 32 rows, 4096 bytes, in each k at 128 k.
+// Either way TMA swizzles 128 bytes: the number of a 16-byte unit in its line is XORed with the line's number.
+#pragma once
+#include "config.cuh"
+#include "split_planes.cuh"
+
+constexpr u32 ROWS_BYTES = 64 * 128;  // of 64 rows of a tile
+
+using Fragment = u32[4];
+
+// Of an element, from where 64 rows of a tile begin.
+DEVICE u32 element_offset(u32 row, u32 k) {
+    return swizzled(A_MN ? row / 32 * 4096 + k * 128 + row % 32 * 4 : row * 128 + k * 4, 128);
+}
+
+// tf32 with neighbours along m. The lanes of one k and of g < 4 read 4 of the 32 banks, and so do those of g >= 4; for
+// k = 0, 1, 2, 3 these are other ones, but in the same half. So lanes of g >= 4 read k = t + 4 first, and t then.
+struct Tf32Loader {
+    u32 offsets[4];  // of step 0: of rows g and g + 8, of the k that is read first; then of the other one
+    bool later;      // whether t + 4 is read first
+
+    DEVICE Tf32Loader(u32 warp, u32 lane) : later(lane >= 16) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i)
+            offsets[i] = element_offset(16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
+    }
+
+    // `rows`: where 64 rows of the tile begin.
+    DEVICE void load(Fragment& a, u32 rows, u32 step) const {
+        u32 x[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) x[i] = load_shared(rows + offsets[i] + step * 1024);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) a[i] = later ? x[i ^ 2] : x[i];
+    }
+};
+
+// float32, split as split_planes() does it but for what is infinite, NaN, or rounds to infinity: that makes sums which
+// are not finite, and repair.cuh computes them anew.
+struct SplitLoader {
+    u32 offsets[2][2];  // of step 0, rows g and g + 8, k = 2 t and 2 t + 1
+    bool watched;       // whether marks are kept
+    u32 marks = 0;      // of the elements that this thread has loaded
+
+    DEVICE SplitLoader(u32 warp, u32 lane, bool watched) : watched(watched) {
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h)
+#pragma unroll
+            for (u32 e = 0; e < 2; ++e)
+                offsets[h][e] = element_offset(16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
+    }
+
+    // All planes.
+    DEVICE void load(Fragment (&a)[3], u32 rows, u32 step) {
+        float x[4][2];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 h = i % 2, k = 16 * step + 8 * (i / 2);
+            if constexpr (A_MN) {
+#pragma unroll
+                for (u32 e = 0; e < 2; ++e) x[i][e] = __uint_as_float(load_shared(rows + offsets[h][e] + k * 128));
+            } else {  // in each bank two lanes meet
+                load_shared_pair((rows + offsets[h][0]) ^ (k * 4), x[i]);
+            }
+        }
+        if (watched) {
+            u16 plane[3];
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) split_planes(x[i / 2][i % 2], plane, marks);
+        }
+#pragma unroll
+        for (u32 plane = 0; plane < 3; ++plane)
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                a[plane][i] = pack_bf16(x[i][0], x[i][1]);
+                x[i][0] -= from_bf16(static_cast<u16>(a[plane][i]));
+                x[i][1] -= from_bf16(static_cast<u16>(a[plane][i] >> 16));
+            }
+    }
+};

@@ -1,4 +1,4 @@
-"""The kernels of gemmhub-hopper on a card for the first time: one small product after the other, of growing complexity.
+"""The kernels of gemmhub-hopper on a card or driver they have not run on yet: small products, of growing complexity.
 
     python benchmarks/hopper_bringup.py [--json FILE] [--only TEXT] [--seconds 20] [--large] [--in-process]
 
@@ -25,7 +25,6 @@ from ctypes import byref, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-os.environ["GEMMHUB_HOPPER_UNPROVEN"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins" / "gemmhub-hopper" / "tests"))
 
 import numpy as np

@@ -1,18 +1,72 @@
-"""A cost model: arithmetic at the tensor cores' peak or memory traffic, whichever takes longer, and a launch.
+"""How long cuBLAS should take: the best of some tiles, in rounds of one a multiprocessor, beside what memory must move.
 
-It ranks cuBLASLt among other backends before anything is measured; tuning replaces it.
+It ranks cuBLASLt among other backends before anything is measured; tuning replaces it. What the library really runs
+is not known here, so this is a model of a good library. Constants are fitted by benchmarks/cublas_model_fit.py to
+the times of torch.matmul on an H200, where estimates are off by about 10 % for 16-bit operands and TF32. Those of
+float32 are off by 13 %, and were then lowered a little, so that where it is close cuBLAS is preferred.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from gemmhub.native.cuda import Gpu
 from gemmhub.problem import GemmProblem
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
-_EFFICIENCY = 0.75
-"""Of the peak that large products reach."""
 
+
+class Constants(NamedTuple):
+    """Cycles where not said else, of a multiprocessor at its highest clock."""
+
+    launch: float
+    """Seconds from kernel to kernel."""
+    start: float
+    """Of a kernel: launching blocks, the first load."""
+    multiply: float
+    """For a cycle of arithmetic at the peak."""
+    feed: float
+    """Bytes that a multiprocessor gets in a cycle for its tiles."""
+    least: float
+    """Of 128 bytes of k."""
+    tile: float
+    """Of a tile, besides its arithmetic."""
+    store: float
+    """Bytes of results, of 4 an element, that a multiprocessor gets rid of in a cycle."""
+    split: float
+    """Of adding up the parts of a split k."""
+    parts: float
+    """Bytes of them in a cycle."""
+    reading: float
+    """Share of memory's bandwidth."""
+    writing: float
+    overlap: float
+    """Of the lesser of computing and moving data that adds to the greater."""
+
+
+HALF = Constants(
+    launch=1.591e-6, start=2092.0, multiply=1.266, feed=100.1, least=163.7, tile=83.27, store=57.04, split=7317.0,
+    parts=62.33, reading=0.9132, writing=0.6441, overlap=0.2689,
+)  # fmt: skip
+TF32 = Constants(
+    launch=2.974e-6, start=2308.0, multiply=1.307, feed=48.8, least=209.8, tile=151.6, store=37.99, split=1556.0,
+    parts=13.85, reading=0.9491, writing=0.5305, overlap=0.2381,
+)  # fmt: skip
+SINGLE = Constants(
+    launch=2.517e-6, start=1890.0, multiply=1.24, feed=74.79, least=203.9, tile=1200.0, store=85.23, split=6421.0,
+    parts=40.0, reading=0.8511, writing=0.9515, overlap=0.9,
+)  # fmt: skip
+"""float32 and all that is wider."""
+
+_TILES = (
+    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (128, 32), (32, 128),
+    (64, 16), (16, 64), (128, 16), (16, 128),
+)  # fmt: skip
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_K_BYTES = 128
+_COUNTED = 4
+"""Bytes of an element of sums."""
 _HALF_RATE = {7: 1024, 8: 2048, 9: 4096, 10: 8192, 12: 2048}
 """float16 operations of tensor cores in a clock of a multiprocessor, by major compute capability."""
 _NO_TENSOR_CORES = 256
@@ -40,7 +94,38 @@ def rate(problem: GemmProblem, gpu: Gpu) -> float:
     return float(each) * gpu.sms * gpu.clock
 
 
+def constants(problem: GemmProblem) -> Constants:
+    if problem.a.dtype.itemsize <= 2:
+        return HALF
+    return TF32 if problem.compute_dtype.name == "float32" and problem.precision != "ieee" else SINGLE
+
+
 def seconds(problem: GemmProblem, gpu: Gpu, launches: int) -> float:
     """A call, with that many products."""
-    product = problem.flops / (_EFFICIENCY * rate(problem, gpu))
-    return max(product, problem.nbytes / gpu.bandwidth) + LAUNCH * max(1, launches)
+    c = constants(problem)
+    each = rate(problem, gpu) / (gpu.sms * gpu.clock)
+    # float32 vectors have kernels of their own, which wait for memory alone.
+    vector = c is SINGLE and 1 in (problem.m, problem.n)
+    cycles = c.start + (0.0 if vector else min(_cycles(problem, tile, each, gpu.sms, c) for tile in _TILES))
+    moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
+    memory = ((problem.nbytes - moved) / c.reading + moved / c.writing) / gpu.bandwidth + c.start / gpu.clock
+    computing = cycles / gpu.clock
+    whole = max(computing, memory) + c.overlap * min(computing, memory)
+    return whole + c.launch + LAUNCH * max(0, launches - 1)
+
+
+def _cycles(problem: GemmProblem, tile: tuple[int, int], each: float, sms: int, c: Constants) -> float:
+    """With the best number of parts of k, in tiles of this size; ``each`` operations in a cycle of a multiprocessor."""
+    size = problem.a.dtype.itemsize
+    area = tile[0] * tile[1]
+    tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.batch_count
+    stages = max(1, -(-problem.k * size // _K_BYTES))
+    stage = max(c.multiply * 2 * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.least)
+    around = c.tile + area * _COUNTED / c.store
+    found = []
+    for splits in _SPLITS:
+        if splits > stages or (splits > 1 and tiles * splits > 2 * sms):
+            break
+        added = c.split + splits * area * _COUNTED / c.parts if splits > 1 else 0.0
+        found.append(-(-tiles * splits // sms) * (-(-stages // splits) * stage + around) + added)
+    return min(found)

@@ -54,7 +54,7 @@ def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
     card = cuda_fit.H200
     gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)
     own = cost_model.choices(timed[0][0].way, card, 2**26)[0][0]
-    if row["ratio"] < 0.97:
+    if row["ratio"] < 0.95:
         assert model.seconds(asked, gpu, 1) < own
 
 

@@ -1,9 +1,9 @@
-"""How long a way of running a product should take: waves of pieces, each as slow as its slowest resource.
+"""How long a way of running a product should take: rounds of pieces, each as slow as its slowest resource.
 
-A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles, shared
-memory's for feeding them, and what the memory system needs to deliver the stage. Around that lie the first load's
-latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. Constants without a
-source are estimates; they have not been fitted to measurements yet.
+A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles and shared
+memory's for feeding them, what L2 delivers, and the latency of memory over the stages of the ring. Around that lie the
+first load's latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. All this
+runs beside what memory must move. The constants (fitted.py) are fitted to measurements.
 """
 
 from __future__ import annotations
@@ -11,48 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gemmhub_hopper import slabs
 from gemmhub_hopper.config import Shape, Variant, shapes
+from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.slabs import Slabs
 
-LAUNCH = 4e-6
-"""Seconds for an empty kernel, host time included."""
-_CLOCK_UNDER_LOAD = 0.85
-"""Of the maximum clock: cards lower it when their tensor cores are busy."""
-_L2_BYTES = 44.0
-"""That a multiprocessor gets from L2 in a cycle when all of them read."""
-_MOST_BYTES = 56.0
-"""That one gets when the others are idle."""
-_LATENCY = 1100.0
-"""Cycles from asking for a stage to having it, from memory."""
-_START = 2200.0
-"""Cycles: launching a block, barriers, the first maps."""
-_SHARED_BYTES = 128.0
-"""That wgmma reads from shared memory in a cycle."""
-_STORE_BYTES = 24.0
-"""Of results that a multiprocessor gets rid of in a cycle."""
-_EPILOGUE = 400.0
-"""Cycles of an epilogue besides its stores, where two warpgroups share it or one has half a tile."""
-_DRAM_EFFICIENCY = 0.9
-_OVERLAP = 0.1
-"""Of the lesser of computing and moving data that adds to the greater."""
+LAUNCH = 2e-6
+"""Seconds of a kernel that does nothing."""
+_SHARPNESS = 6
+"""Of the largest of a stage's resources: others that are near to it add to it."""
 _MOST_SPLITS = 32
 _PAIRS = 6
 """Products of planes that make one of float32."""
-_PROMOTION = 250.0
-"""Cycles to add a stage's sum to the accumulators, and to begin the next."""
-_LOADING = 100.0
-"""Cycles to load 64 rows of a stage into registers, by a warp of each of the four parts of a multiprocessor."""
-_SPLITTING = 300.0
-"""To split them, too."""
-_UNHIDDEN = 0.2
-"""Of the lesser of multiplying and loading into registers that adds to the greater."""
-_LEAST_STEP = 16.0
-"""Cycles of a wgmma whose a comes from registers, however few columns it has."""
-_COPY_EFFICIENCY = 0.75
-"""Of the memory's bandwidth that the pre-pass uses."""
 
 
 @dataclass(frozen=True)
@@ -125,51 +99,142 @@ class Choice:
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
 
 
-def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
-    """A call with its slabs, host time included."""
+class Work(NamedTuple):
+    """What there is to do, before any constant is known. Bytes and cycles are of one multiprocessor."""
+
+    blocks: int
+    """Stages of k in a piece."""
+    step: float
+    """Cycles of the tensor cores for 64 rows and 32 bytes of k."""
+    fed: int
+    """Bytes that shared memory delivers for that."""
+    steps: float
+    """How many there are in a stage."""
+    rows: float
+    """Of a in a tile, in 64s."""
+    ragged: bool
+    """Neighbours of b along n are neighbours, and a tile ends within 64 of them."""
+    registers: bool
+    """They go through registers."""
+    planes: bool
+    alone: bool
+    """One consumer warpgroup."""
+    turns: bool
+    """Ping-pong."""
+    stages: int
+    cluster: int
+    loaded: tuple[float, float, float]
+    """Bytes of a stage from L2: of operands whose rows begin at multiples of 64 bytes or more; of 32; of 16."""
+    full: int
+    """Rounds in which every multiprocessor has a piece."""
+    rest: float
+    """The share of multiprocessors that have one in the round after those."""
+    stored: int
+    """Bytes of a tile's results."""
+    chunks: float
+    """Of results that a warpgroup stores one after the other."""
+    splits: int
+    part: int
+    """Bytes of a tile's part of a split k."""
+    at_once: int
+    """Parts that are added at once."""
+    slabs: int
+    launches: int
+    read: float
+    """Bytes of memory, for all."""
+    written: float
+    copied: float
+    """By the pre-pass."""
+
+
+def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     way, shape, form = choice.way, choice.shape, choice.way.form
-    blocks = -(-cut.blocks // choice.splits)
-    # A step of 32 bytes of k takes n / 2 cycles, of tf32 too; shared memory delivers 64 rows of a and n of b for it.
-    step = max(shape.n / 2, _LEAST_STEP if form.a_registers else (64 + shape.n) * 32 / _SHARED_BYTES)
-    steps = form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1)
-    multiply = steps * (shape.m / 64) * step
     variant = choice.variant
-    plane_bytes, a_bytes = form.planes * form.k_bytes, form.planes * form.k_bytes
-    if form.a_registers:
-        a_bytes = 4 * form.block_k
-        loading = shape.m / 64 * (_SPLITTING if form.planes > 1 else _LOADING)
-        multiply = max(multiply, loading) + _UNHIDDEN * min(multiply, loading)
-    elif form.planes > 1 and shape.consumers == 1:
-        multiply += _PROMOTION  # nobody multiplies meanwhile
-    loaded = a_bytes * shape.m / shape.cluster_n + plane_bytes * shape.n / shape.cluster_m
-    busy = min(1.0, choice.pieces * shape.cluster / card.sms)
-    clock = card.clock * _CLOCK_UNDER_LOAD
-    from_l2 = loaded / min(_MOST_BYTES, _L2_BYTES / busy)
-    in_flight = variant.stage_bytes * shape.stages / _LATENCY
-    stage = max(multiply, from_l2, variant.stage_bytes / in_flight)
-    main_loop = blocks * stage
-    epilogue = shape.m * shape.n * form.output_bytes / _STORE_BYTES + _EPILOGUE * (2 if shape.pingpong else 1)
-    if choice.splits > 1:
-        epilogue += 1500 + (1 + choice.splits) * shape.m * shape.n * 4 / (2 * _L2_BYTES)
-    waves = -(-choice.pieces // max(1, card.sms // shape.cluster))
-    if shape.pingpong:  # one piece's epilogue is under the main loop of the next, but for the last one's
-        pieces = waves * max(main_loop, epilogue) + min(main_loop, epilogue)
+    at_once = sms // shape.cluster
+    full, rest = divmod(choice.pieces, at_once)
+    loaded = [0.0, 0.0, 0.0]
+    a = 4 * shape.m * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, shape.m)
+    b = variant.stage_bytes - a
+    for reading, nbytes in ((way.a, a / shape.cluster_n), (way.b, b / shape.cluster_m)):
+        loaded[_misalignment(reading, way, cut)] += nbytes
+    accumulators = shape.m // shape.sharers * shape.n // 128
+    results = way.m * way.n * way.batch
+    again = (cut.count - 1) * results * 4  # sums that slabs add to
+    parts = choice.part_bytes * cut.count
+    stored = results * form.output_bytes
+    return Work(
+        blocks=-(-cut.blocks // choice.splits),
+        step=shape.n / 2,
+        fed=(shape.n if form.a_registers else 64 + shape.n) * 32,
+        steps=form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1),
+        rows=shape.m / 64,
+        ragged=form.b_mn and shape.n % 64 > 0,
+        registers=form.a_registers,
+        planes=form.planes > 1,
+        alone=shape.consumers == 1,
+        turns=shape.pingpong,
+        stages=shape.stages,
+        cluster=shape.cluster,
+        loaded=(loaded[0], loaded[1], loaded[2]),
+        full=full,
+        rest=rest / at_once,
+        stored=shape.m * shape.n * form.output_bytes,
+        chunks=shape.m / 64 * shape.n / variant.chunk / shape.sharers,
+        splits=choice.splits,
+        part=shape.m * shape.n * 4 // shape.sharers,
+        at_once=8 if accumulators <= 8 else 4 if accumulators <= 16 else 2 if accumulators <= 32 else 1,
+        slabs=cut.count,
+        launches=cut.count * (2 if way.copied else 1),
+        read=way.nbytes - stored + parts + again,
+        written=stored + parts + again,
+        copied=sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied),
+    )
+
+
+def _misalignment(reading: Reading, way: Lowered, cut: Slabs) -> int:
+    """Of the rows that TMA reads: 0, 1 or 2, as in Work.loaded."""
+    ld = reading.stored(way.form, cut.k(way.form)).ld
+    return 2 if ld % 32 else 1 if ld % 64 else 0
+
+
+def seconds_of(w: Work, card: Card, c: Constants) -> float:
+    """A call with its slabs."""
+    multiply = w.steps * w.rows * max(w.step * c.tensor, w.fed / c.shared_bytes, c.step)
+    multiply *= (c.alone if w.alone else 1) * (1 + c.ragged * w.ragged)
+    if w.registers:
+        loading = w.rows * c.loading
+        unhidden = c.unhidden_alone if w.alone else c.unhidden
+        multiply = max(multiply, loading) + unhidden * min(multiply, loading)
+    elif w.planes and w.alone:
+        multiply += c.promotion  # nobody multiplies meanwhile
+    multiply += c.stage
+    latency = (c.latency + c.remote * (w.cluster - 1)) / w.stages
+    loaded = w.loaded[0] + c.units_of_32 * w.loaded[1] + c.units_of_16 * w.loaded[2]
+
+    def main_loop(busy: float) -> float:
+        resources = multiply, loaded / min(c.most_bytes, c.l2_bytes / busy), latency, c.least
+        stage: float = sum(x**_SHARPNESS for x in resources) ** (1 / _SHARPNESS)
+        return w.blocks * stage * (1 + c.together * (w.cluster - 1))
+
+    epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
+    if w.splits > 1:
+        epilogue += c.split + w.splits * (c.part / w.at_once + w.part / c.part_bytes)
+    rounds = [main_loop(1.0)] * min(w.full, 1) + ([main_loop(w.rest)] if w.rest else [])
+    counts = [w.full] * min(w.full, 1) + ([1] if w.rest else [])
+    if w.turns:  # one piece's epilogue is under the main loop of the next, but for the last one's
+        pieces = sum(n * max(x, epilogue) for n, x in zip(counts, rounds)) + min(rounds[-1], epilogue)
     else:
-        pieces = waves * (main_loop + epilogue)
-    computing = cut.count * (_START + _LATENCY + pieces) / clock
-    again = 2 * (cut.count - 1) * way.m * way.n * way.batch * 4  # sums that slabs add to
-    moved = way.nbytes + 2 * choice.part_bytes * cut.count + again
-    moving = cut.count * (_START + _LATENCY) / clock + moved / (_DRAM_EFFICIENCY * card.bandwidth)
+        pieces = sum(n * (x + epilogue) for n, x in zip(counts, rounds))
+    computing = w.slabs * (c.start + pieces) / card.clock
+    moving = w.slabs * c.start / card.clock + (w.read / c.reading + w.written / c.writing) / card.bandwidth
     # They do not overlap perfectly.
-    whole = max(computing, moving) + _OVERLAP * min(computing, moving)
-    return whole + _copying(way, card) + LAUNCH * cut.count * (2 if way.copied else 1)
+    whole = max(computing, moving) + c.overlap * min(computing, moving)
+    return whole + w.copied / (c.copying * card.bandwidth) + c.launch * w.launches
 
 
-def _copying(way: Lowered, card: Card) -> float:
-    """Reading operands, and writing their copies."""
-    form = way.form
-    nbytes = sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied)
-    return nbytes / (_COPY_EFFICIENCY * card.bandwidth)
+def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
+    """A call with its slabs."""
+    return seconds_of(work(choice, cut, card.sms), card, CONSTANTS[choice.way.form.input])
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:

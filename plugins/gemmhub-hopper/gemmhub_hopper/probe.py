@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from ctypes import c_int, c_uint, c_uint64, c_void_p
 from typing import Any
@@ -16,9 +15,6 @@ from gemmhub_hopper.workspace import Workspace
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
 CAPABILITY = (9, 0)
-UNPROVEN = "GEMMHUB_HOPPER_UNPROVEN"
-"""The environment variable that lets kernels run that no card has run yet."""
-
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **cuda.KERNELS,
@@ -73,11 +69,6 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
     compiler = nvrtc.look(open_compiler, driver)
     if isinstance(compiler, Absent):
         return compiler
-    if not os.environ.get(UNPROVEN):
-        return Absent(
-            "its kernels were compiled and checked on the host but have not yet run on a card",
-            f"set {UNPROVEN}=1 to try them",
-        )
     return Machine(driver, compiler, gpus)
 
 

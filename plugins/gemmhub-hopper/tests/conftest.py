@@ -24,7 +24,6 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GEMMHUB_CONFIG", str(tmp_path / "empty.toml"))
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "records.jsonl"))
     monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
     gemmhub.reload()
     yield
     gemmhub.reload()

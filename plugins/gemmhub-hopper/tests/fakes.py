@@ -18,7 +18,6 @@ class Home:
         self.cuda = FakeCuda(**cuda)
 
     def backend(self):
-        """Needs GEMMHUB_HOPPER_UNPROVEN in the environment to be Ready."""
         backend = HopperBackend(lambda: Driver(self.cuda, FUNCTIONS), FakeCompiler)
         backend.probe()
         return backend

@@ -18,9 +18,7 @@ _PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "hopper_bringup.py"
 def bringup():
     spec = importlib.util.spec_from_file_location("hopper_bringup", _PATH)
     module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -40,22 +40,15 @@ def _kept_kernels(isolated, monkeypatch):
     monkeypatch.delenv("GEMMHUB_CACHE_DIR")
 
 
-def make():
-    """Called when the first test runs, with the variable set that lets unproven kernels run."""
-    return HopperBackend()
-
-
 class TestOnDevice(ConformanceSuite):
-    backend = staticmethod(make)
+    backend = HopperBackend
     memory = TorchMemory()
 
 
 @pytest.fixture(scope="module")
 def backend():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GEMMHUB_HOPPER_UNPROVEN", "1")
-        made = HopperBackend()
-        found = made.probe()
+    made = HopperBackend()
+    found = made.probe()
     if isinstance(found, Absent):
         pytest.fail(f"{found.reason}; {found.remedy}")
     return made

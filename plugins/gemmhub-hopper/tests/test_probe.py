@@ -43,14 +43,6 @@ def test_ready():
     assert found.versions == {"nvrtc": "13.0", "driver": "13.0", "device": "Fake H200"}
 
 
-def test_unproven(monkeypatch):
-    """Until a card has run the kernels."""
-    monkeypatch.delenv("GEMMHUB_HOPPER_UNPROVEN")
-    found = absent(Home())
-    assert "have not yet run on a card" in found.reason
-    assert found.remedy == "set GEMMHUB_HOPPER_UNPROVEN=1 to try them"
-
-
 def test_this_machine():
     """Whatever is here: an answer."""
     found = HopperBackend().probe()

@@ -25,7 +25,6 @@ from gemmhub_hopper.config import shapes
 from gemmhub_hopper.cost_model import Card, Choice, Work
 from gemmhub_hopper.fitted import Constants
 from gemmhub_hopper.forms import lowered
-from scipy.optimize import least_squares
 
 from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype
@@ -118,6 +117,8 @@ class Data:
 
 
 def fit(data: Data, before: Constants) -> Constants:
+    from scipy.optimize import least_squares
+
     def constants(v: Any) -> Constants:
         return Constants(*(x * math.exp(y) for x, y in zip(before, v)))
 

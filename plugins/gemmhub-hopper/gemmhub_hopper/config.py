@@ -161,7 +161,8 @@ class Variant:
         if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
         # Beside 16 of a for each 64 rows; or of planes 24, and the sums of two steps.
-        if form.a_registers and registers > (48 if form.planes > 1 else 128 if shape.cluster_n == 1 else 96):
+        crowded = shape.cluster_n > 1 or (shape.pingpong and self.split)
+        if form.a_registers and registers > (48 if form.planes > 1 else 96 if crowded else 128):
             return f"beside {registers} accumulators a thread has no registers for elements of a"
         if registers > 64 and form.planes > 1 and self.split:
             return f"beside twice {registers} accumulators a thread has no registers for parts of k"

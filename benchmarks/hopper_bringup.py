@@ -82,7 +82,7 @@ LARGE = tuple(
     ),
     Product(Shape(128, 16, 7), 16, 8192, 8192, dtype="float32", swapped=True, splits=2, registers=True),
     Product(Shape(64, 64, 10, consumers=1), 64, 4096, 4096, dtype="float32", swapped=True, splits=2, registers=True),
-    Product(Shape(128, 128, 6, pingpong=True), 2052, 4100, 1160, dtype="tf32", swapped=True, splits=5, registers=True),
+    Product(Shape(128, 96, 6, pingpong=True), 2052, 4100, 1160, dtype="tf32", swapped=True, splits=5, registers=True),
     Product(Shape(128, 128, 4), 512, 512, 16384, dtype="float32", splits=8),
     Product(Shape(64, 128, 6, consumers=1), 300, 500, 400, dtype="float32", out="bfloat16", batch=(5,), limit=2**23),
 )  # fmt: skip

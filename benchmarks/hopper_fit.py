@@ -15,14 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from gemmhub_hopper import cost_model, fitted
-from gemmhub_hopper.config import shapes
-from gemmhub_hopper.cost_model import Card, Choice, Work
+from gemmhub_hopper.cost_model import Card, Work
 from gemmhub_hopper.fitted import Constants
 from gemmhub_hopper.forms import lowered
 
@@ -35,7 +33,6 @@ H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 WORKSPACE = 143771 * 2**20 // 256
 INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float32": "split"}
 """The constants that a dtype of hopper_torch.py tells of."""
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
 _NEAR = 5.0
 """How fast a candidate's weight falls with its distance from the fastest."""
 _FEW = 8.0
@@ -67,22 +64,20 @@ def candidates(row: dict[str, Any], dtype: str, product: int) -> list[Timed]:
     """Those of a product that there still are."""
     ways = lowered(problem(row["m"], row["n"], row["k"], row["order"], dtype))
     assert isinstance(ways, tuple)
-    found = []
     # hub_torch.py has timed one only.
     own = row.get("ratios", {}).get("hopper")
     times = row["us"] if "us" in row else {row["chosen"]["hopper"].split()[1]: row["torch_us"] / own} if own else {}
+    found = []
     for name, us in times.items():
-        match = _NAME.fullmatch(name)
-        if match is None or name in row["wrong"] or "hopper" in row["wrong"]:
+        if name in row["wrong"] or "hopper" in row["wrong"]:
             continue
-        wanted = match[2] == "r", match[3] == "t"
-        for way in (way for way in ways if (way.form.a_registers, way.swapped) == wanted):
-            shape = next((x for x in shapes(way.form.input, wanted[0]) if x.name == match[1]), None)
-            if shape is not None:
-                choice = Choice(way, shape, int(match[4] or 1))
-                cut = choice.cut(WORKSPACE)
-                if not isinstance(cut, str):
-                    found.append(Timed(product, name, us * 1e-6, cost_model.work(choice, cut, H200.sms)))
+        try:
+            choice = cost_model.named(ways, name)
+        except ValueError:  # a shape that was given up
+            continue
+        cut = choice.cut(WORKSPACE)
+        if not isinstance(cut, str):
+            found.append(Timed(product, name, us * 1e-6, cost_model.work(choice, cut, H200.sms)))
     return found
 
 
@@ -104,14 +99,19 @@ class Data:
         estimates = [cost_model.seconds_of(work, H200, constants) for work in self.works]
         return np.log(np.array(estimates) / self.seconds)
 
+    def error(self, constants: Constants) -> float:
+        """Of estimates, relative."""
+        return math.sqrt((self.weight * self.logs(constants) ** 2).sum() / self.weight.sum())
+
+    def chosen(self, constants: Constants) -> Any:
+        """For each product, what the candidate with the lowest estimate loses to the fastest."""
+        order = np.lexsort((np.exp(self.logs(constants)) * self.seconds, self.product))
+        return self.lost[order[np.concatenate([[0], np.flatnonzero(np.diff(self.product[order])) + 1])]]
+
     def report(self, constants: Constants) -> str:
-        logs = self.logs(constants)
-        estimates = np.exp(logs) * self.seconds
-        order = np.lexsort((estimates, self.product))
-        chosen = order[np.concatenate([[0], np.flatnonzero(np.diff(self.product[order])) + 1])]
-        lost, error = self.lost[chosen], math.sqrt((self.weight * logs**2).sum() / self.weight.sum())
+        lost, error = self.chosen(constants), self.error(constants)
         return (
-            f"{len(chosen)} products, {len(logs)} candidates: estimates off by {error:.1%}; chosen ones lose "
+            f"{len(lost)} products, {len(self.works)} candidates: estimates off by {error:.1%}; chosen ones lose "
             f"{lost.mean():.1%} to the fastest, 95 of 100 at most {np.quantile(lost, 0.95):.1%}, all {lost.max():.1%}"
         )
 

@@ -30,11 +30,11 @@ from gemmhub_hopper import cost_model
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import shapes
 from gemmhub_hopper.launch import Launch
+from hopper_fit import problem
 
 from gemmhub.capability import Absent, Device
-from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.problem import GemmProblem
 
 QUICK = (
     (4096, 4096, 4096),
@@ -53,7 +53,7 @@ PRODUCTS = QUICK + (
     (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
 )  # fmt: skip
 """(m, n, k)."""
-_RATES = {"tf32": 3e14, "float32": 5e13}
+RATES = {"tf32": 3e14, "float32": 5e13}
 """Operations a second that torch may reach; 6e14 of others."""
 _DEVICE = Device("cuda", 0)
 _MOST = 36
@@ -71,16 +71,6 @@ def drawn(seed: int) -> Iterator[tuple[int, int, int]]:
         m, n, k = (int(max(1 if side < unit else unit, side // unit * unit)) for side, unit in zip(sides, units))
         if 1e7 < 2 * m * n * k < 2e12:
             yield m, n, k
-
-
-def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
-    """That of the operands of a Rig."""
-    kind = as_dtype("float32" if dtype == "tf32" else dtype)  # "float32" is at float32's own accuracy
-    b = MatrixLayout.contiguous(k, n, order="col" if order == "nt" else "row")
-    a, out = MatrixLayout.contiguous(m, k), MatrixLayout.contiguous(m, n)
-    operands = [Operand(kind, layout, 256) for layout in (a, b, out)]
-    precision = "tf32" if dtype == "tf32" else "ieee"
-    return GemmProblem(m, n, k, *operands, compute_dtype=as_dtype("float32"), device=_DEVICE, precision=precision)
 
 
 def caller(backend: HopperBackend, asked: GemmProblem, candidate: str) -> Call:
@@ -147,8 +137,8 @@ def measure(
     if refusal is not None:
         print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
         return None
-    kind = torch.float32 if options.dtype in _RATES else getattr(torch, options.dtype)
-    rig = Rig(m, n, k, order, kind, expected(m, n, k, _RATES.get(options.dtype, 6e14)))
+    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
+    rig = Rig(m, n, k, order, kind, expected(m, n, k, RATES.get(options.dtype, 6e14)))
     contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
     wrong = []
     for name in names(backend, asked, options):

@@ -24,21 +24,23 @@ from typing import Any
 
 import torch
 from cuda_graphs import Rig, expected
-from hopper_torch import PRODUCTS, close, drawn
+from hopper_torch import PRODUCTS, RATES, close, drawn
 
 import gemmhub
 
-_RATES = {"tf32": 3e14, "float32": 5e13}
 _LARGE = 1e10
 """Operations from which a product counts as a large one."""
+
+
+def precision(options: argparse.Namespace) -> str:
+    return "tf32" if options.dtype == "tf32" else "ieee"
 
 
 def plan(rig: Rig, options: argparse.Namespace, backend: str | None = None) -> Any:
     """A plan, or None where the backend refuses."""
     a, b, out = rig.sets[0]
-    precision = "tf32" if options.dtype == "tf32" else "ieee"
     try:
-        return gemmhub.plan(a, b, out=out, backend=backend, precision=precision)
+        return gemmhub.plan(a, b, out=out, backend=backend, precision=precision(options))
     except gemmhub.GemmhubError as error:
         print(f"{backend}: {str(error).splitlines()[0]}")
         return None
@@ -51,13 +53,13 @@ def chosen(made: Any) -> str:
 
 
 def measure(m: int, n: int, k: int, order: str, options: argparse.Namespace, records: str) -> dict[str, Any]:
-    kind = torch.float32 if options.dtype in _RATES else getattr(torch, options.dtype)
-    rig = Rig(m, n, k, order, kind, expected(m, n, k, _RATES.get(options.dtype, 6e14)))
+    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
+    rig = Rig(m, n, k, order, kind, expected(m, n, k, RATES.get(options.dtype, 6e14)))
     plans = {"hub": plan(rig, options), **{name: plan(rig, options, name) for name in options.alone}}
     if options.tune:
         use(records)
         a, b, out = rig.sets[0]
-        gemmhub.tune(a, b, out=out, precision="tf32" if options.dtype == "tf32" else "ieee")
+        gemmhub.tune(a, b, out=out, precision=precision(options))
         plans["tuned"] = plan(rig, options)
         use("off")
     plans = {name: made for name, made in plans.items() if made is not None}

@@ -28,9 +28,9 @@ class LaunchConfig(ctypes.Structure):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute, with an integer value."""
+    """CUlaunchAttribute. The value is a union: its bytes, as far as they are not 0."""
 
-    _fields_ = (("id", c_uint), ("padding", c_uint), ("value", c_uint), ("rest", c_uint * 15))
+    _fields_ = (("id", c_int), ("padding", c_int), ("value", c_char * 64))
 
 
 _EARLY = 6
@@ -59,10 +59,9 @@ class Slot:
         start = addressof(self.arguments)
         places = [start + getattr(kind, field[0]).offset for field in kind._fields_]
         self._places = (c_void_p * len(places))(*places)
-        self._attributes = (LaunchAttribute * int(early))(*[LaunchAttribute(_EARLY, 0, 1)][: int(early)])
-        attributes = addressof(self._attributes) if early else None
+        self._attribute = LaunchAttribute(_EARLY, 0, b"\x01")
         self._config = LaunchConfig(
-            (c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, attributes, int(early)
+            (c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, addressof(self._attribute), int(early)
         )
         self.config, self.places = byref(self._config), byref(self._places)
         self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)

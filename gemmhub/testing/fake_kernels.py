@@ -153,7 +153,9 @@ class FakeKernels(FakeCuda):
         assert extra is None
         given = LaunchConfig.from_address(config)
         attributes = (LaunchAttribute * given.numAttrs).from_address(given.attrs) if given.numAttrs else ()
-        assert [(x.id, x.value) for x in attributes] in ([], [(_EARLY, 1)]), "attributes that this double does not know"
+        assert [(x.id, x.value) for x in attributes] in ([], [(_EARLY, b"\x01")]), (
+            "attributes that this double does not know"
+        )
         kernel = self._functions[function]
         sizes = self.sizes(kernel)
         places = (c_uint64 * len(sizes)).from_address(parameters)

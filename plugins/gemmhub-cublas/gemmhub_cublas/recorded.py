@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gemmhub.backend import Run
 from gemmhub.native.cuda import Driver, DriverError, Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchConfig
+from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchAttribute, LaunchConfig
 
 Enqueue = Callable[[int, int, int, int], None]
 """Puts the product of (a, b, out) on a stream."""
@@ -59,12 +59,6 @@ class _NodeParams(ctypes.Structure):
         ("kernel", c_void_p),
         ("context", c_void_p),
     )
-
-
-class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute."""
-
-    _fields_ = (("id", c_int), ("padding", c_int), ("value", c_char * 64))
 
 
 class Node(NamedTuple):
@@ -232,7 +226,7 @@ class _Slot:
         ctypes.memmove(self.words, node.parameters, size)
         self._size = c_size_t(size)
         self._extra = (c_void_p * 5)(_POINTER, addressof(self.words), _SIZE, addressof(self._size), 0)
-        self._attributes = (_Attribute * max(1, len(node.attributes)))()
+        self._attributes = (LaunchAttribute * max(1, len(node.attributes)))()
         for attribute, (number, value) in zip(self._attributes, node.attributes):
             attribute.id = number
             ctypes.memmove(addressof(attribute) + WORD, value, len(value))

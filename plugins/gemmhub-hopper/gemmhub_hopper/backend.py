@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ _PROPOSED = 8
 """Candidates for tuning to time."""
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
-_NAME = re.compile(r"([0-9x]+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class HopperBackend(Backend):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
-        return _words(_named(analysis, candidate))
+        return _words(cost_model.named(analysis.ways, candidate))
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
         analysis = self._analyse(problem)
@@ -153,7 +151,7 @@ class HopperBackend(Backend):
             return Kernel(_nothing, "nothing to do")
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
-        choice = _named(analysis, candidate)
+        choice = cost_model.named(analysis.ways, candidate)
         cut = cost_model.runnable(choice, workspace_limit)
         note = ""
         if isinstance(cut, str) and choice.splits > 1:
@@ -217,22 +215,6 @@ def _unpacked(run: Run, kind: str) -> Run:
         run(a, b.of(kind), out, c, bias, alpha, beta, stream)
 
     return packed
-
-
-def _named(analysis: Analysis, name: str) -> Choice:
-    """The choice of that name, proposed or not. ValueError where there is no such shape."""
-    for choice in analysis.choices:
-        if choice.name == name:
-            return choice
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise ValueError(f"there is no kernel called {name}")
-    for way in analysis.ways:
-        if (way.form.a_registers, way.swapped) == (bool(found[2]), bool(found[3])):
-            for shape in shapes(way.form.input, way.form.a_registers):
-                if shape.name == found[1]:
-                    return Choice(way, shape, int(found[4] or 1))
-    raise ValueError(f"there is no kernel called {name} for this problem")
 
 
 def _words(choice: Choice, cut: Slabs | None = None) -> str:

@@ -123,10 +123,18 @@ class Variant:
         return next(width for width in widths if self.shape.n % width == 0)
 
     @property
+    def a_bytes(self) -> int:
+        """Of a stage."""
+        form, rows = self.form, self.shape.m
+        return 4 * rows * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, rows)
+
+    @property
+    def b_bytes(self) -> int:
+        return self.form.planes * self.form.tile_bytes(self.form.b_mn, self.shape.n)
+
+    @property
     def stage_bytes(self) -> int:
-        form, shape = self.form, self.shape
-        a = 4 * shape.m * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, shape.m)
-        return a + form.planes * form.tile_bytes(form.b_mn, shape.n)
+        return self.a_bytes + self.b_bytes
 
     def _shared(self, staging: int) -> int:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""

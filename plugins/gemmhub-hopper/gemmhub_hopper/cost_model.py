@@ -8,7 +8,8 @@ runs beside what memory must move. The constants (fitted.py) are fitted to measu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -38,6 +39,10 @@ class Card:
     """Hz."""
     bandwidth: float
     """Bytes a second."""
+
+
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
+"""Of a choice: shape, through registers, exchanged, parts of k."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,19 @@ class Choice:
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
 
 
+def named(ways: Sequence[Lowered], name: str) -> Choice:
+    """The choice of that name (:attr:`Choice.name`). ValueError where there is none."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"there is no kernel called {name}")
+    for way in ways:
+        if (way.form.a_registers, way.swapped) == (bool(found[2]), bool(found[3])):
+            for shape in shapes(way.form.input, way.form.a_registers):
+                if shape.name == found[1]:
+                    return Choice(way, shape, int(found[4] or 1))
+    raise ValueError(f"there is no kernel called {name} for this problem")
+
+
 class Work(NamedTuple):
     """What there is to do, before any constant is known. Bytes and cycles are of one multiprocessor."""
 
@@ -153,9 +171,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     at_once = sms // shape.cluster
     full, rest = divmod(choice.pieces, at_once)
     loaded = [0.0, 0.0, 0.0]
-    a = 4 * shape.m * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, shape.m)
-    b = variant.stage_bytes - a
-    for reading, nbytes in ((way.a, a / shape.cluster_n), (way.b, b / shape.cluster_m)):
+    for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
         loaded[_misalignment(reading, way, cut)] += nbytes
     accumulators = shape.m // shape.sharers * shape.n // 128
     results = way.m * way.n * way.batch
@@ -219,12 +235,11 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
     if w.splits > 1:
         epilogue += c.split + w.splits * (c.part / w.at_once + w.part / c.part_bytes)
-    rounds = [main_loop(1.0)] * min(w.full, 1) + ([main_loop(w.rest)] if w.rest else [])
-    counts = [w.full] * min(w.full, 1) + ([1] if w.rest else [])
+    rounds = [(count, main_loop(busy)) for count, busy in ((w.full, 1.0), (1, w.rest)) if count and busy]
     if w.turns:  # one piece's epilogue is under the main loop of the next, but for the last one's
-        pieces = sum(n * max(x, epilogue) for n, x in zip(counts, rounds)) + min(rounds[-1], epilogue)
+        pieces = sum(count * max(each, epilogue) for count, each in rounds) + min(rounds[-1][1], epilogue)
     else:
-        pieces = sum(n * (x + epilogue) for n, x in zip(counts, rounds))
+        pieces = sum(count * (each + epilogue) for count, each in rounds)
     computing = w.slabs * (c.start + pieces) / card.clock
     moving = w.slabs * c.start / card.clock + (w.read / c.reading + w.written / c.writing) / card.bandwidth
     # They do not overlap perfectly.

@@ -33,16 +33,12 @@ def data(name):
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_is_chosen_is_nearly_the_fastest(name):
     kind, measured = data(name)
-    logs = measured.logs(fitted.CONSTANTS[kind])
-    estimates = np.exp(logs) * measured.seconds
-    lost = []
-    for product in range(measured.product.max() + 1):
-        own = np.flatnonzero(measured.product == product)
-        assert len(own) > 8
-        lost.append(measured.lost[own[np.argmin(estimates[own])]])
+    constants = fitted.CONSTANTS[kind]
+    assert min(np.bincount(measured.product)) > 8
+    lost = measured.chosen(constants)
     assert np.mean(lost) < 0.05
     assert np.quantile(lost, 0.9) < 0.15
-    assert np.sqrt((measured.weight * logs**2).sum() / measured.weight.sum()) < 0.15
+    assert measured.error(constants) < 0.15
 
 
 def test_the_file_is_what_the_fit_writes():
@@ -55,8 +51,4 @@ def test_a_fit_finds_its_way_back():
     before = fitted.CONSTANTS["split"]
     distorted = before._replace(tensor=1.4 * before.tensor, reading=0.5 * before.reading)
     found = hopper_fit.fit(measured, distorted)
-
-    def error(constants):
-        return np.sqrt((measured.weight * measured.logs(constants) ** 2).sum())
-
-    assert error(found) < 0.5 * error(distorted)
+    assert measured.error(found) < 0.5 * measured.error(distorted)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fitted_trees import flattened
 from gemmhub_cublas.choice import CHAMPIONS, MARGIN
 from gemmhub_cublas.cost_model import LOADS, Size, Tables, features
 from gemmhub_cublas.heuristics import parse
@@ -118,27 +119,6 @@ def validate(records: list[dict[str, Any]], rows: Any, targets: Any, groups: Any
                     f"{np.exp(here.min()):.3f}, {int((here < np.log(0.97)).sum())} of {len(here)} below 0.97, "
                     f"{int((here != 0).sum())} changed"
                 )
-
-
-def flattened(fitted: Any) -> dict[str, Any]:
-    """The trees as plain arrays, for :class:`gemmhub_cublas.cost_model.Trees`."""
-    parts: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
-    roots, depth, start = [], 0, 0
-    for (tree,) in fitted._predictors:
-        nodes = tree.nodes
-        roots.append(start)
-        own = np.arange(len(nodes)) + start
-        leaf = nodes["is_leaf"].astype(bool)
-        parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]))
-        parts["threshold"].append(np.where(leaf, np.inf, nodes["num_threshold"]))
-        parts["left"].append(np.where(leaf, own, nodes["left"] + start))
-        parts["right"].append(np.where(leaf, own, nodes["right"] + start))
-        parts["value"].append(np.where(leaf, nodes["value"], 0.0))
-        depth, start = max(depth, int(nodes["depth"].max())), start + len(nodes)
-    kinds = {"feature": np.int16, "threshold": np.float32, "left": np.int32, "right": np.int32, "value": np.float32}
-    arrays = {name: np.concatenate(values).astype(kinds[name]) for name, values in parts.items()}
-    base = float(np.ravel(fitted._baseline_prediction)[0])
-    return {**arrays, "roots": np.array(roots, np.int32), "depth": depth, "base": base}
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.trees import Trees
 from gemmhub_cublas.heuristics import parse
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +54,8 @@ class Tables:
         return numbers[_TILE] in self.tiles and numbers[_CLUSTER] in self.clusters
 
 
-def _one(size: Size, config: str, tables: Tables) -> dict[str, float]:
+def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
+    """What is known of a product by one algorithm; of work, traffic and k the logarithms."""
     numbers = parse(config)
     rows, cols = tables.tiles[numbers[_TILE]]
     across, down = tables.clusters[numbers[_CLUSTER]]
@@ -76,13 +78,16 @@ def _one(size: Size, config: str, tables: Tables) -> dict[str, float]:
         "split": split,
         "swizzle": numbers[_SWIZZLE],
         "custom": numbers[_CUSTOM],
+        "id": numbers[_ID],
+        "reduction": numbers[_REDUCTION],
+        "stages": numbers[_STAGES],
         "k": log(k),
     }
 
 
 def features(size: Size, first: str, other: str, tables: Tables) -> list[float]:
     """The numbers that describe replacing algorithm ``first`` by ``other`` in this product."""
-    a, b = _one(size, first, tables), _one(size, other, tables)
+    a, b = facts(size, first, tables), facts(size, other, tables)
     m, n, k = size.m, size.n, size.k
     flops = m * n * k
     return [
@@ -92,36 +97,6 @@ def features(size: Size, first: str, other: str, tables: Tables) -> list[float]:
         log(m), log(n), log(k), log(flops * size.count), log(flops) - log(m * k + n * k + m * n),
         float(size.trans_a), float(size.trans_b),
     ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Trees:
-    """Regression trees, flattened: node ``i`` sends a row to ``left[i]`` where its feature is at most the threshold,
-    else to ``right[i]``; leaves send to themselves. The prediction is ``base`` plus the values of the leaves reached.
-    """
-
-    roots: Array
-    feature: Array
-    threshold: Array
-    left: Array
-    right: Array
-    value: Array
-    base: float
-    depth: int
-
-    def predict(self, rows: Array) -> Array:
-        """One number for each row of features."""
-        nodes = np.tile(self.roots, len(rows))
-        row = np.repeat(np.arange(len(rows)), len(self.roots))
-        going = np.arange(len(nodes))
-        for _ in range(self.depth):
-            at = nodes[going]
-            goes_left = rows[row[going], self.feature[at]] <= self.threshold[at]
-            at = np.where(goes_left, self.left[at], self.right[at])
-            nodes[going] = at
-            going = going[self.left[at] != at]  # most leaves are reached long before the deepest
-        total: Array = self.base + self.value[nodes].reshape(len(rows), len(self.roots)).sum(axis=1)
-        return total
 
 
 @dataclass(frozen=True)
@@ -146,12 +121,8 @@ class CostModel:
 def load(path: Any) -> CostModel:
     """A model as benchmarks/cublas_fit.py wrote it."""
     with np.load(path, allow_pickle=False) as data:
-        trees = Trees(
-            data["roots"], data["feature"], data["threshold"], data["left"], data["right"], data["value"],
-            float(data["base"]), int(data["depth"]),
-        )  # fmt: skip
         tables = Tables(_table(data["tiles"]), _table(data["clusters"]), int(data["sms"]))
-        return CostModel(trees, tables)
+        return CostModel(Trees.of(data), tables)
 
 
 def _table(rows: Array) -> dict[int, tuple[int, int]]:

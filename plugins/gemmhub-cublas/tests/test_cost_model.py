@@ -1,4 +1,4 @@
-"""The cost model: trees against a walk by hand, and what the features of known products are."""
+"""The cost model: the shipped trees, and what the features of known products are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from math import ceil, fsum, inf, isfinite, log
 
 import numpy as np
 import pytest
-from gemmhub_cublas.cost_model import CostModel, Size, Tables, Trees, features, load
+from gemmhub_cublas.cost_model import CostModel, Size, Tables, features, load
 from gemmhub_cublas.heuristics import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gemmhub.trees import Trees
 
 DATA = files("gemmhub_cublas") / "data"
 SHIPPED = load(DATA / "hopper132.npz")
@@ -94,35 +96,6 @@ def test_shipped_trees_are_trees():
     assert np.isfinite(trees.value).all()
     assert (trees.value[~leaf] == 0).all()
     assert isfinite(trees.base)
-
-
-def grown(depth, base=0.0):
-    """Two trees. feature 1 <= 2 ? (feature 0 <= -1 ? 1 : 10) : 100; and a single leaf of 1000."""
-    return Trees(
-        roots=np.array([0, 5]),
-        feature=np.array([1, 0, 0, 0, 0, 0]),
-        threshold=np.array([2.0, -1.0, inf, inf, inf, inf]),
-        left=np.array([1, 3, 2, 3, 4, 5]),
-        right=np.array([2, 4, 2, 3, 4, 5]),
-        value=np.array([0.0, 0.0, 100.0, 1.0, 10.0, 1000.0]),
-        base=base,
-        depth=depth,
-    )
-
-
-@pytest.mark.parametrize("depth", [2, 3, 9])
-@pytest.mark.parametrize(("row", "expected"), [
-    ((-1, 2), 1), ((-5, -5), 1), ((-0.5, 2), 10), ((-1, 2.001), 100), ((9, 9), 100), ((-inf, 0), 1), ((inf, 0), 10),
-])  # fmt: skip
-def test_trees_by_hand(row, expected, depth):
-    """A feature that equals the threshold goes left."""
-    trees = grown(depth, base=0.5)
-    assert trees.predict(np.array([row, (9, 9)], float)).tolist() == [expected + 1000.5, 1100.5]
-    assert walked(trees, row) == expected + 1000.5
-
-
-def test_no_rows():
-    assert grown(2).predict(np.empty((0, 2))).shape == (0,)
 
 
 # Features

@@ -1,26 +1,30 @@
-"""Fits the constants of gemmhub-hopper's cost model to what hopper_torch.py --every and hub_torch.py have measured.
+"""Fits gemmhub-hopper's cost model to what hopper_torch.py --every or --candidates and hub_torch.py have measured.
 
 Needs no card.
 
-    python benchmarks/hopper_fit.py [--write] FILE...
+    python benchmarks/hopper_fit.py [--keep] [--write] FILE...
 
-Needs gemmhub-hopper and scipy. Files are of any inputs of the tensor cores, each of which gets constants of its own.
+Needs gemmhub-hopper, scipy and scikit-learn. First the constants are fitted, then the trees that correct what the model
+makes of them. Files are of any inputs of the tensor cores, each of which gets constants and trees of its own.
 Candidates count the more, the nearer they are to the fastest of their product, as those are what must be told apart.
-Constants are drawn towards what they were before, so that those about which the data say nothing stay. ``--write``
-writes fitted.py.
+Constants are drawn towards what they were before, so that those about which the data say nothing stay; with ``--keep``
+all do. What trees are worth is cross-validated by size. ``--write`` writes fitted.py, and data/trees.npz, which then
+has trees for the inputs of these files only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gemmhub_hopper import cost_model, fitted
-from gemmhub_hopper.cost_model import Card, Work
+from fitted_trees import flattened
+from gemmhub_hopper import corrections, cost_model, fitted
+from gemmhub_hopper.cost_model import Card, Choice, Ranked, Work
 from gemmhub_hopper.fitted import Constants
 from gemmhub_hopper.forms import lowered
 
@@ -28,17 +32,29 @@ from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
+from gemmhub.trees import Trees
 
 H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 WORKSPACE = 143771 * 2**20 // 256
+KINDS = ("bfloat16", "tf32", "split")
 INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float32": "split"}
 """The constants that a dtype of hopper_torch.py tells of."""
 _NEAR = 5.0
 """How fast a candidate's weight falls with its distance from the fastest."""
-_FEW = 8.0
-"""Weight of what was measured with few others: dozens of contenders in turn heat the card, and it lowers its clock."""
+_FEW = 16
+"""Contenders. When there are more, in turn they heat the card, and it lowers its clock: what is chosen runs alone."""
+_MANY = 0.3
+"""Weight of what was measured with more."""
 _DRAWN = 0.2
 """How strongly constants are drawn towards what they were before."""
+_MOST_ROWS = 8000
+"""That constants are fitted to: there are 31 of them."""
+_FOLDS = 5
+_TREES = {
+    "max_iter": 200, "learning_rate": 0.1, "max_leaf_nodes": 31, "min_samples_leaf": 15, "max_features": 0.6,
+    "random_state": 0,
+}  # fmt: skip
+"""Of scikit-learn."""
 
 
 class Timed(NamedTuple):
@@ -47,6 +63,9 @@ class Timed(NamedTuple):
     product: int
     name: str
     seconds: float
+    few: bool
+    """It was measured with few others."""
+    choice: Choice
     work: Work
 
 
@@ -64,20 +83,23 @@ def candidates(row: dict[str, Any], dtype: str, product: int) -> list[Timed]:
     """Those of a product that there still are."""
     ways = lowered(problem(row["m"], row["n"], row["k"], row["order"], dtype))
     assert isinstance(ways, tuple)
-    # hub_torch.py has timed one only.
-    own = row.get("ratios", {}).get("hopper")
-    times = row["us"] if "us" in row else {row["chosen"]["hopper"].split()[1]: row["torch_us"] / own} if own else {}
+    # hub_torch.py has timed what was chosen only.
+    chosen = {key: words.split() for key, words in row["chosen"].items()} if "ratios" in row else {}
+    own = {words[1]: row["torch_us"] / row["ratios"][key] for key, words in chosen.items()
+           if words[0] == "hopper" and key not in row["wrong"]}  # fmt: skip
+    times = row.get("us", own)
     found = []
     for name, us in times.items():
-        if name in row["wrong"] or "hopper" in row["wrong"]:
+        if name in row["wrong"]:
             continue
         try:
             choice = cost_model.named(ways, name)
         except ValueError:  # a shape that was given up
             continue
-        cut = choice.cut(WORKSPACE)
+        cut = cost_model.runnable(choice, WORKSPACE)
         if not isinstance(cut, str):
-            found.append(Timed(product, name, us * 1e-6, cost_model.work(choice, cut, H200.sms)))
+            work = cost_model.work(choice, cut, H200.sms)
+            found.append(Timed(product, name, us * 1e-6, len(times) <= _FEW, choice, work))
     return found
 
 
@@ -85,48 +107,98 @@ class Data:
     """All candidates of one input."""
 
     def __init__(self, timed: list[Timed]) -> None:
-        self.works = [x.work for x in timed]
+        self.timed = timed
         self.seconds = np.array([x.seconds for x in timed])
         self.product = np.unique([x.product for x in timed], return_inverse=True)[1]
         best = np.full(self.product.max() + 1, np.inf)
         np.minimum.at(best, self.product, self.seconds)
         self.lost = self.seconds / best[self.product] - 1
-        few = np.bincount(self.product)[self.product] == 1
-        self.weight = np.where(few, _FEW, np.exp(-_NEAR * self.lost) + 0.01)
+        self.weight = (np.exp(-_NEAR * self.lost) + 0.01) * np.where([x.few for x in timed], 1.0, _MANY)
 
-    def logs(self, constants: Constants) -> Any:
-        """Of estimate over measured."""
-        estimates = [cost_model.seconds_of(work, H200, constants) for work in self.works]
-        return np.log(np.array(estimates) / self.seconds)
+    def some(self, which: Any) -> Data:
+        """Only the candidates of these numbers, or where this is true."""
+        return Data([self.timed[i] for i in np.arange(len(self.timed))[which]])
 
-    def error(self, constants: Constants) -> float:
+    def analytic(self, constants: Constants) -> Any:
+        """Estimates in seconds."""
+        return np.array([cost_model.seconds_of(x.work, H200, constants) for x in self.timed])
+
+    def corrected(self, estimates: Any, trees: Trees) -> Any:
+        """Estimates as the plugin corrects them."""
+        found = np.empty(len(estimates))
+        order = np.lexsort((estimates, self.product))
+        for group in np.split(order, np.flatnonzero(np.diff(self.product[order])) + 1):
+            ranking = [Ranked(estimates[i], self.timed[i].choice, self.timed[i].work) for i in group]
+            place = {id(self.timed[i].choice): i for i in group}
+            for x in corrections.corrected(ranking, trees):
+                found[place[id(x.choice)]] = x.seconds
+        return found
+
+    def error(self, estimates: Any) -> float:
         """Of estimates, relative."""
-        return math.sqrt((self.weight * self.logs(constants) ** 2).sum() / self.weight.sum())
+        return math.sqrt((self.weight * np.log(estimates / self.seconds) ** 2).sum() / self.weight.sum())
 
-    def chosen(self, constants: Constants) -> Any:
-        """For each product, what the candidate with the lowest estimate loses to the fastest."""
-        order = np.lexsort((np.exp(self.logs(constants)) * self.seconds, self.product))
-        return self.lost[order[np.concatenate([[0], np.flatnonzero(np.diff(self.product[order])) + 1])]]
+    def chosen(self, estimates: Any) -> Any:
+        """For each product with several candidates, what the one with the lowest estimate loses to the fastest."""
+        order = np.lexsort((estimates, self.product))
+        first = order[np.concatenate([[0], np.flatnonzero(np.diff(self.product[order])) + 1])]
+        return self.lost[first[np.bincount(self.product) > 1]]
 
-    def report(self, constants: Constants) -> str:
-        lost, error = self.chosen(constants), self.error(constants)
-        return (
-            f"{len(lost)} products, {len(self.works)} candidates: estimates off by {error:.1%}; chosen ones lose "
-            f"{lost.mean():.1%} to the fastest, 95 of 100 at most {np.quantile(lost, 0.95):.1%}, all {lost.max():.1%}"
-        )
+    def report(self, estimates: Any) -> str:
+        lost = self.chosen(estimates)
+        words = f"{len(estimates)} candidates: estimates off by {self.error(estimates):.1%}"
+        if len(lost):
+            words += (
+                f"; of {len(lost)} products the chosen ones lose {lost.mean():.2%} to the fastest, 95 of 100 at most "
+                f"{np.quantile(lost, 0.95):.1%}, all {lost.max():.1%}"
+            )
+        return words
 
 
 def fit(data: Data, before: Constants) -> Constants:
     from scipy.optimize import least_squares
 
+    near = np.flatnonzero(data.lost < 0.5)
+    if len(near) > _MOST_ROWS:
+        near = np.random.default_rng(0).choice(near, _MOST_ROWS, replace=False)
+    data = data.some(near)
+
     def constants(v: Any) -> Constants:
         return Constants(*(x * math.exp(y) for x, y in zip(before, v)))
 
     def residuals(v: Any) -> Any:
-        return np.concatenate([data.logs(constants(v)) * np.sqrt(data.weight), _DRAWN * v])
+        logs = np.log(data.analytic(constants(v)) / data.seconds)
+        return np.concatenate([logs * np.sqrt(data.weight), _DRAWN * v])
 
-    found = least_squares(residuals, np.zeros(len(before)), loss="soft_l1", f_scale=0.1, max_nfev=25)
+    found = least_squares(residuals, np.zeros(len(before)), loss="soft_l1", f_scale=0.1, max_nfev=15)
     return Constants(*(float(f"{x:.4g}") for x in constants(found.x)))
+
+
+def grown(data: Data, estimates: Any, which: Any) -> dict[str, Any]:
+    """Trees, as plain arrays, that correct estimates as these candidates say."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    timed = [data.timed[i] for i in which]
+    rows = np.array([corrections.features(x.choice, x.work, s) for x, s in zip(timed, estimates[which])], np.float64)
+    logs = np.log(data.seconds[which] / estimates[which])
+    kept = np.clip(logs, -corrections.MOST, corrections.MOST)
+    with threadpool_limits(1):  # of so few rows several threads are slower
+        return flattened(HistGradientBoostingRegressor(**_TREES).fit(rows, kept, data.weight[which]))
+
+
+def cross_validated(data: Data, estimates: Any) -> Any:
+    """Estimates, each corrected by trees that have not seen a product of that m, n and k."""
+    ways = [x.choice.way for x in data.timed]
+    sizes = [(way.n, way.m, way.k) if way.swapped else (way.m, way.n, way.k) for way in ways]
+    size = np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
+    fold = np.random.default_rng(0).permutation(size.max() + 1)[size] % _FOLDS
+    found = np.empty(len(estimates))
+    for i in range(_FOLDS):
+        seen, unseen = np.flatnonzero(fold != i), np.flatnonzero(fold == i)
+        trees = Trees.of(grown(data, estimates, seen))
+        found[unseen] = data.some(unseen).corrected(estimates[unseen], trees)
+    return found
 
 
 def text(found: dict[str, Constants]) -> str:
@@ -141,30 +213,53 @@ def text(found: dict[str, Constants]) -> str:
     return old[: old.index("_PLAIN = ") if "_PLAIN = " in old else old.index("CONSTANTS = ")] + table
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--write", action="store_true", help="into gemmhub_hopper/fitted.py")
-    options = parser.parse_args()
+def read(files: list[Path]) -> dict[str, list[Timed]]:
+    """The candidates of all files, by input; of files that end with .xz too."""
     timed: dict[str, list[Timed]] = {}
-    for file in options.files:
-        record = json.loads(file.read_text())
+    for file in files:
+        raw = file.read_bytes()
+        record = json.loads(lzma.decompress(raw) if file.suffix == ".xz" else raw)
         kept = timed.setdefault(INPUTS[record["dtype"]], [])
         for row in record["rows"]:
             kept += candidates(row, record["dtype"], kept[-1].product + 1 if kept else 0)
-    found = dict(fitted.CONSTANTS)
-    for kind, each in timed.items():
-        data = Data(each)
+    return {kind: kept for kind, kept in timed.items() if kept}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--keep", action="store_true", help="the constants; only the trees are fitted")
+    parser.add_argument("--write", action="store_true", help="into gemmhub_hopper/fitted.py and data/trees.npz")
+    options = parser.parse_args()
+    found, arrays = dict(fitted.CONSTANTS), {}
+    timed = read(options.files)
+    for kind in [x for x in KINDS if x in timed]:
+        data = Data(timed[kind])
         # The first input's constants are the others' start, as there are more measurements of it.
         before = found["bfloat16"]._replace(loading=found[kind].loading) if kind != "bfloat16" else found[kind]
-        print(f"{kind}, before: {data.report(fitted.CONSTANTS[kind])}")
-        found[kind] = fit(data, before)
-        print(f"{kind}, after:  {data.report(found[kind])}", flush=True)
-        for key, value in found[kind]._asdict().items():
-            print(f"    {key:14} {value:.4g}")
+        estimates = data.analytic(found[kind])
+        print(f"{kind}, before: {data.report(estimates)}")
+        if not options.keep:
+            found[kind] = fit(data, before)
+            estimates = data.analytic(found[kind])
+            print(f"{kind}, after:  {data.report(estimates)}")
+            for key, value in found[kind]._asdict().items():
+                print(f"    {key:14} {value:.4g}")
+        checked = cross_validated(data, estimates)
+        print(f"{kind}, trees, cross-validated: {data.report(checked)}")
+        few = np.flatnonzero([x.few for x in data.timed])
+        if len(few):
+            print(f"    measured with few others, before: {data.some(few).report(estimates[few])}")
+            print(f"    measured with few others, trees:  {data.some(few).report(checked[few])}", flush=True)
+        trees = grown(data, estimates, np.arange(len(estimates)))
+        arrays.update({f"{kind}.{name}": value for name, value in trees.items()})
     found["float16"] = found["bfloat16"]
     if options.write:
         Path(fitted.__file__).write_text(text(found))
+        target = Path(corrections.__file__).with_name("data") / "trees.npz"
+        target.parent.mkdir(exist_ok=True)
+        np.savez_compressed(target, **arrays)
+        print(f"{target.name}: {target.stat().st_size} bytes")
     return 0
 
 

@@ -1,12 +1,13 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python benchmarks/hopper_torch.py [--quick | --draw SEED] [--dtype bfloat16] [--candidates | --every] [--packed]
-                                      [--json FILE]
+    python benchmarks/hopper_torch.py [--quick | --draw SEED] [--dtype bfloat16] [--candidates | --every | --explore]
+                                      [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
-plugin's first choice, the first eight candidates with ``--candidates``, or with ``--every`` all that the cost model
-knows of, both ways around (what it is fitted to). With ``--packed`` also the plugin's first choice for
+plugin's first choice, the first eight candidates with ``--candidates``, with ``--every`` all that the cost model
+knows of, both ways around, or with ``--explore`` the first six and six of those whose estimates are not much longer
+(what it is fitted to). With ``--packed`` also the plugin's first choice for
 a b packed beforehand; making copies of operands, or splitting them, is part of all other times. The results of all are
 compared with torch's. ``--host`` times the host's side of a call.
 """
@@ -26,9 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected
-from gemmhub_hopper import cost_model
+from gemmhub_hopper import corrections, cost_model
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import shapes
 from gemmhub_hopper.launch import Launch
 from hopper_fit import problem
 
@@ -59,6 +59,8 @@ _DEVICE = Device("cuda", 0)
 _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
+_FIRST, _DRAWN, _SLOWER = 6, 6, 1.2
+"""Of ``--explore``: candidates timed for sure, others drawn, and how much slower their estimates may be."""
 
 
 def drawn(seed: int) -> Iterator[tuple[int, int, int]]:
@@ -100,21 +102,24 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
 def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
     """Candidates to time, the plugin's choice first."""
     proposed = list(backend.candidates(asked))
-    if not options.every:
+    if not options.every and not options.explore:
         return proposed if options.candidates else proposed[:1]
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
     card = backend._card(asked)
-    timed = {
-        choice.name: cost_model.seconds(choice, cut, card)
-        for way in analysis.ways
-        for shape in shapes(way.form.input, way.form.a_registers)
-        for choice, cut in cost_model._parts(way, shape, card, backend.default_workspace(_DEVICE))
-    }
-    ranked = sorted(timed, key=lambda name: timed[name])
-    near = [name for name in ranked[:_MOST] + ranked[_MOST::3] if timed[name] < 3 * timed[ranked[0]]]
-    return list(dict.fromkeys([*proposed[:1], *near]))
+    ranking = cost_model.ranked(analysis.ways, card, backend.default_workspace(_DEVICE))
+    trees = corrections.trees(analysis.ways[0].form.input, card.sms)
+    if trees is not None:
+        ranking = corrections.corrected(ranking, trees)
+    slower = 3 if options.every else _SLOWER
+    ranked = [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
+    if options.every:
+        return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
+    first = dict.fromkeys([*proposed[:1], *ranked[:_FIRST]])
+    rest = [name for name in ranked if name not in first]
+    rng = np.random.default_rng((asked.m, asked.n, asked.k))
+    return [*first, *(rest[i] for i in rng.permutation(len(rest))[:_DRAWN])]
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:
@@ -213,6 +218,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
+    parser.add_argument("--explore", action="store_true")
     parser.add_argument("--packed", action="store_true", help="also with b packed beforehand")
     parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
     parser.add_argument("--json", type=Path)

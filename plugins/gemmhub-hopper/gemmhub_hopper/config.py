@@ -155,8 +155,10 @@ class Variant:
     def refusal(self) -> str | None:
         """Why there can be no such kernel; None when it can be compiled."""
         shape, form = self.shape, self.form
-        if shape.consumers not in (1, 2) or shape.cluster not in (1, 2):
-            return "one or two consumer warpgroups, clusters of one or two"
+        if shape.consumers not in (1, 2, 3) or shape.cluster not in (1, 2, 4):
+            return "one to three consumer warpgroups, clusters of one, two or four"
+        if shape.consumers == 3 and (form.planes > 1 or form.a_registers):
+            return "three consumer warpgroups have registers for 16-bit or tf32 elements in shared memory only"
         if shape.pingpong and shape.consumers != 2:
             return "ping-pong takes two consumer warpgroups"
         if shape.pingpong and form.planes > 1:
@@ -166,6 +168,8 @@ class Variant:
         if shape.n % 16 or not 16 <= shape.n <= 256:
             return f"{shape.n} columns: wgmma and the epilogue take multiples of 16 up to 256"
         registers = shape.m // shape.sharers * shape.n // 128
+        if registers > 96 and shape.consumers == 3:
+            return f"{registers} accumulators a thread do not fit into the registers of each of three consumers"
         if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
         # Beside 16 of a for each 64 rows; or of planes 24, and the sums of two steps.
@@ -177,7 +181,8 @@ class Variant:
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
         smooth = form.activation in ("gelu", "silu")
-        if shape.m == 256 and registers > 96 and form.transposed and form.addend and form.bias == "m" and smooth:
+        many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
+        if many and form.transposed and form.addend and form.bias == "m" and smooth:
             return f"beside {registers} accumulators a thread has no registers for this epilogue"
         if shape.stages < 2:
             return "a ring has at least two stages"
@@ -185,8 +190,8 @@ class Variant:
             return "wgmma takes this a from shared memory"
         if form.input == "tf32" and ((form.a_mn and not form.a_registers) or form.b_mn):
             return "wgmma takes tf32 operands only where neighbours along k are neighbours in memory"
-        # Each block of a cluster loads its half of the tile they share: in whole swizzle atoms of 8 rows.
-        if (shape.cluster_m > 1 and shape.n // shape.cluster_m % 8) or (shape.cluster_n > 1 and shape.m % 16):
+        # Each block of a cluster loads its part of the tile they share: in whole swizzle atoms of 8 rows.
+        if (shape.cluster_m > 1 and shape.n % (8 * shape.cluster_m)) or shape.m % (8 * shape.cluster_n):
             return "the tile that a cluster shares is not divisible"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, a block has at most {SHARED_LIMIT}"
@@ -219,20 +224,25 @@ SPLIT_SHAPES = (
 
 
 def _shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit beside two staging buffers, whatever the major-ness; up to 12."""
+    """With as many stages as fit beside a staging buffer of each consumer, whatever the major-ness; up to 12."""
     stage = (m + -(-n // 64) * 64) * 128
-    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // stage), **given)
+    room = SHARED_LIMIT - (20000 if given.get("consumers") != 3 else 28672)
+    return Shape(m, n, min(12, room // stage), **given)
 
 
 SHAPES = (
-    *(_shape(256, n) for n in (96, 128, 192)),
+    *(_shape(256, n) for n in (96, 128, 144, 160, 192)),
+    *(_shape(192, n, consumers=3) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
     *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 192, 224, 256)),
     *(_shape(128, n, pingpong=True) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
     *(_shape(64, n, pingpong=True) for n in (64, 96, 128, 192, 256)),
     _shape(256, 128, cluster_n=2), _shape(256, 192, cluster_m=2),
-    *(_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
-    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 192)),
+    *(_shape(192, n, consumers=3, cluster_m=2) for n in (128, 160, 192)),
+    *(_shape(128, n, cluster_m=2) for n in (128, 160, 192, 208, 256)),
+    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 160, 192)),
+    *(_shape(64, n, consumers=1, cluster_m=2, cluster_n=2) for n in (64, 96)),
+    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128)),
 )  # fmt: skip
 """Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
 

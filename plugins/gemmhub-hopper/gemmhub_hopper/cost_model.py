@@ -3,7 +3,8 @@
 A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles and shared
 memory's for feeding them, what L2 delivers, and the latency of memory over the stages of the ring. Around that lie the
 first load's latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. All this
-runs beside what memory must move. The constants (fitted.py) are fitted to measurements.
+runs beside what memory must move. The constants (fitted.py) are fitted to measurements, and so are the trees that
+correct what the model makes of them (corrections.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from gemmhub_hopper import slabs
+from gemmhub_hopper import corrections, slabs
 from gemmhub_hopper.config import Shape, Variant, shapes
 from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.forms import Lowered
@@ -39,6 +40,13 @@ class Card:
     """Hz."""
     bandwidth: float
     """Bytes a second."""
+
+
+def clusters(sms: int, size: int) -> int:
+    """How many clusters of that size run at once. A cluster lies within one of the groups of multiprocessors of a chip,
+    and those are no multiples of four: an H200 with 132 was measured to run 30 clusters of four.
+    """
+    return max(1, (sms if size <= 2 else sms - 12) // size)
 
 
 _NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
@@ -93,12 +101,12 @@ class Choice:
 
     def grid(self, sms: int) -> int:
         """Thread blocks."""
-        return min(self.pieces, sms // self.shape.cluster) * self.shape.cluster
+        return min(self.pieces, clusters(sms, self.shape.cluster)) * self.shape.cluster
 
     def group(self, sms: int) -> int:
         """Rows of cluster tiles to walk together, so that the blocks that run at once read the least from memory."""
         shape, (rows, _) = self.shape, self.tiles
-        at_once = max(1, sms // shape.cluster)
+        at_once = clusters(sms, shape.cluster)
         height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
@@ -168,7 +176,7 @@ class Work(NamedTuple):
 def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     way, shape, form = choice.way, choice.shape, choice.way.form
     variant = choice.variant
-    at_once = sms // shape.cluster
+    at_once = clusters(sms, shape.cluster)
     full, rest = divmod(choice.pieces, at_once)
     loaded = [0.0, 0.0, 0.0]
     for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
@@ -252,18 +260,40 @@ def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
     return seconds_of(work(choice, cut, card.sms), card, CONSTANTS[choice.way.form.input])
 
 
+class Ranked(NamedTuple):
+    """A choice with the seconds that it should take."""
+
+    seconds: float
+    choice: Choice
+    work: Work
+
+
+def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
+    """Every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k
+    that may pay. The fastest first, by the model alone.
+    """
+    constants = CONSTANTS[ways[0].form.input]
+    found = [
+        Ranked(seconds_of(facts, card, constants), choice, facts)
+        for way in ways
+        for shape in shapes(way.form.input, way.form.a_registers)
+        for choice, facts in ((x, work(x, cut, card.sms)) for x, cut in _parts(way, shape, card, workspace))
+    ]
+    return sorted(found, key=lambda x: x.seconds)
+
+
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """Every shape, once with the kernel's a through registers and once without: each the better way around and with its
-    best number of parts of k. The fastest first.
+    best number of parts of k, by the model as measurements correct it. The fastest first.
     """
-    found = []
-    for registers in (False, True):
-        alike = [way for way in ways if way.form.a_registers == registers]
-        for shape in shapes(ways[0].form.input, registers):
-            timed = [(seconds(x, cut, card), x) for way in alike for x, cut in _parts(way, shape, card, workspace)]
-            if timed:
-                found.append(min(timed, key=lambda pair: pair[0]))
-    return sorted(found, key=lambda pair: pair[0])
+    ranking = ranked(ways, card, workspace)
+    trees = corrections.trees(ways[0].form.input, card.sms)
+    if trees is not None:
+        ranking = corrections.corrected(ranking, trees)
+    best: dict[tuple[Shape, bool], tuple[float, Choice]] = {}
+    for x in ranking:
+        best.setdefault((x.choice.shape, x.choice.way.form.a_registers), (x.seconds, x.choice))
+    return list(best.values())
 
 
 def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[tuple[Choice, Slabs]]:
@@ -273,7 +303,7 @@ def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[t
     if isinstance(cut, str):
         return
     yield whole, cut
-    at_once = max(1, card.sms // shape.cluster)
+    at_once = clusters(card.sms, shape.cluster)
     for waves in (1, 2):
         splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // 2)
         if splits > 1:

@@ -45,10 +45,8 @@ class MapArguments:
     swizzle: int
 
 
-def operand(
-    stored: Stored, form: Form, mn_major: bool, rows: int, halves: int, registers: bool = False
-) -> MapArguments:
-    """Of a or b, for tiles of ``rows`` along m (n), of which each of ``halves`` blocks loads its part.
+def operand(stored: Stored, form: Form, mn_major: bool, rows: int, parts: int, registers: bool = False) -> MapArguments:
+    """Of a or b, for tiles of ``rows`` along m (n), of which each of ``parts`` blocks loads one part.
 
     K-major: a box is the stage's k by the rows. MN-major: 128 bytes along m (n) by the stage's k, of which there may
     be several. What is inside, 64 or 128 bytes, is the span of the swizzle. ``registers``: it is read by registers, as
@@ -56,7 +54,7 @@ def operand(
     """
     k, kind = form.block_k, "float32" if registers and form.input == "split" else form.input
     size = 4 if registers else form.input_bytes
-    box = (128 // size, k // halves, 1) if mn_major else (k, rows // halves, 1)
+    box = (128 // size, k // parts, 1) if mn_major else (k, rows // parts, 1)
     sizes, swizzle = (stored.inner, stored.outer, stored.count), _SWIZZLE[box[0] * size]
     return MapArguments(TYPES[kind], sizes, (stored.ld, stored.stride), box, swizzle)
 

@@ -89,8 +89,9 @@ class FakeCuda(FakeKernels):
         else:
             assert launch.shared == macros["SHARED_BYTES"]
             assert launch.block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
-            assert launch.grid[0] % (macros["CLUSTER_M"] * macros["CLUSTER_N"]) == 0
-            assert launch.grid[0] <= self.attributes[16]
+            cluster = macros["CLUSTER_M"] * macros["CLUSTER_N"]
+            assert launch.grid[0] % cluster == 0
+            assert launch.grid[0] <= max(cluster, self.attributes[16])
 
     def execute(self, kernel, launch):
         parameters = b"".join(launch.parameters)

@@ -218,6 +218,18 @@ PRODUCTS = (
     Product(TURNS_BELOW, 264, 136, 456, out="float32", d="col", splits=3, beta=2, bias="n", activation="relu"),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
     Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
+    # Three consumers; clusters of four, which share one tile or both, of either major-ness.
+    Product(Shape(192, 64, 3, consumers=3), 200, 136, 264),
+    Product(Shape(192, 144, 4, consumers=3), 392, 296, 136, a="col", b="col", swapped=True),
+    Product(Shape(192, 128, 4, consumers=3), 200, 136, 456, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
+    Product(Shape(192, 64, 3, consumers=3), 200, 136, 132, b="col", dtype="tf32", d="col"),
+    Product(Shape(192, 64, 3, consumers=3, cluster_m=2), 392, 136, 200, out="float32", bias="m"),
+    Product(Shape(64, 64, 3, cluster_m=2, cluster_n=2, **_ONE), 136, 264, 264, b="col"),
+    Product(Shape(64, 64, 3, cluster_m=2, cluster_n=2, **_ONE), 72, 136, 264, a="col", splits=2, batch=(2,)),
+    Product(Shape(128, 96, 3, cluster_m=2, cluster_n=2), 264, 392, 136, d="col", bias="n"),
+    Product(Shape(64, 32, 3, cluster_m=4, **_ONE), 264, 72, 328, b="col", splits=2),
+    Product(Shape(64, 64, 3, cluster_m=4, **_ONE), 392, 136, 132, b="col", dtype="tf32"),
+    Product(Shape(64, 64, 3, cluster_n=4, **_ONE), 72, 264, 200, a="col", swapped=True),
     # Batches.
     Product(SMALL, 72, 72, 136, batch=(3,)),
     Product(SMALL, 72, 72, 136, batch=(3,), swapped=True, out="float32"),

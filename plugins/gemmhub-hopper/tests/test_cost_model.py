@@ -205,7 +205,7 @@ def test_all_shapes_of_planes_too():
         (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plainest epilogue only"),
         (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "its turn"),
         (Shape(128, 256, 5), {}, "bytes of shared memory"),
-        (Shape(128, 128, 4, cluster_m=2, cluster_n=2), {}, "clusters of one or two"),
+        (Shape(128, 128, 4, cluster_m=4, cluster_n=2), {}, "clusters of one, two or four"),
         (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),
         (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plainest epilogue only"),
     ],

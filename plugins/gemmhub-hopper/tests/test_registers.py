@@ -168,7 +168,8 @@ def test_shapes(kind):
     for shape in shapes(kind, True):
         for b_mn in (False, True) if kind == "split" else (False,):
             variant = Variant(shape, Form(True, b_mn, kind, "float32", a_registers=True))
-            assert variant.refusal is None or (kind == "tf32" and "no registers for elements of a" in variant.refusal)
+            few = "no registers for elements of a", "three consumer warpgroups have registers for"
+            assert variant.refusal is None or (kind == "tf32" and any(words in variant.refusal for words in few))
 
 
 def test_what_cannot_be():

@@ -2,10 +2,10 @@
 //
 //     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 SHARERS, N of 16, at most 256
 //     STAGES                   of the ring, at least 2
-//     CONSUMERS                consumer warpgroups: 1 or 2
-//     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: they share one, one below
+//     CONSUMERS                consumer warpgroups: 1 to 3
+//     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: all share one, one below
 //                              the other
-//     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is 1 or 2
+//     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is at most 4
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
 //                              planes of bfloat16 (split_planes.cuh)
@@ -64,7 +64,8 @@ constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
 static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
 static_assert(STAGES >= 2, "the stage before the one in use is released");
-static_assert(CLUSTER <= 2 && CONSUMERS <= 2, "not written for more");
+static_assert(CLUSTER <= 4, "larger ones leave many multiprocessors idle");
+static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && INPUT != 3 && !A_REGISTERS), "there are registers for no more");
 static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
 static_assert(INPUT != 2 || (A_MN == A_REGISTERS && !B_MN), "wgmma takes k-major tf32 only, but from registers");
 static_assert(!A_REGISTERS || INPUT >= 2, "16-bit elements are read where they lie");

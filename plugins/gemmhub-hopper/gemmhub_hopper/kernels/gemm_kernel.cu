@@ -14,17 +14,18 @@
 //     full[s]          1: thread 0, expecting STAGE_BYTES    the consumer threads of this block that read the stage:
 //                                                            all, or with PINGPONG those of one warpgroup
 //     empty[s]         4 SHARERS CLUSTER: lane r of each     thread 0
-//                      warp that has read the stage, of
-//                      this and of the other block, arrives
-//                      at block r's
+//                      warp that has read the stage, of any
+//                      block of the cluster, arrives at
+//                      block r's
 //     turn[w]          4: lane 0 of each warp of the other   consumer w, before its main loop; with PINGPONG only
 //                      consumer, after its main loop
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
 //     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
 //                                                            before a block ends that others may still signal
 //
-// In a cluster both blocks walk the same pieces, and the tile they share (b's where they are below each other) is
-// loaded half by each and multicast to both: so full[s] expects all of it, though only half was asked for here.
+// In a cluster all blocks walk the same pieces. Those beside each other share a's tile, those below each other b's: each
+// of them loads its part of it and multicasts that to all: so full[s] expects all of it, though only a part was asked
+// for here.
 #include "epilogue.cuh"
 #include "mainloop.cuh"
 #include "repair.cuh"
@@ -35,39 +36,50 @@
 #define CLUSTER_SHAPE
 #endif
 
-// One operand's tile: `rows` elements of `size` bytes along m (n) from `first` on, and block `k` of k. `halves` blocks of
-// the cluster share it; this one loads half number `rank`.
-template <bool mn_major, u32 rows, u32 size, u32 halves>
-DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32 barrier, u32 rank) {
-    constexpr u16 both = 3;
+// Block `rank` of the cluster is number `rank` % CLUSTER_M of those below each other, and this one of those beside.
+DEVICE u32 rank_m(u32 rank) { return rank % CLUSTER_M; }
+DEVICE u32 rank_n(u32 rank) { return rank / CLUSTER_M; }
+
+// One operand's tile: `rows` elements of `size` bytes along m (n) from `first` on, and block `k` of k. The blocks of the
+// cluster in the bit mask `sharing`, `parts` of them, share it; this one loads part number `part`, for all of them.
+template <bool mn_major, u32 rows, u32 size, u32 parts>
+DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32 barrier, u32 part, u32 sharing) {
     if constexpr (mn_major) {
-        constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / halves;  // elements along m (n) and k that a box has
+        constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / parts;  // elements along m (n) and k that a box has
 #pragma unroll
         for (u32 slab = 0; slab < (rows + wide - 1) / wide; ++slab) {
-            const u32 place = to + (slab * BLOCK_K + rank * deep) * MN_ROW_BYTES;
-            const int x = first + wide * slab, y = k * BLOCK_K + rank * deep;
-            if constexpr (halves > 1)
-                tma_load_multicast(place, map, x, y, z, barrier, both);
+            const u32 place = to + (slab * BLOCK_K + part * deep) * MN_ROW_BYTES;
+            const int x = first + wide * slab, y = k * BLOCK_K + part * deep;
+            if constexpr (parts > 1)
+                tma_load_multicast(place, map, x, y, z, barrier, sharing);
             else
                 tma_load(place, map, x, y, z, barrier);
         }
     } else {
-        constexpr u32 high = rows / halves;
-        const u32 place = to + rank * high * BLOCK_K * size;
-        const int x = k * BLOCK_K, y = first + rank * high;
-        if constexpr (halves > 1)
-            tma_load_multicast(place, map, x, y, z, barrier, both);
+        constexpr u32 high = rows / parts;
+        const u32 place = to + part * high * BLOCK_K * size;
+        const int x = k * BLOCK_K, y = first + part * high;
+        if constexpr (parts > 1)
+            tma_load_multicast(place, map, x, y, z, barrier, sharing);
         else
             tma_load(place, map, x, y, z, barrier);
     }
 }
 
+// One block of each row of the cluster's blocks, as a bit mask: CLUSTER_N of them, CLUSTER_M apart.
+DEVICE constexpr u32 beside() {
+    u32 mask = 0;
+    for (u32 column = 0; column < CLUSTER_N; ++column) mask |= 1u << column * CLUSTER_M;
+    return mask;
+}
+
 DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 base, u32 rank) {
+    const u32 sharing_a = beside() << rank_m(rank), sharing_b = (1u << CLUSTER_M) - 1 << rank_n(rank) * CLUSTER_M;
     Position<STAGES> at;
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
         const Piece piece = piece_at(p, index);
-        const int m = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M;
-        const int n = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
+        const int m = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M;
+        const int n = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N;
 #pragma unroll 1
         for (int block = 0; block < piece.blocks; ++block) {
             const u32 full = base + FULL_AT + 8 * at.stage, empty = base + EMPTY_AT + 8 * at.stage;
@@ -80,10 +92,10 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
                 if (plane < A_PLANES)
                     load_tile<A_MN, TILE_M, A_ELEMENT, CLUSTER_N>(map_a, stage + plane * A_BYTES, m, k + p.a_block,
                                                                   piece.batch * p.a_step * A_PLANES + plane, full,
-                                                                  CLUSTER_N > 1 ? rank : 0);
+                                                                  rank_n(rank), sharing_a);
                 load_tile<B_MN, TILE_N, B_ELEMENT, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n, k + p.b_block,
                                                               piece.batch * p.b_step * PLANES + plane, full,
-                                                              CLUSTER_M > 1 ? rank : 0);
+                                                              rank_m(rank), sharing_b);
             }
             at.advance();
         }
@@ -128,8 +140,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
             if (p.splits > 1) {
                 u32* word = nullptr;  // through which the parts of a tile tell each other of marks
                 if constexpr (PLANES > 1 && A_REGISTERS) {
-                    word = a_word(p, (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + share * M_BLOCKS * 64,
-                                  piece.batch);
+                    word = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
                     if (marks != 0 && lane == 0) mark(p.a_marks, marks), mark(word, marks);
                 }
                 if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
@@ -138,8 +149,8 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
             }
         }
         Place place;
-        place.row0 = (piece.row * CLUSTER_M + (CLUSTER_M > 1 ? rank : 0)) * TILE_M + share * M_BLOCKS * 64;
-        place.column0 = (piece.column * CLUSTER_N + (CLUSTER_N > 1 ? rank : 0)) * TILE_N;
+        place.row0 = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64;
+        place.column0 = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N;
         place.row = place.row0 + 16 * warp + lane / 4;
         place.column = place.column0 + 2 * (lane % 4);
         place.batch = piece.batch;
@@ -176,11 +187,11 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {
-        // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many.
-        if constexpr (CONSUMERS == 2) give_registers<40>();
+        // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many. 512 start with 128 each.
+        if constexpr (CONSUMERS > 1) give_registers<40>();
         if (threadIdx.x == 0) produce(p, &map_a, &map_b, base, rank);
     } else {
-        if constexpr (CONSUMERS == 2) take_registers<232>();
+        if constexpr (CONSUMERS > 1) take_registers<CONSUMERS == 2 ? 232 : 152>();
         consume(p, &map_d, base, rank, warpgroup - 1);
     }
     if constexpr (CLUSTER > 1) cluster_sync();

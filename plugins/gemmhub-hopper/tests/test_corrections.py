@@ -1,0 +1,164 @@
+"""Trees that correct the cost model: what they see, how they re-order, and those of the package."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemmhub_hopper import corrections, cost_model, forms
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.cost_model import Card, Choice
+from problems import problem
+
+from gemmhub.trees import Trees
+
+H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
+LIMIT = 64 * 2**20
+STAGES, PINGPONG = 10, 12
+"""Places of features."""
+
+
+def ranked(m=2048, n=4096, k=1024, card=H200, **given):
+    return cost_model.ranked(forms.lowered(problem(m, n, k, **given)), card, LIMIT)
+
+
+def stump(feature, threshold, low, high):
+    """One tree with two leaves."""
+    return Trees.of({
+        "roots": np.array([0]), "feature": np.array([feature, 0, 0]),
+        "threshold": np.array([threshold, np.inf, np.inf]), "left": np.array([1, 1, 2]), "right": np.array([2, 1, 2]),
+        "value": np.array([0.0, low, high]), "base": 0.0, "depth": 1,
+    })  # fmt: skip
+
+
+def test_features():
+    """Of 16 x 11 tiles on 132 multiprocessors: one round, and a third of another."""
+    way = forms.lowered(problem(2048, 11 * 192 - 64, 1024))[0]
+    choice = Choice(way, Shape(128, 192, 5, pingpong=True), 1)
+    work = cost_model.work(choice, choice.cut(LIMIT), 132)
+    found = corrections.features(choice, work, 1e-4)
+    assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, False]
+    assert found[8:15] == [128, 192, 5, 2, True, 1, 1]
+    assert (found[STAGES], found[PINGPONG]) == (5, True)
+    share, full, rest, used, blocks, splits = found[15:21]
+    assert share == pytest.approx(2048 / (11 * 192))
+    assert (full, rest, blocks, splits) == (1, 44 / 132, 16, 1)
+    assert used == pytest.approx(2 / 3)
+    assert sum(found[21:24]) == 128 * 64 * 2 + 192 * 64 * 2
+    assert found[24:26] == [0, math.log(1e-4)]
+    assert found[26] == pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))
+    assert found[27] == pytest.approx(math.log(3 * 2048**2 * 2 / 1e-4), abs=0.7)
+
+
+def test_features_of_every_choice_are_finite():
+    for given in ({}, {"dtype": "float32"}, {"batch": (5,)}, {"dtype": "float16"}):
+        for m, n, k in ((1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (4096, 4096, 0)):
+            for x in ranked(m, n, k, **given):
+                found = corrections.features(x.choice, x.work, x.seconds)
+                assert len(found) == 28
+                assert np.isfinite(found).all()
+
+
+def test_shapes_nobody_has_measured_have_features():
+    """They are counts, so that larger clusters and more consumers are told of, too."""
+    choice = Choice(forms.lowered(problem(4096, 4096, 4096))[0], Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1)
+    found = corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), 132), 1e-4)
+    assert found[8:15] == [192, 160, 4, 3, False, 2, 2]
+    assert np.isfinite(found).all()
+
+
+def test_trees_reorder():
+    """Here: ping-pong is slower by a fifth than the model thinks."""
+    before = ranked()
+    after = corrections.corrected(before, stump(PINGPONG, 0.5, 0.0, math.log(1.2)))
+    old = {x.choice.name: x.seconds for x in before[: corrections.CORRECTED]}
+    first = after[: corrections.CORRECTED]
+    assert [x.choice.name for x in first] != list(old)
+    assert {x.choice.name for x in first} == set(old)
+    for x in first:
+        factor = 1.2 if x.choice.shape.pingpong else 1.0
+        assert x.seconds == pytest.approx(factor * old[x.choice.name])
+    assert [x.choice for x in after[corrections.CORRECTED :]] == [x.choice for x in before[corrections.CORRECTED :]]
+
+
+@pytest.mark.parametrize(("value", "factor"), [(3.0, math.exp(0.4)), (-3.0, math.exp(-0.4)), (0.1, math.exp(0.1))])
+def test_corrections_are_bounded(value, factor):
+    """And whatever they are, what is behind the corrected ones stays there."""
+    before = ranked()
+    assert len(before) > corrections.CORRECTED
+    after = corrections.corrected(before, stump(STAGES, 0.0, value, value))
+    assert after[0].seconds == pytest.approx(factor * before[0].seconds)
+    assert [x.choice for x in after] == [x.choice for x in before]
+    seconds = [x.seconds for x in after]
+    assert seconds == sorted(seconds)
+
+
+def test_few_choices():
+    before = ranked()[:3]
+    assert len(corrections.corrected(before, stump(STAGES, 0.0, 0.2, 0.2))) == 3
+    assert corrections.corrected([], stump(STAGES, 0.0, 0.2, 0.2)) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("size", [(1, 8192, 8192), (300, 500, 70), (4096, 4096, 4096), (256, 256, 16384), (8, 8, 8)])
+def test_the_shipped_trees_keep_all_shapes(dtype, size):
+    """One choice of each, as estimated by the model and not much corrected."""
+    ways = forms.lowered(problem(*size, dtype))
+    before = cost_model.ranked(ways, H200, LIMIT)
+    after = cost_model.choices(ways, H200, LIMIT)
+    assert [x for x, _ in after] == sorted(x for x, _ in after)
+    kinds = [(choice.shape, choice.way.form.a_registers) for _, choice in after]
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == {(x.choice.shape, x.choice.way.form.a_registers) for x in before}
+    old = {x.choice.name: x.seconds for x in before}
+    slowest = math.exp(corrections.MOST) * max(x.seconds for x in before[: corrections.CORRECTED])
+    for seconds, choice in after:
+        assert seconds > math.exp(-corrections.MOST - 1e-9) * old[choice.name]
+        assert seconds <= max(math.exp(corrections.MOST + 1e-9) * old[choice.name], slowest)
+
+
+@pytest.mark.parametrize("sms", [114, 131, 144])
+def test_other_cards_are_left_alone(sms):
+    """The trees were not fitted to them."""
+    card = replace(H200, sms=sms)
+    ways = forms.lowered(problem(2048, 4096, 1024))
+    assert corrections.trees("bfloat16", sms) is None
+    found = cost_model.choices(ways, card, LIMIT)
+    estimated = [(x.seconds, x.choice) for x in cost_model.ranked(ways, card, LIMIT)]
+    assert found[0] == estimated[0]
+    assert all(x in estimated for x in found)
+
+
+def test_the_shipped_trees():
+    found = corrections.load()
+    assert "bfloat16" in found
+    assert set(found) <= set(corrections.FOREST.values())
+    assert corrections.trees("float16", 132) is found["bfloat16"]
+    for trees in found.values():
+        nodes = np.arange(len(trees.value))
+        leaf = trees.left == nodes
+        assert (trees.right[leaf] == nodes[leaf]).all()
+        assert (trees.left[~leaf] > nodes[~leaf]).all()  # so that every walk ends
+        assert (trees.right[~leaf] > nodes[~leaf]).all()
+        assert max(trees.left.max(), trees.right.max(), trees.roots.max()) < len(nodes)
+        assert (trees.feature >= 0).all()
+        assert (trees.feature < 28).all()
+        assert np.isfinite(trees.threshold[~leaf]).all()
+        assert np.isfinite(trees.value).all()
+        assert math.isfinite(trees.base)
+        assert 1 <= trees.depth < 64
+
+
+def test_what_the_trees_say_is_used(monkeypatch):
+    trees = stump(STAGES, 0.0, 0.3, 0.3)
+    monkeypatch.setattr(corrections, "load", lambda: {"bfloat16": trees})
+    for dtype in ("bfloat16", "float16"):
+        ways = forms.lowered(problem(2048, 4096, 1024, dtype))
+        (seconds, choice), *_ = cost_model.choices(ways, H200, LIMIT)
+        first = cost_model.ranked(ways, H200, LIMIT)[0]
+        assert choice == first.choice
+        assert seconds == pytest.approx(math.exp(0.3) * first.seconds)
+    ways = forms.lowered(problem(2048, 4096, 1024, "float32"))  # an input without trees
+    assert cost_model.choices(ways, H200, LIMIT)[0][0] == cost_model.ranked(ways, H200, LIMIT)[0].seconds

@@ -13,6 +13,7 @@ from gemmhub.native import cuda
 from gemmhub.native.cuda import Driver
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import choice, forms, library, model, probe
+from gemmhub_cublas.corrections import Chosen
 from gemmhub_cublas.forms import Form, Lowered
 from gemmhub_cublas.heuristics import Algorithm, Chooser
 from gemmhub_cublas.kernel import Gemm
@@ -135,8 +136,11 @@ class CublasBackend(Backend):
 
     def estimate(self, problem: GemmProblem) -> float:
         analysis = self._analyse(problem)
-        launches = len(analysis.lowered.offsets) if isinstance(analysis, Analysis) else 0
-        return model.seconds(problem, self.machine.gpus[problem.device.index], launches)
+        gpu = self.machine.gpus[problem.device.index]
+        if not isinstance(analysis, Analysis):
+            return model.seconds(problem, gpu, 0)
+        chosen = Chosen(choice.size_of(analysis.form), analysis.candidates[0])
+        return model.seconds(problem, gpu, len(analysis.lowered.offsets), chosen)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         analysis = self._analyse(problem)

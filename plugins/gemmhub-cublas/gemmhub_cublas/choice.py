@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import as_file, files
 
 from gemmhub.native.cuda import Gpu
-from gemmhub_cublas.cost_model import CostModel, Size, load
+from gemmhub_cublas.cost_model import CostModel, Size, Tables, load
 from gemmhub_cublas.forms import TYPE, Form
 
 MARGIN = 0.015
@@ -76,6 +76,12 @@ def _hopper_half(gpu: Gpu, form: Form) -> bool:
     types = {form.a.type, form.b.type, form.d.type}
     aligned = min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNMENT
     return gpu.capability == (9, 0) and len(types) == 1 and form.a.type in _HALVES and aligned
+
+
+def tables() -> Tables | None:
+    """Sizes of tiles and clusters, as far as the shipped model knows them."""
+    model = _model()
+    return model.tables if model else None
 
 
 @cache

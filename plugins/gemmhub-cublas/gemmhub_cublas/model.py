@@ -1,9 +1,9 @@
 """How long cuBLAS should take: the best of some tiles, in rounds of one a multiprocessor, beside what memory must move.
 
-It ranks cuBLASLt among other backends before anything is measured; tuning replaces it. What the library really runs
-is not known here, so this is a model of a good library. Constants are fitted by benchmarks/cublas_model_fit.py to
-the times of torch.matmul on an H200, where estimates are off by about 10 % for 16-bit operands and TF32. Those of
-float32 are off by 13 %, and were then lowered a little, so that where it is close cuBLAS is preferred.
+It ranks cuBLASLt among other backends before anything is measured; tuning replaces it. This is a model of a good
+library, of which :mod:`gemmhub_cublas.corrections` tells where it was measured to be off, better so where it is told
+the algorithm that will run. Constants and corrections are fitted by benchmarks/cublas_model_fit.py to times on an H200,
+of which the script says how far estimates are off.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from gemmhub.native.cuda import Gpu
 from gemmhub.problem import GemmProblem
+from gemmhub_cublas import choice, corrections
+from gemmhub_cublas.corrections import Chosen
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
@@ -94,24 +96,55 @@ def rate(problem: GemmProblem, gpu: Gpu) -> float:
     return float(each) * gpu.sms * gpu.clock
 
 
-def constants(problem: GemmProblem) -> Constants:
+def kind(problem: GemmProblem) -> str:
+    """Whose constants are used: one of corrections.KINDS."""
     if problem.a.dtype.itemsize <= 2:
-        return HALF
-    return TF32 if problem.compute_dtype.name == "float32" and problem.precision != "ieee" else SINGLE
+        return "half"
+    return "tf32" if problem.compute_dtype.name == "float32" and problem.precision != "ieee" else "single"
 
 
-def seconds(problem: GemmProblem, gpu: Gpu, launches: int) -> float:
-    """A call, with that many products."""
+def constants(problem: GemmProblem) -> Constants:
+    return {"half": HALF, "tf32": TF32, "single": SINGLE}[kind(problem)]
+
+
+def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None = None) -> float:
+    """A call, with that many products, by the algorithm that was chosen where that is said."""
+    whole = modelled(problem, gpu)
+    row = features(problem, gpu) if launches == 1 else None
+    if row is not None:
+        tables = choice.tables()
+        if chosen is not None and tables is not None and kind(problem) == "half" and tables.knows(chosen.config):
+            whole *= corrections.factor(corrections.CHOSEN, row + corrections.of_chosen(chosen, tables, whole))
+        else:
+            whole *= corrections.factor(kind(problem), row)
+    return whole + LAUNCH * max(0, launches - 1)
+
+
+def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:
+    """For the corrections; None where there are none for such a product."""
+    call = corrections.measured(problem, gpu)
+    if call is None:
+        return None
+    cycles = _cycles_of_tiles(problem, gpu)
+    return corrections.features(problem, call, gpu, rate(problem, gpu), modelled(problem, gpu), cycles)
+
+
+def modelled(problem: GemmProblem, gpu: Gpu) -> float:
+    """Seconds of one launch, without corrections."""
     c = constants(problem)
-    each = rate(problem, gpu) / (gpu.sms * gpu.clock)
     # float32 vectors have kernels of their own, which wait for memory alone.
     vector = c is SINGLE and 1 in (problem.m, problem.n)
-    cycles = c.start + (0.0 if vector else min(_cycles(problem, tile, each, gpu.sms, c) for tile in _TILES))
+    cycles = c.start + (0.0 if vector else min(_cycles_of_tiles(problem, gpu)))
     moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
     memory = ((problem.nbytes - moved) / c.reading + moved / c.writing) / gpu.bandwidth + c.start / gpu.clock
     computing = cycles / gpu.clock
-    whole = max(computing, memory) + c.overlap * min(computing, memory)
-    return whole + c.launch + LAUNCH * max(0, launches - 1)
+    return max(computing, memory) + c.overlap * min(computing, memory) + c.launch
+
+
+def _cycles_of_tiles(problem: GemmProblem, gpu: Gpu) -> list[float]:
+    """For each size of tiles."""
+    each = rate(problem, gpu) / (gpu.sms * gpu.clock)
+    return [_cycles(problem, tile, each, gpu.sms, constants(problem)) for tile in _TILES]
 
 
 def _cycles(problem: GemmProblem, tile: tuple[int, int], each: float, sms: int, c: Constants) -> float:
@@ -120,7 +153,8 @@ def _cycles(problem: GemmProblem, tile: tuple[int, int], each: float, sms: int, 
     area = tile[0] * tile[1]
     tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.batch_count
     stages = max(1, -(-problem.k * size // _K_BYTES))
-    stage = max(c.multiply * 2 * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.least)
+    operations = 8 if problem.compute_dtype.kind == "c" else 2
+    stage = max(c.multiply * operations * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.least)
     around = c.tile + area * _COUNTED / c.store
     found = []
     for splits in _SPLITS:

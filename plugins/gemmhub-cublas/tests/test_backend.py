@@ -8,6 +8,7 @@ import pytest
 from fakes import Home, bias, operand, problem
 from gemmhub_cublas import backend as module
 from gemmhub_cublas import model
+from gemmhub_cublas.cost_model import Size
 
 from gemmhub.capability import CPU
 from gemmhub.layout import MatrixLayout
@@ -89,6 +90,16 @@ def test_estimates(backend):
     row = backend.estimate(problem(dtype="float16", m=1, n=8192, k=8192))
     assert 2**27 / 4.9e12 < row < 2 * 2**27 / 4.9e12
     assert backend.estimate(problem(m=1, n=1, k=1)) < 2 * model.LAUNCH
+
+
+def test_estimates_know_what_will_run(backend, monkeypatch):
+    told = []
+    monkeypatch.setattr(model, "seconds", lambda problem, gpu, launches, chosen=None: told.append(chosen) or 1.0)
+    asked = problem(m=512, n=64, k=256, dtype="float16")
+    backend.estimate(asked)
+    assert told == [(Size(64, 512, 256, False, False), backend.candidates(asked)[0])]
+    backend.estimate(problem(m=0))
+    assert told[1] is None
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0), (6, 1)])

@@ -234,7 +234,7 @@ SHAPES = (
     *(_shape(256, n) for n in (96, 128, 144, 160, 192)),
     *(_shape(192, n, consumers=3) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
     *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 192, 224, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
     *(_shape(128, n, pingpong=True) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
     *(_shape(64, n, pingpong=True) for n in (64, 96, 128, 192, 256)),
     _shape(256, 128, cluster_n=2), _shape(256, 192, cluster_m=2),

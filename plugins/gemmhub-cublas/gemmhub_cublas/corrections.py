@@ -1,0 +1,128 @@
+"""What the model of :mod:`gemmhub_cublas.model` misses, as far as measurements tell: a factor from regression trees.
+
+The trees were fitted by benchmarks/cublas_model_fit.py to measured time over modelled time, so that sizes beyond what
+was measured still follow the model. They are for the kind of card and the kinds of products that were measured, and
+change an estimate by a factor of exp(0.4) at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import as_file, files
+from math import ceil, exp, log
+from typing import NamedTuple
+
+import numpy as np
+
+from gemmhub.capability import Refusal
+from gemmhub.layout import BlasCall, lower
+from gemmhub.native.cuda import Gpu
+from gemmhub.problem import GemmProblem
+from gemmhub.trees import Trees
+from gemmhub_cublas.cost_model import Size, Tables, facts
+
+KINDS = ("half", "tf32", "single")
+"""Of products, by what multiplies: 16-bit floats, tf32 and float32. Each has trees of its own."""
+CHOSEN = "half_chosen"
+"""Trees for products of 16-bit floats of which the algorithm is known, too."""
+LIMIT = 0.4
+"""The logarithm of a factor is this at most."""
+SMS, CAPABILITY = 132, (9, 0)
+"""Of the card that was measured."""
+DATA = "estimates132.npz"
+_TILES = (
+    (256, 128), (128, 256), (192, 128), (128, 192), (192, 160), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32),
+    (128, 32), (64, 16), (16, 64),
+)  # fmt: skip
+_FACTS = (
+    "work", "traffic", "rounds", "filled", "edges", "rows", "cols", "across", "down", "split", "reduction", "swizzle",
+    "custom", "id", "stages", "k",
+)  # fmt: skip
+"""Of :func:`gemmhub_cublas.cost_model.facts`."""
+_ALIGNMENTS = (128, 64, 32, 16, 8, 4)
+
+
+class Chosen(NamedTuple):
+    """The algorithm that will run."""
+
+    size: Size
+    """The product as the library sees it."""
+    config: str
+
+
+def measured(problem: GemmProblem, gpu: Gpu) -> BlasCall | None:
+    """The product in row-major words, where it is of a kind that was measured: a's rows are dense, as are the
+    result's (or both are columns, and a and b change places), and b is stored either way.
+    """
+    if gpu.sms != SMS or gpu.capability != CAPABILITY or problem.empty or problem.k == 0:
+        return None
+    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    half = a in ("float16", "bfloat16") and out in (a, "float32")
+    if a != b or problem.compute_dtype.name != "float32" or not (half or a == out == "float32"):
+        return None
+    call = lower(problem, "row")
+    return None if isinstance(call, Refusal) or call.trans_a else call
+
+
+def features(
+    problem: GemmProblem, call: BlasCall, gpu: Gpu, rate: float, modelled: float, cycles: Sequence[float]
+) -> list[float]:
+    """What the trees are told: ``rate`` is the peak in operations a second, ``modelled`` the model's seconds, and
+    ``cycles`` those of the model for each of its tiles.
+    """
+    m, n, k, count = call.m, call.n, call.k, problem.batch_count
+    operands = (problem.b, problem.a, problem.out) if call.swapped else (problem.a, problem.b, problem.out)
+    aligned = [
+        float(_aligned(min(x.alignment, _power(ld * x.dtype.itemsize))))
+        for x, ld in zip(operands, (call.lda, call.ldb, call.ldd))
+    ]
+    waves = []
+    for rows, cols in _TILES:
+        tiles = ceil(m / rows) * ceil(n / cols)
+        wave = tiles * count / gpu.sms
+        waves += [wave, ceil(wave) / wave, m * n / (tiles * rows * cols)]
+    least = min(cycles)
+    return [
+        log(m), log(n), log(k), float(call.trans_b), *aligned, float(problem.out.dtype.itemsize), log(m * n * count),
+        log(problem.flops), log(problem.nbytes), log(problem.flops / problem.nbytes), log(modelled),
+        log(modelled * gpu.bandwidth / problem.nbytes), log(modelled * rate / problem.flops), *waves,
+        *(log(x / least) for x in cycles), log(least / (modelled * gpu.clock)), float(cycles.index(least)),
+    ]  # fmt: skip
+
+
+def of_chosen(chosen: Chosen, known: Tables, modelled: float) -> list[float]:
+    """What the trees :data:`CHOSEN` are told besides; ``known`` knows the configuration."""
+    found = facts(*chosen, known)
+    work, traffic, *others = (found[name] for name in _FACTS)
+    return [work - log(modelled), traffic - log(modelled), *others]
+
+
+def factor(kind: str, row: list[float]) -> float:
+    """By which the model's seconds are to be multiplied, told by the trees of a kind or by those called
+    :data:`CHOSEN`; 1 without data.
+    """
+    trees = load().get(kind)
+    if trees is None:
+        return 1.0
+    return exp(min(LIMIT, max(-LIMIT, float(trees.predict(np.array([row]))[0]))))
+
+
+@cache
+def load() -> dict[str, Trees]:
+    """Those of each kind and :data:`CHOSEN`, as benchmarks/cublas_model_fit.py wrote them."""
+    found = files("gemmhub_cublas") / "data" / DATA
+    if not found.is_file():
+        return {}
+    with as_file(found) as path, np.load(path, allow_pickle=False) as data:
+        return {kind: Trees.of(data, f"{kind}.") for kind in (*KINDS, CHOSEN) if f"{kind}.roots" in data}
+
+
+def _power(number: int) -> int:
+    """The largest power of two that divides it."""
+    return number & -number
+
+
+def _aligned(nbytes: int) -> int:
+    """The number of the first of some alignments that so many bytes are a multiple of."""
+    return next((i for i, each in enumerate(_ALIGNMENTS) if nbytes % each == 0), len(_ALIGNMENTS))

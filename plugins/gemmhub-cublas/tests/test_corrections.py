@@ -1,0 +1,331 @@
+"""Corrections of estimates: what the trees are told of known products, where they count, and what the file holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.resources import files
+from math import exp, isfinite, log
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes import bias, operand, problem
+from gemmhub_cublas import choice, corrections, forms, model
+from gemmhub_cublas.corrections import Chosen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmhub.layout import MatrixLayout
+from gemmhub.trees import Trees
+
+H200 = SimpleNamespace(sms=132, capability=(9, 0), clock=1.98e9, bandwidth=4.8e12)
+NAMES = [
+    "m", "n", "k", "trans b", "a", "b", "out", "itemsize", "mn", "flops", "bytes", "intensity", "modelled",
+    "of memory", "of peak",
+    *(f"{name} {rows}x{cols}" for rows, cols in corrections._TILES for name in ("waves", "rounding", "edges")),
+    *(f"cycles {rows}x{cols}" for rows, cols in model._TILES), "cycles", "tile",
+]  # fmt: skip
+# Recorded on an H200: m, n, k, how b is stored ("nt": columns), microseconds of the plugin. Drawn, not selected.
+RECORDED = (
+    (128, 656, 1792, "nt", "bfloat16", 5.6), (128, 26456, 2048, "nn", "bfloat16", 34.4),
+    (1536, 144, 14544, "nn", "bfloat16", 21.9), (16, 256, 4408, "nn", "bfloat16", 6.7),
+    (1536, 4352, 152, "nn", "bfloat16", 10.0), (256, 1728, 352, "nn", "bfloat16", 3.9),
+    (1, 2224, 14344, "nn", "bfloat16", 22.5), (5352, 128, 1296, "nn", "bfloat16", 7.5),
+    (15744, 1024, 640, "nn", "bfloat16", 31.3), (32, 2688, 23680, "nt", "float16", 37.7),
+    (1664, 3696, 200, "nt", "float16", 10.8), (3136, 16688, 6224, "nt", "float16", 906.5),
+    (128, 256, 832, "nn", "tf32", 6.5), (1, 352, 27712, "nt", "tf32", 14.6), (3248, 1408, 11520, "nt", "tf32", 302.1),
+    (1, 14592, 4096, "nn", "tf32", 58.0), (9664, 256, 128, "nn", "tf32", 9.7),
+    (7472, 2136, 15296, "nn", "tf32", 1486.5), (1, 1024, 8896, "nt", "tf32", 13.4),
+    (3904, 192, 1056, "nn", "tf32", 14.6), (4096, 384, 816, "nt", "float32", 70.8),
+    (1792, 192, 384, "nn", "float32", 13.6), (64, 752, 176, "nn", "float32", 5.8),
+    (16, 4576, 1288, "nt", "float32", 23.9), (640, 32544, 256, "nt", "float32", 255.3),
+    (744, 11928, 128, "nt", "float32", 71.1), (640, 7552, 1504, "nn", "float32", 358.9),
+    (16, 2728, 1072, "nn", "float32", 14.4),
+)  # fmt: skip
+# Likewise with the algorithm that ran.
+CHOSEN = (
+    (32, 384, 5968, "nt", "float16", "66.12.4.2.0.0.35.0.4", 7.6),
+    (32, 3216, 16952, "nn", "bfloat16", "66.16.5.2.1.1.35.0.3", 31.8),
+    (2176, 192, 1728, "nn", "bfloat16", "66.15.1.0.0.3.35.0.8", 6.5),
+    (216, 704, 128, "nt", "bfloat16", "66.313.1.0.0.3.35.0.7", 2.6),
+    (8, 16576, 768, "nn", "bfloat16", "66.393.1.0.0.1.35.0.3", 9.0),
+    (1408, 384, 384, "nt", "bfloat16", "66.15.1.0.0.1.35.0.3", 4.0),
+    (15776, 14856, 704, "nn", "bfloat16", "66.29.1.0.0.1.35.0.3", 470.2),
+    (256, 624, 296, "nn", "bfloat16", "66.13.1.0.0.3.35.0.9", 3.2),
+    (5888, 128, 25896, "nn", "bfloat16", "66.32.4.2.0.6.35.0.5", 94.2),
+    (88, 6720, 2304, "nt", "bfloat16", "66.319.1.0.0.1.35.0.4", 11.5),
+    (1, 17144, 2752, "nn", "bfloat16", "66.448.1.0.0.1.35.0.4", 27.9),
+    (13440, 736, 21184, "nt", "bfloat16", "66.29.1.0.0.1.35.0.3", 565.6),
+    (1, 688, 30408, "nt", "bfloat16", "66.10.12.2.0.3.35.0.2", 15.7),
+    (1, 2080, 20672, "nt", "bfloat16", "66.10.4.2.0.3.35.0.2", 25.4),
+    (16, 528, 832, "nt", "bfloat16", "66.10.1.0.0.3.35.0.7", 3.7),
+    (2176, 12384, 2360, "nt", "bfloat16", "66.20.1.0.0.1.35.0.3", 215.0),
+    (896, 24704, 368, "nn", "float16", "66.20.1.0.1.1.35.0.3", 30.9),
+    (15776, 14856, 704, "nt", "bfloat16", "66.29.1.0.0.1.35.0.3", 433.6),
+    (354, 144, 8384, "nt", "bfloat16", "66.92.5.2.0.2.35.0.7", 9.4),
+    (1, 16360, 1536, "nt", "bfloat16", "66.393.1.0.0.1.35.0.3", 14.5),
+    (8128, 128, 840, "nt", "bfloat16", "66.400.1.0.0.3.35.0.8", 8.3),
+    (1, 2560, 4856, "nn", "bfloat16", "66.10.3.2.0.1.35.0.4", 11.2),
+    (1448, 6088, 256, "nt", "bfloat16", "66.499.1.0.1.5.35.0.3", 14.0),
+    (3512, 3968, 26624, "nt", "bfloat16", "66.412.1.0.0.7.35.0.2", 919.0),
+)  # fmt: skip
+KNOWN = "66.20.4.2.1.3.35.0.5"
+"""128 x 128 tiles in clusters of 1 x 2, k in 4 parts."""
+UNKNOWN = "66.9999.1.0.0.0.35.0.3"
+
+
+def asked(m, n, k, order="nn", dtype="bfloat16", **changes):
+    if dtype == "tf32":
+        dtype, changes = "float32", {"precision": "tf32", **changes}
+    return problem(m, n, k, dtype, b="col" if order == "nt" else "row", **changes)
+
+
+def named(given, gpu=H200):
+    found = model.features(given, gpu)
+    assert len(found) == len(NAMES)
+    return dict(zip(NAMES, found))
+
+
+# Features
+
+
+def test_features_of_a_known_product():
+    found = named(asked(1000, 520, 256))
+    assert found["m"] == pytest.approx(log(1000))
+    assert found["n"] == pytest.approx(log(520))
+    assert found["k"] == pytest.approx(log(256))
+    assert found["flops"] == pytest.approx(log(2 * 1000 * 520 * 256))
+    nbytes = 2 * (1000 * 256 + 256 * 520 + 1000 * 520)
+    assert found["bytes"] == pytest.approx(log(nbytes))
+    assert found["intensity"] == pytest.approx(log(2 * 1000 * 520 * 256 / nbytes))
+    # Rows of 512 and 1040 bytes.
+    assert (found["a"], found["b"], found["out"], found["trans b"]) == (0, 3, 3, 0)
+    # 8 x 5 and 4 x 5 tiles, of which each makes less than one round.
+    assert found["waves 128x128"] == pytest.approx(40 / 132)
+    assert found["rounding 128x128"] == pytest.approx(132 / 40)
+    assert found["edges 256x128"] == pytest.approx(1000 * 520 / (1024 * 640))
+    seconds = model.modelled(asked(1000, 520, 256), H200)
+    assert found["modelled"] == pytest.approx(log(seconds))
+    assert found["of memory"] == pytest.approx(log(seconds / (nbytes / 4.8e12)))
+    cycles = [found[f"cycles {rows}x{cols}"] for rows, cols in model._TILES]
+    assert min(cycles) == cycles[int(found["tile"])] == 0
+
+
+@pytest.mark.parametrize(("given", "classes"), [
+    (asked(64, 64, 64), (0, 0, 0)), (asked(64, 24, 48), (2, 3, 3)), (asked(64, 24, 48, "nt"), (2, 2, 3)),
+    (asked(64, 7, 9), (6, 6, 6)), (asked(64, 7, 9, dtype="float32"), (5, 5, 5)),
+    (asked(64, 64, 64, out="float32"), (0, 0, 0)), (asked(64, 10, 64), (0, 5, 5)),
+])  # fmt: skip
+def test_alignment_of_rows(given, classes):
+    found = named(given)
+    assert (found["a"], found["b"], found["out"]) == classes
+
+
+def test_an_address_may_be_aligned_less_than_rows():
+    given = asked(64, 64, 64)
+    assert named(replace(given, b=replace(given.b, alignment=16)))["b"] == 3
+
+
+def test_padded_rows():
+    given = asked(64, 64, 64)
+    padded = replace(given, a=replace(given.a, layout=MatrixLayout(64, 64, 72, 1)))
+    assert named(padded)["a"] == 3
+
+
+def test_columns_are_the_transpose_of_rows():
+    """d = a b stored by columns is d' = b' a' stored by rows."""
+    direct = asked(512, 128, 320, "nt")
+    other = problem(128, 512, 320, "bfloat16", a="row", b="col", d="col")
+    assert named(other)["trans b"] == 1
+    for name in ("m", "n", "a", "b", "out", "waves 256x128", "bytes"):
+        assert named(other)[name] == pytest.approx(named(direct)[name])
+
+
+def test_a_batch_multiplies_tiles():
+    one, many = named(asked(256, 256, 64)), named(asked(256, 256, 64, batch=(33,)))
+    assert many["waves 128x128"] == pytest.approx(33 * one["waves 128x128"])
+    assert many["m"] == one["m"]
+    assert many["flops"] - one["flops"] == pytest.approx(log(33))
+
+
+EXTENT = st.one_of(st.sampled_from([1, 2, 7, 8, 127, 128, 129]), st.integers(1, 2**18))
+
+
+@given(EXTENT, EXTENT, EXTENT, st.sampled_from(["nn", "nt"]), st.sampled_from(["float16", "tf32", "float32"]))
+@settings(deadline=None, max_examples=50)
+def test_any_product(m, n, k, order, dtype):
+    given = asked(m, n, k, order, dtype)
+    assert all(isfinite(value) for value in named(given).values())
+    changed = model.seconds(given, H200, 1) / model.modelled(given, H200)
+    assert exp(-corrections.LIMIT) * 0.999 <= changed <= exp(corrections.LIMIT) * 1.001
+
+
+def described(given, config=KNOWN):
+    """Features of an algorithm, by name."""
+    found = corrections.of_chosen(chosen(given, config), choice.tables(), model.modelled(given, H200))
+    assert len(found) == len(corrections._FACTS)
+    return dict(zip(corrections._FACTS, found))
+
+
+def chosen(given, config=KNOWN):
+    return Chosen(choice.size_of(forms.lowered(given).forms[0]), config)
+
+
+def test_features_of_a_known_algorithm():
+    given = asked(1000, 520, 4096)
+    found, modelled = described(given), log(model.modelled(given, H200))
+    # 5 x 8 tiles of the transpose, each in 4 parts of 1024: 160 blocks, in two rounds.
+    assert found["rounds"] == pytest.approx(160 / 132)
+    assert found["filled"] == pytest.approx(160 / 264)
+    assert found["edges"] == pytest.approx(1000 * 520 / (40 * 128 * 128))
+    assert found["k"] == pytest.approx(log(1024))
+    assert found["work"] + modelled == pytest.approx(log(2 * 128 * 128 * 1024))
+    # Two blocks of a cluster share what they have in common.
+    assert found["traffic"] + modelled == pytest.approx(log(40 * 4096 * (64 + 128) * 2))
+    words = ("id", "rows", "cols", "across", "down", "split", "reduction", "swizzle", "custom", "stages")
+    assert [found[word] for word in words] == [66, 128, 128, 1, 2, 4, 2, 1, 3, 35]
+
+
+def test_tiles_lie_as_the_library_sees_the_product():
+    assert described(asked(64, 4096, 512), "66.24.1.0.0.0.35.0.2")["rounds"] == pytest.approx(16 / 132)  # 256 x 128
+    # A column is one, not the row that its transpose would be.
+    assert described(asked(4096, 1, 512), "66.24.1.0.0.0.35.0.2")["rounds"] == pytest.approx(16 / 132)
+
+
+# Where they count
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32", "float32"])
+def test_measured_products_are_corrected(dtype):
+    given = asked(2048, 2048, 512, dtype=dtype)
+    assert model.seconds(given, H200, 1) != model.modelled(given, H200)
+
+
+def test_with_bias_and_other_results():
+    for wanted in (asked(512, 512, 512, bias=bias("bfloat16")), asked(512, 512, 512, out="float32")):
+        assert model.features(wanted, H200) is not None
+
+
+@pytest.mark.parametrize("changes", [
+    {"dtype": "float64"}, {"dtype": "complex64"}, {"dtype": "int8", "out": "int32"}, {"dtype": "float8_e4m3fn"},
+    {"dtype": "float8_e4m3fn", "out": "bfloat16"}, {"a": "col"}, {"m": 0}, {"k": 0},
+    {"d": "col"},
+])  # fmt: skip
+def test_others_are_left_alone(changes):
+    given = problem(**{"m": 512, "n": 256, "k": 128, "dtype": "bfloat16", **changes})
+    assert model.features(given, H200) is None
+    if given.m and given.k:
+        assert model.seconds(given, H200, 1) == model.modelled(given, H200)
+
+
+@pytest.mark.parametrize("card", [
+    {"sms": 114}, {"capability": (10, 0)}, {"capability": (8, 0), "sms": 108}, {"capability": (9, 1)},
+])  # fmt: skip
+def test_other_cards_are_left_alone(card):
+    gpu, given = SimpleNamespace(**{**H200.__dict__, **card}), asked(512, 512, 512)
+    assert model.seconds(given, gpu, 1) == model.modelled(given, gpu)
+
+
+def test_strided_operands_and_several_launches_are_left_alone():
+    given = asked(512, 512, 512)
+    strided = replace(given, a=replace(operand("bfloat16", 512, 512), layout=MatrixLayout(512, 512, 1024, 2)))
+    assert model.features(strided, H200) is None
+    assert model.seconds(given, H200, 3) == pytest.approx(model.modelled(given, H200) + 2 * model.LAUNCH)
+
+
+def test_a_known_algorithm_has_trees_of_its_own(monkeypatch):
+    given = asked(512, 512, 512)
+    monkeypatch.setattr(corrections, "load", lambda: {"half": leaf(0.1), corrections.CHOSEN: leaf(0.2)})
+    for config, expected in ((KNOWN, 0.2), (UNKNOWN, 0.1), ("66.20.1.0.0.0.35.0.99", 0.1), ("6.0.1.0.0.0.0.0.0", 0.1)):
+        seconds = model.seconds(given, H200, 1, chosen(given, config))
+        assert seconds == pytest.approx(model.modelled(given, H200) * exp(expected)), config
+    assert model.seconds(given, H200, 1) == pytest.approx(model.modelled(given, H200) * exp(0.1))
+    several = model.seconds(given, H200, 2, chosen(given))
+    assert several == pytest.approx(model.modelled(given, H200) + model.LAUNCH)
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float32"])
+def test_only_of_16_bits(monkeypatch, dtype):
+    monkeypatch.setattr(corrections, "load", lambda: {corrections.CHOSEN: leaf(0.2)})
+    given = asked(512, 512, 512, dtype=dtype)
+    assert model.seconds(given, H200, 1, chosen(given)) == model.modelled(given, H200)
+
+
+def test_without_tables(monkeypatch):
+    given = asked(512, 512, 512)
+    monkeypatch.setattr(choice, "tables", lambda: None)
+    assert model.seconds(given, H200, 1, chosen(given)) == model.seconds(given, H200, 1)
+
+
+# Trees
+
+
+def leaf(value):
+    """One that says the same of everything."""
+    zero = np.array([0])
+    return Trees(zero, zero, np.array([np.inf]), zero, zero, np.array([0.0]), value, 0)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.1, 0.1), (0.4, 0.4), (2.0, 0.4), (-0.3, -0.3), (-9.0, -0.4)])
+def test_the_limit(monkeypatch, value, expected):
+    monkeypatch.setattr(corrections, "load", lambda: {"half": leaf(value)})
+    given = asked(512, 512, 512)
+    assert model.seconds(given, H200, 1) == pytest.approx(model.modelled(given, H200) * exp(expected))
+    tf32 = asked(512, 512, 512, dtype="tf32")
+    assert model.seconds(tf32, H200, 1) == model.modelled(tf32, H200), "no trees, no correction"
+
+
+def test_without_the_file(monkeypatch):
+    monkeypatch.setattr(corrections, "DATA", "no such file.npz")
+    assert corrections.load.__wrapped__() == {}
+
+
+def test_the_shipped_file():
+    path = files("gemmhub_cublas") / "data" / corrections.DATA
+    with np.load(path, allow_pickle=False) as data:
+        assert {data[name].dtype.kind for name in data.files} <= {"i", "f"}
+    assert path.stat().st_size < 250_000
+    assert set(corrections.load()) == {*corrections.KINDS, corrections.CHOSEN}
+
+
+@pytest.mark.parametrize("kind", [*corrections.KINDS, corrections.CHOSEN])
+def test_shipped_trees_are_trees(kind):
+    """Every node is reached from one root at most, leads to later ones or is a leaf, and asks for a known feature."""
+    trees = corrections.load()[kind]
+    own = np.arange(len(trees.left))
+    is_leaf = trees.left == own
+    assert np.array_equal(is_leaf, trees.right == own)
+    assert (trees.left[~is_leaf] > own[~is_leaf]).all()
+    assert (trees.right[~is_leaf] > own[~is_leaf]).all()
+    reached = np.concatenate([trees.roots, trees.left[~is_leaf], trees.right[~is_leaf]])
+    assert np.array_equal(np.sort(reached), own)
+    told = len(NAMES) + (len(corrections._FACTS) if kind == corrections.CHOSEN else 0)
+    assert 0 <= trees.feature.min() <= trees.feature.max() < told
+    assert np.isfinite(trees.threshold[~is_leaf]).all()
+    assert np.isfinite(trees.value).all()
+    assert isfinite(trees.base)
+
+
+@pytest.mark.parametrize("kind", corrections.KINDS)
+def test_recorded_products(kind):
+    """Estimates are nearer to what was measured: features and trees belong together."""
+    before, after = [], []
+    for *described, microseconds in RECORDED:
+        wanted = asked(*described)
+        if model.kind(wanted) == kind:
+            before.append(log(model.modelled(wanted, H200) / microseconds * 1e6))
+            after.append(log(model.seconds(wanted, H200, 1) / microseconds * 1e6))
+    assert len(after) >= 8
+    assert np.mean(np.abs(after)) < 0.8 * np.mean(np.abs(before))
+    assert np.mean(np.abs(after)) < 0.08
+
+
+def test_recorded_algorithms():
+    """Estimates that know the algorithm are nearer still."""
+    without, knowing = [], []
+    for *described, config, microseconds in CHOSEN:
+        wanted = asked(*described)
+        without.append(log(model.seconds(wanted, H200, 1) / microseconds * 1e6))
+        knowing.append(log(model.seconds(wanted, H200, 1, chosen(wanted, config)) / microseconds * 1e6))
+    assert np.mean(np.abs(knowing)) < 0.9 * np.mean(np.abs(without))
+    assert np.mean(np.abs(knowing)) < 0.05

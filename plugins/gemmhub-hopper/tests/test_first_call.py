@@ -1,0 +1,40 @@
+"""On a real Hopper GPU: what the first product of a process costs, with an empty cache of kernels and with a full one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0), reason="torch sees no Hopper GPU"
+)
+
+FIRST = """
+import sys, time, torch, gemmhub
+dtype, precision = sys.argv[1:]
+a, b = (torch.randn(768, 768, device="cuda", dtype=getattr(torch, dtype)) for _ in range(2))
+gemmhub.backends()
+torch.cuda.synchronize()
+start = time.perf_counter()
+gemmhub.matmul(a, b, backend="hopper", precision=precision)
+torch.cuda.synchronize()
+print(time.perf_counter() - start)
+"""
+"""Seconds of a first call, when CUDA and the backends have been looked at."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("bfloat16", "ieee"), ("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee")]
+)
+def test_first_call(isolated, dtype, precision):
+    """``isolated`` sets an empty cache, which the second process finds full."""
+    command = [sys.executable, "-c", FIRST, dtype, precision]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=120) for _ in range(2)]
+    assert all(run.returncode == 0 for run in runs), runs
+    cold, warm = (float(run.stdout) for run in runs)
+    print(f"{dtype} {precision}: cold {cold:.3f} s, with a full cache {1e3 * warm:.1f} ms")
+    assert cold < 2
+    assert warm < 0.05

@@ -1,4 +1,4 @@
-"""On a real Hopper GPU: what the first product of a process costs, with an empty cache of kernels and with a full one."""
+"""On a real Hopper GPU: what the first product of a process costs, with no kernel in the cache and with all it needs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ operands and epilogue demand. Together they are a :class:`Variant`: a set of mac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 SHARED_LIMIT = 232448
@@ -116,19 +116,19 @@ class Variant:
     split: bool = False
     """k may be cut into parts."""
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
         widths = (32, 16) if self.form.output == "float32" else (64, 32, 16)
         return next(width for width in widths if self.shape.n % width == 0)
 
-    @property
+    @cached_property
     def a_bytes(self) -> int:
         """Of a stage."""
         form, rows = self.form, self.shape.m
         return 4 * rows * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, rows)
 
-    @property
+    @cached_property
     def b_bytes(self) -> int:
         return self.form.planes * self.form.tile_bytes(self.form.b_mn, self.shape.n)
 
@@ -151,7 +151,7 @@ class Variant:
     def shared_bytes(self) -> int:
         return self._shared(self.staging)
 
-    @property
+    @cached_property
     def refusal(self) -> str | None:
         """Why there can be no such kernel; None when it can be compiled."""
         shape, form = self.shape, self.form
@@ -213,6 +213,12 @@ class Variant:
             "BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0, "ACTIVATION": ACTIVATIONS[form.activation],
             "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
+
+
+@cache
+def variant(shape: Shape, form: Form, split: bool) -> Variant:
+    """One object for each: what it knows of itself is found out once, and choosing asks hundreds of them."""
+    return Variant(shape, form, split)
 
 
 SPLIT_SHAPES = (

@@ -26,7 +26,7 @@ FOREST = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "split"
 """The trees of an input. The tensor cores are as fast with float16 as with bfloat16."""
 MOST = 0.4
 """Of a correction's logarithm."""
-CORRECTED = 64
+CORRECTED = 48
 """Of the analytic ranking, the first ones are corrected. What is further behind was seldom measured, and is seldom
 fast.
 """
@@ -52,16 +52,15 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
 
 
 @cache
-def load() -> dict[str, Trees]:
-    """The trees of the package, by FOREST's names. An input that trees do not help has none."""
-    with np.load(Path(__file__).with_name("data") / "trees.npz", allow_pickle=False) as file:
-        arrays = dict(file)
-    return {name: Trees.of(arrays, f"{name}.") for name in set(FOREST.values()) if f"{name}.roots" in arrays}
+def load(name: str) -> Trees:
+    """Those of that name in FOREST. One at a time: reading all of them is a third of what a first product takes."""
+    with np.load(Path(__file__).with_name("data") / "trees.npz", allow_pickle=False) as arrays:
+        return Trees.of(arrays, f"{name}.")
 
 
 def trees(kind: str, sms: int) -> Trees | None:
     """Those for an input of ``kind`` on a card with that many multiprocessors; None where there are none."""
-    return load().get(FOREST[kind]) if sms == SMS else None
+    return load(FOREST[kind]) if sms == SMS else None
 
 
 def corrected(ranking: Sequence[Ranked], by: Trees) -> list[Ranked]:

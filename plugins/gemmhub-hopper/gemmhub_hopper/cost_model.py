@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from gemmhub_hopper import corrections, slabs
+from gemmhub_hopper import config, corrections, slabs
 from gemmhub_hopper.config import Shape, Variant, shapes
 from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.forms import Lowered
@@ -69,9 +69,9 @@ class Choice:
         letters = ("r" if self.way.form.a_registers else "") + ("t" if self.way.swapped else "")
         return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
 
-    @property
+    @cached_property
     def variant(self) -> Variant:
-        return Variant(self.shape, self.way.form, self.splits > 1)
+        return config.variant(self.shape, self.way.form, self.splits > 1)
 
     @cached_property
     def tiles(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
-from gemmhub_hopper.config import Form, Shape, Variant
+from gemmhub_hopper.config import Form, Shape, Variant, variant
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.tensor_map import Stored
 
@@ -103,11 +103,11 @@ def _slabs(way: Lowered, partials: int, blocks: int, count: int) -> Slabs:
 def variants(shape: Shape, form: Form, split: bool, count: int) -> tuple[Variant, ...]:
     """The kernels of the first slab, of those between, and of the last one."""
     if count == 1:
-        return (Variant(shape, form, split),)
+        return (variant(shape, form, split),)
     # Only of the result is there a tensor map.
     tma_store = form.tma_store and form.output == "float32"
     first = replace(form, output="float32", tma_store=tma_store, activation=None)
     last = replace(form, addend="float32", bias=None, bias_type="float32")
     between = replace(last, output="float32", tma_store=tma_store, activation=None)
     forms = (first, last) if count == 2 else (first, between, last)
-    return tuple(Variant(shape, x, split) for x in forms)
+    return tuple(variant(shape, x, split) for x in forms)

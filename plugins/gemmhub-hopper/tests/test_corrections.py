@@ -132,11 +132,9 @@ def test_other_cards_are_left_alone(sms):
 
 
 def test_the_shipped_trees():
-    found = corrections.load()
-    assert "bfloat16" in found
-    assert set(found) <= set(corrections.FOREST.values())
-    assert corrections.trees("float16", 132) is found["bfloat16"]
-    for trees in found.values():
+    assert corrections.trees("float16", 132) is corrections.trees("bfloat16", 132)
+    for kind in corrections.FOREST:
+        trees = corrections.trees(kind, 132)
         nodes = np.arange(len(trees.value))
         leaf = trees.left == nodes
         assert (trees.right[leaf] == nodes[leaf]).all()
@@ -153,7 +151,7 @@ def test_the_shipped_trees():
 
 def test_what_the_trees_say_is_used(monkeypatch):
     trees = stump(STAGES, 0.0, 0.3, 0.3)
-    monkeypatch.setattr(corrections, "load", lambda: {"bfloat16": trees})
+    monkeypatch.setattr(corrections, "trees", lambda kind, sms: trees if kind != "split" else None)
     for dtype in ("bfloat16", "float16"):
         ways = forms.lowered(problem(2048, 4096, 1024, dtype))
         (seconds, choice), *_ = cost_model.choices(ways, H200, LIMIT)

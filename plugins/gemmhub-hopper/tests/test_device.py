@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 LIMIT = 64 * 2**20
-PARTS = 10
+PARTS = 16
 """Of the random problems, for pytest-xdist."""
 
 

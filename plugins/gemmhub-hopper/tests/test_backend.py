@@ -131,7 +131,8 @@ def test_every_candidate_is_prepared(backend):
     names = backend.candidates(asked)
     assert 1 < len(names) <= 8
     assert backend.supports(asked) is None
-    assert backend.estimate(asked) > 0
+    # Beside other backends' it is a little more than the least of many estimates.
+    assert 1 < backend.estimate(asked) / backend._analyse(asked).seconds < 1.03
     for name in names:
         assert backend.remark(asked, name).startswith("tile ")
 

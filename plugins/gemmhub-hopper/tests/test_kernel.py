@@ -44,7 +44,7 @@ def test_product(product):
         Product(Shape(64, 64, 2, cluster_n=2, pingpong=True), 136, 264, 328, splits=2),
         Product(Shape(192, 64, 2, consumers=3), 392, 136, 392, b="col"),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=2, cluster_n=2), 264, 136, 328, splits=2),
-        Product(Shape(64, 64, 2, consumers=1, cluster_m=4), 520, 264, 328),
+        Product(Shape(64, 64, 2, consumers=1, cluster_m=4), 264, 136, 328),
     ],
     ids=str,
 )

@@ -7,9 +7,9 @@
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
 plugin's first choice, the first eight candidates with ``--candidates``, with ``--every`` all that the cost model
 knows of, both ways around, or with ``--explore`` the first six and six of those whose estimates are not much longer
-(what it is fitted to). With ``--packed`` also the plugin's first choice for
-a b packed beforehand; making copies of operands, or splitting them, is part of all other times. The results of all are
-compared with torch's. ``--host`` times the host's side of a call.
+(what it is fitted to). With ``--packed`` also the plugin's first choice for a b packed beforehand; making copies of
+operands, or splitting them, is part of all other times. The results of all are compared with torch's. ``--host``
+times the host's side of a call.
 """
 
 from __future__ import annotations

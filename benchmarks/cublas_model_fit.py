@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from fitted_trees import flattened
 from gemmhub_cublas import choice, corrections, forms, model
 from gemmhub_cublas.corrections import Chosen
 from gemmhub_cublas.model import Constants
-from hopper_fit import H200, problem
+from hopper_fit import H200, contents, problem
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gemmhub.problem import GemmProblem
@@ -55,7 +54,7 @@ class Timed(NamedTuple):
 
 def read(file: Path) -> tuple[list[Timed], list[Timed]]:
     """Of torch and the plugin, and of the library's algorithms."""
-    text = (lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()).decode()
+    text = contents(file)
     try:
         record = json.loads(text)
     except json.JSONDecodeError:  # a record a line

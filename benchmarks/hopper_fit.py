@@ -205,20 +205,25 @@ def text(found: dict[str, Constants]) -> str:
     """fitted.py with other numbers."""
     old = Path(fitted.__file__).read_text()
     lines = []
-    for name, constants in found.items():
-        words = [f"{key}={value!r}" for key, value in constants._asdict().items()]
+    for name in KINDS:
+        words = [f"{key}={value!r}" for key, value in found[name]._asdict().items()]
         rows = "".join(f"        {', '.join(words[i : i + 6])},\n" for i in range(0, len(words), 6))
         lines.append(f'    "{name}": Constants(\n{rows}    ),\n')
     table = "CONSTANTS = {\n" + "".join(lines) + "}  # fmt: skip\n"
-    return old[: old.index("_PLAIN = ") if "_PLAIN = " in old else old.index("CONSTANTS = ")] + table
+    table += 'CONSTANTS["float16"] = CONSTANTS["bfloat16"]\n'
+    return old[: old.index("CONSTANTS = ")] + table
+
+
+def contents(file: Path) -> str:
+    """The text of a file of benchmarks/results, compressed by xz or not."""
+    return (lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()).decode()
 
 
 def read(files: list[Path]) -> dict[str, list[Timed]]:
     """The candidates of all files, by input; of files that end with .xz too."""
     timed: dict[str, list[Timed]] = {}
     for file in files:
-        raw = file.read_bytes()
-        record = json.loads(lzma.decompress(raw) if file.suffix == ".xz" else raw)
+        record = json.loads(contents(file))
         kept = timed.setdefault(INPUTS[record["dtype"]], [])
         for row in record["rows"]:
             kept += candidates(row, record["dtype"], kept[-1].product + 1 if kept else 0)
@@ -253,7 +258,6 @@ def main() -> int:
             print(f"    measured with few others, trees:  {data.some(few).report(checked[few])}", flush=True)
         trees = grown(data, estimates, np.arange(len(estimates)))
         arrays.update({f"{kind}.{name}": value for name, value in trees.items()})
-    found["float16"] = found["bfloat16"]
     if options.write:
         Path(fitted.__file__).write_text(text(found))
         target = Path(corrections.__file__).with_name("data") / "trees.npz"

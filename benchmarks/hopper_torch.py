@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected
-from gemmhub_hopper import corrections, cost_model
+from gemmhub_hopper import cost_model
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 from hopper_fit import problem
@@ -107,11 +107,7 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    card = backend._card(asked)
-    ranking = cost_model.ranked(analysis.ways, card, backend.default_workspace(_DEVICE))
-    trees = corrections.trees(analysis.ways[0].form.input, card.sms)
-    if trees is not None:
-        ranking = corrections.corrected(ranking, trees)
+    ranking = cost_model.corrected(analysis.ways, backend._card(asked), backend.default_workspace(_DEVICE))
     slower = 3 if options.every else _SLOWER
     ranked = [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
     if options.every:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from math import fsum, inf
+from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 
+from gemmhub.testing.trees import check_trees, walked
 from gemmhub.trees import Trees
 
 
@@ -24,20 +26,6 @@ def grown(depth, base=0.0):
     )
 
 
-def walked(trees, row):
-    """The prediction for one row of features, a node at a time."""
-    leaves = []
-    for root in trees.roots.tolist():
-        node, steps = root, 0
-        while trees.left[node] != node:
-            goes_left = row[trees.feature[node]] <= trees.threshold[node]
-            node = int((trees.left if goes_left else trees.right)[node])
-            steps += 1
-        assert steps <= trees.depth
-        leaves.append(float(trees.value[node]))
-    return trees.base + fsum(leaves)
-
-
 @pytest.mark.parametrize("depth", [2, 3, 9])
 @pytest.mark.parametrize(("row", "expected"), [
     ((-1, 2), 1), ((-5, -5), 1), ((-0.5, 2), 10), ((-1, 2.001), 100), ((9, 9), 100), ((-inf, 0), 1), ((inf, 0), 10),
@@ -47,6 +35,18 @@ def test_trees_by_hand(row, expected, depth):
     trees = grown(depth, base=0.5)
     assert trees.predict(np.array([row, (9, 9)], float)).tolist() == [expected + 1000.5, 1100.5]
     assert walked(trees, row) == expected + 1000.5
+    check_trees(trees, 2)
+
+
+@pytest.mark.parametrize("changes", [
+    {"left": np.array([1, 0, 2, 3, 4, 5])}, {"right": np.array([2, 4, 2, 3, 4, 4])}, {"roots": np.array([0, 0])},
+    {"feature": np.array([1, 2, 0, 0, 0, 0])}, {"threshold": np.array([2.0, inf, inf, inf, inf, inf])},
+    {"value": np.array([0.5, 0.0, 100.0, 1.0, 10.0, 1000.0])}, {"base": inf}, {"depth": 0},
+])  # fmt: skip
+def test_what_are_no_trees(changes):
+    """The check that plugins make of what they ship can fail."""
+    with pytest.raises(AssertionError):
+        check_trees(replace(grown(2), **changes), 2)
 
 
 def test_no_rows():

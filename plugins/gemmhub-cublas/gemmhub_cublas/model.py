@@ -109,8 +109,9 @@ def constants(problem: GemmProblem) -> Constants:
 
 def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None = None) -> float:
     """A call, with that many products, by the algorithm that was chosen where that is said."""
-    whole = modelled(problem, gpu)
-    row = features(problem, gpu) if launches == 1 else None
+    cycles = _cycles_of_tiles(problem, gpu)
+    whole = _modelled(problem, gpu, cycles)
+    row = _features(problem, gpu, whole, cycles) if launches == 1 else None
     if row is not None:
         tables = choice.tables()
         if chosen is not None and tables is not None and kind(problem) == "half" and tables.knows(chosen.config):
@@ -122,22 +123,31 @@ def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None
 
 def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:
     """For the corrections; None where there are none for such a product."""
-    call = corrections.measured(problem, gpu)
-    if call is None:
-        return None
     cycles = _cycles_of_tiles(problem, gpu)
-    return corrections.features(problem, call, gpu, rate(problem, gpu), modelled(problem, gpu), cycles)
+    return _features(problem, gpu, _modelled(problem, gpu, cycles), cycles)
 
 
 def modelled(problem: GemmProblem, gpu: Gpu) -> float:
     """Seconds of one launch, without corrections."""
+    return _modelled(problem, gpu, _cycles_of_tiles(problem, gpu))
+
+
+def _features(problem: GemmProblem, gpu: Gpu, modelled: float, cycles: list[float]) -> list[float] | None:
+    call = corrections.measured(problem, gpu)
+    if call is None:
+        return None
+    return corrections.features(problem, call, gpu, rate(problem, gpu), modelled, cycles)
+
+
+def _modelled(problem: GemmProblem, gpu: Gpu, cycles: list[float]) -> float:
+    """``cycles``: for each size of tiles."""
     c = constants(problem)
     # float32 vectors have kernels of their own, which wait for memory alone.
     vector = c is SINGLE and 1 in (problem.m, problem.n)
-    cycles = c.start + (0.0 if vector else min(_cycles_of_tiles(problem, gpu)))
+    least = c.start + (0.0 if vector else min(cycles))
     moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
     memory = ((problem.nbytes - moved) / c.reading + moved / c.writing) / gpu.bandwidth + c.start / gpu.clock
-    computing = cycles / gpu.clock
+    computing = least / gpu.clock
     return max(computing, memory) + c.overlap * min(computing, memory) + c.launch
 
 

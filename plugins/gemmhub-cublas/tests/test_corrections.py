@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmhub.layout import MatrixLayout
+from gemmhub.testing.trees import check_trees
 from gemmhub.trees import Trees
 
 H200 = SimpleNamespace(sms=132, capability=(9, 0), clock=1.98e9, bandwidth=4.8e12)
@@ -290,20 +291,8 @@ def test_the_shipped_file():
 
 @pytest.mark.parametrize("kind", [*corrections.KINDS, corrections.CHOSEN])
 def test_shipped_trees_are_trees(kind):
-    """Every node is reached from one root at most, leads to later ones or is a leaf, and asks for a known feature."""
-    trees = corrections.load()[kind]
-    own = np.arange(len(trees.left))
-    is_leaf = trees.left == own
-    assert np.array_equal(is_leaf, trees.right == own)
-    assert (trees.left[~is_leaf] > own[~is_leaf]).all()
-    assert (trees.right[~is_leaf] > own[~is_leaf]).all()
-    reached = np.concatenate([trees.roots, trees.left[~is_leaf], trees.right[~is_leaf]])
-    assert np.array_equal(np.sort(reached), own)
     told = len(NAMES) + (len(corrections._FACTS) if kind == corrections.CHOSEN else 0)
-    assert 0 <= trees.feature.min() <= trees.feature.max() < told
-    assert np.isfinite(trees.threshold[~is_leaf]).all()
-    assert np.isfinite(trees.value).all()
-    assert isfinite(trees.base)
+    check_trees(corrections.load()[kind], told)
 
 
 @pytest.mark.parametrize("kind", corrections.KINDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from math import ceil, fsum, inf, isfinite, log
+from math import ceil, inf, isfinite, log
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from gemmhub_cublas.heuristics import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemmhub.testing.trees import check_trees, walked
 from gemmhub.trees import Trees
 
 DATA = files("gemmhub_cublas") / "data"
@@ -48,20 +49,6 @@ def one(size, config, tables=TABLES):
 # Trees
 
 
-def walked(trees, row):
-    """The prediction for one row of features, a node at a time."""
-    leaves = []
-    for root in trees.roots.tolist():
-        node, steps = root, 0
-        while trees.left[node] != node:
-            goes_left = row[trees.feature[node]] <= trees.threshold[node]
-            node = int((trees.left if goes_left else trees.right)[node])
-            steps += 1
-        assert steps <= trees.depth
-        leaves.append(float(trees.value[node]))
-    return trees.base + fsum(leaves)
-
-
 def test_shipped_trees_against_a_walk():
     """Features drawn from the thresholds themselves, on either side of them and exactly there."""
     trees, rng = SHIPPED.trees, np.random.default_rng(5)
@@ -81,21 +68,7 @@ def test_shipped_trees_against_a_walk():
 
 
 def test_shipped_trees_are_trees():
-    """Every node is reached from one root at most, leads to later ones or is a leaf, and asks for a known feature."""
-    trees = SHIPPED.trees
-    own = np.arange(len(trees.left))
-    leaf = trees.left == own
-    assert np.array_equal(leaf, trees.right == own)
-    assert (trees.left[~leaf] > own[~leaf]).all()
-    assert (trees.right[~leaf] > own[~leaf]).all()
-    reached = np.concatenate([trees.roots, trees.left[~leaf], trees.right[~leaf]])
-    assert np.array_equal(np.sort(reached), own)
-    assert trees.feature.min() >= 0
-    assert trees.feature.max() <= len(NAMES)  # the last is the load
-    assert np.isfinite(trees.threshold[~leaf]).all()
-    assert np.isfinite(trees.value).all()
-    assert (trees.value[~leaf] == 0).all()
-    assert isfinite(trees.base)
+    check_trees(SHIPPED.trees, len(NAMES) + 1)  # the last is the load
 
 
 # Features

@@ -282,16 +282,18 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked
     return sorted(found, key=lambda x: x.seconds)
 
 
+def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
+    """Those of :func:`ranked` as measurements correct them, where there are any of such a card."""
+    ranking, trees = ranked(ways, card, workspace), corrections.trees(ways[0].form.input, card.sms)
+    return ranking if trees is None else corrections.corrected(ranking, trees)
+
+
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """Every shape, once with the kernel's a through registers and once without: each the better way around and with its
     best number of parts of k, by the model as measurements correct it. The fastest first.
     """
-    ranking = ranked(ways, card, workspace)
-    trees = corrections.trees(ways[0].form.input, card.sms)
-    if trees is not None:
-        ranking = corrections.corrected(ranking, trees)
     best: dict[tuple[Shape, bool], tuple[float, Choice]] = {}
-    for x in ranking:
+    for x in corrected(ways, card, workspace):
         best.setdefault((x.choice.shape, x.choice.way.form.a_registers), (x.seconds, x.choice))
     return list(best.values())
 

@@ -78,14 +78,6 @@ CONSTANTS = {
         split=3444.0, part=433.6, part_bytes=70.3, reading=0.907, writing=0.5871, copying=0.75,
         overlap=0.2777,
     ),
-    "float16": Constants(
-        launch=1.489e-06, start=1950.0, tensor=1.239, step=8.0, alone=0.8407, shared_bytes=225.2,
-        ragged=0.1199, stage=1.127, least=167.6, latency=1689.0, remote=548.0, together=0.04001,
-        l2_bytes=61.7, most_bytes=99.33, units_of_32=1.415, units_of_16=2.211, loading=100.0, unhidden=0.2,
-        unhidden_alone=0.5, promotion=250.0, store_bytes=47.98, epilogue=9.47, turn=0.9485, chunk=136.0,
-        split=3444.0, part=433.6, part_bytes=70.3, reading=0.907, writing=0.5871, copying=0.75,
-        overlap=0.2777,
-    ),
     "tf32": Constants(
         launch=1.596e-06, start=2153.0, tensor=1.226, step=8.0, alone=0.7359, shared_bytes=226.2,
         ragged=0.1199, stage=1.132, least=142.7, latency=1941.0, remote=350.0, together=0.05205,
@@ -103,3 +95,4 @@ CONSTANTS = {
         overlap=0.1821,
     ),
 }  # fmt: skip
+CONSTANTS["float16"] = CONSTANTS["bfloat16"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,7 @@ RECORDS = ("hopper_drawn_bf16.json.xz", "hopper_drawn_tf32.json", "hopper_quick_
 
 def data(name):
     """The constants that the record tells of, and its candidates."""
-    path = BENCHMARKS / "results" / "h200" / name
-    text = path.read_bytes()
-    record = json.loads(lzma.decompress(text) if path.suffix == ".xz" else text)
+    record = json.loads(hopper_fit.contents(BENCHMARKS / "results" / "h200" / name))
     timed = [x for i, row in enumerate(record["rows"]) for x in hopper_fit.candidates(row, record["dtype"], i)]
     return hopper_fit.INPUTS[record["dtype"]], hopper_fit.Data(timed)
 

@@ -33,6 +33,7 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
 from products import PRODUCTS, SMALL, SPLIT, Product, loaded, stored
+from vectors import VECTORS
 
 from gemmhub.native import nvrtc
 from gemmhub.native.nvrtc import Source
@@ -247,8 +248,8 @@ def compiled(source: Source) -> str:
 
 def compile_all(products: list[Product]) -> None:
     start = time.perf_counter()
-    variants = dict.fromkeys(variant for product in products for variant in product.variants)
-    kernels = [sources.source(variant) for variant in variants] + [sources.prepass(kind) for kind in KINDS]
+    every = [source for product in products for source in product.sources] + [sources.prepass(kind) for kind in KINDS]
+    kernels = list({(source.main, source.options): source for source in every}.values())
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for kernel, complaint in zip(kernels, pool.map(compiled, kernels)):
             if complaint:
@@ -266,7 +267,7 @@ def main() -> int:
     parser.add_argument("--compile-only", action="store_true", help="needs no card")
     parser.add_argument("--product", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    every = [*PROBES, *PRODUCTS, *(LARGE if options.large else ())]
+    every = [*PROBES, *PRODUCTS, *VECTORS, *(LARGE if options.large else ())]
     products = [product for product in every if options.only in str(product)]
     if options.product is not None:
         return alone(options.product, products)

@@ -1,7 +1,7 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python benchmarks/hopper_torch.py [--quick | --draw SEED] [--dtype bfloat16] [--candidates | --every | --explore]
-                                      [--packed] [--json FILE]
+    python benchmarks/hopper_torch.py [--quick | --draw SEED [--few]] [--dtype bfloat16]
+                                      [--candidates | --every | --explore] [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected
-from gemmhub_hopper import cost_model
+from gemmhub_hopper import cost_model, gemv, gemv_model
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 from hopper_fit import problem
@@ -59,19 +59,26 @@ _DEVICE = Device("cuda", 0)
 _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
-_FIRST, _DRAWN, _SLOWER = 6, 6, 1.2
-"""Of ``--explore``: candidates timed for sure, others drawn, and how much slower their estimates may be."""
+_FIRST, _DRAWN, _SLOWER, _MUCH_SLOWER = 6, 6, 1.2, 3
+"""Of ``--explore``: candidates timed for sure, others drawn, and how much slower their estimates may be; of products of
+few vectors, whose candidates are few, too.
+"""
 
 
-def drawn(seed: int) -> Iterator[tuple[int, int, int]]:
-    """(m, n, k) without end: sizes of all magnitudes, most of them multiples of 8."""
+def drawn(seed: int, few: bool = False) -> Iterator[tuple[int, int, int]]:
+    """(m, n, k) without end: sizes of all magnitudes, most of them multiples of 8; with ``few`` up to eight rows, or as
+    many columns.
+    """
     rng = np.random.default_rng(seed)
     while True:
         sides = 2 ** rng.uniform((0, 7, 7), (14, 15, 15))
         units = rng.choice((1, 8, 16, 64, 128), 3, p=(0.05, 0.25, 0.15, 0.3, 0.25))
         units[1:] = np.maximum(units[1:], 8)  # TMA takes rows of multiples of 16 bytes
         m, n, k = (int(max(1 if side < unit else unit, side // unit * unit)) for side, unit in zip(sides, units))
-        if 1e7 < 2 * m * n * k < 2e12:
+        if few:
+            m = int(rng.choice((1, 1, 1, 2, 3, 4, 5, 6, 8)))
+            m, n = (n, m) if rng.random() < 0.2 else (m, n)
+        if (1e5 if few else 1e7) < 2 * m * n * k < 2e12:
             yield m, n, k
 
 
@@ -112,6 +119,10 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
     ranked = [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
     if options.every:
         return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
+    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(analysis.ways), backend._card(asked))}
+    if vectors:
+        near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
+        return list(dict.fromkeys([*proposed[:1], *near, *ranked[:2]]))
     first = dict.fromkeys([*proposed[:1], *ranked[:_FIRST]])
     rest = [name for name in ranked if name not in first]
     rng = np.random.default_rng((asked.m, asked.n, asked.k))
@@ -211,6 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
+    parser.add_argument("--few", action="store_true", help="with --draw: of up to eight rows or columns")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
@@ -232,7 +244,7 @@ def main() -> int:
         return 0
     end = time.monotonic() + options.seconds
     rows = []
-    for m, n, k in QUICK if options.quick else PRODUCTS if options.draw is None else drawn(options.draw):
+    for m, n, k in QUICK if options.quick else PRODUCTS if options.draw is None else drawn(options.draw, options.few):
         if time.monotonic() > end:
             print("out of time: the rest is left out")
             break

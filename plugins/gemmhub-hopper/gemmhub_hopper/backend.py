@@ -14,10 +14,12 @@ from gemmhub.native import nvrtc
 from gemmhub.native.cuda import Driver, DriverError
 from gemmhub.native.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import cost_model, forms, packed, prepass, probe, sources
+from gemmhub_hopper import cost_model, forms, gemv, gemv_model, packed, prepass, probe, sources
 from gemmhub_hopper.config import Variant, shapes
 from gemmhub_hopper.cost_model import Card, Choice
 from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.gemv import GemvChoice, GemvKernel
+from gemmhub_hopper.gemv_launch import GemvLaunch
 from gemmhub_hopper.launch import Launch
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.staged import Staged
@@ -40,7 +42,7 @@ class Analysis:
     """A problem that there are kernels for."""
 
     ways: tuple[Lowered, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[Choice | GemvChoice, ...]
     """The best ones, best first."""
     seconds: float
     """Expected of the first."""
@@ -60,8 +62,8 @@ class HopperBackend(Backend):
         self._open = open_driver, open_compiler
         self._found: probe.Machine | Absent | None = None
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
-        self._functions: dict[tuple[int, Variant | int], int] = {}
-        """By device and variant, or KIND of the pre-pass."""
+        self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
+        """By device and kernel; of a pre-pass its KIND."""
         self._lock = threading.RLock()
 
     def _look(self) -> probe.Machine | Absent:
@@ -118,7 +120,10 @@ class HopperBackend(Backend):
         if isinstance(ways, Refusal):
             return ways
         workspace = self.default_workspace(problem.device)
-        timed = cost_model.choices(ways, self._card(problem), workspace)
+        card = self._card(problem)
+        timed: list[tuple[float, Choice | GemvChoice]] = [*cost_model.choices(ways, card, workspace)]
+        timed += gemv_model.timed(gemv.choices(ways), card)
+        timed.sort(key=lambda x: x[0])
         if not timed:
             why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form.input)[-1], 1), workspace)
             narrow = ways[0].copied and ways[0].form.output != "float32"
@@ -136,14 +141,20 @@ class HopperBackend(Backend):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
-        return _words(cost_model.named(analysis.ways, candidate))
+        choice = _named(analysis.ways, candidate)
+        return _gemv_words(choice) if isinstance(choice, GemvChoice) else _words(choice)
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ()
-        way = analysis.choices[0].way  # other candidates' copies are in their remarks
-        return [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in way.copied]
+        choice = analysis.choices[0]  # other candidates' copies are in their remarks
+        way = choice.way
+        return (
+            []
+            if isinstance(choice, GemvChoice)
+            else [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in way.copied]
+        )
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         analysis = self._analyse(problem)
@@ -156,7 +167,10 @@ class HopperBackend(Backend):
             return Kernel(_nothing, "nothing to do")
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
-        choice = cost_model.named(analysis.ways, candidate)
+        index = problem.device.index
+        choice = _named(analysis.ways, candidate)
+        if isinstance(choice, GemvChoice):
+            return Kernel(_unpacked(self.gemv(index, choice).run, choice.way, "tf32"), _gemv_words(choice))
         cut = cost_model.runnable(choice, workspace_limit)
         note = ""
         if isinstance(cut, str) and choice.splits > 1:
@@ -165,10 +179,10 @@ class HopperBackend(Backend):
             cut = cost_model.runnable(choice, workspace_limit)
         if isinstance(cut, str):
             raise ValueError(f"{candidate} does not run {problem}: {cut}; raise workspace_limit")
-        launch = self.launch(problem.device.index, choice, workspace_limit)
+        launch = self.launch(index, choice, workspace_limit)
         run = launch.run
-        if isinstance(launch, Launch) and choice.way.packed:
-            run = _unpacked(run, choice.way.form.input)
+        if isinstance(launch, Launch):
+            run = _unpacked(run, choice.way, choice.way.form.input)
         return Kernel(run, _words(choice, cut) + note, cut.nbytes)
 
     def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
@@ -181,6 +195,12 @@ class HopperBackend(Backend):
         alone = len(self.machine.gpus) == 1
         return Launch(gpu, choice, self._function(index, choice.variant), workspace, limit, alone)
 
+    def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
+        """``choice`` ready to run on a device."""
+        kernel = choice.kernel
+        function = self._loaded(index, kernel, lambda: sources.gemv(kernel), sources.GEMV, kernel.shared_bytes)
+        return GemvLaunch(self.machine.gpus[index], choice, function, len(self.machine.gpus) == 1)
+
     def _function(self, index: int, variant: Variant) -> int:
         """The variant's kernel on a device; compiled and loaded once."""
         return self._loaded(index, variant, lambda: sources.source(variant), sources.KERNEL, variant.shared_bytes)
@@ -188,7 +208,9 @@ class HopperBackend(Backend):
     def _prepass(self, index: int, kind: str) -> int:
         return self._loaded(index, prepass.KINDS[kind], lambda: sources.prepass(kind), sources.PREPASS, 0)
 
-    def _loaded(self, index: int, what: Variant | int, source: Callable[[], Source], name: str, shared: int) -> int:
+    def _loaded(
+        self, index: int, what: Variant | GemvKernel | int, source: Callable[[], Source], name: str, shared: int
+    ) -> int:
         with self._lock:
             key = index, what
             if key not in self._functions:
@@ -213,8 +235,16 @@ class HopperBackend(Backend):
             return Refusal(f"packing failed: {error}", "see whether other work on the device failed before")
 
 
-def _unpacked(run: Run, kind: str) -> Run:
-    """``run`` for a b that is packed."""
+def _named(ways: tuple[Lowered, ...], name: str) -> Choice | GemvChoice:
+    """ValueError where there is none."""
+    vectors = {choice.name: choice for choice in gemv.choices(ways)}
+    return vectors.get(name) or cost_model.named(ways, name)
+
+
+def _unpacked(run: Run, way: Lowered, kind: str) -> Run:
+    """``run``, which reads an input of ``kind``, for a b that may be packed."""
+    if not way.packed:
+        return run
 
     def packed(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         run(a, b.of(kind), out, c, bias, alpha, beta, stream)
@@ -244,6 +274,11 @@ def _words(choice: Choice, cut: Slabs | None = None) -> str:
     if not choice.way.form.tma_store:
         parts.append("result stored without TMA, as its address, rows or distances are no multiples of 16 bytes")
     return ", ".join(parts)
+
+
+def _gemv_words(choice: GemvChoice) -> str:
+    words = f"a vector by a matrix, {choice.kernel.spread * choice.kernel.cluster} threads a result"
+    return words + (f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else "")
 
 
 def _nothing(

@@ -1,8 +1,8 @@
-"""``gemmhub build hopper``: compiles the kernels of plain products, and the pre-passes, into the user's cache.
+"""``gemmhub build hopper``: compiles the kernels of plain products and the pre-passes into the user's cache.
 
 Plain: alpha 1, no c, bias or activation; row-major a and result, b of either order; float16 and bfloat16 of their own
-kind, float32 in tf32 and split; every shape, either way around, with k whole and in parts. What else is needed is
-compiled when it is.
+kind, float32 in tf32 and split; every shape, either way around, with k whole and in parts. Of a few vectors: rows at
+multiples of 16 bytes. What else is needed is compiled when it is.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from gemmhub.cli.build import Job
 from gemmhub.native import cache, nvrtc
 from gemmhub.native.nvrtc import Source
-from gemmhub_hopper import sources
+from gemmhub_hopper import gemv, sources
 from gemmhub_hopper.config import Form, Variant, shapes
+from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
 
 
@@ -44,11 +45,23 @@ def variants() -> list[Variant]:
     return [variant for variant in found if variant.refusal is None]
 
 
+def vectors() -> list[GemvKernel]:
+    """The kernels of vectors."""
+    return [
+        kernel
+        for kind in gemv.INPUTS
+        for count in gemv.VECTORS
+        for n_major in (False, True)
+        for kernel in gemv.kernels(kind, count, n_major, gemv.WIDEST)
+    ]
+
+
 def jobs() -> list[Job]:
     """Raises CompilerError where there is no NVRTC."""
     nvrtc.load()
     copiers = {number: kind for kind, number in KINDS.items()}
     made = [Job(f"pre-pass {kind}", _prepass, (kind,)) for kind in copiers.values()]
+    made += [Job(_gemv_name(kernel), _gemv, (kernel,)) for kernel in vectors()]
     return made + [Job(_name(variant), _kernel, (variant,)) for variant in variants()]
 
 
@@ -58,6 +71,15 @@ def _name(variant: Variant) -> str:
     shape = variant.shape.name + ("r" if form.a_registers else "")
     words = [shape, form.input, orders + ("t" if form.transposed else "")]
     return " ".join(words + (["k in parts"] if variant.split else []))
+
+
+def _gemv_name(kernel: GemvKernel) -> str:
+    order = "n" if kernel.n_major else "k"
+    return f"gemv{kernel.spread * kernel.cluster} {kernel.input} {order} {kernel.vectors}"
+
+
+def _gemv(kernel: GemvKernel) -> str:
+    return _compiled(sources.gemv(kernel))
 
 
 def _prepass(kind: str) -> str:

@@ -23,7 +23,7 @@ from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
 
-_INVALID_CONTEXT = 201
+INVALID_CONTEXT = 201
 
 
 class Params(ctypes.Structure):
@@ -221,7 +221,7 @@ class Launch:
             stream = stream or 0
             if self._alone and self._choice.splits == 1:
                 status = gemm.start(slot, stream)
-                if status != _INVALID_CONTEXT:
+                if status != INVALID_CONTEXT:
                     gemm.check(status)
                     return
             with self._workspace.turn, self._gpu:

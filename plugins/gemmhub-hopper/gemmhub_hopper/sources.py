@@ -8,13 +8,18 @@ from importlib import resources
 from gemmhub.native.nvrtc import Source
 from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import Variant
+from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
 
 ARCH = "sm_90a"
 KERNEL = "gemm"
 """The function's name."""
 PREPASS = "prepass"
+GEMV = "gemv"
 _PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh")
+_GEMV_FILES = ("gemv_kernel.cu", "elements.cuh", "ptx.cuh")
+_OTHERS = ("prepass.cu", "gemv_kernel.cu")
+"""Files that the kernel does not include."""
 
 
 def source(variant: Variant) -> Source:
@@ -22,7 +27,7 @@ def source(variant: Variant) -> Source:
     return _source(
         f"hopper-{variant.shape.name}",
         "gemm_kernel.cu",
-        {**{name: text for name, text in _files().items() if name != "prepass.cu"}, "wgmma.cuh": wgmma.header(variant)},
+        {**{name: text for name, text in _files().items() if name not in _OTHERS}, "wgmma.cuh": wgmma.header(variant)},
         variant.macros,
     )
 
@@ -32,6 +37,13 @@ def prepass(kind: str) -> Source:
     number = KINDS[kind]
     files = {name: _files()[name] for name in _PREPASS_FILES}
     return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"KIND": number})
+
+
+def gemv(kernel: GemvKernel) -> Source:
+    """A vector times a matrix."""
+    files = {name: _files()[name] for name in _GEMV_FILES}
+    name = f"hopper-gemv-{kernel.spread * kernel.cluster}"
+    return _source(name, "gemv_kernel.cu", files, kernel.macros)
 
 
 def _source(name: str, main: str, files: dict[str, str], macros: dict[str, int]) -> Source:

@@ -21,8 +21,8 @@ import numpy as np
 from gemmhub.testing.fake_cuda import H200
 from gemmhub.testing.fake_kernels import FakeKernels
 
-GEMM_BYTES, PREPASS_BYTES = 240, 216
-"""Of Params and PrepassParams."""
+GEMM_BYTES, PREPASS_BYTES, GEMV_BYTES = 240, 216, 184
+"""Of Params, PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
 )  # fmt: skip
@@ -73,19 +73,23 @@ class FakeCuda(FakeKernels):
     types: ClassVar = {**FakeKernels.types, "cuTensorMapEncodeTiled": (c_int, MAP)}
 
     def entry_points(self, module):
-        return ("prepass",) if "KIND" in module["macros"] else ("gemm",)
+        macros = module["macros"]
+        return ("prepass",) if "KIND" in macros else ("gemv",) if "VECTORS" in macros else ("gemm",)
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given)
 
     def sizes(self, kernel):
-        return (PREPASS_BYTES,) if kernel.name == "prepass" else (128, 128, 128, GEMM_BYTES)
+        return {"prepass": (PREPASS_BYTES,), "gemv": (GEMV_BYTES,)}.get(kernel.name, (128, 128, 128, GEMM_BYTES))
 
     def check(self, kernel, launch):
         macros = kernel.module["macros"]
         assert launch.grid[1:] == (1, 1)
         if kernel.name == "prepass":
             assert (launch.shared, launch.block) == (0, (256, 1, 1))
+        elif kernel.name == "gemv":
+            assert (launch.shared, launch.block) == (macros["SHARED_BYTES"], (256, 1, 1))
+            assert launch.grid[0] % macros["CLUSTER"] == 0
         else:
             assert launch.shared == macros["SHARED_BYTES"]
             assert launch.block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
@@ -106,7 +110,7 @@ def run_emulator(macros, arguments, grid, seed):
     library = emulator(macros)
     message = ctypes.create_string_buffer(2000)
     places = [c_void_p(arguments + 128 * i) for i in range(4)]
-    if "KIND" in macros:
+    if "KIND" in macros or "VECTORS" in macros:
         places[3] = c_void_p(arguments)
     library.emulate(*places, c_uint(grid), c_uint64(seed), message, c_uint(len(message)))
     return message.value.decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gemmhub_hopper import cost_model, forms, prepass, slabs
+from gemmhub_hopper import cost_model, forms, prepass, slabs, sources
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.cost_model import Choice
 from problems import bias, problem
@@ -94,6 +94,11 @@ class Product:
     def variants(self):
         """The kernels that it takes, but for the pre-pass."""
         return slabs.variants(self.choice.shape, self.choice.way.form, self.splits > 1, self.cut.count)
+
+    @property
+    def sources(self):
+        """Of those."""
+        return [sources.source(variant) for variant in self.variants]
 
     @property
     def macros(self):

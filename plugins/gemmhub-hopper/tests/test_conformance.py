@@ -45,6 +45,11 @@ class TestEmulated(ConformanceSuite):
         Case(5, 7, 0, c="row", beta=-1.3),
         Case(24, 16, 40, batch=(2, 3), a_batch="outer", data="nonfinite"),
         Case(24, 17, 40, "float32", "float32", "bfloat16", batch=(3,), b_batch="missing", threads=3),
+        Case(1, 300, 700, *_B, data="wide", bias="n", activation="gelu"),
+        Case(300, 1, 70, *_H, a="row_padded", data="nonfinite", alpha=0.7, c="out", beta=-1.3),
+        Case(4, 300, 700, b="col_padded", data="cancelling", deterministic=True),
+        Case(3, 40, 60, *_B, a="col", b="row_padded", batch=(2,), b_batch="missing", threads=3),
+        Case(1, 30, 72, packed=True),
         Case(20, 30, 70, packed=True),
         Case(20, 30, 70, *_H, packed=True, b="col"),
     )

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gemmhub_hopper import forms, gemv
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Shape, Variant, shapes
 from problems import problem
 from products import PRODUCTS, Product, loaded, stored
 from test_float32 import data, ratio, specials
+from vectors import VECTORS, vector
 
 from gemmhub.capability import Absent
 from gemmhub.native.cuda_scratch import COUNTERS
@@ -77,7 +79,7 @@ def run(backend, product, seed=0):
     return loaded(data, dtype, product.batch, product.m, product.n, product.d), product.exact(*values)
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.parametrize("product", [*PRODUCTS, *VECTORS], ids=str)
 def test_product(backend, product):
     result, exact = run(backend, product)
     assert not product.wrong(result, exact).any()
@@ -121,6 +123,21 @@ def test_every_shape_through_registers(backend, dtype):
                         product = Product(shape, 1032, 2056, 456, **asked)
                         result, exact = run(backend, product)
                         assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("b", ["row", "col"])
+def test_every_way_to_spread_vectors(backend, dtype, m, b):
+    """Many blocks, k of several steps and a last one that is not whole; loads of every width."""
+    for a in ("row", "col"):
+        for n, k in ((2056, 4104), (2055, 4101), (2052, 4100)):
+            way = forms.lowered(problem(m, n, k, dtype, None, (), a, b))
+            for choice in gemv.choices(way):
+                spread = choice.kernel.spread * choice.kernel.cluster
+                product = vector(m, n, k, a=a, b=b, dtype=dtype, spread=spread)
+                result, exact = run(backend, product)
+                assert not product.wrong(result, exact).any(), product
 
 
 def dtype_of(rng, epilogue):

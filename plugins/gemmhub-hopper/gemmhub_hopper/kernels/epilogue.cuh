@@ -5,6 +5,7 @@
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
 #pragma once
 #include "config.cuh"
+#include "elements.cuh"
 #include "params.cuh"
 
 using Accumulators = float[M_BLOCKS][TILE_N / 2];
@@ -24,31 +25,7 @@ struct Place {
     int batch;
 };
 
-template <int type>
-DEVICE float load_element(const void* base, long long index) {
-    if constexpr (type == 2) {
-        return static_cast<const float*>(base)[index];
-    } else {
-        const u16 bits = static_cast<const u16*>(base)[index];
-        return type == 0 ? from_bf16(bits) : from_f16(bits);
-    }
-}
-
 DEVICE u32 pack(float low, float high) { return OUTPUT == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
-
-// x / (1 + exp(-t)). Where x is -inf the limit, 0; NaN stays NaN.
-DEVICE float gated(float x, float t) {
-    const float value = divide_fast(x, 1.0f + exp2_fast(-1.4426950408889634f * t));
-    return x == -infinity() ? 0.0f : value;
-}
-
-DEVICE float activated(float x) {
-    if constexpr (ACTIVATION == 1) return x < 0.0f ? 0.0f : x;
-    // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2 u)), without the cancellation; u = sqrt(2 / pi) (x + 0.044715 x^3).
-    if constexpr (ACTIVATION == 2) return gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x));
-    if constexpr (ACTIVATION == 3) return gated(x, x);
-    return x;
-}
 
 // What the epilogue of a block of 64 rows needs of this thread's place, so that little is left to do for an element.
 struct Block {
@@ -96,15 +73,8 @@ DEVICE void finish(const Params& p, const Block& block, float (&v)[4], int j) {
         }
         if constexpr (BIAS == 1) v[i] += block.bias_m[h];
         if constexpr (BIAS == 2) v[i] += bias_n[e];
-        v[i] = activated(v[i]);
+        v[i] = activated<ACTIVATION>(v[i]);
     }
-}
-
-DEVICE void store_element(const Params& p, long long at, float value) {
-    if constexpr (OUTPUT == 2)
-        static_cast<float*>(p.d)[at] = value;
-    else
-        static_cast<u16*>(p.d)[at] = static_cast<u16>(pack(value, 0.0f));
 }
 
 // Straight from registers, for results that TMA does not take: the elements that finish() has finished.
@@ -123,8 +93,8 @@ DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4
                 *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
             }
         } else {
-            if (8 * j < block.columns) store_element(p, at, v[2 * h]);
-            if (8 * j + 1 < block.columns) store_element(p, at + (TRANSPOSED ? block.d_ld : 1), v[2 * h + 1]);
+            if (8 * j < block.columns) store_element<OUTPUT>(p.d, at, v[2 * h]);
+            if (8 * j + 1 < block.columns) store_element<OUTPUT>(p.d, at + (TRANSPOSED ? block.d_ld : 1), v[2 * h + 1]);
         }
     }
 }

@@ -41,6 +41,9 @@ DEVICE u32 dynamic_shared() {
 // Until it has ended, and what it wrote is to be seen: this one may have been launched before that.
 DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// The next kernel may begin, as soon as every block of this one says so or has ended: it waits itself for its results.
+DEVICE void allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+
 // --- barriers -------------------------------------------------------------------------------------------------
 
 DEVICE void barrier_init(u32 barrier, u32 arrivals) {
@@ -96,6 +99,13 @@ DEVICE u32 block_or(u32 bits) {
 
 // The bits that any thread of the warp has set.
 DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
+
+// What a lane has whose number differs in the bits of `lanes`.
+DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+
+// The two halves of a sync of the cluster that nothing is to be seen after, but that all blocks have begun.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 
 // All threads of all blocks of the cluster.
 DEVICE void cluster_sync() {
@@ -220,6 +230,21 @@ DEVICE u32 load_shared(u32 from) {
     return value;
 }
 
+DEVICE void store_float(u32 to, float value) { store_shared(to, __float_as_uint(value)); }
+
+DEVICE float load_float(u32 from) { return __uint_as_float(load_shared(from)); }
+
+// To the same place of the block of that rank in the cluster.
+DEVICE void store_float(u32 to, u32 rank, float value) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "st.shared::cluster.f32 [there], %2;\n"
+        "}" ::"r"(to), "r"(rank), "f"(value)
+        : "memory");
+}
+
 // 8 bytes, at a multiple of 8.
 DEVICE void load_shared_pair(u32 from, float (&to)[2]) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(to[0]), "=f"(to[1]) : "r"(from) : "memory");
@@ -255,6 +280,63 @@ DEVICE u32 count_up(u32* counter) {
     u32 old;
     asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
     return old;
+}
+
+// 2 bytes; 4, 8 or 16 bytes, at a multiple of as many; zeros where `there` is false. In the order of the program, so that all
+// loads that can be under way at once are.
+DEVICE void load_half_if(const void* from, bool there, u32 (&to)[1]) {
+    u16 low;
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %2, 0;\n"
+        "mov.u16 %0, 0;\n"
+        "@there ld.global.u16 %0, [%1];\n"
+        "}"
+        : "=h"(low)
+        : "l"(from), "r"(static_cast<u32>(there))
+        : "memory");
+    to[0] = low;
+}
+DEVICE void load_if(const void* from, bool there, u32 (&to)[1]) {
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %2, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "@there ld.global.u32 %0, [%1];\n"
+        "}"
+        : "=r"(to[0])
+        : "l"(from), "r"(static_cast<u32>(there))
+        : "memory");
+}
+DEVICE void load_if(const void* from, bool there, u32 (&to)[2]) {
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %3, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "mov.u32 %1, 0;\n"
+        "@there ld.global.v2.u32 {%0, %1}, [%2];\n"
+        "}"
+        : "=r"(to[0]), "=r"(to[1])
+        : "l"(from), "r"(static_cast<u32>(there))
+        : "memory");
+}
+DEVICE void load_if(const void* from, bool there, u32 (&to)[4]) {
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %5, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "mov.u32 %1, 0;\n"
+        "mov.u32 %2, 0;\n"
+        "mov.u32 %3, 0;\n"
+        "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "l"(from), "r"(static_cast<u32>(there))
+        : "memory");
 }
 
 // Of a word that other blocks write.

@@ -1,10 +1,13 @@
 // A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With KIND it
-// is the pre-pass.
+// is the pre-pass, with VECTORS the one for vectors.
 #include "machine.hpp"
 
 #ifdef KIND
 #include "prepass.cu"
 constexpr u32 THREADS = PREPASS_THREADS, CLUSTER = 1, FULL_AT = 0;
+#elif defined(VECTORS)
+#include "gemv_kernel.cu"
+constexpr u32 THREADS = GEMV_THREADS, FULL_AT = 0;
 #else
 #include "gemm_kernel.cu"
 #endif
@@ -21,6 +24,8 @@ struct Launch {
 void entry() {
 #ifdef KIND
     prepass(*static_cast<const PrepassParams*>(launch.p));
+#elif defined(VECTORS)
+    gemv(*static_cast<const GemvParams*>(launch.p));
 #else
     gemm(*launch.a, *launch.b, *launch.d, *static_cast<const Params*>(launch.p));
 #endif
@@ -36,12 +41,12 @@ void entry() {
 
 }  // namespace
 
-// 0 when the launch ends as it should; else `message` says what happened. Blocks of the pre-pass know nothing of each
-// other: they run one after the other.
+// 0 when the launch ends as it should; else `message` says what happened. Blocks of the
+// pre-pass, and clusters of that for vectors, know nothing of each other: they run one after the other.
 extern "C" int emulate(const TensorMap* a, const TensorMap* b, const TensorMap* d, const void* p, u32 grid, u64 seed,
                        char* message, u32 length) {
-#ifdef KIND
-    const u32 at_once = 1;
+#if defined(KIND) || defined(VECTORS)
+    const u32 at_once = CLUSTER;
 #else
     const u32 at_once = grid;
 #endif

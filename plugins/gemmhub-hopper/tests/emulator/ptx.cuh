@@ -23,6 +23,7 @@ struct alignas(16) Float4 {
 inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() { return threadIdx.x / 32; }
 inline void wait_for_previous() {}
+inline void allow_next() {}
 inline u32 cluster_rank() { return emulator::me().block % emulator::machine->cluster; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
 
@@ -67,11 +68,22 @@ inline u32 warp_or(u32 bits) {
     emulator::warp_meet();
     return bits;
 }
+inline float shuffle_xor(float value, u32 lanes) {
+    auto& all = emulator::here().lanes[emulator::me().thread / 32];
+    memcpy(&all[lane_id()][0], &value, 4);
+    emulator::warp_meet();
+    memcpy(&value, &all[lane_id() ^ lanes][0], 4);
+    emulator::warp_meet();
+    return value;
+}
 inline void cluster_sync() {
     const u32 number = emulator::me().block / emulator::machine->cluster;
     emulator::meet(emulator::machine->clusters[number], emulator::machine->threads * emulator::machine->cluster,
                    emulator::CLUSTER_SYNC, number);
 }
+
+inline void cluster_arrive() {}
+inline void cluster_wait() { cluster_sync(); }
 
 inline void prefetch_map(const TensorMap*) {}
 inline void tma_load(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier) {
@@ -128,6 +140,17 @@ inline u32 load_shared(u32 from) {
     return value;
 }
 
+inline void store_float(u32 to, float value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
+inline float load_float(u32 from) {
+    float value;
+    memcpy(&value, emulator::shared_at(emulator::here(), from), 4);
+    return value;
+}
+inline void store_float(u32 to, u32 rank, float value) {
+    emulator::Block& block = emulator::machine->blocks[emulator::me().block - cluster_rank() + rank];
+    if (block.alive == 0) emulator::fail("a store to a block that has ended");
+    memcpy(emulator::shared_at(block, to), &value, 4);
+}
 inline void load_shared_pair(u32 from, float (&to)[2]) {
     if (from % 8) emulator::fail("a load from an address that is not aligned");
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);
@@ -135,6 +158,16 @@ inline void load_shared_pair(u32 from, float (&to)[2]) {
 
 inline void store_partial(Float4* to, Float4 value) { *to = value; }
 inline Float4 load_partial(const Float4* from) { return *from; }
+inline void load_half_if(const void* from, bool there, u32 (&to)[1]) {
+    to[0] = 0;
+    if (there) memcpy(to, from, 2);
+}
+template <size_t words>
+inline void load_if(const void* from, bool there, u32 (&to)[words]) {
+    if (reinterpret_cast<size_t>(from) % sizeof(to) && there) emulator::fail("a load from an address that is not aligned");
+    memset(to, 0, sizeof(to));
+    if (there) memcpy(to, from, sizeof(to));
+}
 inline void device_fence() { emulator::maybe_yield(); }
 inline u32 count_up(u32* counter) { return (*counter)++; }
 

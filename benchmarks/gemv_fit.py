@@ -1,0 +1,134 @@
+"""Fits gemmhub-hopper's model of a few vectors times a matrix to what hopper_torch.py --explore --few has measured.
+
+Needs no card.
+
+    python benchmarks/gemv_fit.py [--write] FILE...
+
+Needs gemmhub-hopper, scipy and scikit-learn. As in hopper_fit.py first constants are fitted, then the trees that
+correct what the model makes of them, which are cross-validated by size. ``--write`` writes data/gemv.npz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from fitted_trees import flattened
+from gemmhub_hopper import gemv, gemv_model
+from gemmhub_hopper.corrections import MOST
+from gemmhub_hopper.forms import lowered
+from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.gemv_model import Constants
+from hopper_fit import H200, contents, problem
+
+_START = Constants(
+    launch=1.4e-6, block=6e-7, step=7e-7, cluster=5e-7, result=2e-9, share=0.9, k_major=1.0, n_major=1.0, resident=3.0,
+)  # fmt: skip
+_NEAR = 3.0
+"""How fast a candidate's weight falls with its distance from the fastest of its product."""
+_DRAWN = 0.3
+"""How strongly constants are drawn towards those."""
+_FOLDS = 5
+_TREES = {
+    "max_iter": 300, "learning_rate": 0.05, "max_leaf_nodes": 15, "min_samples_leaf": 6, "max_features": 0.6,
+    "random_state": 0,
+}  # fmt: skip
+"""Of scikit-learn."""
+
+
+class Timed(NamedTuple):
+    """One candidate."""
+
+    product: tuple[Any, ...]
+    choice: GemvChoice
+    seconds: float
+
+
+def read(files: list[Path]) -> list[Timed]:
+    found = []
+    for file in files:
+        record = json.loads(contents(file))
+        for row in record["rows"]:
+            product = row["m"], row["n"], row["k"], row["order"], record["dtype"]
+            ways = lowered(problem(*product))
+            assert isinstance(ways, tuple)
+            choices = {x.name: x for x in gemv.choices(ways)}
+            times = {name: us for name, us in row["us"].items() if name in choices and name not in row["wrong"]}
+            found += [Timed((file, *product), choices[name], us * 1e-6) for name, us in times.items()]
+    return found
+
+
+def report(timed: list[Timed], estimates: Any, weight: Any) -> str:
+    measured = np.array([x.seconds for x in timed])
+    error = math.sqrt((weight * np.log(estimates / measured) ** 2).sum() / weight.sum())
+    product = np.unique([str(x.product) for x in timed], return_inverse=True)[1]
+    lost = []
+    for i in range(product.max() + 1):
+        own = np.flatnonzero(product == i)
+        lost.append(measured[own[np.argmin(estimates[own])]] / measured[own].min() - 1)
+    return (
+        f"{len(timed)} candidates: estimates off by {error:.1%}; of {len(lost)} products the chosen ones lose "
+        f"{np.mean(lost):.2%} to the fastest, 95 of 100 at most {np.quantile(lost, 0.95):.1%}"
+    )
+
+
+def fit(timed: list[Timed], weight: Any) -> Constants:
+    from scipy.optimize import least_squares
+
+    measured = np.array([x.seconds for x in timed])
+
+    def constants(v: Any) -> Constants:
+        return Constants(*(x * math.exp(y) for x, y in zip(_START, v)))
+
+    def residuals(v: Any) -> Any:
+        found = constants(v)
+        estimates = np.array([gemv_model.seconds(x.choice, H200, found) for x in timed])
+        return np.concatenate([np.log(estimates / measured) * np.sqrt(weight), _DRAWN * v])
+
+    solved = least_squares(residuals, np.zeros(len(_START)), loss="soft_l1", f_scale=0.1, max_nfev=30)
+    return Constants(*(float(f"{x:.4g}") for x in constants(solved.x)))
+
+
+def main() -> int:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--write", action="store_true", help="into gemmhub_hopper/data/gemv.npz")
+    options = parser.parse_args()
+    timed = read(options.files)
+    measured = np.array([x.seconds for x in timed])
+    fastest: dict[tuple[Any, ...], float] = {}
+    for x in timed:
+        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
+    lost = measured / [fastest[x.product] for x in timed] - 1
+    weight = np.exp(-_NEAR * lost) + 0.02
+    constants = fit(timed, weight)
+    for name, value in constants._asdict().items():
+        print(f"    {name:10} {value:.4g}")
+    estimates = np.array([gemv_model.seconds(x.choice, H200, constants) for x in timed])
+    print(f"the model alone: {report(timed, estimates, weight)}")
+    rows = np.array([gemv_model.features(x.choice, t) for x, t in zip(timed, estimates)], np.float64)
+    logs = np.clip(np.log(measured / estimates), -MOST, MOST)
+    size = np.unique([x.product[1:4] for x in timed], axis=0, return_inverse=True)[1].ravel()
+    fold = np.random.default_rng(0).permutation(size.max() + 1)[size] % _FOLDS
+    unseen = np.empty(len(timed))
+    for i in range(_FOLDS):
+        other = fold != i
+        trees = HistGradientBoostingRegressor(**_TREES).fit(rows[other], logs[other], weight[other])
+        unseen[~other] = trees.predict(rows[~other])
+    print(f"trees, cross-validated: {report(timed, estimates * np.exp(unseen), weight)}")
+    if options.write:
+        trees = flattened(HistGradientBoostingRegressor(**_TREES).fit(rows, logs, weight))
+        target = Path(gemv_model.__file__).with_name("data") / "gemv.npz"
+        np.savez_compressed(target, constants=np.array(constants), **trees)
+        print(f"{target.name}: {target.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

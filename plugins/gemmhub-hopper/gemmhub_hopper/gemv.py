@@ -1,0 +1,151 @@
+"""A few vectors times a matrix, by gemv_kernel.cu: what it is compiled with, and what it can run.
+
+It reads the matrix once, where it lies. Neither TMA nor tensor cores would be of use: all that counts is memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gemmhub_hopper.forms import Lowered
+
+THREADS = 256
+INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
+"""Of elements. tf32 products are computed in float32."""
+_ROWS = 4
+"""ROWS of the kernel."""
+VECTORS = (1, 2, 4, 8)
+WIDEST = 16
+"""Bytes of a load."""
+_LINE = 128
+"""Bytes of a row that neighbouring lanes read together; fewer where few columns have a long k."""
+_CLUSTERS = (1, 2, 4, 8)
+_LONGEST = 2**30
+_SHORT = 2**26
+"""Bytes: what moves fewer lets the next kernel begin early. It gains up to a fifth, and those of more lose."""
+
+
+@dataclass(frozen=True)
+class GemvKernel:
+    """One compilation of the kernel."""
+
+    input: str
+    vectors: int
+    """Rows of results: 1, 2, 4 or 8."""
+    n_major: bool
+    """Neighbours along n (not k) are neighbours in memory."""
+    load: int
+    """Bytes of a load."""
+    spread: int
+    """Threads of a block that share the k of a result."""
+    cluster: int
+    """Blocks that do."""
+    x_strided: bool = False
+    """Neighbours along k are no neighbours in the vectors."""
+
+    @property
+    def width(self) -> int:
+        """Elements of a load."""
+        return self.load // (4 if self.input == "float32" else 2)
+
+    @property
+    def at_once(self) -> int:
+        """Elements along k that a thread waits for at a time."""
+        unroll = 8 if self.vectors < 8 else 4
+        return unroll if self.n_major else unroll // _ROWS * self.width
+
+    @property
+    def columns(self) -> int:
+        """Of results, of a block."""
+        return THREADS // self.spread * (self.width if self.n_major else _ROWS)
+
+    @property
+    def shared_bytes(self) -> int:
+        parts = THREADS // 32 if self.n_major else max(1, self.spread // 32)
+        return 4 * (parts + (self.cluster if self.cluster > 1 else 0)) * self.vectors * self.columns
+
+    @property
+    def macros(self) -> dict[str, int]:
+        return {
+            "INPUT": INPUTS[self.input], "VECTORS": self.vectors, "N_MAJOR": int(self.n_major), "LOAD": self.load,
+            "X_STRIDED": int(self.x_strided), "SPREAD": self.spread, "CLUSTER": self.cluster,
+            "SHARED_BYTES": self.shared_bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GemvChoice:
+    """One way of running a product of a few vectors."""
+
+    way: Lowered
+    kernel: GemvKernel
+
+    @property
+    def name(self) -> str:
+        """Such as "gemv64": 64 threads, of one or more blocks, share the k of a result."""
+        return f"gemv{self.kernel.spread * self.kernel.cluster}"
+
+    @cached_property
+    def strips(self) -> int:
+        """Blocks, or clusters, for each matrix."""
+        return -(-self.way.n // self.kernel.columns)
+
+    @property
+    def grid(self) -> int:
+        return self.strips * self.kernel.cluster * self.way.batch
+
+    @property
+    def steps(self) -> int:
+        """Times that a thread waits for memory."""
+        kernel = self.kernel
+        return -(-self.way.k // (kernel.spread * kernel.cluster * kernel.at_once))
+
+    @cached_property
+    def moved(self) -> int:
+        """Bytes of memory."""
+        way = self.way
+        operands = (way.a.elements + way.b.elements) * way.b.size
+        return operands + way.m * way.n * way.batch * way.form.output_bytes * (2 if way.form.addend else 1)
+
+    @property
+    def early(self) -> bool:
+        """The next kernel may begin before this one ends."""
+        return self.moved < _SHORT
+
+
+def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKernel]:
+    """All ways to share k among threads."""
+    if n_major:
+        usual, most = THREADS // min(32, _LINE // load), _CLUSTERS[-1]
+        spreads = [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
+    else:
+        spreads = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]
+    return [GemvKernel(kind, vectors, n_major, load, *spread) for spread in spreads]
+
+
+def choices(ways: Sequence[Lowered]) -> list[GemvChoice]:
+    """Those for a problem; none where it has many rows and columns, or the kernel cannot read it where it lies."""
+    way = next((x for x in ways if x.m <= VECTORS[-1] and not x.form.a_registers), None)
+    if way is None or way.k >= _LONGEST:
+        return []
+    w, x, size = way.b, way.a, way.b.size
+    k_major = way.k == 1 or w.strides[1] == 1
+    if not (k_major or way.n == 1 or w.strides[0] == 1):
+        return []
+    x_strided = k_major and way.k > 1 and x.strides[1] != 1
+    inner, outer, ld = (way.k, way.n, w.strides[0]) if k_major else (way.n, way.k, w.strides[1])
+    units = [w.alignment, inner * size, w.strides[2] * size, ld * size if outer > 1 else 0]
+    if k_major and not x_strided:
+        units += [x.alignment, x.strides[2] * size, x.strides[0] * size if way.m > 1 else 0]
+    vectors = 1 << (way.m - 1).bit_length()
+    # Elements of strided vectors have a register each.
+    crowded = x_strided and vectors > 2 and size == 2
+    load = math.gcd(WIDEST // 2 if crowded else WIDEST, *units)
+    if load < size:
+        return []
+    kind = "float32" if size == 4 else way.form.input
+    found = [GemvChoice(way, replace(x, x_strided=x_strided)) for x in kernels(kind, vectors, not k_major, load)]
+    return [choice for choice in found if choice.grid < 2**31]

@@ -1,0 +1,101 @@
+"""The kernel for a few vectors by a matrix, on the emulator; and what chooses it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import Home
+from gemmhub_hopper import forms, gemv, sources
+from problems import operand, problem
+from runs import Run
+from vectors import VECTORS, vector
+
+from gemmhub.layout import MatrixLayout
+from gemmhub.native import nvrtc
+
+
+def choices(asked):
+    ways = forms.lowered(asked)
+    return gemv.choices(ways)
+
+
+@pytest.mark.parametrize("product", VECTORS, ids=str)
+def test_results_are_exact(product):
+    Run(product).check()
+
+
+def test_every_way_to_spread_is_tried():
+    """Above, and so the test can fail for each."""
+    found = [x for b in ("row", "col") for x in choices(problem(1, 64, 64, b=b))]
+    names = {x.name for x in found}
+    assert names == {x.choice.name for x in VECTORS if x.choice.kernel.load == 16 and x.dtype == "bfloat16"}
+
+
+def test_more_vectors_are_for_tensor_cores():
+    assert choices(problem(8, 64, 64))
+    assert choices(problem(9, 64, 64)) == []
+
+
+def test_without_k():
+    """Nothing is read."""
+    asked = problem(1, 64, 0)
+    assert choices(asked)
+    Run(vector(1, 64, 0, spread=8, beta=2)).check()
+
+
+def test_a_strided_vector():
+    x = operand("bfloat16", 1, 64)
+    strided = replace(x, layout=replace(x.layout, row_stride=128, col_stride=2))
+    for b in ("row", "col"):
+        asked = problem(1, 64, 64, b=b)
+        assert not any(x.kernel.x_strided for x in choices(asked))
+        (told,) = {x.kernel.x_strided for x in choices(replace(asked, a=strided))}
+        assert told == (b == "col")  # else elements are taken one by one anyhow
+
+
+def test_loads_are_as_wide_as_all_rows_allow():
+    def width(n=64, k=64, b="row", **changes):
+        asked = problem(1, n, k, b=b)
+        given = replace(asked.b, **changes)
+        (found,) = {x.kernel.load for x in choices(replace(asked, b=given))}
+        return found
+
+    assert width() == 16
+    assert width(alignment=8) == 8
+    assert width(n=62) == 4
+    assert width(n=63) == 2
+    assert width(k=62) == 16
+    assert width(k=62, b="col") == 4
+    assert width(layout=MatrixLayout(64, 64, 68, 1)) == 8
+    assert {x.kernel.load for x in choices(problem(1, 64, 64, "float32"))} == {16}
+
+
+@pytest.mark.parametrize("asked", [problem(1, 4096, 4096, b="col"), problem(4096, 1, 4096, "float32")])
+def test_the_backend_proposes_it(asked):
+    backend = Home(attributes={16: 132}).backend()
+    name = backend.candidates(asked)[0]
+    assert name.startswith("gemv")
+    assert not backend.copies(asked)
+    assert "a vector by a matrix" in backend.remark(asked, name)
+    assert backend.prepare(asked, name, 0).workspace_bytes == 0
+    assert 0 < backend.estimate(asked) < 1e-3
+
+
+def test_more_threads_for_a_longer_k():
+    backend = Home(attributes={16: 132}).backend()
+    names = [backend.candidates(problem(1, 64, k, b="col"))[0] for k in (1024, 100000)]
+    spreads = [int(name.removeprefix("gemv")) for name in names]
+    assert spreads[0] < spreads[1]
+
+
+KERNELS = sorted({x.choice.kernel for x in VECTORS}, key=repr)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda x: "-".join(map(str, x.macros.values())))
+def test_it_compiles(kernel):
+    made = nvrtc.load().compile(sources.gemv(kernel), verbose=True)
+    assert made.spilled == 0, made.log
+    # Those of the loads that are under way at a time, among others: they are not waited for one by one.
+    loads = kernel.at_once if kernel.n_major else 4 * kernel.at_once // kernel.width
+    assert 16 + loads * max(1, kernel.load // 4) <= made.registers <= 128, made.log

@@ -1,0 +1,73 @@
+"""Products of a few vectors, for the emulator and for a card, each by one way to spread k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmhub_hopper import forms, gemv, sources
+from gemmhub_hopper.config import Shape
+from products import Product
+
+
+@dataclass(frozen=True)
+class Vector(Product):
+    """A product of a vector, whose results have ``spread`` threads each."""
+
+    spread: int = 0
+
+    @property
+    def choice(self):
+        ways = forms.lowered(self.problem)
+        return next(x for x in gemv.choices(ways) if x.name == f"gemv{self.spread}")
+
+    def __str__(self):
+        return f"gemv{self.spread}-{self.m}x{self.n}x{self.k}-{self.a[0]}{self.b[0]}{self.d[0]}-{self.dtype}"
+
+    @property
+    def macros(self):
+        return [self.choice.kernel.macros]
+
+    @property
+    def sources(self):
+        return [sources.gemv(self.choice.kernel)]
+
+    def launch(self, backend):
+        return backend.gemv(0, self.choice)
+
+
+def vector(m, n, k, b="row", dtype="bfloat16", spread=32, **more):
+    return Vector(Shape(64, 64, 2), m, n, k, b=b, dtype=dtype, spread=spread, **more)
+
+
+VECTORS = (
+    # Neighbours along k: lanes, a warp, several warps, the block, several blocks.
+    *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),
+    # Neighbours along n, and k in one block and several.
+    *(vector(1, 200, 137, spread=spread) for spread in (32, 64, 128, 256, 512, 1024)),
+    # Other types, and loads of 8, 4 and 2 bytes.
+    vector(1, 100, 260, b="col", dtype="float16"), vector(1, 100, 130, dtype="float16", spread=16),
+    vector(1, 33, 260, b="col", dtype="float32"), vector(1, 100, 100, dtype="float32"),
+    vector(1, 50, 126, b="col"), vector(1, 30, 70, spread=8), vector(1, 50, 125, b="col"), vector(1, 31, 70, spread=8),
+    vector(1, 31, 70, dtype="float32", spread=8), vector(1, 33, 258, b="col", dtype="tf32"),
+    # A column: the operands change places.
+    vector(100, 1, 264, a="row"), vector(104, 1, 64, a="col"), vector(100, 1, 264, a="row", d="col"),
+    # One result, no k to speak of, many waves of k.
+    vector(1, 1, 640, b="col", spread=256), vector(1, 1, 8, b="col", spread=8), vector(1, 8, 1, b="col", spread=8),
+    vector(1, 16, 5000, spread=64), vector(1, 16, 5000, b="col", spread=16),
+    # Several vectors, of any order, with neighbours of the result along either side.
+    *(vector(m, 70, 264, b="col") for m in (2, 3, 5, 8)), *(vector(m, 72, 137, a="col") for m in (2, 4, 7)),
+    *(vector(m, 70, 264, a="col", b="col") for m in (2, 3, 8)), vector(100, 4, 264, dtype="float32", spread=256),
+    vector(3, 72, 65, dtype="float32"), vector(6, 33, 260, b="col", dtype="float32", spread=512),
+    vector(70, 3, 264, a="row", b="col", d="col"), vector(72, 8, 64, a="col", dtype="float16", out="float32"),
+    vector(5, 72, 64, alpha=0.5, beta=2, bias="m", activation="relu", out="float32", batch=(2,)),
+    vector(72, 5, 64, a="col", alpha=0.5, beta=-1, bias="m", d="col", dtype="float16"),
+    # Epilogues.
+    vector(1, 72, 64, alpha=0.5, beta=2, bias="n", activation="relu", out="float32"),
+    vector(72, 1, 64, alpha=-1, beta=1, bias="m", activation="gelu", bias_type="bfloat16", dtype="float16"),
+    vector(1, 72, 64, alpha=2, bias="m", activation="silu", out="float16"),
+    vector(1, 72, 64, alpha=0, beta=1),
+    # Batches.
+    vector(1, 72, 64, batch=(3,)), vector(1, 72, 64, b="col", batch=(3,), spread=512, beta=1),
+    vector(72, 1, 64, batch=(2,), out="float32"),
+)  # fmt: skip
+"""As PRODUCTS of products.py."""

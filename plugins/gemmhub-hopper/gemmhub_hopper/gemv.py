@@ -21,7 +21,7 @@ VECTORS = (1, 2, 4, 8)
 WIDEST = 16
 """Bytes of a load."""
 _LINE = 128
-"""Bytes of a row that neighbouring lanes read together; fewer where few columns have a long k."""
+"""Bytes of a row that neighbouring lanes read together; more for many columns, fewer where few have a long k."""
 _CLUSTERS = (1, 2, 4, 8)
 _LONGEST = 2**30
 _SHORT = 2**26
@@ -120,7 +120,8 @@ def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKerne
     """All ways to share k among threads."""
     if n_major:
         usual, most = THREADS // min(32, _LINE // load), _CLUSTERS[-1]
-        spreads = [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
+        spreads = [(spread, 1) for spread in (usual // 4, usual // 2) if THREADS // spread <= 32]
+        spreads += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
     else:
         spreads = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]
     return [GemvKernel(kind, vectors, n_major, load, *spread) for spread in spreads]

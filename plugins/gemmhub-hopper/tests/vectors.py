@@ -43,7 +43,7 @@ VECTORS = (
     # Neighbours along k: lanes, a warp, several warps, the block, several blocks.
     *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),
     # Neighbours along n, and k in one block and several.
-    *(vector(1, 200, 137, spread=spread) for spread in (32, 64, 128, 256, 512, 1024)),
+    *(vector(1, 200, 137, spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024)),
     # Other types, and loads of 8, 4 and 2 bytes.
     vector(1, 100, 260, b="col", dtype="float16"), vector(1, 100, 130, dtype="float16", spread=16),
     vector(1, 33, 260, b="col", dtype="float32"), vector(1, 100, 100, dtype="float32"),

@@ -1,6 +1,6 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python benchmarks/hopper_torch.py [--quick | --draw SEED [--few]] [--dtype bfloat16]
+    python benchmarks/hopper_torch.py [--quick | --draw SEED [--few [N]]] [--dtype bfloat16]
                                       [--candidates | --every | --explore] [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
@@ -65,9 +65,9 @@ few vectors, whose candidates are few, too.
 """
 
 
-def drawn(seed: int, few: bool = False) -> Iterator[tuple[int, int, int]]:
-    """(m, n, k) without end: sizes of all magnitudes, most of them multiples of 8; with ``few`` up to eight rows, or as
-    many columns.
+def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
+    """(m, n, k) without end: sizes of all magnitudes, most of them multiples of 8; with ``few`` up to so many rows, or
+    columns.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -76,7 +76,7 @@ def drawn(seed: int, few: bool = False) -> Iterator[tuple[int, int, int]]:
         units[1:] = np.maximum(units[1:], 8)  # TMA takes rows of multiples of 16 bytes
         m, n, k = (int(max(1 if side < unit else unit, side // unit * unit)) for side, unit in zip(sides, units))
         if few:
-            m = int(rng.choice((1, 1, 1, 2, 3, 4, 5, 6, 8)))
+            m = min(few, int(rng.choice((1, 1, 1, 2, 3, 4, 5, 6, 8))))
             m, n = (n, m) if rng.random() < 0.2 else (m, n)
         if (1e5 if few else 1e7) < 2 * m * n * k < 2e12:
             yield m, n, k
@@ -222,7 +222,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
-    parser.add_argument("--few", action="store_true", help="with --draw: of up to eight rows or columns")
+    few = "with --draw: of up to N rows or columns, at most eight"
+    parser.add_argument("--few", type=int, nargs="?", const=8, default=0, metavar="N", help=few)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")

@@ -34,7 +34,7 @@ _DRAWN = 0.3
 """How strongly constants are drawn towards those."""
 _FOLDS = 5
 _TREES = {
-    "max_iter": 300, "learning_rate": 0.05, "max_leaf_nodes": 15, "min_samples_leaf": 6, "max_features": 0.6,
+    "max_iter": 300, "learning_rate": 0.05, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.6,
     "random_state": 0,
 }  # fmt: skip
 """Of scikit-learn."""

@@ -214,7 +214,7 @@ def product_of(backend, a, b, limit=LIMIT, name=None):
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide", "cancelling", "worst"])
-@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (256, 256, 65536), (4096, 4096, 4096)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (256, 256, 65536), (4096, 4096, 4096), (1, 4096, 65536)])
 def test_errors_beside_those_of_cublas(backend, kind, m, n, k):
     """Relative to |A| |B|, at most 4 times SGEMM's on the same data."""
     a, b = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in data(kind, m, n, k))

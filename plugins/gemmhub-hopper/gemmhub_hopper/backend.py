@@ -150,11 +150,7 @@ class HopperBackend(Backend):
             return ()
         choice = analysis.choices[0]  # other candidates' copies are in their remarks
         way = choice.way
-        return (
-            []
-            if isinstance(choice, GemvChoice)
-            else [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in way.copied]
-        )
+        return [Copy(x.name, x.copy_bytes(way.form, way.k), x.why) for x in choice.copied]
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         analysis = self._analyse(problem)
@@ -277,7 +273,7 @@ def _words(choice: Choice, cut: Slabs | None = None) -> str:
 
 
 def _gemv_words(choice: GemvChoice) -> str:
-    words = f"a vector by a matrix, {choice.kernel.spread * choice.kernel.cluster} threads a result"
+    words = f"few vectors by a matrix, {choice.kernel.spread * choice.kernel.cluster} threads a result"
     return words + (f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else "")
 
 

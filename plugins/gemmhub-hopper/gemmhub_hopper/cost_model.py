@@ -73,6 +73,11 @@ class Choice:
     def variant(self) -> Variant:
         return config.variant(self.shape, self.way.form, self.splits > 1)
 
+    @property
+    def copied(self) -> tuple[Reading, ...]:
+        """Operands that a pre-pass copies."""
+        return self.way.copied
+
     @cached_property
     def tiles(self) -> tuple[int, int]:
         """Cluster tiles of one matrix below and beside each other."""

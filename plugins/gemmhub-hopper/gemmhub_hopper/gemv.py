@@ -111,6 +111,11 @@ class GemvChoice:
         return operands + way.m * way.n * way.batch * way.form.output_bytes * (2 if way.form.addend else 1)
 
     @property
+    def copied(self) -> tuple[()]:
+        """No operand is."""
+        return ()
+
+    @property
     def early(self) -> bool:
         """The next kernel may begin before this one ends."""
         return self.moved < _SHORT
@@ -130,7 +135,7 @@ def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKerne
 def choices(ways: Sequence[Lowered]) -> list[GemvChoice]:
     """Those for a problem; none where it has many rows and columns, or the kernel cannot read it where it lies."""
     way = next((x for x in ways if x.m <= VECTORS[-1] and not x.form.a_registers), None)
-    if way is None or way.k >= _LONGEST:
+    if way is None or max(way.n, way.k) >= _LONGEST:
         return []
     w, x, size = way.b, way.a, way.b.size
     k_major = way.k == 1 or w.strides[1] == 1

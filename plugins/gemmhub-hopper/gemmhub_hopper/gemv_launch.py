@@ -7,9 +7,10 @@ from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import Any
 
 from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_launch import WORD
 from gemmhub_hopper.config import ACTIVATIONS, OUTPUTS
 from gemmhub_hopper.gemv import THREADS, GemvChoice
-from gemmhub_hopper.launch import INVALID_CONTEXT, Function
+from gemmhub_hopper.launch import Function
 
 
 class Params(ctypes.Structure):
@@ -31,6 +32,10 @@ class Arguments(ctypes.Structure):
     """The parameters of the kernel."""
 
     _fields_ = (("p", Params),)
+
+
+_X, _W, _D = (getattr(Params, name).offset // WORD for name in ("x", "w", "d"))
+"""Words of Arguments."""
 
 
 def params(choice: GemvChoice) -> Params:
@@ -56,7 +61,9 @@ class GemvLaunch:
     def __init__(self, gpu: Gpu, choice: GemvChoice, function: int, alone: bool) -> None:
         """``function``: the kernel. ``alone``: the machine has no other device."""
         self._gpu, self._alone = gpu, alone
-        self._swapped, self._without_k = choice.way.swapped, choice.way.without_k
+        way, form = choice.way, choice.way.form
+        self._swapped, self._without_k = way.swapped, way.without_k
+        self._bare = not (form.scaled or form.addend or form.bias)
         template, shared = Arguments(params(choice)), choice.kernel.shared_bytes
         self._function = Function(gpu, function, template, choice.grid, THREADS, shared)
 
@@ -64,17 +71,17 @@ class GemvLaunch:
         function = self._function
         slot = function.take()
         try:
-            p = slot.arguments.p
+            words = slot.words
             if not self._without_k:
-                p.x, p.w = (b, a) if self._swapped else (a, b)
-            p.d, p.c, p.bias = out, c or 0, bias or 0
-            p.alpha, p.beta = float(alpha), float(beta)
+                words[_X], words[_W] = (b, a) if self._swapped else (a, b)
+            words[_D] = out
+            if not self._bare:
+                p = slot.arguments.p
+                p.c, p.bias = c or 0, bias or 0
+                p.alpha, p.beta = 0.0 if self._without_k else float(alpha), float(beta)
             stream = stream or 0
-            if self._alone:
-                status = function.start(slot, stream)
-                if status != INVALID_CONTEXT:
-                    function.check(status)
-                    return
+            if self._alone and function.started(slot, stream):
+                return
             with self._gpu:
                 function.check(function.start(slot, stream))
         finally:

@@ -23,7 +23,7 @@ from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
 
-INVALID_CONTEXT = 201
+_INVALID_CONTEXT = 201
 
 
 class Params(ctypes.Structure):
@@ -102,6 +102,14 @@ class Function(Starter):
             return self.free.pop()
         except IndexError:
             return self.slot()
+
+    def started(self, slot: Slot, stream: int) -> bool:
+        """Launched, without looking for a context first; not where this thread has none."""
+        status = self.start(slot, stream)
+        if status == _INVALID_CONTEXT:
+            return False
+        self.check(status)
+        return True
 
     def check(self, status: int) -> None:
         if status:
@@ -219,11 +227,8 @@ class Launch:
             p.alpha, p.beta = float(alpha), float(beta)
             p.c, p.bias = c or 0, bias or 0
             stream = stream or 0
-            if self._alone and self._choice.splits == 1:
-                status = gemm.start(slot, stream)
-                if status != INVALID_CONTEXT:
-                    gemm.check(status)
-                    return
+            if self._alone and self._choice.splits == 1 and gemm.started(slot, stream):
+                return
             with self._workspace.turn, self._gpu:
                 if self._choice.splits > 1:
                     buffer = self._workspace.buffer(stream, self._cut.nbytes, self._limit)

@@ -77,7 +77,7 @@ def test_the_backend_proposes_it(asked):
     name = backend.candidates(asked)[0]
     assert name.startswith("gemv")
     assert not backend.copies(asked)
-    assert "a vector by a matrix" in backend.remark(asked, name)
+    assert "few vectors by a matrix" in backend.remark(asked, name)
     assert backend.prepare(asked, name, 0).workspace_bytes == 0
     assert 0 < backend.estimate(asked) < 1e-3
 

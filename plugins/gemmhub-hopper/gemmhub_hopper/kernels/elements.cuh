@@ -1,5 +1,5 @@
-// Elements of c, bias and d, and what is done to one of them. Types are numbered as in config.cuh: 0 bfloat16, 1 float16,
-// 2 float32; activations, too.
+// Elements of c, bias and d, and what is done to one of them. Types are numbered as in config.cuh (0 bfloat16,
+// 1 float16, 2 float32), and so are activations.
 #pragma once
 #include "ptx.cuh"
 

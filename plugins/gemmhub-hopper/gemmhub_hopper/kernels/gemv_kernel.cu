@@ -1,14 +1,13 @@
 // A few vectors times a matrix: d (m x n) = x (m x k) times w (k x n), for each matrix of a batch, m at most VECTORS.
 //
-// Every element of w is used once by each vector, so there is nothing to stage: threads read it from memory, UNROLL loads
-// under way at a time, and multiply as it comes. SPREAD threads of a block share the k of a column of results, those of
-// CLUSTER blocks if need be; so a result is one sum for each thread, and the sums are added in the order of lanes, warps
-// and blocks.
+// Every element of w is used once by each vector, so there is nothing to stage: threads read it from memory, UNROLL
+// loads under way at a time, and multiply. SPREAD threads of a block share the k of a column of results, those of CLUSTER
+// blocks if need be. So a result is one sum for each thread, and these are added in the order of lanes, warps and blocks.
 //
 //     INPUT     0 bfloat16, 1 float16, 2 float32
 //     VECTORS   1, 2, 4 or 8
 //     N_MAJOR   1: neighbours along n are neighbours in memory; 0: neighbours along k are
-//     X_STRIDED 1: neighbours along k are no neighbours in x, whose elements are loaded one by one.
+//     X_STRIDED 1: neighbours along k are no neighbours in x, whose elements are loaded one by one
 //     LOAD      bytes of a load, of WIDTH elements. Rows of w begin at multiples of it and are as long
 //     SPREAD    as said, a power of two. With N_MAJOR, ACROSS = GEMV_THREADS / SPREAD neighbouring lanes read a row
 //     CLUSTER   blocks that share the k of a result
@@ -29,7 +28,8 @@ constexpr u32 STRIDE = SPREAD * CLUSTER;
 
 // Dynamic shared memory: sums of warps, and in the first block of a cluster those of its blocks.
 constexpr u32 BLOCKS_AT = 4 * PARTS * RESULTS;
-static_assert(BLOCKS_AT + (CLUSTER > 1 ? 4 * CLUSTER * RESULTS : 0) == SHARED_BYTES, "gemv.py counts as this file does");
+constexpr u32 END_AT = BLOCKS_AT + (CLUSTER > 1 ? 4 * CLUSTER * RESULTS : 0);
+static_assert(END_AT == SHARED_BYTES, "gemv.py counts as this file does");
 
 struct GemvParams {
     const void *x, *w;
@@ -145,14 +145,17 @@ DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int 
 
 // Types and activations are numbers here, as there is one of each for a result and not for an element of w.
 DEVICE float any_element(int type, const void* base, long long index) {
-    return type == 0 ? load_element<0>(base, index) : type == 1 ? load_element<1>(base, index) : load_element<2>(base, index);
+    if (type == 0) return load_element<0>(base, index);
+    return type == 1 ? load_element<1>(base, index) : load_element<2>(base, index);
 }
 
 DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int column) {
     value = p.alpha == 0.0f ? 0.0f : value * p.alpha;  // with alpha 0 the product counts for nothing, NaN or not
     if (p.c) value += p.beta * any_element(p.addend, p.c, matrix * p.c_batch + row * p.c_m + column * p.c_n);
-    if (p.bias)
-        value += any_element(p.bias_type, p.bias, row * static_cast<long long>(p.bias_m) + column * static_cast<long long>(p.bias_n));
+    if (p.bias) {
+        const long long at = row * static_cast<long long>(p.bias_m) + column * static_cast<long long>(p.bias_n);
+        value += any_element(p.bias_type, p.bias, at);
+    }
     if (p.activation == 1) value = activated<1>(value);
     if (p.activation == 2) value = activated<2>(value);
     if (p.activation == 3) value = activated<3>(value);
@@ -171,8 +174,8 @@ DEVICE float added(u32 from, u32 apart) {
     return value;
 }
 
-// Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of them,
-// and a thread waits for one load after the other.
+// Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of
+// them, and a thread waits for one load after the other.
 GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, 2) __cluster_dims__(CLUSTER, 1, 1)
     gemv(const __grid_constant__ GemvParams p) {
     const u32 thread = threadIdx.x, shared = dynamic_shared();

@@ -164,7 +164,7 @@ inline void load_half_if(const void* from, bool there, u32 (&to)[1]) {
 }
 template <size_t words>
 inline void load_if(const void* from, bool there, u32 (&to)[words]) {
-    if (reinterpret_cast<size_t>(from) % sizeof(to) && there) emulator::fail("a load from an address that is not aligned");
+    if (there && reinterpret_cast<size_t>(from) % sizeof(to)) emulator::fail("an address that is not aligned");
     memset(to, 0, sizeof(to));
     if (there) memcpy(to, from, sizeof(to));
 }

@@ -6,6 +6,15 @@ from typing import Any
 
 import numpy as np
 
+FOLDS = 5
+"""Of a cross-validation."""
+
+
+def folds(sizes: Any) -> Any:
+    """The fold of each row, the same for rows of the same size (m, n, k)."""
+    size = np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
+    return np.random.default_rng(0).permutation(size.max() + 1)[size] % FOLDS
+
 
 def flattened(fitted: Any, prefix: str = "") -> dict[str, Any]:
     """The trees of a HistGradientBoostingRegressor as plain arrays, for :class:`gemmhub.trees.Trees`."""

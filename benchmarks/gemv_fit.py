@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fitted_trees import flattened
+from fitted_trees import FOLDS, flattened, folds
 from gemmhub_hopper import gemv, gemv_model
 from gemmhub_hopper.corrections import MOST
 from gemmhub_hopper.forms import lowered
@@ -32,7 +32,6 @@ _NEAR = 3.0
 """How fast a candidate's weight falls with its distance from the fastest of its product."""
 _DRAWN = 0.3
 """How strongly constants are drawn towards those."""
-_FOLDS = 5
 _TREES = {
     "max_iter": 300, "learning_rate": 0.05, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.6,
     "random_state": 0,
@@ -62,17 +61,35 @@ def read(files: list[Path]) -> list[Timed]:
     return found
 
 
-def report(timed: list[Timed], estimates: Any, weight: Any) -> str:
-    measured = np.array([x.seconds for x in timed])
-    error = math.sqrt((weight * np.log(estimates / measured) ** 2).sum() / weight.sum())
-    product = np.unique([str(x.product) for x in timed], return_inverse=True)[1]
-    lost = []
-    for i in range(product.max() + 1):
-        own = np.flatnonzero(product == i)
-        lost.append(measured[own[np.argmin(estimates[own])]] / measured[own].min() - 1)
+def lost(timed: list[Timed], estimates: Any) -> Any:
+    """For each product, what the candidate with the lowest estimate loses to the fastest."""
+    best: dict[tuple[Any, ...], tuple[float, float]] = {}
+    fastest: dict[tuple[Any, ...], float] = {}
+    for x, estimate in zip(timed, estimates):
+        best[x.product] = min((estimate, x.seconds), best.get(x.product, (math.inf, 0.0)))
+        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
+    return np.array([best[product][1] / fastest[product] - 1 for product in best])
+
+
+def weights(timed: list[Timed]) -> Any:
+    """Candidates count the more, the nearer they are to the fastest of their product."""
+    fastest: dict[tuple[Any, ...], float] = {}
+    for x in timed:
+        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
+    return np.array([math.exp(-_NEAR * (x.seconds / fastest[x.product] - 1)) + 0.02 for x in timed])
+
+
+def error(timed: list[Timed], estimates: Any) -> float:
+    """Of estimates, relative."""
+    weight, logs = weights(timed), np.log(estimates / [x.seconds for x in timed])
+    return math.sqrt((weight * logs**2).sum() / weight.sum())
+
+
+def report(timed: list[Timed], estimates: Any) -> str:
+    losses = lost(timed, estimates)
     return (
-        f"{len(timed)} candidates: estimates off by {error:.1%}; of {len(lost)} products the chosen ones lose "
-        f"{np.mean(lost):.2%} to the fastest, 95 of 100 at most {np.quantile(lost, 0.95):.1%}"
+        f"{len(timed)} candidates: estimates off by {error(timed, estimates):.1%}; of {len(losses)} products the "
+        f"chosen ones lose {losses.mean():.2%} to the fastest, 95 of 100 at most {np.quantile(losses, 0.95):.1%}"
     )
 
 
@@ -102,26 +119,20 @@ def main() -> int:
     options = parser.parse_args()
     timed = read(options.files)
     measured = np.array([x.seconds for x in timed])
-    fastest: dict[tuple[Any, ...], float] = {}
-    for x in timed:
-        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
-    lost = measured / [fastest[x.product] for x in timed] - 1
-    weight = np.exp(-_NEAR * lost) + 0.02
+    weight = weights(timed)
     constants = fit(timed, weight)
     for name, value in constants._asdict().items():
         print(f"    {name:10} {value:.4g}")
     estimates = np.array([gemv_model.seconds(x.choice, H200, constants) for x in timed])
-    print(f"the model alone: {report(timed, estimates, weight)}")
+    print(f"the model alone: {report(timed, estimates)}")
     rows = np.array([gemv_model.features(x.choice, t) for x, t in zip(timed, estimates)], np.float64)
     logs = np.clip(np.log(measured / estimates), -MOST, MOST)
-    size = np.unique([x.product[1:4] for x in timed], axis=0, return_inverse=True)[1].ravel()
-    fold = np.random.default_rng(0).permutation(size.max() + 1)[size] % _FOLDS
-    unseen = np.empty(len(timed))
-    for i in range(_FOLDS):
+    fold, unseen = folds([x.product[1:4] for x in timed]), np.empty(len(timed))
+    for i in range(FOLDS):
         other = fold != i
         trees = HistGradientBoostingRegressor(**_TREES).fit(rows[other], logs[other], weight[other])
         unseen[~other] = trees.predict(rows[~other])
-    print(f"trees, cross-validated: {report(timed, estimates * np.exp(unseen), weight)}")
+    print(f"trees, cross-validated: {report(timed, estimates * np.exp(unseen))}")
     if options.write:
         trees = flattened(HistGradientBoostingRegressor(**_TREES).fit(rows, logs, weight))
         target = Path(gemv_model.__file__).with_name("data") / "gemv.npz"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fitted_trees import flattened
+from fitted_trees import FOLDS, flattened, folds
 from gemmhub_hopper import corrections, cost_model, fitted
 from gemmhub_hopper.cost_model import Card, Choice, Ranked, Work
 from gemmhub_hopper.fitted import Constants
@@ -49,7 +49,6 @@ _DRAWN = 0.2
 """How strongly constants are drawn towards what they were before."""
 _MOST_ROWS = 8000
 """That constants are fitted to: there are 31 of them."""
-_FOLDS = 5
 _TREES = {
     "max_iter": 200, "learning_rate": 0.1, "max_leaf_nodes": 31, "min_samples_leaf": 15, "max_features": 0.6,
     "random_state": 0,
@@ -191,10 +190,9 @@ def cross_validated(data: Data, estimates: Any) -> Any:
     """Estimates, each corrected by trees that have not seen a product of that m, n and k."""
     ways = [x.choice.way for x in data.timed]
     sizes = [(way.n, way.m, way.k) if way.swapped else (way.m, way.n, way.k) for way in ways]
-    size = np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
-    fold = np.random.default_rng(0).permutation(size.max() + 1)[size] % _FOLDS
+    fold = folds(sizes)
     found = np.empty(len(estimates))
-    for i in range(_FOLDS):
+    for i in range(FOLDS):
         seen, unseen = np.flatnonzero(fold != i), np.flatnonzero(fold == i)
         trees = Trees.of(grown(data, estimates, seen))
         found[unseen] = data.some(unseen).corrected(estimates[unseen], trees)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gemmhub_hopper import corrections, fitted
+from gemmhub_hopper import corrections, fitted, gemv_model
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 if not BENCHMARKS.is_dir():
     pytest.skip("not in a clone of gemmhub", allow_module_level=True)
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(BENCHMARKS))
+    import gemv_fit
     import hopper_fit
 
 RECORDS = ("hopper_drawn_bf16.json.xz", "hopper_drawn_tf32.json", "hopper_quick_tf32.json", "hopper_drawn_f32.json",
@@ -42,6 +43,21 @@ def test_what_is_chosen_is_nearly_the_fastest(name):
     assert np.mean(lost) < 0.03
     assert np.quantile(lost, 0.9) < 0.1
     assert measured.error(estimates) < 0.1
+
+
+@pytest.mark.parametrize("name", ["few_bf16_3.json.xz", "few_f32_2.json.xz", "few_f16_2.json.xz"])
+def test_vectors(name):
+    timed = gemv_fit.read([BENCHMARKS / "results" / "h200" / "fit" / name])
+    constants, trees = gemv_model.fitted()
+    alone = np.array([gemv_model.seconds(x.choice, gemv_fit.H200, constants) for x in timed])
+    rows = [gemv_model.features(x.choice, seconds) for x, seconds in zip(timed, alone)]
+    corrected = alone * np.exp(trees.predict(np.array(rows, np.float64)))
+    assert gemv_fit.error(timed, corrected) < 0.08
+    assert gemv_fit.error(timed, alone) < 0.3
+    lost = gemv_fit.lost(timed, corrected)
+    assert len(lost) > 50
+    assert np.mean(lost) < 0.02
+    assert np.mean(lost) < np.mean(gemv_fit.lost(timed, alone)) < 0.1
 
 
 def test_the_model_alone_is_good():

@@ -61,22 +61,26 @@ def read(files: list[Path]) -> list[Timed]:
     return found
 
 
+def fastest(timed: list[Timed]) -> dict[tuple[Any, ...], float]:
+    """Seconds of each product's."""
+    found: dict[tuple[Any, ...], float] = {}
+    for x in timed:
+        found[x.product] = min(x.seconds, found.get(x.product, math.inf))
+    return found
+
+
 def lost(timed: list[Timed], estimates: Any) -> Any:
     """For each product, what the candidate with the lowest estimate loses to the fastest."""
-    best: dict[tuple[Any, ...], tuple[float, float]] = {}
-    fastest: dict[tuple[Any, ...], float] = {}
+    chosen: dict[tuple[Any, ...], tuple[float, float]] = {}
     for x, estimate in zip(timed, estimates):
-        best[x.product] = min((estimate, x.seconds), best.get(x.product, (math.inf, 0.0)))
-        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
-    return np.array([best[product][1] / fastest[product] - 1 for product in best])
+        chosen[x.product] = min((estimate, x.seconds), chosen.get(x.product, (math.inf, 0.0)))
+    return np.array([chosen[product][1] / seconds - 1 for product, seconds in fastest(timed).items()])
 
 
 def weights(timed: list[Timed]) -> Any:
     """Candidates count the more, the nearer they are to the fastest of their product."""
-    fastest: dict[tuple[Any, ...], float] = {}
-    for x in timed:
-        fastest[x.product] = min(x.seconds, fastest.get(x.product, math.inf))
-    return np.array([math.exp(-_NEAR * (x.seconds / fastest[x.product] - 1)) + 0.02 for x in timed])
+    best = fastest(timed)
+    return np.array([math.exp(-_NEAR * (x.seconds / best[x.product] - 1)) + 0.02 for x in timed])
 
 
 def error(timed: list[Timed], estimates: Any) -> float:

@@ -273,7 +273,7 @@ def _words(choice: Choice, cut: Slabs | None = None) -> str:
 
 
 def _gemv_words(choice: GemvChoice) -> str:
-    words = f"few vectors by a matrix, {choice.kernel.spread * choice.kernel.cluster} threads a result"
+    words = f"few vectors by a matrix, {choice.kernel.sharers} threads a result"
     return words + (f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else "")
 
 

@@ -47,6 +47,11 @@ class GemvKernel:
     """Neighbours along k are no neighbours in the vectors."""
 
     @property
+    def sharers(self) -> int:
+        """Threads, of one or more blocks, that share the k of a result."""
+        return self.spread * self.cluster
+
+    @property
     def width(self) -> int:
         """Elements of a load."""
         return self.load // (4 if self.input == "float32" else 2)
@@ -86,7 +91,7 @@ class GemvChoice:
     @property
     def name(self) -> str:
         """Such as "gemv64": 64 threads, of one or more blocks, share the k of a result."""
-        return f"gemv{self.kernel.spread * self.kernel.cluster}"
+        return f"gemv{self.kernel.sharers}"
 
     @cached_property
     def strips(self) -> int:
@@ -101,7 +106,7 @@ class GemvChoice:
     def steps(self) -> int:
         """Times that a thread waits for memory."""
         kernel = self.kernel
-        return -(-self.way.k // (kernel.spread * kernel.cluster * kernel.at_once))
+        return -(-self.way.k // (kernel.sharers * kernel.at_once))
 
     @cached_property
     def moved(self) -> int:

@@ -65,7 +65,7 @@ struct SplitLoader {
             const u32 h = i % 2, k = 16 * step + 8 * (i / 2);
             if constexpr (A_MN) {
 #pragma unroll
-                for (u32 e = 0; e < 2; ++e) x[i][e] = __uint_as_float(load_shared(rows + offsets[h][e] + k * 128));
+                for (u32 e = 0; e < 2; ++e) x[i][e] = load_float(rows + offsets[h][e] + k * 128);
             } else {  // in each bank two lanes meet
                 load_shared_pair((rows + offsets[h][0]) ^ (k * 4), x[i]);
             }

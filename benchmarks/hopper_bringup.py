@@ -51,7 +51,7 @@ PROBES = tuple(
 )
 TF32 = Form(True, False, "tf32", "float32", transposed=True, a_registers=True)
 LARGE = tuple(
-    Product(shape, 2056, 4104, 264, a=a, b=b)
+    Product(shape, 2056, 4104, 264 if shape.cluster_k == 1 else 520, a=a, b=b)
     for shape in SHAPES
     for a, b in (("row", "row"), ("row", "col"), ("col", "row"))
 ) + (

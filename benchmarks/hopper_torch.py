@@ -1,7 +1,7 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
     python benchmarks/hopper_torch.py [--quick | --draw SEED [--few [N]]] [--dtype bfloat16]
-                                      [--candidates | --every | --explore] [--packed] [--json FILE]
+                                      [--candidates | --every | --explore] [--having TEXT] [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
@@ -149,11 +149,14 @@ def measure(
     if refusal is not None:
         print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
         return None
+    proposed = names(backend, asked, options)
+    if not any(options.having in name for name in proposed):
+        return None
     kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
     rig = Rig(m, n, k, order, kind, expected(m, n, k, RATES.get(options.dtype, 6e14)))
     contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
     wrong = []
-    for name in names(backend, asked, options):
+    for name in proposed:
         call = caller(backend, asked, name)
         if not close(call, rig, options.dtype):
             wrong.append(name)
@@ -228,6 +231,8 @@ def main() -> int:
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--explore", action="store_true")
+    having = "products only that have a candidate to time with this in its name"
+    parser.add_argument("--having", default="", metavar="TEXT", help=having)
     parser.add_argument("--packed", action="store_true", help="also with b packed beforehand")
     parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
     parser.add_argument("--json", type=Path)

@@ -32,6 +32,8 @@ class Shape:
     cluster_n: int = 1
     pingpong: bool = False
     """Two consumers take tiles by turns; else they share each."""
+    cluster_k: int = 1
+    """Blocks of a cluster that share the k of one tile."""
 
     @property
     def sharers(self) -> int:
@@ -40,17 +42,28 @@ class Shape:
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.cluster_k
 
     @property
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
 
     @property
+    def columns(self) -> int:
+        """Those that a block has results of: n, or a slice where blocks share k. ``OUT_N`` of config.cuh."""
+        count = self.cluster_k
+        while count > 1 and self.n % (16 * count):
+            count //= 2
+        return self.n // count
+
+    @property
     def name(self) -> str:
-        """Such as "128x256x4" (tile, stages); behind it "p" for ping-pong and the cluster, if any: "128x128x6pc2x1"."""
-        cluster = f"c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + cluster
+        """Such as "128x256x4" (tile, stages); behind it "p" for ping-pong and the cluster, if any: "128x128x6pc2x1",
+        with "k4" behind that where four blocks share k.
+        """
+        sharing = f"c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
+        parts = f"k{self.cluster_k}" if self.cluster_k > 1 else ""
+        return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + sharing + parts
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class Variant:
     def chunk(self) -> int:
         """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
         widths = (32, 16) if self.form.output == "float32" else (64, 32, 16)
-        return next(width for width in widths if self.shape.n % width == 0)
+        return next(width for width in widths if self.shape.columns % width == 0)
 
     @cached_property
     def a_bytes(self) -> int:
@@ -140,7 +153,8 @@ class Variant:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
         shape = self.shape
         buffers = shape.consumers * staging * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
-        return shape.stages * (self.stage_bytes + 16) + buffers + (12 if shape.pingpong else 4) * shape.consumers + 1024
+        flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
+        return shape.stages * (self.stage_bytes + 16) + buffers + flags + 1024
 
     @cached_property
     def staging(self) -> int:
@@ -155,8 +169,15 @@ class Variant:
     def refusal(self) -> str | None:
         """Why there can be no such kernel; None when it can be compiled."""
         shape, form = self.shape, self.form
-        if shape.consumers not in (1, 2, 3) or shape.cluster not in (1, 2, 4):
-            return "one to three consumer warpgroups, clusters of one, two or four"
+        sharing = shape.cluster_m * shape.cluster_n
+        if shape.consumers not in (1, 2, 3) or sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
+            return "one to three consumer warpgroups, clusters of one, two or four; eight along k"
+        if shape.cluster_k > 1 and (shape.pingpong or self.split or form.planes > 1):
+            return "blocks that share k take no turns, have no other parts of it, and no split operands"
+        if shape.cluster > 8:
+            return "a cluster has at most eight blocks"
+        if shape.cluster_k > 1 and shape.stages * self.stage_bytes < shape.cluster_k * shape.m * shape.columns * 4:
+            return "the ring has no room for the sums of the blocks that share k"
         if shape.consumers == 3 and (form.planes > 1 or form.a_registers):
             return "three consumer warpgroups have registers for 16-bit or tf32 elements in shared memory only"
         if shape.pingpong and shape.consumers != 2:
@@ -178,6 +199,8 @@ class Variant:
             return f"beside {registers} accumulators a thread has no registers for elements of a"
         if registers > 64 and form.planes > 1 and self.split:
             return f"beside twice {registers} accumulators a thread has no registers for parts of k"
+        if registers > 96 and shape.cluster_k > 1:
+            return f"beside {registers} accumulators a thread has no registers for those of the blocks that share k"
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
         smooth = form.activation in ("gelu", "silu")
@@ -204,6 +227,7 @@ class Variant:
         return {
             "TILE_M": shape.m, "TILE_N": shape.n, "STAGES": shape.stages, "CONSUMERS": shape.consumers,
             "PINGPONG": int(shape.pingpong), "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
+            "CLUSTER_K": shape.cluster_k,
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
             "A_REGISTERS": int(form.a_registers),
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
@@ -237,18 +261,25 @@ def _shape(m: int, n: int, **given: Any) -> Shape:
 
 
 SHAPES = (
-    *(_shape(256, n) for n in (96, 128, 144, 160, 192)),
+    *(_shape(256, n) for n in (96, 128, 192)),
     *(_shape(192, n, consumers=3) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
     *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
-    *(_shape(128, n, pingpong=True) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)),
+    *(_shape(128, n, pingpong=True) for n in (64, 96, 128, 144, 160, 176, 192)),
     *(_shape(64, n, pingpong=True) for n in (64, 96, 128, 192, 256)),
-    _shape(256, 128, cluster_n=2), _shape(256, 192, cluster_m=2),
-    *(_shape(192, n, consumers=3, cluster_m=2) for n in (128, 160, 192)),
+    _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
     *(_shape(128, n, cluster_m=2) for n in (128, 160, 192, 208, 256)),
     *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 160, 192)),
     *(_shape(64, n, consumers=1, cluster_m=2, cluster_n=2) for n in (64, 96)),
     *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128)),
+    # Blocks of a cluster share k; of larger tiles, which L2 is slow to feed, they share one operand besides.
+    *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
+    *(_shape(64, n, consumers=1, cluster_k=k) for n, k in ((128, 4), (128, 8), (192, 4))),
+    *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n, k in ((64, 4), (128, 2), (128, 4), (192, 2), (192, 4))),
+    *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 96, 128, 192)),
+    *(_shape(128, n, cluster_m=2, cluster_k=k) for n, k in ((96, 2), (192, 2), (192, 4))),
+    _shape(128, 64, cluster_k=4), _shape(128, 64, cluster_m=4, cluster_k=2),
+    _shape(128, 192, cluster_m=2, cluster_n=2, cluster_k=2),
 )  # fmt: skip
 """Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
 

@@ -48,6 +48,7 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
         # The estimate, and the rates that it means: operations and bytes a second.
         math.log(seconds), math.log(2 * way.m * way.n * way.k * way.batch / seconds),
         math.log((work.read + work.written) / seconds),
+        shape.cluster_k,
     ]  # fmt: skip
 
 

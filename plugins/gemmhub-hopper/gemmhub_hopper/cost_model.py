@@ -49,7 +49,7 @@ def clusters(sms: int, size: int) -> int:
     return max(1, (sms if size <= 2 else sms - 12) // size)
 
 
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?)(r?)(t?)(?:/(\d+))?")
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(t?)(?:/(\d+))?")
 """Of a choice: shape, through registers, exchanged, parts of k."""
 
 
@@ -105,7 +105,9 @@ class Choice:
         return slabs.cut(self.way, self.part_bytes, workspace)
 
     def grid(self, sms: int) -> int:
-        """Thread blocks."""
+        """Thread blocks. A cluster that shares k has one piece."""
+        if self.shape.cluster_k > 1:
+            return self.pieces * self.shape.cluster
         return min(self.pieces, clusters(sms, self.shape.cluster)) * self.shape.cluster
 
     def group(self, sms: int) -> int:
@@ -154,6 +156,9 @@ class Work(NamedTuple):
     """Ping-pong."""
     stages: int
     cluster: int
+    """Blocks that share operands."""
+    shared_k: int
+    """Blocks that share k."""
     loaded: tuple[float, float, float]
     """Bytes of a stage from L2: of operands whose rows begin at multiples of 64 bytes or more; of 32; of 16."""
     full: int
@@ -166,7 +171,7 @@ class Work(NamedTuple):
     """Of results that a warpgroup stores one after the other."""
     splits: int
     part: int
-    """Bytes of a tile's part of a split k."""
+    """Bytes of a block's part of a split k, or of k that a cluster shares."""
     at_once: int
     """Parts that are added at once."""
     slabs: int
@@ -192,7 +197,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     parts = choice.part_bytes * cut.count
     stored = results * form.output_bytes
     return Work(
-        blocks=-(-cut.blocks // choice.splits),
+        blocks=-(-cut.blocks // (choice.splits * shape.cluster_k)),
         step=shape.n / 2,
         fed=(shape.n if form.a_registers else 64 + shape.n) * 32,
         steps=form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1),
@@ -203,14 +208,15 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         alone=shape.consumers == 1,
         turns=shape.pingpong,
         stages=shape.stages,
-        cluster=shape.cluster,
+        cluster=shape.cluster_m * shape.cluster_n,
+        shared_k=shape.cluster_k,
         loaded=(loaded[0], loaded[1], loaded[2]),
         full=full,
         rest=rest / at_once,
-        stored=shape.m * shape.n * form.output_bytes,
-        chunks=shape.m / 64 * shape.n / variant.chunk / shape.sharers,
+        stored=shape.m * shape.columns * form.output_bytes,
+        chunks=shape.m / 64 * shape.columns / variant.chunk / shape.sharers,
         splits=choice.splits,
-        part=shape.m * shape.n * 4 // shape.sharers,
+        part=shape.m * shape.columns * 4 // shape.sharers,
         at_once=8 if accumulators <= 8 else 4 if accumulators <= 16 else 2 if accumulators <= 32 else 1,
         slabs=cut.count,
         launches=cut.count * (2 if way.copied else 1),
@@ -246,6 +252,8 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
         return w.blocks * stage * (1 + c.together * (w.cluster - 1))
 
     epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
+    if w.shared_k > 1:
+        epilogue += c.gather + w.shared_k * w.part / c.gathered_bytes
     if w.splits > 1:
         epilogue += c.split + w.splits * (c.part / w.at_once + w.part / c.part_bytes)
     rounds = [(count, main_loop(busy)) for count, busy in ((w.full, 1.0), (1, w.rest)) if count and busy]
@@ -304,14 +312,18 @@ def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple
 
 
 def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[tuple[Choice, Slabs]]:
-    """This shape with the numbers of parts of k that may pay: all of them together make at most two waves."""
+    """This shape with the numbers of parts of k that may pay: all of them together make at most two waves. Blocks that
+    share k may where all of them run at once: they are for products of few tiles.
+    """
     whole = Choice(way, shape, 1)
+    if shape.cluster_k > 1 and whole.pieces > clusters(card.sms, shape.cluster):
+        return
     cut = runnable(whole, workspace)
     if isinstance(cut, str):
         return
     yield whole, cut
     at_once = clusters(card.sms, shape.cluster)
-    for waves in (1, 2):
+    for waves in (1, 2) if shape.cluster_k == 1 else ():
         splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // 2)
         if splits > 1:
             choice = Choice(way, shape, splits)
@@ -325,9 +337,10 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
     cut = choice.cut(workspace)
     if isinstance(cut, str):
         return cut
+    parts = max(choice.splits, choice.shape.cluster_k)
+    if parts > cut.blocks:
+        return f"k has {cut.blocks} blocks, fewer than {parts} parts"
     if choice.splits > 1:
-        if choice.splits > cut.blocks:
-            return f"k has {cut.blocks} blocks, fewer than {choice.splits} parts"
         most = slabs.counters(choice.way.form)
         if choice.slots > most:
             return f"{choice.slots} tiles, at most {most} have counters"

@@ -60,6 +60,10 @@ class Constants(NamedTuple):
     """Of each part that it adds."""
     part_bytes: float
     """Of parts, in a cycle."""
+    gather: float
+    """Of adding what the blocks of a cluster have that share k."""
+    gathered_bytes: float
+    """Of that, in a cycle."""
     reading: float
     """Share of memory's bandwidth."""
     writing: float
@@ -71,28 +75,28 @@ class Constants(NamedTuple):
 
 CONSTANTS = {
     "bfloat16": Constants(
-        launch=2.411e-06, start=397.3, tensor=1.207, step=8.0, alone=0.8116, shared_bytes=240.7,
-        ragged=0.1166, stage=1.23, least=144.2, latency=1823.0, remote=480.8, together=0.04714,
-        l2_bytes=60.64, most_bytes=97.09, units_of_32=1.382, units_of_16=2.13, loading=100.0, unhidden=0.2,
-        unhidden_alone=0.5, promotion=250.0, store_bytes=41.0, epilogue=8.17, turn=1.188, chunk=123.2,
-        split=3579.0, part=420.4, part_bytes=76.91, reading=0.9296, writing=0.608, copying=0.7059,
-        overlap=0.3144,
+        launch=2.245e-06, start=217.1, tensor=1.174, step=8.0, alone=0.9119, shared_bytes=255.3,
+        ragged=0.1223, stage=1.622, least=175.5, latency=1904.0, remote=305.2, together=0.05355,
+        l2_bytes=62.97, most_bytes=94.88, units_of_32=1.45, units_of_16=2.166, loading=100.0, unhidden=0.2,
+        unhidden_alone=0.5, promotion=250.0, store_bytes=29.91, epilogue=11.04, turn=46.76, chunk=134.6,
+        split=3880.0, part=576.5, part_bytes=192.9, gather=139.6, gathered_bytes=10.68, reading=0.9612,
+        writing=0.6743, copying=0.5567, overlap=0.3754,
     ),
     "tf32": Constants(
-        launch=1.856e-06, start=1688.0, tensor=1.209, step=8.0, alone=0.6764, shared_bytes=241.4,
-        ragged=0.1166, stage=1.25, least=131.1, latency=2004.0, remote=308.8, together=0.06068,
-        l2_bytes=59.66, most_bytes=95.99, units_of_32=1.321, units_of_16=2.13, loading=258.1, unhidden=0.12,
-        unhidden_alone=0.6233, promotion=250.0, store_bytes=43.7, epilogue=8.179, turn=1.233, chunk=97.54,
-        split=3105.0, part=600.3, part_bytes=99.11, reading=0.9462, writing=0.6888, copying=0.7356,
-        overlap=0.2758,
+        launch=2.523e-06, start=284.4, tensor=1.171, step=8.0, alone=0.8335, shared_bytes=255.9,
+        ragged=0.1223, stage=1.703, least=100.4, latency=2177.0, remote=360.4, together=0.04988,
+        l2_bytes=59.29, most_bytes=93.77, units_of_32=1.332, units_of_16=2.166, loading=255.4, unhidden=0.1092,
+        unhidden_alone=0.5442, promotion=250.0, store_bytes=38.79, epilogue=10.37, turn=47.31, chunk=76.61,
+        split=3333.0, part=666.6, part_bytes=193.4, gather=87.97, gathered_bytes=11.29, reading=0.9717,
+        writing=0.7039, copying=0.7732, overlap=0.3218,
     ),
     "split": Constants(
-        launch=3.203e-06, start=401.3, tensor=1.28, step=8.0, alone=1.07, shared_bytes=258.9,
-        ragged=0.04346, stage=1.35, least=150.2, latency=1706.0, remote=480.4, together=0.03368,
-        l2_bytes=36.69, most_bytes=117.8, units_of_32=1.189, units_of_16=2.039, loading=336.5, unhidden=0.3523,
-        unhidden_alone=1.009, promotion=169.6, store_bytes=94.22, epilogue=8.501, turn=1.188, chunk=296.3,
-        split=3127.0, part=358.6, part_bytes=79.1, reading=1.089, writing=0.8089, copying=1.102,
-        overlap=0.2612,
+        launch=3.205e-06, start=218.5, tensor=1.276, step=8.0, alone=1.095, shared_bytes=255.3,
+        ragged=0.04354, stage=1.704, least=419.2, latency=1738.0, remote=305.1, together=0.03528,
+        l2_bytes=36.96, most_bytes=107.5, units_of_32=1.197, units_of_16=2.062, loading=332.2, unhidden=0.3694,
+        unhidden_alone=0.8682, promotion=158.4, store_bytes=86.92, epilogue=11.5, turn=46.76, chunk=330.9,
+        split=3302.0, part=566.2, part_bytes=169.8, gather=139.6, gathered_bytes=10.68, reading=1.087,
+        writing=0.8965, copying=1.095, overlap=0.2561,
     ),
 }  # fmt: skip
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]

@@ -93,9 +93,9 @@ class FakeCuda(FakeKernels):
         else:
             assert launch.shared == macros["SHARED_BYTES"]
             assert launch.block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
-            cluster = macros["CLUSTER_M"] * macros["CLUSTER_N"]
+            cluster = macros["CLUSTER_M"] * macros["CLUSTER_N"] * macros["CLUSTER_K"]
             assert launch.grid[0] % cluster == 0
-            assert launch.grid[0] <= max(cluster, self.attributes[16])
+            assert macros["CLUSTER_K"] > 1 or launch.grid[0] <= max(cluster, self.attributes[16])
 
     def execute(self, kernel, launch):
         parameters = b"".join(launch.parameters)

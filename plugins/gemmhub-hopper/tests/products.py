@@ -235,6 +235,19 @@ PRODUCTS = (
     Product(Shape(64, 32, 3, cluster_m=4, **_ONE), 264, 72, 328, b="col", splits=2),
     Product(Shape(64, 64, 3, cluster_m=4, **_ONE), 392, 136, 132, b="col", dtype="tf32"),
     Product(Shape(64, 64, 3, cluster_n=4, **_ONE), 72, 264, 200, a="col", swapped=True),
+    # Blocks of a cluster that share k: two, four and eight; a slice of columns each, or fewer slices than blocks; parts
+    # of k that are not equal; more clusters than run at once; clusters that share operands besides.
+    Product(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 328),
+    Product(Shape(64, 16, 5, cluster_k=2, **_ONE), 136, 8, 392, b="col", swapped=True),
+    Product(Shape(64, 96, 3, cluster_k=4, **_ONE), 200, 104, 328, a="col", d="col", alpha=0.5, beta=2, bias="n"),
+    Product(Shape(128, 64, 3, cluster_k=2), 264, 72, 456, out="float32", bias="m", activation="relu"),
+    Product(Shape(64, 32, 5, cluster_k=8, **_ONE), 72, 33, 1160, out="float32"),
+    Product(Shape(128, 128, 4, cluster_k=8), 136, 136, 520, b="col", swapped=True, batch=(2,)),
+    Product(Shape(64, 128, 3, cluster_m=2, cluster_k=2, **_ONE), 200, 136, 456),
+    Product(Shape(128, 64, 3, cluster_m=2, cluster_k=4), 264, 136, 520, a="col", b="col", bias="n"),
+    Product(Shape(64, 64, 4, cluster_m=2, cluster_n=2, cluster_k=2, **_ONE), 136, 264, 264, swapped=True),
+    Product(Shape(64, 64, 3, cluster_k=2, **_ONE), 72, 136, 132, b="col", dtype="tf32"),
+    Product(Shape(64, 64, 3, cluster_k=2, **_ONE), 72, 136, 132, dtype="tf32", swapped=True, **_REGISTERS),
     # Batches.
     Product(SMALL, 72, 72, 136, batch=(3,)),
     Product(SMALL, 72, 72, 136, batch=(3,), swapped=True, out="float32"),

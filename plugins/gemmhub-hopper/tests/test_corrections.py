@@ -58,7 +58,7 @@ def test_features_of_every_choice_are_finite():
         for m, n, k in ((1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (4096, 4096, 0)):
             for x in ranked(m, n, k, **given):
                 found = corrections.features(x.choice, x.work, x.seconds)
-                assert len(found) == 28
+                assert len(found) == 29
                 assert np.isfinite(found).all()
 
 
@@ -137,7 +137,7 @@ def test_the_shipped_trees():
     for kind in corrections.FOREST:
         trees = corrections.trees(kind, 132)
         assert trees is not None
-        check_trees(trees, 28)
+        check_trees(trees, 29)
 
 
 def test_what_the_trees_say_is_used(monkeypatch):

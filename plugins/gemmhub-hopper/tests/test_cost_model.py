@@ -41,8 +41,29 @@ def test_decoding_reads_b_at_memory_speed(m):
 
 def test_few_tiles_split_k():
     _, choice = chosen(256, 256, 16384)[0]
-    assert choice.splits > 1
-    assert choice.pieces <= 2 * 132
+    assert choice.splits * choice.shape.cluster_k > 1
+    assert choice.grid(132) <= 132
+
+
+def test_blocks_that_share_k():
+    """One piece a cluster, all at once, or none; no workspace."""
+    found = [choice for _, choice in chosen(128, 512, 8192) if choice.shape.cluster_k > 1]
+    assert {choice.shape.cluster_k for choice in found} == {2, 4, 8}
+    for choice in found:
+        assert choice.grid(132) == choice.pieces * choice.shape.cluster <= 132
+        assert choice.splits == 1
+    assert not [choice for _, choice in chosen(4096, 4096, 8192) if choice.shape.cluster_k > 1]
+    way, _ = forms.lowered(problem(128, 256, 1152))
+    choice = cost_model.named((way,), "64x64x12c2x1k4")
+    assert choice.shape == Shape(64, 64, 12, 1, 2, cluster_k=4)
+    cut = cost_model.runnable(choice, 0)
+    assert (cut.blocks, cut.nbytes) == (18, 0)
+    facts = cost_model.work(choice, cut, 132)
+    assert (facts.blocks, facts.part, facts.cluster, facts.shared_k) == (5, 64 * 16 * 4, 2, 4)
+    assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
+    short, _ = forms.lowered(problem(128, 256, 192))
+    assert "fewer than 4 parts" in cost_model.runnable(replace(choice, way=short), 0)
+    assert "no other parts" in Variant(choice.shape, way.form, split=True).refusal
 
 
 def test_short_k_takes_turns():
@@ -206,6 +227,12 @@ def test_all_shapes_of_planes_too():
         (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "its turn"),
         (Shape(128, 256, 5), {}, "bytes of shared memory"),
         (Shape(128, 128, 4, cluster_m=4, cluster_n=2), {}, "clusters of one, two or four"),
+        (Shape(128, 128, 4, cluster_k=3), {}, "eight along k"),
+        (Shape(128, 128, 4, cluster_m=4, cluster_k=4), {}, "at most eight blocks"),
+        (Shape(128, 128, 6, pingpong=True, cluster_k=2), {}, "take no turns"),
+        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "no split operands"),
+        (Shape(128, 256, 4, cluster_k=2), {}, "those of the blocks that share k"),
+        (Shape(128, 192, 2, cluster_k=4), {}, "the ring has no room"),
         (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),
         (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plainest epilogue only"),
     ],

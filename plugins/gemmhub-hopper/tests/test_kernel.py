@@ -45,6 +45,7 @@ def test_product(product):
         Product(Shape(192, 64, 2, consumers=3), 392, 136, 392, b="col"),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=2, cluster_n=2), 264, 136, 328, splits=2),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=4), 264, 136, 328),
+        Product(Shape(64, 64, 2, consumers=1, cluster_m=2, cluster_k=2), 136, 72, 392),
     ],
     ids=str,
 )
@@ -118,8 +119,8 @@ MUTATIONS = {
     "the last stage is not released": (
         "mainloop.cuh", "    pin_all(acc);\n    release(base, before, lane);", "    pin_all(acc);"),
     "nobody waits for wgmma": ("mainloop.cuh", "wgmma_wait<0>();", ""),
-    "too few arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "2 * SHARERS * CLUSTER)"),
-    "too many arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "5 * SHARERS * CLUSTER)"),
+    "too few arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "2 * SHARERS * SHARING)"),
+    "too many arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "5 * SHARERS * SHARING)"),
     "too few bytes expected": ("gemm_kernel.cu", "expect(full, STAGE_BYTES)", "expect(full, STAGE_BYTES - 16)"),
     "the producer waits for the wrong parity": ("gemm_kernel.cu", "at.parity ^ 1", "at.parity"),
     "the consumers do": ("mainloop.cuh", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
@@ -141,7 +142,7 @@ TURN_MUTATIONS = {
     "all parts of k are taken for equal": (
         "gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(p.k_blocks / p.splits)", 200, 3),
     "both consumers are to release a stage": (
-        "gemm_kernel.cu", "4 * SHARERS * CLUSTER)", "4 * CONSUMERS * CLUSTER)", 200, 1),
+        "gemm_kernel.cu", "4 * SHARERS * SHARING)", "4 * CONSUMERS * SHARING)", 200, 1),
     "nobody waits for a turn": ("mainloop.cuh", "turn.wait();", "", 392, 1),
     "a turn is given up before the main loop": (
         "mainloop.cuh", "turn.pass_on(lane);", ";", 392, 1, "turn.wait();", "turn.wait(), turn.pass_on(lane);"),
@@ -151,6 +152,13 @@ TURN_MUTATIONS = {
         "gemm_kernel.cu", "STAGING_AT + warpgroup * STAGING * CHUNK_BYTES", "STAGING_AT", 8, 1),
     "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + warpgroup, 128)", "named_sync(1, 128)", 8, 1),
     "the flag of split k is shared": ("gemm_kernel.cu", "LAST_AT + 4 * warpgroup", "LAST_AT", 128, 2),
+}
+# Of blocks that share k.
+CLUSTER_MUTATIONS = {
+    "slices come where others still multiply": ("cluster_wait();\n", "\n"),
+    "nobody waits for slices": ("barrier_wait(base + SUM_AT, 0);", ""),
+    "a slice is not waited for": ("SUM_AT, CLUSTER_K * SLICE_BYTES", "SUM_AT, (CLUSTER_K - 1) * SLICE_BYTES"),
+    "all slices come to one place": ("mine + part * SLICE_BYTES", "mine"),
 }
 # fmt: on
 
@@ -168,6 +176,12 @@ def test_the_emulator_notices_of_turns(mutation, monkeypatch, tmp_path):
     notices(
         Product(TURNS, 136, 264, k, splits=splits), file, ((old, new), *([more] if more else [])), monkeypatch, tmp_path
     )
+
+
+@pytest.mark.parametrize("mutation", CLUSTER_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices_of_clusters(mutation, monkeypatch, tmp_path):
+    product = Product(Shape(64, 32, 2, consumers=1, cluster_k=2), 72, 40, 328)
+    notices(product, "cluster_sum.cuh", [CLUSTER_MUTATIONS[mutation]], monkeypatch, tmp_path)
 
 
 def notices(product, file, changes, monkeypatch, tmp_path):

@@ -37,6 +37,7 @@ def variants():
     found += [Variant(LARGE, form) for form in forms]
     found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
     found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed=True), split=True)]
+    found += [Variant(Shape(128, 192, 5, cluster_m=2, cluster_k=k), forms[i]) for i, k in ((0, 2), (2, 4))]
     turns = Shape(128, 128, 6, pingpong=True)
     found += [Variant(turns, form, split) for form, split in zip(forms[1:4], (True, False, True))]
     found += [Variant(turns, forms[-1])]

@@ -17,9 +17,9 @@ _PROGRAM = """
 #include "standard.hpp"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
-extern "C" void pieces(const Params* p, int* out) {
-    for (int i = 0; i < p->pieces; ++i) {
-        const Piece x = piece_at(*p, i);
+extern "C" void pieces(const Params* p, int ranks, int* out) {
+    for (int i = 0; i < p->pieces * ranks; ++i) {
+        const Piece x = ranks == 4 ? piece_at<4>(*p, i / 4, i % 4) : piece_at(*p, i);
         const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
         memcpy(out + 7 * i, values, sizeof(values));
     }
@@ -47,36 +47,37 @@ def library(tmp_path_factory):
     return ctypes.CDLL(str(folder / "pieces.so"))
 
 
-def pieces(library, **values):
+def pieces(library, ranks=1, **values):
     p = Params(**values)
     p.pieces = p.tiles_m * p.tiles_n * p.splits
-    out = (ctypes.c_int * (7 * p.pieces))()
-    library.pieces(ctypes.byref(p), out)
-    return [tuple(out[7 * i : 7 * i + 7]) for i in range(p.pieces)]
+    out = (ctypes.c_int * (7 * ranks * p.pieces))()
+    library.pieces(ctypes.byref(p), ranks, out)
+    return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * p.pieces)]
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     tiles_m=st.integers(1, 9), tiles_n=st.integers(1, 9), splits=st.integers(1, 4), more=st.integers(0, 9),
-    group=st.integers(1, 12), along_n=st.booleans(),
+    group=st.integers(1, 12), along_n=st.booleans(), ranks=st.sampled_from([1, 4]),
 )  # fmt: skip
-def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, along_n):
-    k_blocks = splits + more
+def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, along_n, ranks):
+    splits = 1 if ranks > 1 else splits
+    k_blocks = splits * ranks + more
     found = pieces(
-        library, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group, along_n=along_n
+        library, ranks, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group, along_n=along_n
     )
     covered = {}
-    for tile, row, column, split, batch, first, blocks in found:
+    for i, (tile, row, column, split, batch, first, blocks) in enumerate(found):
         assert 0 <= row < tiles_m
         assert 0 <= column < tiles_n
         assert 0 <= tile < tiles_m * tiles_n
         assert batch == 0
         assert blocks >= 1
         assert covered.setdefault(("tile", row, column), tile) == tile, "the number of a tile says which it is"
-        covered[row, column, split] = range(first, first + blocks)
+        covered[row, column, split * ranks + i % ranks] = range(first, first + blocks)
     for row in range(tiles_m):
         for column in range(tiles_n):
-            parts = [covered[row, column, split] for split in range(splits)]
+            parts = [covered[row, column, part] for part in range(splits * ranks)]
             assert [k for part in parts for k in part] == list(range(k_blocks))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -6,6 +6,7 @@
 //     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: all share one, one below
 //                              the other
 //     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is at most 4
+//     CLUSTER_K                blocks of a cluster that share each tile's k, 1, 2, 4 or 8 (cluster_sum.cuh)
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
 //                              planes of bfloat16 (split_planes.cuh)
@@ -15,7 +16,7 @@
 //     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
 //     TMA_STORE                1: d goes through shared memory and TMA; 0: stored from registers
 //     STAGING                  staging buffers of each consumer warpgroup, with TMA_STORE
-//     SPLIT                    1: k may be split
+//     SPLIT                    1: k may be split, its parts added up through memory
 //     SCALED                   1: alpha is used
 //     ADDEND, ADDEND_TYPE      1: beta * c is added; its type as OUTPUT's
 //     BIAS, BIAS_TYPE          0 none, 1 an element per row of the tile (m), 2 per column (n); its type as OUTPUT's
@@ -24,15 +25,25 @@
 #pragma once
 #include "smem_desc.cuh"
 
-constexpr u32 CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr u32 SHARING = CLUSTER_M * CLUSTER_N;  // blocks that multicast to each other
+constexpr u32 CLUSTER = SHARING * CLUSTER_K;
 constexpr u32 THREADS = 128 * (1 + CONSUMERS);
 constexpr u32 SHARERS = PINGPONG ? 1 : CONSUMERS;    // consumer warpgroups that share a tile, and read a stage
 constexpr u32 M_BLOCKS = TILE_M / (64 * SHARERS);    // wgmmas, of 64 rows each, below each other in a warpgroup
-constexpr u32 N_BLOCKS = TILE_N / 8;                 // 8-column blocks of an accumulator
 constexpr u32 PLANES = INPUT == 3 ? 3 : 1;
 constexpr u32 BLOCK_K = K_BYTES / (INPUT == 2 ? 4 : 2);  // elements of k in a stage
 constexpr u32 K_STEPS = K_BYTES / 32;                    // of wgmma in a stage
 constexpr u32 OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
+
+// The columns of a tile that a block has results of: all, or with CLUSTER_K a slice. Stores take multiples of 16: where
+// there are too few for all blocks the first SLICES of them have one each.
+DEVICE constexpr u32 slices() {
+    u32 count = CLUSTER_K;
+    while (TILE_N % (16 * count)) count /= 2;
+    return count;
+}
+constexpr u32 SLICES = slices();
+constexpr u32 OUT_N = TILE_N / SLICES;
 
 // A stage: the planes of a's tile (with A_REGISTERS the tile itself, of 32-bit elements), then those of b's.
 constexpr u32 A_PLANES = A_REGISTERS ? 1 : PLANES;
@@ -47,7 +58,7 @@ constexpr u32 B_STEP = step_bytes(B_MN);
 
 // A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m: of
 // float32 in two halves, 32 elements of m and then the others. TMA stores a box at a time: the buffer, or one half.
-constexpr u32 CHUNK = TILE_N % 64 == 0 && OUTPUT != 2 ? 64 : TILE_N % 32 == 0 ? 32 : 16;
+constexpr u32 CHUNK = OUT_N % 64 == 0 && OUTPUT != 2 ? 64 : OUT_N % 32 == 0 ? 32 : 16;
 constexpr u32 CHUNK_BYTES = 64 * CHUNK * OUTPUT_BYTES;
 constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * OUTPUT_BYTES;  // bytes of a row of the buffer
 constexpr u32 BOXES = TRANSPOSED && OUTPUT == 2 ? 2 : 1;
@@ -57,14 +68,17 @@ constexpr u32 BOX_BYTES = CHUNK_BYTES / BOXES;
 constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 constexpr u32 FULL_AT = STAGING_AT + (TMA_STORE ? CONSUMERS * STAGING * CHUNK_BYTES : 0);
 constexpr u32 EMPTY_AT = FULL_AT + 8 * STAGES;
-constexpr u32 TURN_AT = EMPTY_AT + 8 * STAGES;
+constexpr u32 SUM_AT = EMPTY_AT + 8 * STAGES;
+constexpr u32 TURN_AT = SUM_AT + (CLUSTER_K > 1 ? 8 : 0);
 constexpr u32 LAST_AT = TURN_AT + (PINGPONG ? 8 * CONSUMERS : 0);  // a word for each consumer warpgroup
 constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 
 static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
 static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
 static_assert(STAGES >= 2, "the stage before the one in use is released");
-static_assert(CLUSTER <= 4, "larger ones leave many multiprocessors idle");
+static_assert(SHARING <= 4, "larger ones leave many multiprocessors idle");
+static_assert(CLUSTER <= 8, "the largest that every card takes");
+static_assert(CLUSTER_K == 1 || (!PINGPONG && !SPLIT && INPUT != 3), "not written for others");
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && INPUT != 3 && !A_REGISTERS), "there are registers for no more");
 static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
 static_assert(INPUT != 2 || (A_MN == A_REGISTERS && !B_MN), "wgmma takes k-major tf32 only, but from registers");

@@ -9,6 +9,7 @@
 #include "params.cuh"
 
 using Accumulators = float[M_BLOCKS][TILE_N / 2];
+using Results = float[M_BLOCKS][OUT_N / 2];  // of the columns that this block stores
 
 DEVICE void pin_all(Accumulators& acc) {
 #pragma unroll
@@ -100,7 +101,7 @@ DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4
 }
 
 // The four elements of 8-column block `j`, finished.
-DEVICE void finish_block(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], float (&v)[4], int j) {
+DEVICE void finish_block(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], float (&v)[4], int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = acc[4 * j + r];
     finish(p, block, v, j);
@@ -117,7 +118,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
 }
 
 // 16-bit elements of a chunk, to the staging buffer at `place`.
-DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], u32 chunk, u32 place) {
+DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 chunk, u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < CHUNK / 8; j += 2) {
@@ -156,7 +157,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
 }
 
 // float32 elements of a chunk, to the staging buffer at `place`.
-DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[TILE_N / 2], u32 chunk, u32 place) {
+DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 chunk, u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     const int eight = chunk * (CHUNK / 8);  // the chunk's first 8-column block
     if constexpr (TRANSPOSED) {
@@ -191,14 +192,14 @@ DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)
 //
 // `buffer` counts the chunks of this warpgroup. A buffer is written again once the thread that stores has seen that
 // all but the newest STAGING - 1 stores have been read; the sync tells the others.
-DEVICE void store_by_tma(const Params& p, const TensorMap* map, Accumulators& acc, const Place& at, u32 staging,
+DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
                          u32 warpgroup, u32& buffer) {
     const u32 thread = threadIdx.x % 128;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i) {
         const Block block(p, at, i);
 #pragma unroll
-        for (u32 chunk = 0; chunk < TILE_N / CHUNK; ++chunk) {
+        for (u32 chunk = 0; chunk < OUT_N / CHUNK; ++chunk) {
             const u32 place = staging + buffer * CHUNK_BYTES;
             buffer = buffer + 1 == STAGING ? 0 : buffer + 1;
             if (thread == 0) tma_store_wait_read<STAGING - 1>();
@@ -224,14 +225,14 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Accumulators& ac
     }
 }
 
-DEVICE void store_tile(const Params& p, const TensorMap* map, Accumulators& acc, const Place& at, u32 staging,
+DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
                        u32 warpgroup, u32& buffer) {
     // With alpha 0 the product counts for nothing, NaN or not.
     if (SCALED && p.alpha == 0.0f) {
 #pragma unroll
         for (u32 i = 0; i < M_BLOCKS; ++i)
 #pragma unroll
-            for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
+            for (u32 j = 0; j < OUT_N / 2; ++j) acc[i][j] = 0.0f;
     }
     if constexpr (TMA_STORE) {
         store_by_tma(p, map, acc, at, staging, warpgroup, buffer);
@@ -240,7 +241,7 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Accumulators& acc,
         for (u32 i = 0; i < M_BLOCKS; ++i) {
             const Block block(p, at, i);
 #pragma unroll
-            for (u32 j = 0; j < N_BLOCKS; ++j) {
+            for (u32 j = 0; j < OUT_N / 8; ++j) {
                 float v[4];
                 finish_block(p, block, acc[i], v, j);
                 store_direct(p, block, v, j);
@@ -253,8 +254,8 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Accumulators& acc,
 // too: the same bits whoever that is. True for the last one, with the sum in `acc`; the others are done.
 //
 // `slot` numbers the warpgroup's tile. A part is [register / 4][thread] x 4 floats, as its readers hold it.
-DEVICE bool add_parts(const Params& p, Accumulators& acc, long long slot, int split, u32 warpgroup, u32 flag) {
-    constexpr int FOURS = TILE_N / 8;  // of registers in a block of 64 rows
+DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, u32 warpgroup, u32 flag) {
+    constexpr int FOURS = OUT_N / 8;  // of registers in a block of 64 rows
     constexpr long long PART = M_BLOCKS * FOURS * 128;
     const u32 thread = threadIdx.x % 128;
     Float4* parts = p.partials + slot * p.splits * PART + thread;
@@ -278,8 +279,7 @@ DEVICE bool add_parts(const Params& p, Accumulators& acc, long long slot, int sp
     // Parts outside, registers inside: a thread has all of a part's loads in flight, and of small tiles those of several
     // parts: what is waited for is the memory, part after part.
     constexpr int REGISTERS = M_BLOCKS * FOURS * 4;
-    constexpr int AT_ONCE = REGISTERS <= 8 ? 8 : REGISTERS <= 16 ? 4 : REGISTERS <= 32 ? 2 : 1;
-    static_assert(AT_ONCE == 1 || M_BLOCKS == 1, "several parts at once: small tiles");
+    constexpr int AT_ONCE = M_BLOCKS > 1 ? 1 : REGISTERS <= 8 ? 8 : REGISTERS <= 16 ? 4 : REGISTERS <= 32 ? 2 : 1;
 #pragma unroll 1
     for (int part = 0; part < p.splits; part += AT_ONCE) {
         Float4 next[AT_ONCE][M_BLOCKS][FOURS];

@@ -13,7 +13,7 @@
 //     barrier          arrivals                              waits for it
 //     full[s]          1: thread 0, expecting STAGE_BYTES    the consumer threads of this block that read the stage:
 //                                                            all, or with PINGPONG those of one warpgroup
-//     empty[s]         4 SHARERS CLUSTER: lane r of each     thread 0
+//     empty[s]         4 SHARERS SHARING: lane r of each     thread 0
 //                      warp that has read the stage, of any
 //                      block of the cluster, arrives at
 //                      block r's
@@ -21,24 +21,27 @@
 //                      consumer, after its main loop
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
 //     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
-//                                                            before a block ends that others may still signal
+//                                                            before a block ends that others may still signal;
+//                                                            with CLUSTER_K also before sums are sent to others
 //
 // In a cluster all blocks walk the same pieces. Those beside each other share a's tile, those below each other b's: each
 // of them loads its part of it and multicasts that to all: so full[s] expects all of it, though only a part was asked
-// for here.
-#include "epilogue.cuh"
+// for here. With CLUSTER_K there are as many of each block, and each of those has a part of k.
+#include "cluster_sum.cuh"
 #include "mainloop.cuh"
 #include "repair.cuh"
 
-#if CLUSTER_M * CLUSTER_N > 1
-#define CLUSTER_SHAPE __cluster_dims__(CLUSTER_M* CLUSTER_N, 1, 1)
+#if CLUSTER_M * CLUSTER_N * CLUSTER_K > 1
+#define CLUSTER_SHAPE __cluster_dims__(CLUSTER_M* CLUSTER_N* CLUSTER_K, 1, 1)
 #else
 #define CLUSTER_SHAPE
 #endif
 
-// Block `rank` of the cluster is number `rank` % CLUSTER_M of those below each other, and this one of those beside.
+// Which of the blocks below each other block `rank` of the cluster is, of those beside each other, and of those that
+// share k.
 DEVICE u32 rank_m(u32 rank) { return rank % CLUSTER_M; }
-DEVICE u32 rank_n(u32 rank) { return rank / CLUSTER_M; }
+DEVICE u32 rank_n(u32 rank) { return rank / CLUSTER_M % CLUSTER_N; }
+DEVICE u32 rank_k(u32 rank) { return rank / SHARING; }
 
 // One operand's tile: `rows` elements of `size` bytes along m (n) from `first` on, and block `k` of k. The blocks of the
 // cluster in the bit mask `sharing`, `parts` of them, share it; this one loads part number `part`, for all of them.
@@ -74,10 +77,12 @@ DEVICE constexpr u32 beside() {
 }
 
 DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 base, u32 rank) {
-    const u32 sharing_a = beside() << rank_m(rank), sharing_b = (1u << CLUSTER_M) - 1 << rank_n(rank) * CLUSTER_M;
+    const u32 first = rank_k(rank) * SHARING;  // of the blocks with the same part of k
+    const u32 sharing_a = beside() << first + rank_m(rank);
+    const u32 sharing_b = (1u << CLUSTER_M) - 1 << first + rank_n(rank) * CLUSTER_M;
     Position<STAGES> at;
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
-        const Piece piece = piece_at(p, index);
+        const Piece piece = piece_at<CLUSTER_K>(p, index, rank_k(rank));
         const int m = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M;
         const int n = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N;
 #pragma unroll 1
@@ -102,9 +107,37 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
     }
 }
 
+// From a consumer's sums to d, or to the other parts of a split k.
+DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, const Piece& piece, u32 base, u32 rank,
+                        u32 warpgroup, u32 warp, u32 lane, u32 marks, u32& buffer) {
+    const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
+    if constexpr (SPLIT) {
+        const long long tile =
+            (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
+        if (p.splits > 1) {
+            u32* word = nullptr;  // through which the parts of a tile tell each other of marks
+            if constexpr (PLANES > 1 && A_REGISTERS) {
+                word = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
+                if (marks != 0 && lane == 0) mark(p.a_marks, marks), mark(word, marks);
+            }
+            if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
+                return;
+            if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(word);
+        }
+    }
+    Place place;
+    place.row0 = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64;
+    place.column0 = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N + rank_k(rank) * OUT_N;
+    place.row = place.row0 + 16 * warp + lane / 4;
+    place.column = place.column0 + 2 * (lane % 4);
+    place.batch = piece.batch;
+    if constexpr (PLANES > 1) repair(p, acc, place, marks);
+    const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
+    store_tile(p, map_d, acc, place, staging, warpgroup, buffer);
+}
+
 DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank, u32 warpgroup) {
     const u32 lane = lane_id(), warp = warp_id() % 4;
-    const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
     const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     Position<STAGES> at;
     Turn turn(base, warpgroup);
@@ -113,7 +146,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
     SplitLoader split(warp, lane, PLANES > 1 && p.b_marks[0] != 0);
     u32 marks = PLANES > 1 && !A_REGISTERS ? p.a_marks[0] : 0;
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
-        const Piece piece = piece_at(p, index);
+        const Piece piece = piece_at<CLUSTER_K>(p, index, rank_k(rank));
         if (!turn.mine()) {
             at.skip(piece.blocks);
             continue;
@@ -134,28 +167,13 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         else
             accumulate(acc, piece, base, at, turn, share, lane);
 
-        if constexpr (SPLIT) {
-            const long long tile =
-                (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
-            if (p.splits > 1) {
-                u32* word = nullptr;  // through which the parts of a tile tell each other of marks
-                if constexpr (PLANES > 1 && A_REGISTERS) {
-                    word = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
-                    if (marks != 0 && lane == 0) mark(p.a_marks, marks), mark(word, marks);
-                }
-                if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
-                    continue;
-                if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(word);
-            }
-        }
-        Place place;
-        place.row0 = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64;
-        place.column0 = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N;
-        place.row = place.row0 + 16 * warp + lane / 4;
-        place.column = place.column0 + 2 * (lane % 4);
-        place.batch = piece.batch;
-        if constexpr (PLANES > 1) repair(p, acc, place, marks);
-        store_tile(p, map_d, acc, place, staging, warpgroup, buffer);
+#if CLUSTER_K > 1
+        Results sums;
+        if (!add_cluster(sums, acc, base, rank, rank_k(rank), share)) break;
+#else
+        Results& sums = acc;
+#endif
+        finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, buffer);
     }
     if constexpr (PLANES > 1) clear_marks(p, warpgroup);
     // Shared memory must outlive the stores that read it.
@@ -174,12 +192,13 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
         if (TMA_STORE) prefetch_map(&map_d);
         for (u32 stage = 0; stage < STAGES; ++stage) {
             barrier_init(base + FULL_AT + 8 * stage, 1);
-            barrier_init(base + EMPTY_AT + 8 * stage, 4 * SHARERS * CLUSTER);
+            barrier_init(base + EMPTY_AT + 8 * stage, 4 * SHARERS * SHARING);
         }
         for (u32 w = 0; PINGPONG && w < CONSUMERS; ++w) barrier_init(base + TURN_AT + 8 * w, 4);
+        if (CLUSTER_K > 1) expect_slices(base, rank_k(rank));
         barrier_init_fence();
     }
-    if constexpr (CLUSTER > 1)
+    if constexpr (SHARING > 1)
         cluster_sync();
     else
         block_sync();
@@ -190,9 +209,13 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
         // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many. 512 start with 128 each.
         if constexpr (CONSUMERS > 1) give_registers<40>();
         if (threadIdx.x == 0) produce(p, &map_a, &map_b, base, rank);
+        if constexpr (CLUSTER_K > 1) let_add_cluster();
     } else {
         if constexpr (CONSUMERS > 1) take_registers<CONSUMERS == 2 ? 232 : 152>();
         consume(p, &map_d, base, rank, warpgroup - 1);
     }
-    if constexpr (CLUSTER > 1) cluster_sync();
+    if constexpr (CLUSTER_K > 1)
+        cluster_wait();
+    else if constexpr (SHARING > 1)
+        cluster_sync();
 }

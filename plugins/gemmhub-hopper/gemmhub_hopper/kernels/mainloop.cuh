@@ -18,8 +18,8 @@
 // A warp has read this stage for the last time.
 DEVICE void release(u32 base, u32 stage, u32 lane) {
     const u32 empty = base + EMPTY_AT + 8 * stage;
-    if constexpr (CLUSTER > 1) {
-        if (lane < CLUSTER) barrier_arrive_cluster(empty, lane);
+    if constexpr (SHARING > 1) {
+        if (lane < SHARING) barrier_arrive_cluster(empty, cluster_rank() / SHARING * SHARING + lane);
     } else {
         if (lane == 0) barrier_arrive(empty);
     }

@@ -27,7 +27,7 @@ DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 // Rank of this block in its cluster.
 DEVICE u32 cluster_rank() {
     u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
@@ -250,11 +250,36 @@ DEVICE void load_shared_pair(u32 from, float (&to)[2]) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(to[0]), "=f"(to[1]) : "r"(from) : "memory");
 }
 
-// --- global memory shared between blocks ----------------------------------------------------------------------
-
+// 16 bytes, at a multiple of 16.
 struct alignas(16) Float4 {
     float x, y, z, w;
 };
+
+DEVICE Float4 load_four(u32 from) {
+    Float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(from)
+                 : "memory");
+    return value;
+}
+
+// The place of that name in the block of that rank, as store_async() takes it.
+DEVICE u32 cluster_address(u32 name, u32 rank) {
+    u32 address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(name), "r"(rank));
+    return address;
+}
+
+// 16 bytes, to a block that then counts them at a barrier of its own.
+DEVICE void store_async(u32 to, Float4 value, u32 barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+        : "memory");
+}
+
+// --- global memory shared between blocks ----------------------------------------------------------------------
 
 DEVICE void store_partial(Float4* to, Float4 value) {
     asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z),

@@ -39,28 +39,28 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
 }
 
 // `a`: the marks of this warp's rows; or those of the whole of a.
-DEVICE void repair(const Params& p, Accumulators& acc, const Place& at, u32 a) {
+DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
     const bool marks = a != 0 && cross(a, p.b_marks[0]);
     bool any = marks || p.all;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
 #pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) any = any || suspect(acc[i][j]);
+        for (u32 j = 0; j < OUT_N / 2; ++j) any = any || suspect(acc[i][j]);
     if (!any) return;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i) {
 #pragma unroll 1
-        for (u32 r = 0; r < TILE_N / 2; ++r) {  // registers have no addresses: r is compared with each number
+        for (u32 r = 0; r < OUT_N / 2; ++r) {  // registers have no addresses: r is compared with each number
             const int row = at.row + 64 * i + 8 * (r / 2 % 2), column = at.column + 8 * (r / 4) + r % 2;
             if (row >= p.m || column >= p.n) continue;
             float sum = 0.0f;
 #pragma unroll
-            for (u32 j = 0; j < TILE_N / 2; ++j)
+            for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) sum = acc[i][j];
             if (!p.all && !suspect(sum) && !(marks && marked(p, row, column, at.batch, a))) continue;
             sum = inner_product(p, row, column, at.batch);
 #pragma unroll
-            for (u32 j = 0; j < TILE_N / 2; ++j)
+            for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) acc[i][j] = sum;
         }
     }

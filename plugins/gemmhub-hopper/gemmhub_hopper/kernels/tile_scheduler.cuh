@@ -4,6 +4,7 @@
 // Piece i goes to cluster i % clusters. Within a matrix, tiles are walked in groups of `group` rows of tiles: down the
 // rows of a group, then to the next column. So blocks that run at the same time share tiles of A and of B in L2.
 // With `along_n` groups are of columns, and rows and columns change roles.
+// Where k is not split, `ranks` blocks of a cluster may share it: each has a part.
 #pragma once
 #include "params.cuh"
 
@@ -16,7 +17,8 @@ struct Piece {
     int blocks;       // of k; at least 1
 };
 
-DEVICE Piece piece_at(const Params& p, int index) {
+template <int ranks = 1>
+DEVICE Piece piece_at(const Params& p, int index, int rank = 0) {
     Piece piece;
     const int tiles = p.tiles_m * p.tiles_n;
     const int outer = index / tiles;
@@ -35,10 +37,11 @@ DEVICE Piece piece_at(const Params& p, int index) {
     piece.row = p.along_n ? b : a;
     piece.column = p.along_n ? a : b;
 
-    // The first k_blocks % splits parts have one block more.
-    const int base = p.k_blocks / p.splits;
-    const int longer = p.k_blocks - base * p.splits;
-    piece.first_block = piece.split * base + (piece.split < longer ? piece.split : longer);
-    piece.blocks = base + (piece.split < longer ? 1 : 0);
+    // The first k_blocks % parts parts have one block more.
+    const int parts = ranks > 1 ? ranks : p.splits, part = ranks > 1 ? rank : piece.split;
+    const int base = p.k_blocks / parts;
+    const int longer = p.k_blocks - base * parts;
+    piece.first_block = part * base + (part < longer ? part : longer);
+    piece.blocks = base + (part < longer ? 1 : 0);
     return piece;
 }

@@ -151,6 +151,24 @@ inline void store_float(u32 to, u32 rank, float value) {
     if (block.alive == 0) emulator::fail("a store to a block that has ended");
     memcpy(emulator::shared_at(block, to), &value, 4);
 }
+inline Float4 load_four(u32 from) {
+    if (from % 16) emulator::fail("a load from an address that is not aligned");
+    Float4 value;
+    memcpy(&value, emulator::shared_at(emulator::here(), from), 16);
+    return value;
+}
+// The rank is above the bits of a place in the window.
+inline u32 cluster_address(u32 name, u32 rank) { return name | rank << 25; }
+inline void store_async(u32 to, Float4 value, u32 barrier) {
+    emulator::Block& block = emulator::machine->blocks[emulator::me().block - cluster_rank() + (to >> 25)];
+    if (to % 16) emulator::fail("a store to an address that is not aligned");
+    if (block.alive == 0) emulator::fail("a store to a block that has ended");
+    memcpy(emulator::shared_at(block, to % (1u << 25)), &value, 16);
+    emulator::Barrier& sum = emulator::barrier_of(block, barrier % (1u << 25));
+    sum.bytes -= 16;
+    emulator::settle(sum);
+    emulator::maybe_yield();
+}
 inline void load_shared_pair(u32 from, float (&to)[2]) {
     if (from % 8) emulator::fail("a load from an address that is not aligned");
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);

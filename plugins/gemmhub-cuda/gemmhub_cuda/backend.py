@@ -27,9 +27,9 @@ _KEPT = 4096
 _PROPOSED = 8
 """Candidates for tuning to time."""
 _OPTIMISM = 1.1
-"""The least of many estimates is less than what it is of. What is told beside other backends is more by this. Without it,
-beside gemmhub-cublas and gemmhub-hopper, this one was chosen for 14 of 2038 random 16-bit products: for 13 of them another
-was faster, and it lost 9 % on the average.
+"""The least of many estimates is less than what it is of. What is told beside other backends is more by this. Without
+it, beside gemmhub-cublas and gemmhub-hopper, this one was chosen for 14 of 2038 random 16-bit products: for 13 of them
+another was faster, and it lost 9 % on the average.
 """
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""

@@ -275,7 +275,8 @@ SHAPES = (
     # Blocks of a cluster share k; of larger tiles, which L2 is slow to feed, they share one operand besides.
     *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
     *(_shape(64, n, consumers=1, cluster_k=k) for n, k in ((128, 4), (128, 8), (192, 4))),
-    *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n, k in ((64, 4), (128, 2), (128, 4), (192, 2), (192, 4))),
+    _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
+    *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n in (128, 192) for k in (2, 4)),
     *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 96, 128, 192)),
     *(_shape(128, n, cluster_m=2, cluster_k=k) for n, k in ((96, 2), (192, 2), (192, 4))),
     _shape(128, 64, cluster_k=4), _shape(128, 64, cluster_m=4, cluster_k=2),

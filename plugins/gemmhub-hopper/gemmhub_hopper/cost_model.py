@@ -245,6 +245,8 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     multiply += c.stage
     latency = (c.latency + c.remote * (w.cluster - 1)) / w.stages
     loaded = w.loaded[0] + c.units_of_32 * w.loaded[1] + c.units_of_16 * w.loaded[2]
+    if w.shared_k > 1 and w.cluster == 1:
+        loaded *= c.apart
 
     def main_loop(busy: float) -> float:
         resources = multiply, loaded / min(c.most_bytes, c.l2_bytes / busy), latency, c.least

@@ -39,6 +39,8 @@ class Constants(NamedTuple):
     units_of_32: float
     """Times as long that L2 takes for rows that begin at multiples of 32 bytes."""
     units_of_16: float
+    apart: float
+    """Times as long that L2 takes for blocks that share k: their neighbours ask for nothing that they ask for."""
     loading: float
     """To load 64 rows of a stage into registers, and to split them if they are."""
     unhidden: float
@@ -75,28 +77,28 @@ class Constants(NamedTuple):
 
 CONSTANTS = {
     "bfloat16": Constants(
-        launch=2.245e-06, start=217.1, tensor=1.174, step=8.0, alone=0.9119, shared_bytes=255.3,
-        ragged=0.1223, stage=1.622, least=175.5, latency=1904.0, remote=305.2, together=0.05355,
-        l2_bytes=62.97, most_bytes=94.88, units_of_32=1.45, units_of_16=2.166, loading=100.0, unhidden=0.2,
-        unhidden_alone=0.5, promotion=250.0, store_bytes=29.91, epilogue=11.04, turn=46.76, chunk=134.6,
-        split=3880.0, part=576.5, part_bytes=192.9, gather=139.6, gathered_bytes=10.68, reading=0.9612,
-        writing=0.6743, copying=0.5567, overlap=0.3754,
+        launch=2.273e-06, start=185.3, tensor=1.172, step=8.0, alone=0.9016, shared_bytes=257.5,
+        ragged=0.123, stage=1.677, least=174.3, latency=1905.0, remote=294.7, together=0.0637,
+        l2_bytes=62.39, most_bytes=95.66, units_of_32=1.425, units_of_16=2.099, apart=1.248, loading=100.0,
+        unhidden=0.2, unhidden_alone=0.5, promotion=250.0, store_bytes=29.61, epilogue=10.21, turn=50.51,
+        chunk=140.8, split=3920.0, part=593.6, part_bytes=208.6, gather=75.51, gathered_bytes=12.03,
+        reading=0.9558, writing=0.6678, copying=0.507, overlap=0.3644,
     ),
     "tf32": Constants(
-        launch=2.523e-06, start=284.4, tensor=1.171, step=8.0, alone=0.8335, shared_bytes=255.9,
-        ragged=0.1223, stage=1.703, least=100.4, latency=2177.0, remote=360.4, together=0.04988,
-        l2_bytes=59.29, most_bytes=93.77, units_of_32=1.332, units_of_16=2.166, loading=255.4, unhidden=0.1092,
-        unhidden_alone=0.5442, promotion=250.0, store_bytes=38.79, epilogue=10.37, turn=47.31, chunk=76.61,
-        split=3333.0, part=666.6, part_bytes=193.4, gather=87.97, gathered_bytes=11.29, reading=0.9717,
-        writing=0.7039, copying=0.7732, overlap=0.3218,
+        launch=2.532e-06, start=221.6, tensor=1.185, step=8.0, alone=0.7789, shared_bytes=258.0,
+        ragged=0.123, stage=1.75, least=101.9, latency=2302.0, remote=409.2, together=0.04393,
+        l2_bytes=62.38, most_bytes=146.0, units_of_32=1.329, units_of_16=2.099, apart=1.525, loading=260.0,
+        unhidden=0.1091, unhidden_alone=0.5879, promotion=250.0, store_bytes=36.85, epilogue=10.73, turn=56.92,
+        chunk=91.12, split=3393.0, part=695.7, part_bytes=177.4, gather=49.97, gathered_bytes=12.4,
+        reading=0.9582, writing=0.6915, copying=0.7579, overlap=0.2974,
     ),
     "split": Constants(
-        launch=3.205e-06, start=218.5, tensor=1.276, step=8.0, alone=1.095, shared_bytes=255.3,
-        ragged=0.04354, stage=1.704, least=419.2, latency=1738.0, remote=305.1, together=0.03528,
-        l2_bytes=36.96, most_bytes=107.5, units_of_32=1.197, units_of_16=2.062, loading=332.2, unhidden=0.3694,
-        unhidden_alone=0.8682, promotion=158.4, store_bytes=86.92, epilogue=11.5, turn=46.76, chunk=330.9,
-        split=3302.0, part=566.2, part_bytes=169.8, gather=139.6, gathered_bytes=10.68, reading=1.087,
-        writing=0.8965, copying=1.095, overlap=0.2561,
+        launch=3.216e-06, start=186.3, tensor=1.276, step=8.0, alone=1.101, shared_bytes=257.5,
+        ragged=0.04349, stage=1.767, least=419.8, latency=1717.0, remote=294.6, together=0.03595,
+        l2_bytes=36.94, most_bytes=99.7, units_of_32=1.196, units_of_16=2.059, apart=1.248, loading=332.1,
+        unhidden=0.3698, unhidden_alone=0.8615, promotion=152.2, store_bytes=83.17, epilogue=10.6, turn=50.51,
+        chunk=327.0, split=3305.0, part=580.6, part_bytes=184.9, gather=75.51, gathered_bytes=12.03,
+        reading=1.087, writing=0.9151, copying=1.095, overlap=0.2565,
     ),
 }  # fmt: skip
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]

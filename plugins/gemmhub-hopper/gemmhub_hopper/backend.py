@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmhub.backend import Array, Backend, Kernel, Run
@@ -169,9 +169,9 @@ class HopperBackend(Backend):
             return Kernel(_unpacked(self.gemv(index, choice).run, choice.way, "tf32"), _gemv_words(choice))
         cut = cost_model.runnable(choice, workspace_limit)
         note = ""
-        if isinstance(cut, str) and choice.splits > 1:
+        if isinstance(cut, str) and (choice.splits > 1 or choice.shape.cluster_k > 1):
             note = f" ({candidate}: {cut})"
-            choice = Choice(choice.way, choice.shape, 1)
+            choice = Choice(choice.way, replace(choice.shape, cluster_k=1), 1)
             cut = cost_model.runnable(choice, workspace_limit)
         if isinstance(cut, str):
             raise ValueError(f"{candidate} does not run {problem}: {cut}; raise workspace_limit")

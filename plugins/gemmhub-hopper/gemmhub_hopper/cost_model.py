@@ -339,10 +339,12 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
     cut = choice.cut(workspace)
     if isinstance(cut, str):
         return cut
-    parts = max(choice.splits, choice.shape.cluster_k)
-    if parts > cut.blocks:
-        return f"k has {cut.blocks} blocks, fewer than {parts} parts"
+    shared, last = choice.shape.cluster_k, choice.way.k_blocks - (cut.count - 1) * cut.blocks
+    if shared > last:
+        return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
     if choice.splits > 1:
+        if choice.splits > cut.blocks:
+            return f"k has {cut.blocks} blocks, fewer than {choice.splits} parts"
         most = slabs.counters(choice.way.form)
         if choice.slots > most:
             return f"{choice.slots} tiles, at most {most} have counters"

@@ -248,6 +248,7 @@ PRODUCTS = (
     Product(Shape(64, 64, 4, cluster_m=2, cluster_n=2, cluster_k=2, **_ONE), 136, 264, 264, swapped=True),
     Product(Shape(64, 64, 3, cluster_k=2, **_ONE), 72, 136, 132, b="col", dtype="tf32"),
     Product(Shape(64, 64, 3, cluster_k=2, **_ONE), 72, 136, 132, dtype="tf32", swapped=True, **_REGISTERS),
+    Product(Shape(64, 64, 3, cluster_k=2, **_ONE), 70, 73, 330, dtype="tf32", limit=COUNTERS + 2**16, bias="n"),
     # Batches.
     Product(SMALL, 72, 72, 136, batch=(3,)),
     Product(SMALL, 72, 72, 136, batch=(3,), swapped=True, out="float32"),

@@ -158,6 +158,15 @@ def test_without_room_for_parts(backend):
     assert "needs" in kernel.description
 
 
+def test_slabs_too_short_to_share(backend):
+    """In a workspace for slabs of four blocks of k, the last of three, k is shared by none; in a larger one by four."""
+    asked = problem(70, 73, 330, "float32", precision="tf32")
+    kernel = backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
+    assert kernel.description.startswith("tile 64x64, 12 stages, a copied")
+    assert "its last slab, has 3 blocks, fewer than the 4 that are to share it" in kernel.description
+    assert "k shared by 4 blocks" in backend.prepare(asked, "64x64x12k4", LIMIT).description
+
+
 def test_nothing_to_do(backend):
     empty = problem(0, 64, 64)
     assert backend.supports(empty) is None

@@ -62,7 +62,7 @@ def test_blocks_that_share_k():
     assert (facts.blocks, facts.part, facts.cluster, facts.shared_k) == (5, 64 * 16 * 4, 2, 4)
     assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
     short, _ = forms.lowered(problem(128, 256, 192))
-    assert "fewer than 4 parts" in cost_model.runnable(replace(choice, way=short), 0)
+    assert "fewer than the 4 that" in cost_model.runnable(replace(choice, way=short), 0)
     assert "no other parts" in Variant(choice.shape, way.form, split=True).refusal
 
 

@@ -19,6 +19,7 @@
 //                      block r's
 //     turn[w]          4: lane 0 of each warp of the other   consumer w, before its main loop; with PINGPONG only
 //                      consumer, after its main loop
+//     sum              1: thread 0, expecting all slices      all consumers, with CLUSTER_K only (cluster_sum.cuh)
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
 //     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
 //                                                            before a block ends that others may still signal;

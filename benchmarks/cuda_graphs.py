@@ -7,6 +7,7 @@ compares is the device's time for the same products in the same minute.
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -64,11 +65,10 @@ class Rig:
         return seconds / self.calls
 
     def medians(self, contenders: list[int], rounds: int) -> list[float]:
-        """The median of each over interleaved rounds, whose order rotates."""
+        """The median of each over interleaved rounds, each in an order of its own: what ran before heats the card."""
         times: dict[int, list[float]] = {contender: [] for contender in contenders}
         for turn in range(rounds):
-            shift = turn % len(contenders)
-            for contender in contenders[shift:] + contenders[:shift]:
+            for contender in random.Random(turn).sample(contenders, len(contenders)):
                 times[contender].append(self.once(contender))
         return [statistics.median(times[contender]) for contender in contenders]
 

@@ -51,7 +51,7 @@ def variants():
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, a_mn=True, b_mn=False, output="bfloat16"))]
     found += through_registers()
-    rng, count = random.Random(0), len(found) + 14
+    rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
         if variant.refusal is None and variant not in found:

@@ -169,9 +169,11 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request) -> tuple[Cal
 
     call = arrays.describe(a, b, out, asked)
     key = call.problem, asked.settings, planning.overlaps(call)
-    if key not in _decisions:
-        _remember(_decisions, key, decision.resolve(*key))
-    return call, *_decisions[key]
+    decided = _decisions.get(key)  # looked up once: another thread may forget it at any time
+    if decided is None:
+        decided = decision.resolve(*key)
+        _remember(_decisions, key, decided)
+    return call, *decided
 
 
 @signature()

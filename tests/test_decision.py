@@ -463,3 +463,16 @@ def test_a_mistyped_preference_is_named(monkeypatch):
     monkeypatch.setenv("GEMMHUB_BACKEND", "nunpy")
     gemmhub.reload()
     assert "nunpy, preferred by GEMMHUB_BACKEND, is not known here" in gemmhub.explain(a, a).why
+
+
+def test_a_decision_that_is_forgotten_at_once(monkeypatch):
+    """As another thread may do it, between keeping a decision and using it."""
+
+    def remember(cache, key, value):
+        cache[key] = value
+        api.forget_decisions()
+
+    monkeypatch.setattr(api, "_remember", remember)
+    a, b = np.full((2, 3), 2.0), np.full((3, 2), 5.0)
+    assert np.array_equal(gemmhub.matmul(a, b, alpha=2.0), np.full((2, 2), 60.0))
+    assert np.array_equal(gemmhub.plan(a, b)(a, b), np.full((2, 2), 30.0))

@@ -30,8 +30,8 @@ _PROPOSED = 8
 """Candidates for tuning to time."""
 _OPTIMISM = 1.035
 """The least of many estimates is less than what it is of. What is told beside other backends is more by this: replayed
-on 682 bfloat16 products that nothing had been fitted to, the choice among backends gains as much, and those that lose
-more than 3 % to torch are 24 and not 44.
+on 1887 products of 16 bits that nothing had been fitted to, those that lose more than 3 % to torch are 34 and not 68,
+and the geometric mean is 1.0615 times torch and not 1.0643.
 """
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""

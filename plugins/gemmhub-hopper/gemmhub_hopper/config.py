@@ -41,8 +41,13 @@ class Shape:
         return 1 if self.pingpong else self.consumers
 
     @property
+    def sharing(self) -> int:
+        """Blocks of a cluster that share operands."""
+        return self.cluster_m * self.cluster_n
+
+    @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n * self.cluster_k
+        return self.sharing * self.cluster_k
 
     @property
     def threads(self) -> int:
@@ -61,7 +66,7 @@ class Shape:
         """Such as "128x256x4" (tile, stages); behind it "p" for ping-pong and the cluster, if any: "128x128x6pc2x1",
         with "k4" behind that where four blocks share k.
         """
-        sharing = f"c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
+        sharing = f"c{self.cluster_m}x{self.cluster_n}" if self.sharing > 1 else ""
         parts = f"k{self.cluster_k}" if self.cluster_k > 1 else ""
         return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + sharing + parts
 
@@ -169,8 +174,7 @@ class Variant:
     def refusal(self) -> str | None:
         """Why there can be no such kernel; None when it can be compiled."""
         shape, form = self.shape, self.form
-        sharing = shape.cluster_m * shape.cluster_n
-        if shape.consumers not in (1, 2, 3) or sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
+        if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
             return "one to three consumer warpgroups, clusters of one, two or four; eight along k"
         if shape.cluster_k > 1 and (shape.pingpong or self.split or form.planes > 1):
             return "blocks that share k take no turns, have no other parts of it, and no split operands"

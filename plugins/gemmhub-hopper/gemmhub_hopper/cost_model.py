@@ -208,7 +208,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         alone=shape.consumers == 1,
         turns=shape.pingpong,
         stages=shape.stages,
-        cluster=shape.cluster_m * shape.cluster_n,
+        cluster=shape.sharing,
         shared_k=shape.cluster_k,
         loaded=(loaded[0], loaded[1], loaded[2]),
         full=full,
@@ -317,15 +317,16 @@ def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[t
     """This shape with the numbers of parts of k that may pay: all of them together make at most two waves. Blocks that
     share k may where all of them run at once: they are for products of few tiles.
     """
-    whole = Choice(way, shape, 1)
-    if shape.cluster_k > 1 and whole.pieces > clusters(card.sms, shape.cluster):
+    whole, at_once = Choice(way, shape, 1), clusters(card.sms, shape.cluster)
+    if shape.cluster_k > 1 and whole.pieces > at_once:
         return
     cut = runnable(whole, workspace)
     if isinstance(cut, str):
         return
     yield whole, cut
-    at_once = clusters(card.sms, shape.cluster)
-    for waves in (1, 2) if shape.cluster_k == 1 else ():
+    if shape.cluster_k > 1:
+        return
+    for waves in (1, 2):
         splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // 2)
         if splits > 1:
             choice = Choice(way, shape, splits)

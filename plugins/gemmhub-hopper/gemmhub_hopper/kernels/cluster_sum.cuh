@@ -57,10 +57,8 @@ DEVICE bool add_cluster(Results& sums, const Accumulators& acc, u32 base, u32 ra
         for (u32 block = 0; block < M_BLOCKS; ++block)
 #pragma unroll
             for (u32 j = 0; j < KEPT; ++j) {
-                const Float4 x = load_four(mine + q * SLICE_BYTES + (block * KEPT + j) * LINE_BYTES);
-                float* v = &sums[block][4 * j];
-                if (q == 0) v[0] = v[1] = v[2] = v[3] = 0.0f;
-                v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+                const u32 place = mine + q * SLICE_BYTES + (block * KEPT + j) * LINE_BYTES;
+                add_four(&sums[block][4 * j], load_four(place), q == 0);
             }
     return true;
 }

@@ -250,6 +250,12 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, cons
     }
 }
 
+// To four registers the same four of the next part of k; of the `first` one there is nothing yet.
+DEVICE void add_four(float* v, Float4 x, bool first) {
+    if (first) v[0] = v[1] = v[2] = v[3] = 0.0f;
+    v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+}
+
 // Split k: every part of a tile is written to memory, and whoever comes last adds all parts in the order of k, its own
 // too: the same bits whoever that is. True for the last one, with the sum in `acc`; the others are done.
 //
@@ -298,10 +304,7 @@ DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, 
                 for (int j = 0; j < FOURS; ++j) {
                     if constexpr (AT_ONCE == 1)
                         next[0][block][j] = load_partial(parts + part * PART + (block * FOURS + j) * 128);
-                    float* v = &acc[block][4 * j];
-                    const Float4 x = next[i][block][j];
-                    if (part + i == 0) v[0] = v[1] = v[2] = v[3] = 0.0f;
-                    v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+                    add_four(&acc[block][4 * j], next[i][block][j], part + i == 0);
                 }
         }
     }

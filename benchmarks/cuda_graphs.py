@@ -27,7 +27,9 @@ class Rig:
     """One product: operands in several sets, and the graphs of its contenders."""
 
     def __init__(self, m: int, n: int, k: int, order: str, dtype: torch.dtype, seconds: float) -> None:
-        """``order``: "nn" stores b as (k, n), "nt" as (n, k). ``seconds``: about what one call takes."""
+        """``order``: for a and for b whether it is stored by rows ("n") or by columns ("t"). ``seconds``: about what
+        one call takes.
+        """
         size = torch.empty(0, dtype=dtype).element_size()
         nbytes = size * (m * k + k * n + m * n)
         self.sets = [self._operands(m, n, k, order, dtype) for _ in range(max(2, min(32, int(_CACHE / nbytes) + 1)))]
@@ -39,9 +41,12 @@ class Rig:
 
     @staticmethod
     def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
-        a = torch.empty(m, k, device="cuda", dtype=dtype).normal_()
-        b = torch.empty((n, k) if order == "nt" else (k, n), device="cuda", dtype=dtype).normal_()
-        return a, b.t() if order == "nt" else b, torch.empty(m, n, device="cuda", dtype=dtype)
+        def drawn(rows: int, cols: int, letter: str) -> Any:
+            stored = (cols, rows) if letter == "t" else (rows, cols)
+            matrix = torch.empty(stored, device="cuda", dtype=dtype).normal_()
+            return matrix.t() if letter == "t" else matrix
+
+        return drawn(m, k, order[0]), drawn(k, n, order[1]), torch.empty(m, n, device="cuda", dtype=dtype)
 
     def add(self, call: Call) -> int:
         """Capture a contender; its number. It is run once before."""

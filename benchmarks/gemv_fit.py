@@ -1,4 +1,4 @@
-"""Fits gemmhub-hopper's model of a few vectors times a matrix to what hopper_torch.py --explore --few has measured.
+"""Fits gemmhub-hopper's model of a few vectors times a matrix to what candidates.py and hopper_torch.py measured.
 
 Needs no card.
 
@@ -26,14 +26,15 @@ from gemmhub_hopper.gemv_model import Constants
 from hopper_fit import H200, contents, problem
 
 _START = Constants(
-    launch=1.4e-6, block=6e-7, step=7e-7, cluster=5e-7, result=2e-9, share=0.9, k_major=1.0, n_major=1.0, resident=3.0,
+    launch=1.4e-6, block=6e-7, step=7e-7, cluster=5e-7, result=2e-9, share=0.9, k_major=1.0, n_major=1.0, strided=2.0,
+    resident=3.0,
 )  # fmt: skip
 _NEAR = 3.0
 """How fast a candidate's weight falls with its distance from the fastest of its product."""
 _DRAWN = 0.3
 """How strongly constants are drawn towards those."""
 _TREES = {
-    "max_iter": 300, "learning_rate": 0.05, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.6,
+    "max_iter": 400, "learning_rate": 0.1, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.6,
     "random_state": 0,
 }  # fmt: skip
 """Of scikit-learn."""
@@ -56,7 +57,8 @@ def read(files: list[Path]) -> list[Timed]:
             ways = lowered(problem(*product))
             assert isinstance(ways, tuple)
             choices = {x.name: x for x in gemv.choices(ways)}
-            times = {name: us for name, us in row["us"].items() if name in choices and name not in row["wrong"]}
+            several = row.get("us") or row.get("hopper", {})
+            times = {name: us for name, us in several.items() if name in choices and name not in row["wrong"]}
             found += [Timed((file, *product), choices[name], us * 1e-6) for name, us in times.items()]
     return found
 

@@ -32,6 +32,7 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 from hopper_fit import problem
 
+from gemmhub.backend import Backend
 from gemmhub.capability import Absent, Device
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
@@ -59,6 +60,8 @@ _DEVICE = Device("cuda", 0)
 _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
+_FAR_SLOWER = 3
+"""Of ``--every``: how much slower estimates may be than the least."""
 _FIRST, _DRAWN, _SLOWER, _MUCH_SLOWER = 6, 6, 1.2, 3
 """Of ``--explore``: candidates timed for sure, others drawn, and how much slower their estimates may be; of products of
 few vectors, whose candidates are few, too.
@@ -82,7 +85,7 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
             yield m, n, k
 
 
-def caller(backend: HopperBackend, asked: GemmProblem, candidate: str) -> Call:
+def caller(backend: Backend, asked: GemmProblem, candidate: str) -> Call:
     run = backend.prepare(asked, candidate, backend.default_workspace(_DEVICE)).run
 
     def call(a: Any, b: Any, out: Any) -> None:
@@ -108,37 +111,56 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
 
 def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
     """Candidates to time, the plugin's choice first."""
+    if options.explore:
+        return explored(backend, asked, _FIRST, _DRAWN)
     proposed = list(backend.candidates(asked))
-    if not options.every and not options.explore:
+    if not options.every:
         return proposed if options.candidates else proposed[:1]
+    ranked = _ranked(backend, asked, _FAR_SLOWER)
+    return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
+
+
+def explored(backend: HopperBackend, asked: GemmProblem, first: int, others: int) -> list[str]:
+    """The plugin's choice, the ``first`` candidates, and ``others`` of those whose estimates are not much longer."""
+    proposed, ranked = backend.candidates(asked)[0], _ranked(backend, asked, _SLOWER)
+    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(_ways(backend, asked)), backend._card(asked))}
+    if vectors:
+        near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
+        return list(dict.fromkeys([proposed, *near, *ranked[:2]]))
+    kept = dict.fromkeys([proposed, *ranked[:first]])
+    rest = [name for name in ranked if name not in kept]
+    rng = np.random.default_rng((asked.m, asked.n, asked.k))
+    return [*kept, *(rest[i] for i in rng.permutation(len(rest))[:others])]
+
+
+def _ways(backend: HopperBackend, asked: GemmProblem) -> Any:
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    ranking = cost_model.corrected(analysis.ways, backend._card(asked), backend.default_workspace(_DEVICE))
-    slower = 3 if options.every else _SLOWER
-    ranked = [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
-    if options.every:
-        return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
-    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(analysis.ways), backend._card(asked))}
-    if vectors:
-        near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
-        return list(dict.fromkeys([*proposed[:1], *near, *ranked[:2]]))
-    first = dict.fromkeys([*proposed[:1], *ranked[:_FIRST]])
-    rest = [name for name in ranked if name not in first]
-    rng = np.random.default_rng((asked.m, asked.n, asked.k))
-    return [*first, *(rest[i] for i in rng.permutation(len(rest))[:_DRAWN])]
+    return analysis.ways
+
+
+def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
+    """Those whose estimates are at most so many times the least."""
+    ranking = cost_model.corrected(_ways(backend, asked), backend._card(asked), backend.default_workspace(_DEVICE))
+    return [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:
-    """Whether it computes what torch does, as far as rounding goes."""
+    """Whether it computes what torch does, as far as rounding goes, or what float64 does: torch.matmul itself was seen
+    to leave out the last of k (docs/cublas.md).
+    """
     tolerance = 1e-4 if dtype == "float32" else 0.05
     a, b, out = rig.sets[0]
-    reference = torch.matmul(a, b).float()
     out.fill_(float("nan"))
     call(a, b, out)
-    torch.cuda.synchronize()
-    scale = reference.square().mean().sqrt()
-    return bool(((out.float() - reference).abs() <= tolerance * (scale + 0.4 * reference.abs())).all())
+    result = out.float()
+
+    def near(reference: Any) -> bool:
+        scale = reference.square().mean().sqrt()
+        return bool(((result - reference).abs() <= tolerance * (scale + 0.4 * reference.abs())).all())
+
+    return near(torch.matmul(a, b).float()) or near((a.double() @ b.double()).float())
 
 
 def measure(

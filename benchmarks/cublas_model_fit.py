@@ -1,13 +1,14 @@
-"""Fits gemmhub-cublas's estimate to times of torch.matmul, and of the plugin itself, that other benchmarks recorded.
+"""Fits gemmhub-cublas's estimates to times of torch.matmul and of the library's algorithms by other benchmarks.
 
     python benchmarks/cublas_model_fit.py [--constants] [--write] FILE...
 
 Needs gemmhub-cublas, gemmhub-hopper and scikit-learn (with ``--constants`` scipy), no card. FILEs are what
-hopper_torch.py and hub_torch.py wrote on an H200, of any dtypes, and cublas_grid.py, also compressed by xz; others are
+candidates.py, hopper_torch.py and hub_torch.py wrote on an H200, of any dtypes, also compressed by xz; others are
 passed over. Prints, for 16 bits, tf32 and float32, how far estimates are off without and with corrections of products
-that the trees did not see (cross-validation by size); for 16 bits also those of trees that know the algorithm, which
-see those of the grid, too. ``--write`` writes the trees beside the plugin. ``--constants`` fits those of
-gemmhub_cublas/model.py first and prints them, to be entered there before trees are written.
+that the trees did not see (cross-validation by size); likewise for trees that know the algorithm, which are of 16 bits
+and what candidates.py timed, and what their choice gains. ``--write`` writes the trees beside the plugin.
+``--constants`` fits those of gemmhub_cublas/model.py first and prints them, to be entered there before trees are
+written.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from fitted_trees import flattened
-from gemmhub_cublas import choice, corrections, forms, model
+from fitted_trees import FOLDS, flattened, folds
+from gemmhub_cublas import choice, corrections, facts, forms, model
 from gemmhub_cublas.corrections import Chosen
 from gemmhub_cublas.model import Constants
 from hopper_fit import H200, contents, problem
@@ -32,56 +33,51 @@ GPU: Any = SimpleNamespace(**H200.__dict__, capability=corrections.CAPABILITY)
 DATA = Path(corrections.__file__).parent / "data" / corrections.DATA
 _GAIN = {"half": 1.017, "tf32": 1.0, "single": 1.0}
 """How much faster than torch.matmul the plugin is on the whole, for products where only torch was timed."""
-_FOLDS = 5
 _FAR = 0.5
 """Logarithms of measured over modelled time beyond this count as this."""
 _DRAWN = 0.3
 """How strongly constants are drawn towards what they were before."""
-_REPEATED = 4
-"""Times that what hub_torch.py recorded counts beside the grid, for trees that know the algorithm."""
+_NEAR, _LEAST = 5.0, 0.02
+"""How fast an algorithm's weight falls with its distance from the fastest of its product, and what it is at least."""
+_TREES = {
+    "max_iter": 400, "learning_rate": 0.07, "max_leaf_nodes": 31, "min_samples_leaf": 5, "max_features": 0.3,
+    "l2_regularization": 3, "early_stopping": False, "random_state": 0,
+}  # fmt: skip
+_TREES_OF_ALGORITHMS = {
+    "max_iter": 400, "learning_rate": 0.1, "max_leaf_nodes": 63, "min_samples_leaf": 10, "max_features": 0.3,
+    "l2_regularization": 1, "early_stopping": False, "random_state": 0,
+}  # fmt: skip
+"""Of scikit-learn."""
 
 
 class Timed(NamedTuple):
     """One product."""
 
     problem: GemmProblem
-    seconds: float
-    own: bool
-    """The plugin itself was timed."""
-    config: str = ""
-    """Its algorithm, where that is known."""
+    torch: float
+    """Seconds."""
+    own: float | None
+    """How many times as fast as torch the plugin was, where that was measured."""
+    algorithms: dict[str, float]
+    """Seconds, by configuration; the library's first choice first."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the plugin, about."""
+        return self.torch / (self.own or _GAIN[model.kind(self.problem)])
 
 
-def read(file: Path) -> tuple[list[Timed], list[Timed]]:
-    """Of torch and the plugin, and of the library's algorithms."""
-    text = contents(file)
+def read(file: Path) -> list[Timed]:
     try:
-        record = json.loads(text)
+        record = json.loads(contents(file))
     except json.JSONDecodeError:  # a record a line
-        return [], of_grid(text)
+        return []
     found = []
     for row in record.get("rows", []):
         if "torch_us" in row:
             asked = problem(row["m"], row["n"], row["k"], row["order"], record["dtype"])
-            own = row.get("ratios", {}).get("cublas")
-            gain = own or _GAIN[model.kind(asked)]
-            config = row.get("chosen", {}).get("cublas", "").removeprefix("cublas ") if own else ""
-            found.append(Timed(asked, row["torch_us"] * 1e-6 / gain, own is not None, config))
-    return found, []
-
-
-def of_grid(text: str) -> list[Timed]:
-    """The library's first choice and the fastest algorithm for each product of cublas_grid.py."""
-    found = []
-    for line in text.splitlines():
-        record = json.loads(line) if line.startswith("{") else {}
-        # The library's words are those of the transposes; trees are for a by rows.
-        if "times" not in record or record["trans_b"]:
-            continue
-        times = record["times"]
-        first, best = next(iter(times)), min(times, key=times.get)
-        asked = problem(record["n"], record["m"], record["k"], "nt" if record["trans_a"] else "nn", "bfloat16")
-        found += [Timed(asked, times[config], False, config) for config in dict.fromkeys([first, best])]
+            algorithms = {config: us * 1e-6 for config, us in row.get("cublas", {}).items()}
+            found.append(Timed(asked, row["torch_us"] * 1e-6, row.get("ratios", {}).get("cublas"), algorithms))
     return found
 
 
@@ -104,44 +100,18 @@ def logs(timed: list[Timed]) -> Any:
     return np.log([x.seconds / model.modelled(x.problem, GPU) for x in timed])
 
 
-def knows(x: Timed) -> bool:
-    """Whether the algorithm is known, and can be described."""
-    tables = choice.tables()
-    return tables is not None and bool(x.config) and tables.knows(x.config)
+def fit(rows: Any, targets: Any, weights: Any = None, trees: dict[str, Any] = _TREES) -> HistGradientBoostingRegressor:
+    return HistGradientBoostingRegressor(**trees).fit(rows, np.clip(targets, -_FAR, _FAR), weights)
 
 
-def told_all(timed: list[Timed]) -> Any:
-    """Features of products and their algorithms."""
-    tables, before, rows = choice.tables(), None, []
-    assert tables is not None
-    for x in timed:
-        if x.problem is not before:  # the grid has several algorithms of a product
-            row, modelled = model.features(x.problem, GPU), model.modelled(x.problem, GPU)
-            lowered = forms.lowered(x.problem)
-            assert row is not None
-            assert isinstance(lowered, forms.Lowered)
-            size, before = choice.size_of(lowered.forms[0]), x.problem
-        rows.append(row + corrections.of_chosen(Chosen(size, x.config), tables, modelled))
-    return np.array(rows)
-
-
-def fit(rows: Any, targets: Any) -> HistGradientBoostingRegressor:
-    unfitted = HistGradientBoostingRegressor(
-        max_iter=200, learning_rate=0.07, max_leaf_nodes=15, min_samples_leaf=5, max_features=0.3, l2_regularization=3,
-        early_stopping=False, random_state=0,
-    )  # fmt: skip
-    return unfitted.fit(rows, np.clip(targets, -_FAR, _FAR))
-
-
-def validated(timed: list[Timed], rows: Any, targets: Any) -> Any:
+def validated(timed: list[Timed], rows: Any, targets: Any, weights: Any = None, trees: dict[str, Any] = _TREES) -> Any:
     """Corrections by trees that saw no product of the same size."""
-    sizes = [(x.problem.m, x.problem.n, x.problem.k) for x in timed]
-    numbers = {size: number for number, size in enumerate(dict.fromkeys(sizes))}
-    folds = np.random.default_rng(0).integers(0, _FOLDS, len(numbers))[[numbers[size] for size in sizes]]
+    fold = folds([(x.problem.m, x.problem.n, x.problem.k) for x in timed])
     found = np.zeros(len(timed))
-    for fold in range(_FOLDS):
-        out = folds == fold
-        found[out] = fit(rows[~out], targets[~out]).predict(rows[out])
+    for i in range(FOLDS):
+        out = fold == i
+        seen = None if weights is None else weights[~out]
+        found[out] = fit(rows[~out], targets[~out], seen, trees).predict(rows[out])
     return np.clip(found, -corrections.LIMIT, corrections.LIMIT)
 
 
@@ -149,14 +119,48 @@ def told(errors: Any) -> str:
     return f"rms {np.sqrt((errors**2).mean()):.1%}, median {np.median(np.abs(errors)):.1%}"
 
 
-def fit_knowing(own: list[Timed], grid: list[Timed]) -> HistGradientBoostingRegressor:
-    """Trees that know the algorithm; prints how far estimates of ``own`` are off."""
-    # Sample weights would do the same, but take five times as long.
-    timed = own * _REPEATED + grid
-    rows, targets = told_all(timed), logs(timed)
-    left = (targets - validated(timed, rows, targets))[: len(own)]
-    print(f"with it {told(left)} (the grid adds {len(grid)})", flush=True)
-    return fit(rows, targets)
+def fit_knowing(timed: list[Timed]) -> HistGradientBoostingRegressor:
+    """Trees that know the algorithm; prints how far estimates are off, and what the choice by them gains."""
+    tables = facts.tables()
+    assert tables is not None
+    rows, targets, weights, owners = [], [], [], []
+    for x in timed:
+        row, modelled, lowered = (
+            model.features(x.problem, GPU),
+            model.modelled(x.problem, GPU),
+            forms.lowered(x.problem),
+        )
+        assert row is not None
+        assert isinstance(lowered, forms.Lowered)
+        size, fastest = choice.size_of(lowered.forms[0]), min(x.algorithms.values())
+        for config, seconds in x.algorithms.items():
+            if tables.knows(config):
+                rows.append(row + corrections.of_chosen(Chosen(size, config), tables, modelled))
+                targets.append(np.log(seconds / modelled))
+                weights.append(np.exp(-_NEAR * (seconds / fastest - 1)) + _LEAST)
+                owners.append(x)
+    told_all, logs, weight = np.array(rows), np.array(targets), np.array(weights)
+    corrected = validated(owners, told_all, logs, weight, _TREES_OF_ALGORITHMS)
+    near = weight > np.exp(-_NEAR / 10)
+    print(f"half, {len(rows)} algorithms of {len(timed)} products: those within 10 % of the fastest corrected "
+          f"{told((logs - corrected)[near])}")  # fmt: skip
+    gains(timed, owners, logs, corrected)
+    return fit(told_all, logs, weight, _TREES_OF_ALGORITHMS)
+
+
+def gains(timed: list[Timed], owners: list[Timed], logs: Any, corrected: Any) -> None:
+    """Prints how much faster than torch.matmul the algorithms are that corrected estimates choose."""
+    chosen: dict[int, tuple[float, float]] = {}
+    for x, log, correction in zip(owners, logs, corrected):
+        seconds = float(np.exp(log)) * model.modelled(x.problem, GPU)
+        first = seconds == next(iter(x.algorithms.values()))
+        estimate = correction + (np.log(1 - choice.MARGIN) if first else 0.0)
+        chosen[id(x)] = min((estimate, seconds), chosen.get(id(x), (np.inf, 0.0)))
+    ratios = np.array([x.torch / chosen[id(x)][1] for x in timed if id(x) in chosen])
+    best = np.array([x.torch / min(x.algorithms.values()) for x in timed if id(x) in chosen])
+    means = [np.exp(np.log(x).mean()) for x in (ratios, best)]
+    print(f"    chosen by it: {means[0]:.4f} times torch.matmul's speed (the fastest of each {means[1]:.4f}), "
+          f"{(ratios < 0.97).sum()} below 0.97", flush=True)  # fmt: skip
 
 
 def main() -> int:
@@ -165,12 +169,7 @@ def main() -> int:
     parser.add_argument("--constants", action="store_true")
     parser.add_argument("--write", action="store_true", help=f"gemmhub_cublas/data/{corrections.DATA}")
     options = parser.parse_args()
-    every: list[Timed] = []
-    grid: list[Timed] = []
-    for file in options.files:
-        of_products, of_algorithms = read(file)
-        every += of_products
-        grid += of_algorithms
+    every = [x for file in options.files for x in read(file)]
     arrays: dict[str, Any] = {}
     for kind in corrections.KINDS:
         timed = [x for x in every if model.kind(x.problem) == kind]
@@ -179,7 +178,7 @@ def main() -> int:
         if options.constants:
             fit_constants(kind.upper(), timed)
         rows, targets = np.array([model.features(x.problem, GPU) for x in timed]), logs(timed)
-        left, own = targets - validated(timed, rows, targets), np.array([x.own for x in timed])
+        left, own = targets - validated(timed, rows, targets), np.array([x.own is not None for x in timed])
         for words, these in (("all", np.full(len(timed), True)), ("timed themselves", own)):
             if these.any():
                 print(
@@ -188,13 +187,11 @@ def main() -> int:
                     flush=True,
                 )
         arrays |= flattened(fit(rows, targets), f"{kind}.")
-        known = np.array([knows(x) for x in timed])
-        if kind == "half" and known.any():
-            print(f"half, algorithm known: {known.sum()} products; corrected without it {told(left[known])}; ", end="")
-            fitted = fit_knowing([x for x in timed if knows(x)], [x for x in grid if knows(x)])
-            arrays |= flattened(fitted, f"{corrections.CHOSEN}.")
+        known = [x for x in timed if x.algorithms]
+        if known:
+            arrays |= flattened(fit_knowing(known), f"{corrections.CHOSEN}.")
     if options.write:
-        np.savez_compressed(DATA, **arrays)
+        np.savez(DATA, **arrays)  # compressed they take twice as long to load
         print(f"{DATA.name}: {DATA.stat().st_size} bytes")
     return 0
 

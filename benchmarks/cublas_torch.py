@@ -27,7 +27,7 @@ import torch
 from cublas_grid import draw, fits
 from cuda_graphs import Call, Rig, expected
 from gemmhub_cublas.choice import _records
-from gemmhub_cublas.cost_model import Size
+from gemmhub_cublas.facts import Size
 
 import gemmhub
 

@@ -3,10 +3,9 @@
 The library's own first choice, unless measurements on the same kind of card speak against it. The rule:
 
 1. A product that was measured when the records shipped with this plugin were made gets its fastest algorithm.
-2. Any other of the same kind gets the algorithm that :mod:`gemmhub_cublas.cost_model`, fitted to those records,
-   expects to be faster than the library's choice by more than :data:`MARGIN`; if there is none, that choice.
-   It also stays where rows along k begin at odd multiples of 16 bytes: those were few when the model was fitted, and
-   of 170 such changes that were measured 54 lost more than 3 %, for a mean gain of 1.4 %.
+2. Any other of the same kind gets the algorithm of which :mod:`gemmhub_cublas.model`, fitted to measurements, expects
+   the least time, if that is less than the library's choice should take by more than :data:`MARGIN`; if there is none,
+   that choice.
 
 Records and model exist for 16-bit floats on Hopper cards with 132 multiprocessors (H200; the H100 SXM has as many).
 Tuning (:func:`gemmhub.tune`) measures the very product, and goes before all of this.
@@ -17,14 +16,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import as_file, files
+from importlib.resources import files
 
 from gemmhub.native.cuda import Gpu
-from gemmhub_cublas.cost_model import CostModel, Size, Tables, load
+from gemmhub.problem import GemmProblem
+from gemmhub_cublas import model
+from gemmhub_cublas.facts import Size
 from gemmhub_cublas.forms import TYPE, Form
 
-MARGIN = 0.015
-"""An algorithm must be expected to be faster by this (in log time): below, prediction errors eat the gain."""
+MARGIN = 0.02
+"""An algorithm must be expected to be faster by this share: below, prediction errors eat the gain."""
 
 CHAMPIONS = (
     "66.20.1.0.0.1.35.0.3", "66.201.1.0.0.2.35.0.5", "66.10.1.0.1.3.35.0.5", "66.29.1.0.0.1.35.0.3",
@@ -42,7 +43,7 @@ CHAMPIONS = (
 _HALVES = (TYPE["float16"], TYPE["bfloat16"])
 _ALIGNMENT = 16
 """Bytes that algorithms for Hopper ask of addresses. The library's check of an algorithm is not told of any."""
-_DATA = "hopper132"
+_RECORDS = "hopper132.jsonl"
 
 
 def extra(gpu: Gpu, form: Form) -> tuple[str, ...]:
@@ -50,22 +51,21 @@ def extra(gpu: Gpu, form: Form) -> tuple[str, ...]:
     return CHAMPIONS if _hopper_half(gpu, form) else ()
 
 
-def choose(gpu: Gpu, form: Form, configs: Sequence[str]) -> str | None:
-    """One of ``configs``, of which the first is the library's choice; None where there is nothing better to say."""
+def choose(gpu: Gpu, problem: GemmProblem, form: Form, configs: Sequence[str]) -> str | None:
+    """One of ``configs``, of which the first is the library's choice for ``form``, which is all of ``problem`` or the
+    part that a launch does; None where there is nothing better to say.
+    """
     if not _hopper_half(gpu, form) or gpu.sms != 132 or len(configs) < 2:
         return None
     size = size_of(form)
     recorded = _records().get(size)
     if recorded in configs:
         return recorded
-    model = _model()
-    if model is None or not model.tables.knows(configs[0]) or _odd_rows(form):
+    estimates = model.estimates(problem, gpu, size, configs)
+    if configs[0] not in estimates:
         return None
-    others = [config for config in configs[1:] if model.tables.knows(config)]
-    gains = model.gains(size, configs[0], others)
-    if not len(gains) or gains.max() <= MARGIN:
-        return None
-    return others[int(gains.argmax())]
+    best = min(estimates, key=lambda config: estimates[config])
+    return best if estimates[best] < (1 - MARGIN) * estimates[configs[0]] else None
 
 
 def size_of(form: Form) -> Size:
@@ -80,30 +80,9 @@ def _hopper_half(gpu: Gpu, form: Form) -> bool:
     return gpu.capability == (9, 0) and len(types) == 1 and form.a.type in _HALVES and aligned
 
 
-def _odd_rows(form: Form) -> bool:
-    """Whether rows along k, of an operand of 16 bits, begin at odd multiples of 16 bytes."""
-    along_k = [x for x, kept in ((form.a, form.trans_a), (form.b, not form.trans_b)) if kept]
-    return any(x.ld % 16 for x in along_k)
-
-
-def tables() -> Tables | None:
-    """Sizes of tiles and clusters, as far as the shipped model knows them."""
-    model = _model()
-    return model.tables if model else None
-
-
-@cache
-def _model() -> CostModel | None:
-    found = files("gemmhub_cublas") / "data" / f"{_DATA}.npz"
-    if not found.is_file():
-        return None
-    with as_file(found) as path:
-        return load(path)
-
-
 @cache
 def _records() -> dict[Size, str]:
-    found = files("gemmhub_cublas") / "data" / f"{_DATA}.jsonl"
+    found = files("gemmhub_cublas") / "data" / _RECORDS
     if not found.is_file():
         return {}
     lines = json.loads(f"[{','.join(found.read_text(encoding='utf-8').splitlines())}]")  # at once is five times as fast

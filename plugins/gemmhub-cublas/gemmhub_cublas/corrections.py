@@ -20,7 +20,7 @@ from gemmhub.layout import BlasCall, lower
 from gemmhub.native.cuda import Gpu
 from gemmhub.problem import GemmProblem
 from gemmhub.trees import Trees
-from gemmhub_cublas.cost_model import Size, Tables, facts
+from gemmhub_cublas.facts import Size, Tables, facts
 
 KINDS = ("half", "tf32", "single")
 """Of products, by what multiplies: 16-bit floats, tf32 and float32. Each has trees of its own."""
@@ -39,7 +39,7 @@ _FACTS = (
     "work", "traffic", "rounds", "filled", "edges", "rows", "cols", "across", "down", "split", "reduction", "swizzle",
     "custom", "id", "stages", "k",
 )  # fmt: skip
-"""Of :func:`gemmhub_cublas.cost_model.facts`."""
+"""Of :func:`gemmhub_cublas.facts.facts`."""
 _ALIGNMENTS = (128, 64, 32, 16, 8, 4)
 
 
@@ -52,8 +52,8 @@ class Chosen(NamedTuple):
 
 
 def measured(problem: GemmProblem, gpu: Gpu) -> BlasCall | None:
-    """The product in row-major words, where it is of a kind that was measured: a's rows are dense, as are the
-    result's (or both are columns, and a and b change places), and b is stored either way.
+    """The product in row-major words, where it is of a kind that was measured. Results are stored by rows (or by
+    columns, and a and b change places), b either way, and so is an a of 16 bits; other a are stored by rows.
     """
     if gpu.sms != SMS or gpu.capability != CAPABILITY or problem.empty or problem.k == 0:
         return None
@@ -62,7 +62,7 @@ def measured(problem: GemmProblem, gpu: Gpu) -> BlasCall | None:
     if a != b or problem.compute_dtype.name != "float32" or not (half or a == out == "float32"):
         return None
     call = lower(problem, "row")
-    return None if isinstance(call, Refusal) or call.trans_a else call
+    return None if isinstance(call, Refusal) or (call.trans_a and not half) else call
 
 
 def features(
@@ -84,8 +84,8 @@ def features(
         waves += [wave, ceil(wave) / wave, m * n / (tiles * rows * cols)]
     least = min(cycles)
     return [
-        log(m), log(n), log(k), float(call.trans_b), *aligned, float(problem.out.dtype.itemsize), log(m * n * count),
-        log(problem.flops), log(problem.nbytes), log(problem.flops / problem.nbytes), log(modelled),
+        log(m), log(n), log(k), float(call.trans_a), float(call.trans_b), *aligned, float(problem.out.dtype.itemsize),
+        log(m * n * count), log(problem.flops), log(problem.nbytes), log(problem.flops / problem.nbytes), log(modelled),
         log(modelled * gpu.bandwidth / problem.nbytes), log(modelled * rate / problem.flops), *waves,
         *(log(x / least) for x in cycles), log(least / (modelled * gpu.clock)), float(cycles.index(least)),
     ]  # fmt: skip
@@ -98,24 +98,24 @@ def of_chosen(chosen: Chosen, known: Tables, modelled: float) -> list[float]:
     return [work - log(modelled), traffic - log(modelled), *others]
 
 
-def factor(kind: str, row: list[float]) -> float:
+def factors(kind: str, rows: Sequence[list[float]]) -> list[float]:
     """By which the model's seconds are to be multiplied, told by the trees of a kind or by those called
     :data:`CHOSEN`; 1 without data.
     """
-    trees = load().get(kind)
-    if trees is None:
-        return 1.0
-    return exp(min(LIMIT, max(-LIMIT, float(trees.predict(np.array([row]))[0]))))
+    trees = load(kind)
+    if trees is None or not rows:
+        return [1.0] * len(rows)
+    return [exp(min(LIMIT, max(-LIMIT, float(x)))) for x in trees.predict(np.array(rows))]
 
 
 @cache
-def load() -> dict[str, Trees]:
-    """Those of each kind and :data:`CHOSEN`, as benchmarks/cublas_model_fit.py wrote them."""
+def load(kind: str) -> Trees | None:
+    """Those of a kind or :data:`CHOSEN`, as benchmarks/cublas_model_fit.py wrote them."""
     found = files("gemmhub_cublas") / "data" / DATA
     if not found.is_file():
-        return {}
+        return None
     with as_file(found) as path, np.load(path, allow_pickle=False) as data:
-        return {kind: Trees.of(data, f"{kind}.") for kind in (*KINDS, CHOSEN) if f"{kind}.roots" in data}
+        return Trees.of(data, f"{kind}.") if f"{kind}.roots" in data else None
 
 
 def _power(number: int) -> int:

@@ -5,7 +5,7 @@ k is split into, the reduction of their sums, swizzling of thread blocks, custom
 cluster shape. It means the same in every process that has the same version of the library and the same card.
 
 Partial sums of a split k may only be added in the accumulator's type, in a fixed order: sums in the result's type
-would break the error bound.
+would break the error bound. And the parts must be all of k (:func:`_covers_k`), which the library does not ensure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
 from dataclasses import dataclass
 from typing import Any
 
+from gemmhub.dtypes import as_dtype
 from gemmhub_cublas.descriptors import Descriptors, Object
 from gemmhub_cublas.forms import COMPUTE, GELU, RELU, TYPE, Form
 from gemmhub_cublas.library import Library
@@ -36,6 +37,9 @@ _MAX_WORKSPACE, _REDUCTION_MASK, _MIN_ALIGNMENTS, _IMPLEMENTATIONS = 1, 3, (5, 6
 _ANY_BUT_GAUSSIAN = 2**64 - 1 - 2**32
 """Not the way to multiply complex numbers by three real products: its error is beyond the bound."""
 _ALGO_BYTES = 64
+_STEP = 128
+"""Bytes of k."""
+_ITEMSIZE = {code: as_dtype(name).itemsize for name, code in TYPE.items()}
 
 
 class _Result(ctypes.Structure):
@@ -166,7 +170,7 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
     or there was an addend, too; and to make 0 of NaN by relu. All were seen to be off by 2**-18 in gelu, which a result
     of 16 bits hides, as do factors of fewer bits than that.
     """
-    if numbers[_REDUCTION] not in (_NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE):
+    if numbers[_REDUCTION] not in (_NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE) or not _covers_k(numbers, form):
         return False
     halves = form.d.type in _HALVES
     wide_factors = form.a.type in (*_HALVES, TYPE["float32"]) and form.compute == COMPUTE["float32"]
@@ -177,3 +181,17 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
     if form.epilogue & RELU:
         return False
     return not (halves and form.bias_type is not None and (numbers[_SPLIT] != 1 or form.addend))
+
+
+def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
+    """Whether all of k is in one of the parts that it is cut into.
+
+    Algorithms for Hopper make each floor(k / parts) elements, up to a whole step of 128 bytes. Where that is a whole
+    step already, and parts do not divide k, nobody adds the rest: cuBLASLt 13 was seen to leave out the last 8 of 21128
+    products in ten parts, and torch.matmul, which called it so, with it. Of some 70 000 algorithms for random products
+    of 16 bits, all to which this applies were wrong and no other; of float32 all were right, and none are Hopper's
+    (benchmarks/cublas_parts.py).
+    """
+    k = form.a.rows if form.trans_a else form.a.cols
+    parts, step = numbers[_SPLIT], _STEP // _ITEMSIZE[form.a.type]
+    return numbers[_ID] != _HOPPER or parts < 2 or -(-(k // parts) // step) * step * parts >= k

@@ -8,12 +8,14 @@ of which the script says how far estimates are off.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gemmhub.native.cuda import Gpu
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import choice, corrections
+from gemmhub_cublas import corrections, facts
 from gemmhub_cublas.corrections import Chosen
+from gemmhub_cublas.facts import Size
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
@@ -109,16 +111,31 @@ def constants(problem: GemmProblem) -> Constants:
 
 def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None = None) -> float:
     """A call, with that many products, by the algorithm that was chosen where that is said."""
+    if chosen is not None and launches == 1:
+        found = estimates(problem, gpu, chosen.size, [chosen.config])
+        if found:
+            return found[chosen.config]
     cycles = _cycles_of_tiles(problem, gpu)
     whole = _modelled(problem, gpu, cycles)
     row = _features(problem, gpu, whole, cycles) if launches == 1 else None
     if row is not None:
-        tables = choice.tables()
-        if chosen is not None and tables is not None and kind(problem) == "half" and tables.knows(chosen.config):
-            whole *= corrections.factor(corrections.CHOSEN, row + corrections.of_chosen(chosen, tables, whole))
-        else:
-            whole *= corrections.factor(kind(problem), row)
+        whole *= corrections.factors(kind(problem), [row])[0]
     return whole + LAUNCH * max(0, launches - 1)
+
+
+def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]) -> dict[str, float]:
+    """Seconds of one launch by each algorithm about which something is known; ``size`` is what the library sees."""
+    tables = facts.tables()
+    if tables is None or kind(problem) != "half" or corrections.load(corrections.CHOSEN) is None:
+        return {}
+    cycles = _cycles_of_tiles(problem, gpu)
+    whole = _modelled(problem, gpu, cycles)
+    row = _features(problem, gpu, whole, cycles)
+    if row is None:
+        return {}
+    known = [config for config in configs if tables.knows(config)]
+    rows = [row + corrections.of_chosen(Chosen(size, config), tables, whole) for config in known]
+    return {config: whole * factor for config, factor in zip(known, corrections.factors(corrections.CHOSEN, rows))}
 
 
 def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:

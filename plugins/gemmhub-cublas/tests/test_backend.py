@@ -8,7 +8,7 @@ import pytest
 from fakes import Home, bias, operand, problem
 from gemmhub_cublas import backend as module
 from gemmhub_cublas import model
-from gemmhub_cublas.cost_model import Size
+from gemmhub_cublas.facts import Size
 
 from gemmhub.capability import CPU
 from gemmhub.layout import MatrixLayout

@@ -11,9 +11,9 @@ from math import nextafter
 import numpy as np
 import pytest
 from fakes import Arrays, Home, operand, problem
-from gemmhub_cublas import choice
+from gemmhub_cublas import choice, corrections, facts, model
 from gemmhub_cublas.choice import CHAMPIONS, MARGIN, choose, extra, size_of
-from gemmhub_cublas.cost_model import CostModel, Size, Tables
+from gemmhub_cublas.facts import Size
 from gemmhub_cublas.forms import lowered
 from gemmhub_cublas.heuristics import parse, text
 
@@ -38,30 +38,38 @@ def gpu(home):
     return gpu
 
 
-def form(m=512, n=256, k=128, dtype="float16", **changes):
-    return lowered(problem(m, n, k, dtype, **changes)).main
+def product_of(m=512, n=256, k=128, dtype="float16", **changes):
+    return problem(m, n, k, dtype, **changes)
+
+
+def form(*given, **changes):
+    return lowered(product_of(*given, **changes)).main
+
+
+def chosen(gpu, configs=CONFIGS, **changes):
+    asked = product_of(**changes)
+    return choose(gpu, asked, lowered(asked).main, configs)
 
 
 class Predictor:
-    """A model that foretells given gains over the first, by configuration."""
+    """A model that foretells given microseconds, by configuration; of others it knows nothing."""
 
-    def __init__(self, gains):
-        self.told = dict(gains)
-        self.tables = Tables({18: (1, 1), 20: (1, 1), 23: (1, 1)}, {3: (1, 1), 9: (1, 1)}, 132)
+    def __init__(self, microseconds):
+        self.told = dict(microseconds)
         self.asked = []
 
-    def gains(self, size, first, others):
-        self.asked.append((size, first, tuple(others)))
-        return np.array([self.told.get(other, -1.0) for other in others])
+    def __call__(self, asked, gpu, size, configs):
+        self.asked.append((asked, gpu, size, tuple(configs)))
+        return {config: self.told[config] for config in configs if config in self.told}
 
 
 @pytest.fixture
 def predict(monkeypatch):
     """Replace the model, and the records by none (or those given)."""
 
-    def install(gains=(), records=()):
-        predictor = Predictor(gains)
-        monkeypatch.setattr(choice, "_model", lambda: predictor)
+    def install(microseconds=(), records=()):
+        predictor = Predictor(microseconds)
+        monkeypatch.setattr(model, "estimates", predictor)
         monkeypatch.setattr(choice, "_records", lambda: dict(records))
         return predictor
 
@@ -71,29 +79,31 @@ def predict(monkeypatch):
 # The order of the rules
 
 
+FAST = {FIRST: 9.0, SECOND: 9.0, THIRD: 5.0}
+
+
 def test_a_record_goes_first(gpu, predict):
-    predictor = predict({THIRD: 0.5}, {size_of(form()): SECOND})
-    assert choose(gpu, form(), CONFIGS) == SECOND
+    predictor = predict(FAST, {size_of(form()): SECOND})
+    assert chosen(gpu) == SECOND
     assert predictor.asked == []
 
 
 def test_a_record_of_the_first_choice_keeps_it(gpu, predict):
     """Whatever the model says: this was measured."""
-    predict({THIRD: 0.5}, {size_of(form()): FIRST})
-    assert choose(gpu, form(), CONFIGS) == FIRST
+    predict(FAST, {size_of(form()): FIRST})
+    assert chosen(gpu) == FIRST
 
 
-def test_a_record_needs_no_model(gpu, predict, monkeypatch):
+def test_a_record_needs_no_model(gpu, predict):
     predict(records={size_of(form()): SECOND})
-    monkeypatch.setattr(choice, "_model", lambda: None)
-    assert choose(gpu, form(), CONFIGS) == SECOND
-    assert choose(gpu, form(m=8), CONFIGS) is None
+    assert chosen(gpu) == SECOND
+    assert chosen(gpu, m=8) is None
 
 
 def test_a_record_of_what_is_no_candidate(gpu, predict):
     """Another version of the library may not have it: then the model is asked."""
-    predict({THIRD: 0.5}, {size_of(form()): STRANGE})
-    assert choose(gpu, form(), CONFIGS) == THIRD
+    predict(FAST, {size_of(form()): STRANGE})
+    assert chosen(gpu) == THIRD
 
 
 @pytest.mark.parametrize("changes", [
@@ -101,78 +111,64 @@ def test_a_record_of_what_is_no_candidate(gpu, predict):
 ])  # fmt: skip
 def test_a_record_is_for_that_product_only(gpu, predict, changes):
     predict(records={size_of(form()): SECOND})
-    assert choose(gpu, form(**changes), CONFIGS) is None
+    assert chosen(gpu, **changes) is None
 
 
 def test_both_halves_share_records(gpu, predict):
     predict(records={size_of(form()): SECOND})
-    assert choose(gpu, form(dtype="bfloat16"), CONFIGS) == SECOND
+    assert chosen(gpu, dtype="bfloat16") == SECOND
 
 
 def test_the_model_is_asked_about_the_product(gpu, predict):
-    predictor = predict({SECOND: 0.1, THIRD: 0.2})
-    assert choose(gpu, form(a="col", batch=(5,)), CONFIGS) == THIRD
-    assert predictor.asked == [(Size(256, 512, 128, False, True, 2, 5), FIRST, (SECOND, THIRD))]
+    predictor = predict(FAST)
+    assert chosen(gpu, a="col", batch=(5,)) == THIRD
+    asked = product_of(a="col", batch=(5,))
+    assert predictor.asked == [(asked, gpu, Size(256, 512, 128, False, True, 2, 5), tuple(CONFIGS))]
 
 
-@pytest.mark.parametrize(("changes", "chosen"), [
-    ({"k": 136}, None), ({"k": 136, "a": "col"}, THIRD), ({"k": 136, "b": "col"}, None),
-    ({"k": 136, "a": "col", "b": "col"}, None), ({"k": 144}, THIRD), ({"m": 520, "n": 264}, THIRD),
+@pytest.mark.parametrize(("seconds", "expected"), [
+    (5.0, SECOND), (10 * (1 - MARGIN) - 1e-6, SECOND), (nextafter(10 * (1 - MARGIN), 0), SECOND),
+    (10 * (1 - MARGIN), None), (nextafter(10 * (1 - MARGIN), 99), None), (10.0, None), (12.0, None),
 ])  # fmt: skip
-def test_rows_along_k_at_odd_multiples_of_16_bytes(gpu, predict, changes, chosen):
-    """The model has seen too few: the library's choice stays. Rows along m or n may begin there."""
-    predict({THIRD: 0.5})
-    assert choose(gpu, form(**changes), CONFIGS) == chosen
+def test_the_margin(gpu, predict, seconds, expected):
+    """Only what should be faster by more than the margin is worth leaving the library's choice."""
+    predict({FIRST: 10.0, SECOND: seconds, THIRD: 20.0})
+    assert chosen(gpu) == expected
 
 
-def test_odd_rows_may_have_a_record(gpu, predict):
-    predict({THIRD: 0.5}, {size_of(form(k=136)): SECOND})
-    assert choose(gpu, form(k=136), CONFIGS) == SECOND
-
-
-@pytest.mark.parametrize(("gain", "chosen"), [
-    (1.0, SECOND), (MARGIN + 1e-6, SECOND), (nextafter(MARGIN, 1), SECOND), (MARGIN, None),
-    (nextafter(MARGIN, 0), None), (0.0, None), (-0.2, None),
-])  # fmt: skip
-def test_the_margin(gpu, predict, gain, chosen):
-    """Only a gain of more than the margin is worth leaving the library's choice."""
-    predict({SECOND: gain, THIRD: -0.5})
-    assert choose(gpu, form(), CONFIGS) == chosen
-
-
-def test_the_largest_gain(gpu, predict):
-    predict({SECOND: 2 * MARGIN, THIRD: 3 * MARGIN})
-    assert choose(gpu, form(), CONFIGS) == THIRD
-    predict({SECOND: 2 * MARGIN, THIRD: 2 * MARGIN})
-    assert choose(gpu, form(), CONFIGS) == SECOND, "the library's order decides between equals"
+def test_the_fastest(gpu, predict):
+    predict({FIRST: 10.0, SECOND: 9.0, THIRD: 8.0})
+    assert chosen(gpu) == THIRD
+    predict({FIRST: 10.0, SECOND: 8.0, THIRD: 8.0})
+    assert chosen(gpu) == SECOND, "the library's order decides between equals"
 
 
 def test_what_the_model_does_not_know(gpu, predict):
-    """It is left out, and does not shift the others; a first choice like that stays."""
-    predict({SECOND: -0.5, THIRD: 0.5, STRANGE: 9.0})
-    assert choose(gpu, form(), [FIRST, STRANGE, SECOND, STRANGE, THIRD]) == THIRD
-    assert choose(gpu, form(), [FIRST, STRANGE]) is None
-    assert choose(gpu, form(), [STRANGE, SECOND, THIRD]) is None
+    """It is left out; a first choice like that stays."""
+    predict({FIRST: 10.0, SECOND: 12.0, THIRD: 5.0})
+    assert chosen(gpu, [FIRST, STRANGE, SECOND, STRANGE, THIRD]) == THIRD
+    assert chosen(gpu, [FIRST, STRANGE]) is None
+    assert chosen(gpu, [STRANGE, SECOND, THIRD]) is None
 
 
 def test_a_single_candidate(gpu, predict):
     predictor = predict({FIRST: 1.0}, {size_of(form()): FIRST})
-    assert choose(gpu, form(), [FIRST]) is None
+    assert chosen(gpu, [FIRST]) is None
     assert predictor.asked == []
 
 
 # Where the rules hold
 
 
-@pytest.mark.parametrize(("capability", "sms", "chosen", "candidates"), [
+@pytest.mark.parametrize(("capability", "sms", "expected", "candidates"), [
     ((9, 0), 132, SECOND, CHAMPIONS), ((9, 0), 114, None, CHAMPIONS), ((9, 0), 144, None, CHAMPIONS),
     ((8, 0), 108, None, ()), ((8, 9), 132, None, ()), ((10, 0), 148, None, ()), ((12, 0), 132, None, ()),
     ((9, 1), 132, None, ()),
 ])  # fmt: skip
-def test_cards(gpu, predict, capability, sms, chosen, candidates):
-    predict({THIRD: 0.5}, {size_of(form()): SECOND})
+def test_cards(gpu, predict, capability, sms, expected, candidates):
+    predict(FAST, {size_of(form()): SECOND})
     gpu.capability, gpu.sms = capability, sms
-    assert choose(gpu, form(), CONFIGS) == chosen
+    assert chosen(gpu) == expected
     assert extra(gpu, form()) == candidates
 
 
@@ -182,9 +178,10 @@ def test_cards(gpu, predict, capability, sms, chosen, candidates):
     ("float8_e4m3fn", "float16", False), ("float8_e4m3fn", "bfloat16", False),
 ])  # fmt: skip
 def test_dtypes(gpu, predict, dtype, out, yes):
-    asked = form(dtype=dtype, out=out, b="col")
-    predict({THIRD: 0.5}, {size_of(asked): SECOND})
-    assert choose(gpu, asked, CONFIGS) == (SECOND if yes else None)
+    given = {"dtype": dtype, "out": out, "b": "col"}
+    asked = form(**given)
+    predict(FAST, {size_of(asked): SECOND})
+    assert chosen(gpu, **given) == (SECOND if yes else None)
     assert extra(gpu, asked) == (CHAMPIONS if yes else ())
 
 
@@ -196,10 +193,10 @@ def unaligned(asked, alignment, *names):
 @pytest.mark.parametrize("alignment", [2, 4, 8, 16])
 def test_alignment(gpu, predict, name, alignment):
     """Records are of operands aligned to 16 bytes, and so are the champions; the library does not check addresses."""
-    asked = problem(512, 256, 128, "float16", c=operand("float16", 512, 256))
-    asked = lowered(unaligned(asked, alignment, name)).main
-    predict({THIRD: 0.5}, {size_of(asked): SECOND})
-    assert choose(gpu, asked, CONFIGS) == (SECOND if alignment == 16 else None)
+    given = unaligned(problem(512, 256, 128, "float16", c=operand("float16", 512, 256)), alignment, name)
+    asked = lowered(given).main
+    predict(FAST, {size_of(asked): SECOND})
+    assert choose(gpu, given, asked, CONFIGS) == (SECOND if alignment == 16 else None)
     assert extra(gpu, asked) == (CHAMPIONS if alignment == 16 else ())
 
 
@@ -223,27 +220,26 @@ def test_sizes(changes, size):
 
 @pytest.fixture
 def nothing_shipped(monkeypatch):
-    for function in (choice._model, choice._records):
-        monkeypatch.setattr(choice, function.__name__, function.__wrapped__)
-    monkeypatch.setattr(choice, "_DATA", "nowhere")
+    for module, function in ((choice, choice._records), (facts, facts.tables)):
+        monkeypatch.setattr(module, function.__name__, function.__wrapped__)
+    monkeypatch.setattr(choice, "_RECORDS", "nowhere")
+    monkeypatch.setattr(facts, "DATA", "nowhere")
 
 
 def test_no_data(gpu, home, nothing_shipped):
     """The library's choice stays, and is a candidate's place ahead of the champions."""
-    assert choice._model() is None
     assert choice._records() == {}
-    assert choose(gpu, form(), CONFIGS) is None
+    assert chosen(gpu) is None
     assert home.backend().candidates(problem(512, 256, 128, "float16"))[0] == "66.20.1.0.0.0.35.0.3"
 
 
 def test_the_shipped_data_are_found():
-    assert isinstance(choice._model(), CostModel)
-    assert choice._model() is choice._model()
     assert len(choice._records()) > 2000
+    assert corrections.load(corrections.CHOSEN) is not None
 
 
 def test_every_shipped_record():
-    tables = choice._model().tables
+    tables = facts.tables()
     assert len(RECORDS) == len(LINES)
     for line, x in zip(LINES, RECORDS):
         assert x.keys() == {"m", "n", "k", "trans_a", "trans_b", "config", "first", "gain"}, line
@@ -273,28 +269,30 @@ def test_shipped_records_are_chosen(gpu):
     for x in {product(x): x for x in RECORDS}.values():
         m, n, k, trans_a, trans_b = product(x)
         asked = problem(m, n, k, "bfloat16", a="row" if trans_a else "col", b="row" if trans_b else "col", d="col")
-        asked = lowered(asked).main
-        if size_of(asked) != Size(m, n, k, trans_a, trans_b):
+        form_of = lowered(asked).main
+        if size_of(form_of) != Size(m, n, k, trans_a, trans_b):
             assert 1 in (m, n, k), "of vectors, another reading may be the better one"
             continue
         changed += x["config"] != x["first"]
         configs = dict.fromkeys([x["first"], *CHAMPIONS, x["config"]])
-        assert choose(gpu, asked, list(configs)) == x["config"]
+        assert choose(gpu, asked, form_of, list(configs)) == x["config"]
     assert changed > 1000
 
 
 def test_the_shipped_model_near_its_margin(gpu, monkeypatch):
     """Products that were not measured: what is chosen is what the model says, never a predicted loss."""
     monkeypatch.setattr(choice, "_records", dict)
-    model, changed = choice._model(), 0
+    changed = 0
     configs = [FIRST, *(x for x in CHAMPIONS if x != FIRST)]
-    for m, n, k in np.random.default_rng(1).integers(1, 600, (40, 3)).tolist():
-        asked = form(8 * m, 8 * n, 16 * k)
-        gains = dict(zip(configs[1:], model.gains(size_of(asked), FIRST, configs[1:])))
-        best = max(gains, key=gains.get)
-        chosen = choose(gpu, asked, configs)
-        assert chosen == (best if gains[best] > MARGIN else None)
-        changed += chosen is not None
+    for m, n, k in np.random.default_rng(1).integers(1, 600, (20, 3)).tolist():
+        asked = product_of(8 * m, 8 * n, 16 * k)
+        found = lowered(asked).main
+        told = model.estimates(asked, gpu, size_of(found), configs)
+        assert set(told) == set(configs)
+        best = min(told, key=told.get)
+        taken = choose(gpu, asked, found, configs)
+        assert taken == (best if told[best] < (1 - MARGIN) * told[FIRST] else None)
+        changed += taken is not None
     assert changed > 0
 
 
@@ -303,7 +301,7 @@ def test_the_shipped_model_near_its_margin(gpu, monkeypatch):
 
 def test_champions():
     assert len(set(CHAMPIONS)) == len(CHAMPIONS)
-    tables = choice._model().tables
+    tables = facts.tables()
     for config in CHAMPIONS:
         assert text(parse(config)) == config
         assert parse(config)[0] == 66

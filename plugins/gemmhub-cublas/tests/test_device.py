@@ -92,6 +92,27 @@ def test_gelu(backend, dtype, bias, out, k):
         check(backend, Case(256, 512, k, dtype, dtype, out, bias=bias, activation=activation), TorchMemory())
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [
+    ("ieee", "bfloat16"), ("ieee", "float16"), ("tf32", "float32"), ("ieee", "float32"),
+])  # fmt: skip
+@pytest.mark.parametrize(("m", "n", "k"), [
+    (1, 776, 21128), (16, 1408, 968), (24, 1016, 12488), (128, 520, 9608), (256, 128, 20488), (64, 64, 4616),
+    (8, 256, 8 * 1201), (32, 96, 32 * 390 + 8), (32, 96, 16 * 769), (48, 64, 30761), (16, 32, 32 * 1024 + 4),
+])  # fmt: skip
+def test_all_of_k(backend, precision, dtype, m, n, k):
+    """By every algorithm. The library has some that leave out the last of k, where it is cut into many parts."""
+    asked = problem(m=m, n=n, k=k, dtype=dtype, precision=precision)
+    product = tensors(asked)
+    product.a.fill_(0)
+    product.a[:, -64:] = 1
+    product.b.fill_(1)
+    for candidate in backend.candidates(asked):
+        product.out.fill_(float("nan"))
+        product.run(prepared(backend, asked, candidate).run)
+        torch.cuda.synchronize()
+        assert (product.out == 64).all(), (candidate, product.out.min(), product.out.max())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_relu_keeps_nan(backend, dtype):
     """By every algorithm that is not refused."""

@@ -59,6 +59,34 @@ def test_partial_sums_in_the_result_are_never_used(home):
     assert asked.rebuilt(f"{OUTPUT_SPLIT}.20.2.4.0.0.35.0.3") is None
 
 
+@pytest.mark.parametrize(("k", "parts", "dtype", "covered"), [
+    # 21128 = 10 * 33 * 64 + 8: ten parts of 2112 elements, which are 33 steps, leave 8 over. Seen on an H200.
+    (21128, 10, "bfloat16", False), (21128, 11, "float16", False), (21128, 9, "bfloat16", True),
+    (21128, 4, "bfloat16", True), (21120, 10, "bfloat16", True), (21136, 10, "bfloat16", True),
+    (1088 + 16, 17, "bfloat16", False), (1024 + 8, 8, "bfloat16", True), (968, 15, "bfloat16", False),
+    (968, 1, "bfloat16", True), (968, 0, "bfloat16", True), (65, 2, "bfloat16", True), (129, 2, "bfloat16", False),
+    # Steps of 128 bytes.
+    (129, 2, "float32", False), (97, 3, "float32", False), (97, 3, "bfloat16", True),
+])  # fmt: skip
+def test_parts_that_are_not_all_of_k(k, parts, dtype, covered):
+    """The library was seen to leave out the rest; a form and its transpose have the same k."""
+    numbers = parse(f"66.10.{parts}.2.0.0.35.0.2")
+    for orders in ({}, {"a": "col", "b": "col"}, {"d": "col"}):
+        form = lowered(problem(16, 16, k, dtype, **orders)).main
+        assert heuristics._keeps_the_bound(numbers, form) is covered
+        assert heuristics._keeps_the_bound((20, *numbers[1:]), form), "other algorithms were seen to be right"
+
+
+def test_such_algorithms_are_not_candidates(home, monkeypatch):
+    """k = 513 in four parts of 128, two steps each: the double proposes it."""
+    monkeypatch.setattr(heuristics, "_HOPPER", SPLIT)
+    right, wrong = (problem(m=64, n=64, k=k, dtype="float16") for k in (512, 513))
+    for asked, there in ((right, True), (wrong, False)):
+        proposed, _ = chooser(home, asked).proposed(64 * MIB)
+        assert (SPLIT in ids(proposed)) is there
+        assert (chooser(home, asked).rebuilt(f"{SPLIT}.20.4.2.0.0.35.0.3") is not None) is there
+
+
 def test_workspace_limit(home):
     asked = chooser(home, problem(m=64, n=64, k=512))
     size = 4 * 64 * 64 * 4
@@ -110,7 +138,7 @@ def test_candidates_begin_with_the_librarys_choice(home):
 ])  # fmt: skip
 def test_another_choice(home, monkeypatch, chosen, first):
     """A choice that is none of them is passed over; the library's own stays a candidate."""
-    monkeypatch.setattr(choice, "choose", lambda gpu, form, configs: chosen)
+    monkeypatch.setattr(choice, "choose", lambda gpu, problem, form, configs: chosen)
     found = home.backend().candidates(problem(m=64, n=64, k=64))
     assert found[0] == first
     assert "66.20.1.0.0.0.35.0.3" in found
@@ -118,6 +146,7 @@ def test_another_choice(home, monkeypatch, chosen, first):
 
 
 def test_the_library_is_asked_once(home):
+    """For proposals with the usual workspace, and with more."""
     backend = home.backend()
     asked = problem(m=64, n=64, k=64)
     for _ in range(3):
@@ -125,7 +154,18 @@ def test_the_library_is_asked_once(home):
         backend.candidates(asked)
         backend.estimate(asked)
         backend.prepare(asked, backend.candidates(asked)[0], 64 * MIB)
-    assert home.lt.calls.count("cublasLtMatmulAlgoGetHeuristic") == 1
+    assert home.lt.calls.count("cublasLtMatmulAlgoGetHeuristic") == 2
+
+
+def test_proposals_with_the_usual_workspace_come_first(home, monkeypatch):
+    """Those that only more workspace brings follow, each once."""
+    told = {2**25: ["a", "b"], 2**26: ["c", "b", "d"]}
+    made = {name: heuristics.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", 0) for i, name in enumerate("abcd")}
+    monkeypatch.setattr(Chooser, "proposed", lambda self, limit: ([made[name] for name in told[limit]], 0))
+    monkeypatch.setattr(Chooser, "swizzled", lambda self, algorithm: None)
+    monkeypatch.setattr(Chooser, "rebuilt", lambda self, config: None)
+    monkeypatch.setattr(choice, "choose", lambda gpu, problem, form, configs: None)
+    assert home.backend().candidates(problem(m=64, n=64, k=64)) == [made[name].config for name in "abcd"]
 
 
 def test_a_passing_failure_is_not_remembered(home):

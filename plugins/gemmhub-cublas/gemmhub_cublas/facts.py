@@ -1,0 +1,92 @@
+"""What is known of one of the library's algorithms before it runs: how its tiles cover a product, in how many rounds.
+
+The enumerations of a configuration mean sizes of tiles and of clusters of thread blocks, which the library's header
+says; benchmarks/cublas_fit.py took those that were measured from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+
+from gemmhub_cublas.heuristics import parse
+
+DATA = "tiles132.npz"
+
+_ID, _TILE, _SPLIT, _REDUCTION, _SWIZZLE, _CUSTOM, _STAGES, _INNER, _CLUSTER = range(9)
+
+
+@dataclass(frozen=True)
+class Size:
+    """One product as the library sees it: D (m x n, column-major) of A (m x k) and B (k x n)."""
+
+    m: int
+    n: int
+    k: int
+    trans_a: bool
+    trans_b: bool
+    itemsize: int = 2
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the enumerations in a configuration mean: sizes of tiles and of clusters of thread blocks."""
+
+    tiles: dict[int, tuple[int, int]]
+    clusters: dict[int, tuple[int, int]]
+    sms: int
+
+    def knows(self, config: str) -> bool:
+        numbers = parse(config)
+        return numbers[_TILE] in self.tiles and numbers[_CLUSTER] in self.clusters
+
+
+def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
+    """What is known of a product by one algorithm; of work, traffic and k the logarithms."""
+    numbers = parse(config)
+    rows, cols = tables.tiles[numbers[_TILE]]
+    across, down = tables.clusters[numbers[_CLUSTER]]
+    split = max(1, numbers[_SPLIT])
+    k = size.k / split
+    tiles_m, tiles_n = ceil(size.m / rows), ceil(size.n / cols)
+    blocks = ceil(tiles_m / across) * across * ceil(tiles_n / down) * down * split * size.count
+    rounds = blocks / tables.sms
+    whole = max(1, ceil(rounds - 1e-9))
+    return {
+        "work": log(whole * rows * cols * k),
+        "traffic": log(tiles_m * tiles_n * size.k * (rows / down + cols / across) * size.itemsize * size.count),
+        "rounds": rounds,
+        "filled": rounds / whole,
+        "edges": size.m * size.n / (tiles_m * rows * tiles_n * cols),
+        "rows": rows,
+        "cols": cols,
+        "across": across,
+        "down": down,
+        "split": split,
+        "swizzle": numbers[_SWIZZLE],
+        "custom": numbers[_CUSTOM],
+        "id": numbers[_ID],
+        "reduction": numbers[_REDUCTION],
+        "stages": numbers[_STAGES],
+        "k": log(k),
+    }
+
+
+@cache
+def tables() -> Tables | None:
+    """Those that the plugin ships, of the tiles and clusters that were measured."""
+    found = files("gemmhub_cublas") / "data" / DATA
+    if not found.is_file():
+        return None
+    with as_file(found) as path, np.load(path, allow_pickle=False) as data:
+        return Tables(_table(data["tiles"]), _table(data["clusters"]), int(data["sms"]))
+
+
+def _table(rows: Any) -> dict[int, tuple[int, int]]:
+    return {int(key): (int(x), int(y)) for key, x, y in rows}

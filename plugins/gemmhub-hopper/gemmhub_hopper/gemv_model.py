@@ -43,6 +43,8 @@ class Constants(NamedTuple):
     k_major: float
     """Instructions for a multiplication."""
     n_major: float
+    strided: float
+    """So many times as many, where neighbours along k are no neighbours in several vectors."""
     resident: float
     """Blocks on a multiprocessor."""
 
@@ -70,6 +72,8 @@ def seconds(choice: GemvChoice, card: Card, c: Constants) -> float:
     # An element of w is converted, and multiplied by each vector.
     multiplications = way.n * way.k * way.batch * (kernel.vectors + (kernel.input != "float32"))
     instructions = multiplications * (c.n_major if kernel.n_major else c.k_major)
+    if kernel.x_strided and kernel.vectors > 1:
+        instructions *= c.strided
     multiplying = instructions / (_LANES * card.sms * card.clock)
     together = sum(x**_SHARPNESS for x in (waiting, moving, multiplying))
     return float(c.launch + together ** (1 / _SHARPNESS))

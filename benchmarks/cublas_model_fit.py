@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -125,11 +126,8 @@ def fit_knowing(timed: list[Timed]) -> HistGradientBoostingRegressor:
     assert tables is not None
     rows, targets, weights, owners = [], [], [], []
     for x in timed:
-        row, modelled, lowered = (
-            model.features(x.problem, GPU),
-            model.modelled(x.problem, GPU),
-            forms.lowered(x.problem),
-        )
+        row, modelled = model.features(x.problem, GPU), model.modelled(x.problem, GPU)
+        lowered = forms.lowered(x.problem)
         assert row is not None
         assert isinstance(lowered, forms.Lowered)
         size, fastest = choice.size_of(lowered.forms[0]), min(x.algorithms.values())
@@ -153,7 +151,7 @@ def gains(timed: list[Timed], owners: list[Timed], logs: Any, corrected: Any) ->
     chosen: dict[int, tuple[float, float]] = {}
     for x, log, correction in zip(owners, logs, corrected):
         seconds = float(np.exp(log)) * model.modelled(x.problem, GPU)
-        first = seconds == next(iter(x.algorithms.values()))
+        first = math.isclose(seconds, next(iter(x.algorithms.values())))
         estimate = correction + (np.log(1 - choice.MARGIN) if first else 0.0)
         chosen[id(x)] = min((estimate, seconds), chosen.get(id(x), (np.inf, 0.0)))
     ratios = np.array([x.torch / chosen[id(x)][1] for x in timed if id(x) in chosen])

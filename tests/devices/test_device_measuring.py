@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from address_backend import DTYPES, Addresses, add, small
@@ -130,6 +132,31 @@ def test_the_clock_leaves_no_call_out(library, machine, device):
     last = len(names) - 1 - names[::-1].index("fill")
     assert names[last + 1 :] == ["record", *["call"] * 64, "record", "synchronize"]
     assert machine.device == 0
+
+
+def test_what_the_host_launched_too_late_is_measured_again(library, machine, device):
+    """With fills for as long as it took."""
+    family = (
+        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
+    )
+    clock, calls, busy = family.clock(), [], range(2, 4)
+
+    def call():
+        calls.append(len(machine.log))
+        late = len(calls) in busy
+        machine.clock += 7.0 if late else 2.0
+        time.sleep(0.02 * late)
+
+    assert clock.measure(call, 5) == pytest.approx(2e-3)
+    assert len(calls) == 1 + 5 + 5
+    records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
+    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
+    assert 100 < fills <= 512
+    # A host that stays slow is given up on.
+    calls.clear()
+    busy = range(1000)
+    assert clock.measure(call, 2) == pytest.approx(7e-3)
+    assert len(calls) <= 1 + 3 * 2
 
 
 def test_pack_asks_the_backends_of_the_device(library, backend, machine, rng):

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import cublas_grid
@@ -100,10 +100,6 @@ def measure(cublas: CublasBackend, hopper: HopperBackend, rng: random.Random, dt
     }  # fmt: skip
 
 
-def geomean(ratios: list[float]) -> str:
-    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.4f}" if ratios else "-"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", type=Path)
@@ -130,7 +126,9 @@ def main() -> int:
     for backend in ("cublas", "hopper"):
         timed = [x for x in rows if x[backend]]
         first, best = ([x["torch_us"] / f(x[backend]) for x in timed] for f in (_first, lambda us: min(us.values())))
-        print(f"{backend} over torch.matmul, geometric means: first {geomean(first)}, fastest {geomean(best)}")
+        if timed:
+            means = f"first {geometric_mean(first):.4f}, fastest {geometric_mean(best):.4f}"
+            print(f"{backend} over torch.matmul, geometric means: {means}")
     alarms = [x for x in rows if x["wrong"]]
     for x in alarms:
         print(f"WRONG: {x['m']} {x['n']} {x['k']} {x['order']}: {', '.join(x['wrong'])}")

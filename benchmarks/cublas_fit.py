@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gemmhub_cublas import choice, facts
+from gemmhub_cublas.corrections import SMS
 from gemmhub_cublas.facts import Size, Tables
 from gemmhub_cublas.heuristics import parse
 from hopper_fit import contents
 
-DATA = Path(__file__).parents[1] / "plugins" / "gemmhub-cublas" / "gemmhub_cublas" / "data"
-SMS = 132
+DATA = Path(facts.__file__).with_name("data")
 
 
 def tables(header: str, used: set[int]) -> Tables:
@@ -76,11 +77,11 @@ def main() -> int:
     known = tables(options.header.read_text(), used)
     DATA.mkdir(exist_ok=True)
     np.savez_compressed(
-        DATA / f"tiles{SMS}.npz", sms=SMS, tiles=np.array([(n, *x) for n, x in known.tiles.items()], np.int32),
+        DATA / facts.DATA, sms=SMS, tiles=np.array([(n, *x) for n, x in known.tiles.items()], np.int32),
         clusters=np.array([(n, *x) for n, x in known.clusters.items()], np.int32),
     )  # fmt: skip
     lines = best_known(timed)
-    with (DATA / f"hopper{SMS}.jsonl").open("w", encoding="utf-8") as target:
+    with (DATA / choice._RECORDS).open("w", encoding="utf-8") as target:
         target.writelines(json.dumps(line) + "\n" for line in lines)
     print(f"{len(lines)} products, {len(known.tiles)} tiles, {len(known.clusters)} clusters")
     return 0

@@ -124,7 +124,7 @@ def fit_knowing(timed: list[Timed]) -> HistGradientBoostingRegressor:
     """Trees that know the algorithm; prints how far estimates are off, and what the choice by them gains."""
     tables = facts.tables()
     assert tables is not None
-    rows, targets, weights, owners = [], [], [], []
+    rows, targets, weights, owners, names = [], [], [], [], []
     for x in timed:
         row, modelled = model.features(x.problem, GPU), model.modelled(x.problem, GPU)
         lowered = forms.lowered(x.problem)
@@ -137,25 +137,27 @@ def fit_knowing(timed: list[Timed]) -> HistGradientBoostingRegressor:
                 targets.append(np.log(seconds / modelled))
                 weights.append(np.exp(-_NEAR * (seconds / fastest - 1)) + _LEAST)
                 owners.append(x)
+                names.append(config)
     told_all, logs, weight = np.array(rows), np.array(targets), np.array(weights)
     corrected = validated(owners, told_all, logs, weight, _TREES_OF_ALGORITHMS)
     near = weight > np.exp(-_NEAR / 10)
     print(f"half, {len(rows)} algorithms of {len(timed)} products: those within 10 % of the fastest corrected "
           f"{told((logs - corrected)[near])}")  # fmt: skip
-    gains(timed, owners, logs, corrected)
+    gains(owners, names, corrected)
     return fit(told_all, logs, weight, _TREES_OF_ALGORITHMS)
 
 
-def gains(timed: list[Timed], owners: list[Timed], logs: Any, corrected: Any) -> None:
+def gains(owners: list[Timed], names: list[str], corrected: Any) -> None:
     """Prints how much faster than torch.matmul the algorithms are that corrected estimates choose."""
-    chosen: dict[int, tuple[float, float]] = {}
-    for x, log, correction in zip(owners, logs, corrected):
-        seconds = float(np.exp(log)) * model.modelled(x.problem, GPU)
-        first = math.isclose(seconds, next(iter(x.algorithms.values())))
-        estimate = correction + (np.log(1 - choice.MARGIN) if first else 0.0)
-        chosen[id(x)] = min((estimate, seconds), chosen.get(id(x), (np.inf, 0.0)))
-    ratios = np.array([x.torch / chosen[id(x)][1] for x in timed if id(x) in chosen])
-    best = np.array([x.torch / min(x.algorithms.values()) for x in timed if id(x) in chosen])
+    chosen: dict[int, tuple[float, float, Timed]] = {}
+    for x, config, correction in zip(owners, names, corrected):
+        first = config == next(iter(x.algorithms))
+        estimate = correction + (math.log(1 - choice.MARGIN) if first else 0.0)  # of one product: modelled alike
+        known = chosen.get(id(x))
+        if known is None or (estimate, x.algorithms[config]) < known[:2]:
+            chosen[id(x)] = estimate, x.algorithms[config], x
+    ratios = np.array([x.torch / seconds for _, seconds, x in chosen.values()])
+    best = np.array([x.torch / min(x.algorithms.values()) for _, _, x in chosen.values()])
     means = [np.exp(np.log(x).mean()) for x in (ratios, best)]
     print(f"    chosen by it: {means[0]:.4f} times torch.matmul's speed (the fastest of each {means[1]:.4f}), "
           f"{(ratios < 0.97).sum()} below 0.97", flush=True)  # fmt: skip

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cuda_graphs import matrix
 from gemmhub_cublas import heuristics
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.heuristics import parse, text
 from hopper_fit import problem
-from hopper_torch import caller
+from hopper_torch import RATES, caller
 
 from gemmhub.capability import Absent, Refusal
 
@@ -78,24 +79,22 @@ def main() -> int:
     if isinstance(found, Absent):
         print(f"{found.reason}; {found.remedy}")
         return 1
-    kind = torch.float32 if options.dtype in ("tf32", "float32") else getattr(torch, options.dtype)
+    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
     rng, end, size = random.Random(options.seed), time.monotonic() + options.seconds, _FOUND
     counts: Counter[str] = Counter()
     wrong = []
     torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
+    heuristics._covers_k = lambda numbers, form: True
     while time.monotonic() < end:
         m, n, k, order = size
         asked, size = problem(m, n, k, order, options.dtype), drawn(rng)
-        heuristics._covers_k = lambda numbers, form: True
         analysis = backend._analyse(asked)
         if analysis is None or isinstance(analysis, Refusal):
             continue
         counts["products"] += 1
-        a = torch.zeros((k, m) if order[0] == "t" else (m, k), device="cuda", dtype=kind)
-        b = torch.ones((n, k) if order[1] == "t" else (k, n), device="cuda", dtype=kind)
-        a, b = (x.t() if letter == "t" else x for x, letter in zip((a, b), order))
+        a, b = matrix(m, k, order[0], kind).fill_(0), matrix(k, n, order[1], kind).fill_(1)
         a[:, -_LAST:] = 1
-        out = torch.empty(m, n, device="cuda", dtype=kind)
+        out = matrix(m, n, "n", kind)
         if float(torch.matmul(a, b).min()) != _LAST:
             counts["torch.matmul wrong"] += 1
         listed = [algorithm.config for algorithm in analysis.algorithms[analysis.form]]

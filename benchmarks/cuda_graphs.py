@@ -23,6 +23,13 @@ _STRETCH = 4e-4
 """Seconds that a graph should take."""
 
 
+def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
+    """On the card, of no values, stored by rows ("n") or by columns ("t")."""
+    stored = (cols, rows) if order == "t" else (rows, cols)
+    made = torch.empty(stored, device="cuda", dtype=dtype)
+    return made.t() if order == "t" else made
+
+
 class Rig:
     """One product: operands in several sets, and the graphs of its contenders."""
 
@@ -41,12 +48,8 @@ class Rig:
 
     @staticmethod
     def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
-        def drawn(rows: int, cols: int, letter: str) -> Any:
-            stored = (cols, rows) if letter == "t" else (rows, cols)
-            matrix = torch.empty(stored, device="cuda", dtype=dtype).normal_()
-            return matrix.t() if letter == "t" else matrix
-
-        return drawn(m, k, order[0]), drawn(k, n, order[1]), torch.empty(m, n, device="cuda", dtype=dtype)
+        a, b = matrix(m, k, order[0], dtype).normal_(), matrix(k, n, order[1], dtype).normal_()
+        return a, b, matrix(m, n, "n", dtype)
 
     def add(self, call: Call) -> int:
         """Capture a contender; its number. It is run once before."""

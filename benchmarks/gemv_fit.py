@@ -23,7 +23,7 @@ from gemmhub_hopper.corrections import MOST
 from gemmhub_hopper.forms import lowered
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.gemv_model import Constants
-from hopper_fit import H200, contents, problem
+from hopper_fit import H200, contents, microseconds, problem
 
 _START = Constants(
     launch=1.4e-6, block=6e-7, step=7e-7, cluster=5e-7, result=2e-9, share=0.9, k_major=1.0, n_major=1.0, strided=2.0,
@@ -57,8 +57,7 @@ def read(files: list[Path]) -> list[Timed]:
             ways = lowered(problem(*product))
             assert isinstance(ways, tuple)
             choices = {x.name: x for x in gemv.choices(ways)}
-            several = row.get("us") or row.get("hopper", {})
-            times = {name: us for name, us in several.items() if name in choices and name not in row["wrong"]}
+            times = {name: us for name, us in microseconds(row).items() if name in choices}
             found += [Timed((file, *product), choices[name], us * 1e-6) for name, us in times.items()]
     return found
 

@@ -82,6 +82,12 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     )
 
 
+def microseconds(row: dict[str, Any]) -> dict[str, float]:
+    """Of gemmhub-hopper's candidates that were right, as hopper_torch.py or candidates.py timed them."""
+    times = row.get("us") or row.get("hopper", {})
+    return {name: us for name, us in times.items() if name not in row["wrong"]}
+
+
 def candidates(row: dict[str, Any], dtype: str, product: int) -> list[Timed]:
     """Those of a product that there still are."""
     ways = lowered(problem(row["m"], row["n"], row["k"], row["order"], dtype))
@@ -90,11 +96,9 @@ def candidates(row: dict[str, Any], dtype: str, product: int) -> list[Timed]:
     chosen = {key: words.split() for key, words in row["chosen"].items()} if "ratios" in row else {}
     own = {words[1]: row["torch_us"] / row["ratios"][key] for key, words in chosen.items()
            if words[0] == "hopper" and key not in row["wrong"]}  # fmt: skip
-    times = row.get("us") or row.get("hopper") or own
+    times = microseconds(row) or own
     found = []
     for name, us in times.items():
-        if name in row["wrong"]:
-            continue
         try:
             choice = cost_model.named(ways, name)
         except ValueError:  # a shape that was given up

@@ -70,8 +70,7 @@ def choose(gpu: Gpu, problem: GemmProblem, form: Form, configs: Sequence[str]) -
 
 def size_of(form: Form) -> Size:
     """What of a form the records are keyed by."""
-    k = form.a.rows if form.trans_a else form.a.cols
-    return Size(form.d.rows, form.d.cols, k, form.trans_a, form.trans_b, 2, form.count)
+    return Size(form.d.rows, form.d.cols, form.k, form.trans_a, form.trans_b, 2, form.count)
 
 
 def _hopper_half(gpu: Gpu, form: Form) -> bool:

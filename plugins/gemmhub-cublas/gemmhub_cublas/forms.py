@@ -79,6 +79,11 @@ class Form:
     addend: bool = False
     """beta * C is added."""
 
+    @property
+    def k(self) -> int:
+        """Of the product."""
+        return self.a.rows if self.trans_a else self.a.cols
+
 
 @dataclass(frozen=True)
 class Lowered:

@@ -192,6 +192,5 @@ def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
     of 16 bits, all to which this applies were wrong and no other; of float32 all were right, and none are Hopper's
     (benchmarks/cublas_parts.py).
     """
-    k = form.a.rows if form.trans_a else form.a.cols
     parts, step = numbers[_SPLIT], _STEP // _ITEMSIZE[form.a.type]
-    return numbers[_ID] != _HOPPER or parts < 2 or -(-(k // parts) // step) * step * parts >= k
+    return numbers[_ID] != _HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k

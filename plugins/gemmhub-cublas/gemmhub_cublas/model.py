@@ -115,10 +115,8 @@ def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None
         found = estimates(problem, gpu, chosen.size, [chosen.config])
         if found:
             return found[chosen.config]
-    cycles = _cycles_of_tiles(problem, gpu)
-    whole = _modelled(problem, gpu, cycles)
-    row = _features(problem, gpu, whole, cycles) if launches == 1 else None
-    if row is not None:
+    whole, row = _described(problem, gpu)
+    if row is not None and launches == 1:
         whole *= corrections.factors(kind(problem), [row])[0]
     return whole + LAUNCH * max(0, launches - 1)
 
@@ -128,9 +126,7 @@ def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]
     tables = facts.tables()
     if tables is None or kind(problem) != "half" or corrections.load(corrections.CHOSEN) is None:
         return {}
-    cycles = _cycles_of_tiles(problem, gpu)
-    whole = _modelled(problem, gpu, cycles)
-    row = _features(problem, gpu, whole, cycles)
+    whole, row = _described(problem, gpu)
     if row is None:
         return {}
     known = [config for config in configs if tables.knows(config)]
@@ -140,8 +136,7 @@ def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]
 
 def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:
     """For the corrections; None where there are none for such a product."""
-    cycles = _cycles_of_tiles(problem, gpu)
-    return _features(problem, gpu, _modelled(problem, gpu, cycles), cycles)
+    return _described(problem, gpu)[1]
 
 
 def modelled(problem: GemmProblem, gpu: Gpu) -> float:
@@ -149,11 +144,13 @@ def modelled(problem: GemmProblem, gpu: Gpu) -> float:
     return _modelled(problem, gpu, _cycles_of_tiles(problem, gpu))
 
 
-def _features(problem: GemmProblem, gpu: Gpu, modelled: float, cycles: list[float]) -> list[float] | None:
-    call = corrections.measured(problem, gpu)
+def _described(problem: GemmProblem, gpu: Gpu) -> tuple[float, list[float] | None]:
+    """(:func:`modelled`, :func:`features`)."""
+    cycles = _cycles_of_tiles(problem, gpu)
+    whole, call = _modelled(problem, gpu, cycles), corrections.measured(problem, gpu)
     if call is None:
-        return None
-    return corrections.features(problem, call, gpu, rate(problem, gpu), modelled, cycles)
+        return whole, None
+    return whole, corrections.features(problem, call, gpu, rate(problem, gpu), whole, cycles)
 
 
 def _modelled(problem: GemmProblem, gpu: Gpu, cycles: list[float]) -> float:

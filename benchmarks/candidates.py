@@ -2,13 +2,13 @@
 
     python benchmarks/candidates.py FILE.json [--dtype bfloat16] [--seed 1] [--seconds 240]
 
-What cost models are fitted to (hopper_fit.py, cublas_fit.py, cublas_model_fit.py): as all of a product meet the same
-card in the same second, what they have in common is not taken for a difference. Needs an NVIDIA card, torch,
-gemmhub-cublas and gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them. Of
-cuBLASLt's algorithms the library's first choice is timed, those that are expected to be the fastest, and a few of the
-others; of gemmhub-hopper's likewise. Each is timed twice by CUDA graphs (cuda_graphs.py), those near the fastest in
-some more rounds, with torch.matmul. Times are in microseconds. With several cards, run it once for each, with seeds of
-their own and CUDA_VISIBLE_DEVICES.
+What cost models are fitted to (net_fit.py and the other *_fit.py): as all of a product meet the same card in the same
+second, what they have in common is not taken for a difference. Needs an NVIDIA card, torch, gemmhub-cublas and
+gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them. Of cuBLASLt's algorithms the
+library's first choice is timed, those that are expected to be the fastest, and a few of the others; of gemmhub-hopper's
+likewise. Each is timed in three rounds by CUDA graphs (cuda_graphs.py), those near the fastest in some more, with
+torch.matmul. Times are in microseconds. With several cards, run it once for each, with seeds of their own and
+CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIKELY, _OTHERS = 10, 4
 """Of cuBLASLt's algorithms: those expected to be the fastest, and drawn from the others."""
 _FIRST, _DRAWN = 5, 3
 """Likewise of gemmhub-hopper's."""
-_LOOKS, _NEAR, _MOST, _ROUNDS = 2, 1.1, 14, 5
+_LOOKS, _NEAR, _MOST, _ROUNDS = 3, 1.1, 14, 5
 """First looks at all; how near to the fastest, how many at most, and in how many rounds are timed again."""
 _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
 """Most a are stored by rows."""
@@ -87,11 +87,13 @@ def measure(cublas: CublasBackend, hopper: HopperBackend, rng: random.Random, dt
                 numbers["hopper", name] = rig.add(call)
             else:
                 wrong.append(name)
-    times = {key: min(rig.once(number) for _ in range(_LOOKS)) for key, number in numbers.items()}
+    times = dict(zip(numbers, rig.medians(list(numbers.values()), _LOOKS)))
     best = min(times.values())
     near = sorted((x for x in times if times[x] < _NEAR * best), key=lambda x: times[x])[:_MOST]
     kept = list(dict.fromkeys([("torch", ""), *near]))
-    times.update(zip(kept, rig.medians([numbers[x] for x in kept], _ROUNDS)))
+    again = dict(zip(kept, rig.medians([numbers[x] for x in kept], _ROUNDS)))
+    slower = geometric_mean(again.values()) / geometric_mean(times[x] for x in kept)  # by then the card was hotter
+    times = {x: again.get(x, t * slower) for x, t in times.items()}
     us: dict[str, dict[str, float]] = {"torch": {}, "cublas": {}, "hopper": {}}
     for (backend, name), seconds in times.items():
         us[backend][name] = float(f"{seconds * 1e6:.4g}")

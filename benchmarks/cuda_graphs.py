@@ -7,11 +7,12 @@ compares is the device's time for the same products in the same minute.
 
 from __future__ import annotations
 
+import math
 import random
-import statistics
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 Call = Callable[[Any, Any, Any], object]
@@ -21,6 +22,8 @@ _CACHE = 2.0e8
 """Bytes that operands rotate through: more than three times the L2 cache of an H200."""
 _STRETCH = 4e-4
 """Seconds that a graph should take."""
+_SETTLING = 0.03
+"""Seconds that the card is busy before times count."""
 
 
 def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
@@ -73,12 +76,22 @@ class Rig:
         return seconds / self.calls
 
     def medians(self, contenders: list[int], rounds: int) -> list[float]:
-        """The median of each over interleaved rounds, each in an order of its own: what ran before heats the card."""
-        times: dict[int, list[float]] = {contender: [] for contender in contenders}
+        """Seconds a call of each, over interleaved rounds, each in an order of its own: what ran before heats the card.
+
+        The card changes its clock in steps, most of them in the first tens of milliseconds. So all take turns untimed
+        first, and medians are those of a contender's share in its round: a step between two rounds then changes no
+        share, and one within a round those of that round alone.
+        """
+        while self.busy < _SETTLING:
+            for contender in contenders:
+                self.once(contender)
+        logs = np.empty((rounds, len(contenders)))
         for turn in range(rounds):
-            for contender in random.Random(turn).sample(contenders, len(contenders)):
-                times[contender].append(self.once(contender))
-        return [statistics.median(times[contender]) for contender in contenders]
+            for i in random.Random(turn).sample(range(len(contenders)), len(contenders)):
+                logs[turn, i] = math.log(self.once(contenders[i]))
+        common = logs.mean(axis=1, keepdims=True)
+        found: list[float] = np.exp(np.median(common) + np.median(logs - common, axis=0)).tolist()
+        return found
 
 
 def expected(m: int, n: int, k: int, rate: float = 6e14, bandwidth: float = 4e12) -> float:

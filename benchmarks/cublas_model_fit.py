@@ -5,25 +5,22 @@
 Needs gemmhub-cublas, gemmhub-hopper and scikit-learn (with ``--constants`` scipy), no card. FILEs are what
 candidates.py, hopper_torch.py and hub_torch.py wrote on an H200, of any dtypes, also compressed by xz; others are
 passed over. Prints, for 16 bits, tf32 and float32, how far estimates are off without and with corrections of products
-that the trees did not see (cross-validation by size); likewise for trees that know the algorithm, which are of 16 bits
-and what candidates.py timed, and what their choice gains. ``--write`` writes the trees beside the plugin.
-``--constants`` fits those of gemmhub_cublas/model.py first and prints them, to be entered there before trees are
-written.
+that the trees did not see (cross-validation by size). ``--write`` writes the trees beside the plugin. ``--constants``
+fits those of gemmhub_cublas/model.py first and prints them, to be entered there before trees are written. (What knows
+the algorithm that will run is fitted by net_fit.py.)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from fitted_trees import FOLDS, flattened, folds
-from gemmhub_cublas import choice, corrections, facts, forms, model
-from gemmhub_cublas.corrections import Chosen
+from gemmhub_cublas import corrections, model
 from gemmhub_cublas.model import Constants
 from hopper_fit import H200, contents, problem
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -38,15 +35,9 @@ _FAR = 0.5
 """Logarithms of measured over modelled time beyond this count as this."""
 _DRAWN = 0.3
 """How strongly constants are drawn towards what they were before."""
-_NEAR, _LEAST = 5.0, 0.02
-"""How fast an algorithm's weight falls with its distance from the fastest of its product, and what it is at least."""
 _TREES = {
     "max_iter": 400, "learning_rate": 0.07, "max_leaf_nodes": 31, "min_samples_leaf": 5, "max_features": 0.3,
     "l2_regularization": 3, "early_stopping": False, "random_state": 0,
-}  # fmt: skip
-_TREES_OF_ALGORITHMS = {
-    "max_iter": 400, "learning_rate": 0.1, "max_leaf_nodes": 63, "min_samples_leaf": 10, "max_features": 0.3,
-    "l2_regularization": 1, "early_stopping": False, "random_state": 0,
 }  # fmt: skip
 """Of scikit-learn."""
 
@@ -59,8 +50,6 @@ class Timed(NamedTuple):
     """Seconds."""
     own: float | None
     """How many times as fast as torch the plugin was, where that was measured."""
-    algorithms: dict[str, float]
-    """Seconds, by configuration; the library's first choice first."""
 
     @property
     def seconds(self) -> float:
@@ -77,8 +66,7 @@ def read(file: Path) -> list[Timed]:
     for row in record.get("rows", []):
         if "torch_us" in row:
             asked = problem(row["m"], row["n"], row["k"], row["order"], record["dtype"])
-            algorithms = {config: us * 1e-6 for config, us in row.get("cublas", {}).items()}
-            found.append(Timed(asked, row["torch_us"] * 1e-6, row.get("ratios", {}).get("cublas"), algorithms))
+            found.append(Timed(asked, row["torch_us"] * 1e-6, row.get("ratios", {}).get("cublas")))
     return found
 
 
@@ -101,66 +89,22 @@ def logs(timed: list[Timed]) -> Any:
     return np.log([x.seconds / model.modelled(x.problem, GPU) for x in timed])
 
 
-def fit(rows: Any, targets: Any, weights: Any = None, trees: dict[str, Any] = _TREES) -> HistGradientBoostingRegressor:
-    return HistGradientBoostingRegressor(**trees).fit(rows, np.clip(targets, -_FAR, _FAR), weights)
+def fit(rows: Any, targets: Any) -> HistGradientBoostingRegressor:
+    return HistGradientBoostingRegressor(**_TREES).fit(rows, np.clip(targets, -_FAR, _FAR))
 
 
-def validated(timed: list[Timed], rows: Any, targets: Any, weights: Any = None, trees: dict[str, Any] = _TREES) -> Any:
+def validated(timed: list[Timed], rows: Any, targets: Any) -> Any:
     """Corrections by trees that saw no product of the same size."""
     fold = folds([(x.problem.m, x.problem.n, x.problem.k) for x in timed])
     found = np.zeros(len(timed))
     for i in range(FOLDS):
         out = fold == i
-        seen = None if weights is None else weights[~out]
-        found[out] = fit(rows[~out], targets[~out], seen, trees).predict(rows[out])
+        found[out] = fit(rows[~out], targets[~out]).predict(rows[out])
     return np.clip(found, -corrections.LIMIT, corrections.LIMIT)
 
 
 def told(errors: Any) -> str:
     return f"rms {np.sqrt((errors**2).mean()):.1%}, median {np.median(np.abs(errors)):.1%}"
-
-
-def fit_knowing(timed: list[Timed]) -> HistGradientBoostingRegressor:
-    """Trees that know the algorithm; prints how far estimates are off, and what the choice by them gains."""
-    tables = facts.tables()
-    assert tables is not None
-    rows, targets, weights, owners, names = [], [], [], [], []
-    for x in timed:
-        row, modelled = model.features(x.problem, GPU), model.modelled(x.problem, GPU)
-        lowered = forms.lowered(x.problem)
-        assert row is not None
-        assert isinstance(lowered, forms.Lowered)
-        size, fastest = choice.size_of(lowered.forms[0]), min(x.algorithms.values())
-        for config, seconds in x.algorithms.items():
-            if tables.knows(config):
-                rows.append(row + corrections.of_chosen(Chosen(size, config), tables, modelled))
-                targets.append(np.log(seconds / modelled))
-                weights.append(np.exp(-_NEAR * (seconds / fastest - 1)) + _LEAST)
-                owners.append(x)
-                names.append(config)
-    told_all, logs, weight = np.array(rows), np.array(targets), np.array(weights)
-    corrected = validated(owners, told_all, logs, weight, _TREES_OF_ALGORITHMS)
-    near = weight > np.exp(-_NEAR / 10)
-    print(f"half, {len(rows)} algorithms of {len(timed)} products: those within 10 % of the fastest corrected "
-          f"{told((logs - corrected)[near])}")  # fmt: skip
-    gains(owners, names, corrected)
-    return fit(told_all, logs, weight, _TREES_OF_ALGORITHMS)
-
-
-def gains(owners: list[Timed], names: list[str], corrected: Any) -> None:
-    """Prints how much faster than torch.matmul the algorithms are that corrected estimates choose."""
-    chosen: dict[int, tuple[float, float, Timed]] = {}
-    for x, config, correction in zip(owners, names, corrected):
-        first = config == next(iter(x.algorithms))
-        estimate = correction + (math.log(1 - choice.MARGIN) if first else 0.0)  # of one product: modelled alike
-        known = chosen.get(id(x))
-        if known is None or (estimate, x.algorithms[config]) < known[:2]:
-            chosen[id(x)] = estimate, x.algorithms[config], x
-    ratios = np.array([x.torch / seconds for _, seconds, x in chosen.values()])
-    best = np.array([x.torch / min(x.algorithms.values()) for _, _, x in chosen.values()])
-    means = [np.exp(np.log(x).mean()) for x in (ratios, best)]
-    print(f"    chosen by it: {means[0]:.4f} times torch.matmul's speed (the fastest of each {means[1]:.4f}), "
-          f"{(ratios < 0.97).sum()} below 0.97", flush=True)  # fmt: skip
 
 
 def main() -> int:
@@ -187,9 +131,6 @@ def main() -> int:
                     flush=True,
                 )
         arrays |= flattened(fit(rows, targets), f"{kind}.")
-        known = [x for x in timed if x.algorithms]
-        if known:
-            arrays |= flattened(fit_knowing(known), f"{corrections.CHOSEN}.")
     if options.write:
         np.savez(DATA, **arrays)  # compressed they take twice as long to load
         print(f"{DATA.name}: {DATA.stat().st_size} bytes")

@@ -1,46 +1,44 @@
-"""What the model of :mod:`gemmhub_cublas.model` misses, as far as measurements tell: a factor from regression trees.
+"""What the model of :mod:`gemmhub_cublas.model` misses, as far as measurements tell: a factor.
 
-The trees were fitted by benchmarks/cublas_model_fit.py to measured time over modelled time, so that sizes beyond what
-was measured still follow the model. They are for the kind of card and the kinds of products that were measured, and
-change an estimate by a factor of exp(0.4) at most.
+Where the algorithm is known, and the product is one of 16 bits, a neural network says it, which benchmarks/net_fit.py
+fitted together with gemmhub-hopper's; else regression trees do, fitted by benchmarks/cublas_model_fit.py. Both were
+fitted to measured time over modelled time, so that sizes beyond what was measured still follow the model. They are for
+the kind of card and the kinds of products that were measured, and change an estimate by a factor of exp(0.4) at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import as_file, files
 from math import ceil, exp, log
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gemmhub.capability import Refusal
 from gemmhub.layout import BlasCall, lower
 from gemmhub.native.cuda import Gpu
+from gemmhub.net import Net
 from gemmhub.problem import GemmProblem
 from gemmhub.trees import Trees
 from gemmhub_cublas.facts import Size, Tables, facts
 
 KINDS = ("half", "tf32", "single")
 """Of products, by what multiplies: 16-bit floats, tf32 and float32. Each has trees of its own."""
-CHOSEN = "half_chosen"
-"""Trees for products of 16-bit floats of which the algorithm is known, too."""
 LIMIT = 0.4
 """The logarithm of a factor is this at most."""
 SMS, CAPABILITY = 132, (9, 0)
 """Of the card that was measured."""
-DATA = "estimates132.npz"
+DATA, NET = "estimates132.npz", "algorithms132.npz"
 _TILES = (
     (256, 128), (128, 256), (192, 128), (128, 192), (192, 160), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32),
     (128, 32), (64, 16), (16, 64),
 )  # fmt: skip
-_FACTS = (
-    "work", "traffic", "rounds", "filled", "edges", "rows", "cols", "across", "down", "split", "reduction", "swizzle",
-    "custom", "id", "stages", "k",
-)  # fmt: skip
-"""Of :func:`gemmhub_cublas.facts.facts`."""
 _ALIGNMENTS = (128, 64, 32, 16, 8, 4)
+
+
+_T = TypeVar("_T")
 
 
 class Chosen(NamedTuple):
@@ -92,30 +90,38 @@ def features(
 
 
 def of_chosen(chosen: Chosen, known: Tables, modelled: float) -> list[float]:
-    """What the trees :data:`CHOSEN` are told besides; ``known`` knows the configuration."""
+    """What the network is told besides; ``known`` knows the configuration."""
     found = facts(*chosen, known)
-    work, traffic, *others = (found[name] for name in _FACTS)
-    return [work - log(modelled), traffic - log(modelled), *others]
+    for name in ("work", "traffic"):
+        found[name] -= log(modelled)
+    return list(found.values())
 
 
-def factors(kind: str, rows: Sequence[list[float]]) -> list[float]:
-    """By which the model's seconds are to be multiplied, told by the trees of a kind or by those called
-    :data:`CHOSEN`; 1 without data.
-    """
-    trees = load(kind)
-    if trees is None or not rows:
+def factors(by: Net | Trees | None, rows: Sequence[list[float]]) -> list[float]:
+    """By which the model's seconds are to be multiplied; 1 without data."""
+    if by is None or not rows:
         return [1.0] * len(rows)
-    return [exp(min(LIMIT, max(-LIMIT, float(x)))) for x in trees.predict(np.array(rows))]
+    return [exp(min(LIMIT, max(-LIMIT, float(x)))) for x in by.predict(np.array(rows))]
 
 
 @cache
-def load(kind: str) -> Trees | None:
-    """Those of a kind or :data:`CHOSEN`, as benchmarks/cublas_model_fit.py wrote them."""
-    found = files("gemmhub_cublas") / "data" / DATA
+def trees(kind: str) -> Trees | None:
+    """Those of a kind, as benchmarks/cublas_model_fit.py wrote them."""
+    return _load(DATA, lambda data: Trees.of(data, f"{kind}.") if f"{kind}.roots" in data else None)
+
+
+@cache
+def net() -> Net | None:
+    """Of the algorithms of products of 16-bit floats, as benchmarks/net_fit.py wrote it."""
+    return _load(NET, Net.of)
+
+
+def _load(name: str, read: Callable[[Any], _T]) -> _T | None:
+    found = files("gemmhub_cublas") / "data" / name
     if not found.is_file():
         return None
     with as_file(found) as path, np.load(path, allow_pickle=False) as data:
-        return Trees.of(data, f"{kind}.") if f"{kind}.roots" in data else None
+        return read(data)
 
 
 def _power(number: int) -> int:

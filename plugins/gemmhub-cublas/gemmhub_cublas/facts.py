@@ -19,6 +19,8 @@ from gemmhub_cublas.heuristics import parse
 DATA = "tiles132.npz"
 
 _ID, _TILE, _SPLIT, _REDUCTION, _SWIZZLE, _CUSTOM, _STAGES, _INNER, _CLUSTER = range(9)
+_CUSTOMS = 8
+"""Custom options that were seen."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Tables:
 
 
 def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
-    """What is known of a product by one algorithm; of work, traffic and k the logarithms."""
+    """What is known of a product by one algorithm; of times and bytes, and of what grows like them, the logarithms."""
     numbers = parse(config)
     rows, cols = tables.tiles[numbers[_TILE]]
     across, down = tables.clusters[numbers[_CLUSTER]]
@@ -70,11 +72,25 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
         "down": down,
         "split": split,
         "swizzle": numbers[_SWIZZLE],
-        "custom": numbers[_CUSTOM],
         "id": numbers[_ID],
         "reduction": numbers[_REDUCTION],
         "stages": numbers[_STAGES],
         "k": log(k),
+        # What options mean is not said anywhere: each is a fact of its own.
+        **{f"custom{i}": float(numbers[_CUSTOM] == i) for i in range(_CUSTOMS)},
+        "tiles_m": log(tiles_m),
+        "tiles_n": log(tiles_n),
+        "last_m": size.m / rows - tiles_m,
+        "last_n": size.n / cols - tiles_n,
+        "blocks": log(blocks),
+        "whole": log(whole),
+        "share": 1 / whole,
+        "idle": whole - rounds,
+        "one_round": float(whole == 1),
+        "two_rounds": float(whole == 2),
+        "area": log(rows * cols),
+        "parts": log(split),
+        "cluster": log(across * down),
     }
 
 

@@ -117,21 +117,21 @@ def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None
             return found[chosen.config]
     whole, row = _described(problem, gpu)
     if row is not None and launches == 1:
-        whole *= corrections.factors(kind(problem), [row])[0]
+        whole *= corrections.factors(corrections.trees(kind(problem)), [row])[0]
     return whole + LAUNCH * max(0, launches - 1)
 
 
 def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]) -> dict[str, float]:
     """Seconds of one launch by each algorithm about which something is known; ``size`` is what the library sees."""
-    tables = facts.tables()
-    if tables is None or kind(problem) != "half" or corrections.load(corrections.CHOSEN) is None:
+    tables, net = facts.tables(), corrections.net()
+    if tables is None or net is None or kind(problem) != "half":
         return {}
     whole, row = _described(problem, gpu)
     if row is None:
         return {}
     known = [config for config in configs if tables.knows(config)]
     rows = [row + corrections.of_chosen(Chosen(size, config), tables, whole) for config in known]
-    return {config: whole * factor for config, factor in zip(known, corrections.factors(corrections.CHOSEN, rows))}
+    return {config: whole * factor for config, factor in zip(known, corrections.factors(net, rows))}
 
 
 def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:

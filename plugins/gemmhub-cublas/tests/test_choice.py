@@ -235,7 +235,7 @@ def test_no_data(gpu, home, nothing_shipped):
 
 def test_the_shipped_data_are_found():
     assert len(choice._records()) > 2000
-    assert corrections.load(corrections.CHOSEN) is not None
+    assert corrections.net() is not None
 
 
 def test_every_shipped_record():

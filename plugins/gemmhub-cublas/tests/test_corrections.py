@@ -173,8 +173,9 @@ def test_any_product(m, n, k, order, dtype):
 def described(given, config=KNOWN):
     """Features of an algorithm, by name."""
     found = corrections.of_chosen(chosen(given, config), facts.tables(), model.modelled(given, H200))
-    assert len(found) == len(corrections._FACTS)
-    return dict(zip(corrections._FACTS, found))
+    names = list(facts.facts(*chosen(given, config), facts.tables()))
+    assert len(found) == len(names)
+    return dict(zip(names, found))
 
 
 def chosen(given, config=KNOWN):
@@ -192,8 +193,8 @@ def test_features_of_a_known_algorithm():
     assert found["work"] + modelled == pytest.approx(log(2 * 128 * 128 * 1024))
     # Two blocks of a cluster share what they have in common.
     assert found["traffic"] + modelled == pytest.approx(log(40 * 4096 * (64 + 128) * 2))
-    words = ("id", "rows", "cols", "across", "down", "split", "reduction", "swizzle", "custom", "stages")
-    assert [found[word] for word in words] == [66, 128, 128, 1, 2, 4, 2, 1, 3, 35]
+    words = ("id", "rows", "cols", "across", "down", "split", "reduction", "swizzle", "custom3", "stages")
+    assert [found[word] for word in words] == [66, 128, 128, 1, 2, 4, 2, 1, 1, 35]
 
 
 def test_tiles_lie_as_the_library_sees_the_product():
@@ -242,9 +243,10 @@ def test_strided_operands_and_several_launches_are_left_alone():
     assert model.seconds(given, H200, 3) == pytest.approx(model.modelled(given, H200) + 2 * model.LAUNCH)
 
 
-def test_a_known_algorithm_has_trees_of_its_own(monkeypatch):
+def test_a_known_algorithm_has_a_network(monkeypatch):
     given = asked(512, 512, 512)
-    monkeypatch.setattr(corrections, "load", {"half": leaf(0.1), corrections.CHOSEN: leaf(0.2)}.get)
+    monkeypatch.setattr(corrections, "trees", {"half": leaf(0.1)}.get)
+    monkeypatch.setattr(corrections, "net", lambda: leaf(0.2))
     for config, expected in ((KNOWN, 0.2), (UNKNOWN, 0.1), ("66.20.1.0.0.0.35.0.99", 0.1), ("6.0.1.0.0.0.0.0.0", 0.1)):
         seconds = model.seconds(given, H200, 1, chosen(given, config))
         assert seconds == pytest.approx(model.modelled(given, H200) * exp(expected)), config
@@ -255,7 +257,8 @@ def test_a_known_algorithm_has_trees_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["tf32", "float32"])
 def test_only_of_16_bits(monkeypatch, dtype):
-    monkeypatch.setattr(corrections, "load", {corrections.CHOSEN: leaf(0.2)}.get)
+    monkeypatch.setattr(corrections, "trees", {}.get)
+    monkeypatch.setattr(corrections, "net", lambda: leaf(0.2))
     given = asked(512, 512, 512, dtype=dtype)
     assert model.seconds(given, H200, 1, chosen(given)) == model.modelled(given, H200)
 
@@ -277,31 +280,41 @@ def leaf(value):
 
 @pytest.mark.parametrize(("value", "expected"), [(0.1, 0.1), (0.4, 0.4), (2.0, 0.4), (-0.3, -0.3), (-9.0, -0.4)])
 def test_the_limit(monkeypatch, value, expected):
-    monkeypatch.setattr(corrections, "load", {"half": leaf(value)}.get)
+    monkeypatch.setattr(corrections, "trees", {"half": leaf(value)}.get)
     given = asked(512, 512, 512)
     assert model.seconds(given, H200, 1) == pytest.approx(model.modelled(given, H200) * exp(expected))
     tf32 = asked(512, 512, 512, dtype="tf32")
     assert model.seconds(tf32, H200, 1) == model.modelled(tf32, H200), "no trees, no correction"
 
 
-def test_without_the_file(monkeypatch):
-    monkeypatch.setattr(corrections, "DATA", "no such file.npz")
-    assert corrections.load.__wrapped__(corrections.CHOSEN) is None
+def test_without_the_files(monkeypatch):
+    for name in ("DATA", "NET"):
+        monkeypatch.setattr(corrections, name, "no such file.npz")
+    assert corrections.net.__wrapped__() is None
+    assert corrections.trees.__wrapped__("half") is None
 
 
-def test_the_shipped_file():
-    path = files("gemmhub_cublas") / "data" / corrections.DATA
-    with np.load(path, allow_pickle=False) as data:
-        assert {data[name].dtype.kind for name in data.files} <= {"i", "f"}
-    assert path.stat().st_size < 3_000_000
-    assert all(corrections.load(kind) for kind in (*corrections.KINDS, corrections.CHOSEN))
-    assert corrections.load("no such kind") is None
+def test_the_shipped_files():
+    for name in (corrections.DATA, corrections.NET):
+        path = files("gemmhub_cublas") / "data" / name
+        with np.load(path, allow_pickle=False) as data:
+            assert {data[name].dtype.kind for name in data.files} <= {"i", "f"}
+        assert path.stat().st_size < 1_500_000
+    assert corrections.trees("no such kind") is None
 
 
-@pytest.mark.parametrize("kind", [*corrections.KINDS, corrections.CHOSEN])
+@pytest.mark.parametrize("kind", corrections.KINDS)
 def test_shipped_trees_are_trees(kind):
-    told = len(NAMES) + (len(corrections._FACTS) if kind == corrections.CHOSEN else 0)
-    check_trees(corrections.load(kind), told)
+    check_trees(corrections.trees(kind), len(NAMES))
+
+
+def test_the_shipped_network():
+    told = len(NAMES) + len(described(asked(512, 512, 512)))
+    net = corrections.net()
+    assert [x.shape for x in (net.least, net.most, net.mean, net.scale)] == [(told,)] * 4
+    assert net.layers[0][0].shape[0] == told
+    assert net.layers[-1][0].shape[1] == 1
+    assert (net.least <= net.most).all()
 
 
 @pytest.mark.parametrize("kind", corrections.KINDS)

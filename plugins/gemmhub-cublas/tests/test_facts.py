@@ -39,9 +39,20 @@ def test_a_product_of_less_than_one_round():
     assert found["edges"] == pytest.approx(1000 * 500 / (1024 * 512))
     assert (found["rows"], found["cols"]) == (128, 128)
     assert (found["across"], found["down"]) == (2, 1)
-    assert (found["split"], found["swizzle"], found["custom"]) == (1, 0, 1)
+    assert (found["split"], found["swizzle"], found["custom1"]) == (1, 0, 1)
     assert (found["id"], found["reduction"], found["stages"]) == (66, 0, 35)
     assert found["k"] == pytest.approx(log(256))
+    assert [found[f"custom{i}"] for i in range(8)] == [0, 1, 0, 0, 0, 0, 0, 0]
+    logs = ("tiles_m", "tiles_n", "blocks", "whole", "area", "parts", "cluster")
+    assert [found[name] for name in logs] == pytest.approx([log(x) for x in (8, 4, 32, 1, 128 * 128, 1, 2)])
+    assert (found["last_m"], found["last_n"]) == pytest.approx((1000 / 128 - 8, 500 / 128 - 4))
+    assert (found["share"], found["one_round"], found["two_rounds"]) == (1, 1, 0)
+    assert found["idle"] == pytest.approx(100 / 132)
+
+
+def test_options_that_nobody_has_seen():
+    found = one(Size(1000, 500, 256, False, False), "66.20.1.0.0.8.35.0.3")
+    assert not any(found[f"custom{i}"] for i in range(8))
 
 
 def test_a_product_of_several_rounds():
@@ -50,6 +61,8 @@ def test_a_product_of_several_rounds():
     assert found["rounds"] == pytest.approx(1024 / 132)
     assert found["filled"] == pytest.approx(1024 / 132 / 8)
     assert found["edges"] == 1
+    assert (found["share"], found["one_round"], found["two_rounds"]) == (1 / 8, 0, 0)
+    assert found["idle"] == pytest.approx(8 - 1024 / 132)
 
 
 @pytest.mark.parametrize("whole", [1, 2, 3, 49])

@@ -1,8 +1,9 @@
-"""What measurements teach beyond the model of the machine: regression trees that correct its estimates.
+"""What measurements teach beyond the model of the machine: a neural network and regression trees correct its estimates.
 
-They were fitted (benchmarks/hopper_fit.py) to log(measured / estimated), of what was measured on one kind of card, and
-hold for no other. They see a choice by counts and rates, not by name, so that shapes nobody has measured are corrected
-as those like them.
+They were fitted to log(measured / estimated), of what was measured on one kind of card, and hold for no other: the
+network, for operands of 16 bits, by benchmarks/net_fit.py together with gemmhub-cublas's, trees for others by
+benchmarks/hopper_fit.py. They see a choice by counts and rates, not by name, so that shapes nobody has measured are
+corrected as those like them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmhub.net import Net
 from gemmhub.trees import Trees
 
 if TYPE_CHECKING:
     from gemmhub_hopper.cost_model import Choice, Ranked, Work
 
 SMS = 132
-"""Multiprocessors of the cards that the trees were fitted to: H100 and H200 on SXM boards."""
-FOREST = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "split": "split"}
-"""The trees of an input. The tensor cores are as fast with float16 as with bfloat16."""
+"""Multiprocessors of the cards that were measured: H100 and H200 on SXM boards."""
+FILES = {"bfloat16": "net.npz", "float16": "net.npz", "tf32": "trees.npz", "split": "trees.npz"}
+"""What corrects the estimates of an input. The tensor cores are as fast with float16 as with bfloat16."""
 MOST = 0.4
 """Of a correction's logarithm."""
 CORRECTED = 48
@@ -33,38 +35,52 @@ fast.
 
 
 def features(choice: Choice, work: Work, seconds: float) -> list[float]:
-    """What the trees see of a choice whose estimate is ``seconds``; m, n, a and b are the kernel's own."""
+    """What is told of a choice whose estimate is ``seconds``; m, n, a and b are the kernel's own."""
     way, shape, form = choice.way, choice.shape, choice.way.form
     tiles = choice.tiles
     covered = tiles[0] * shape.m * shape.cluster_m * tiles[1] * shape.n * shape.cluster_n
+    waves = work.full + work.rest
+    rounds = math.ceil(waves)
+    rows, cols = -(-way.m // shape.m), -(-way.n // shape.n)
     return [
         math.log(way.m), math.log(way.n), math.log(way.k), math.log(way.batch), form.a_mn, form.b_mn, way.swapped,
         form.a_registers,
         # The shape.
         shape.m, shape.n, shape.stages, shape.consumers, shape.pingpong, shape.cluster_m, shape.cluster_n,
         # How it covers the product: the share of tiles within it, rounds of pieces, the share of them that is used.
-        way.m * way.n / covered, work.full, work.rest, (work.full + work.rest) / math.ceil(work.full + work.rest),
+        way.m * way.n / covered, work.full, work.rest, waves / rounds,
         work.blocks, choice.splits, *work.loaded, math.log1p(work.copied),
         # The estimate, and the rates that it means: operations and bytes a second.
         math.log(seconds), math.log(2 * way.m * way.n * way.k * way.batch / seconds),
         math.log((work.read + work.written) / seconds),
         shape.cluster_k,
+        # Tiles below and beside each other, and how much of the last ones is needed.
+        math.log(rows), math.log(cols), math.log(rows * cols * choice.splits * way.batch),
+        way.m / shape.m - rows, way.n / shape.n - cols, way.m % 64 > 0,
+        # Rounds, and what is idle in the last one.
+        math.log(rounds), 1 / rounds, rounds - waves, rounds == 1, rounds == 2,
+        # What each round multiplies, loads and stores, and what memory moves.
+        math.log(max(1, work.blocks)), math.log(choice.splits), math.log(shape.m * shape.n),
+        math.log1p(work.steps * work.rows * work.step * work.blocks * rounds),
+        math.log1p(sum(work.loaded) * work.blocks * rounds), math.log(work.stored), math.log(work.read + work.written),
+        math.log(choice.group(SMS)), math.log1p(work.part) if choice.splits > 1 or shape.cluster_k > 1 else 0.0,
     ]  # fmt: skip
 
 
 @cache
-def load(name: str) -> Trees:
-    """Those of that name in FOREST. One at a time: reading all of them is a third of what a first product takes."""
-    with np.load(Path(__file__).with_name("data") / "trees.npz", allow_pickle=False) as arrays:
-        return Trees.of(arrays, f"{name}.")
+def load(kind: str) -> Net | Trees:
+    """What corrects an input of ``kind``. One at a time: reading all is a third of what a first product takes."""
+    name = FILES[kind]
+    with np.load(Path(__file__).with_name("data") / name, allow_pickle=False) as arrays:
+        return Net.of(arrays) if name == FILES["bfloat16"] else Trees.of(arrays, f"{kind}.")
 
 
-def trees(kind: str, sms: int) -> Trees | None:
-    """Those for an input of ``kind`` on a card with that many multiprocessors; None where there are none."""
-    return load(FOREST[kind]) if sms == SMS else None
+def learned(kind: str, sms: int) -> Net | Trees | None:
+    """That for an input of ``kind`` on a card with that many multiprocessors; None where there is none."""
+    return load("bfloat16" if kind == "float16" else kind) if sms == SMS else None
 
 
-def corrected(ranking: Sequence[Ranked], by: Trees) -> list[Ranked]:
+def corrected(ranking: Sequence[Ranked], by: Net | Trees) -> list[Ranked]:
     """The same choices with corrected estimates, sorted by them. Those behind the first ones stay behind them: their
     estimates are raised to the slowest of those, where they are lower.
     """

@@ -299,8 +299,8 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked
 
 def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
     """Those of :func:`ranked` as measurements correct them, where there are any of such a card."""
-    ranking, trees = ranked(ways, card, workspace), corrections.trees(ways[0].form.input, card.sms)
-    return ranking if trees is None else corrections.corrected(ranking, trees)
+    ranking, by = ranked(ways, card, workspace), corrections.learned(ways[0].form.input, card.sms)
+    return ranking if by is None else corrections.corrected(ranking, by)
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:

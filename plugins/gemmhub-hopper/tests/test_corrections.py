@@ -1,4 +1,4 @@
-"""Trees that correct the cost model: what they see, how they re-order, and those of the package."""
+"""What corrects the cost model: what it sees, how it re-orders, and the network and trees of the package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 LIMIT = 64 * 2**20
 STAGES, PINGPONG = 10, 12
 """Places of features."""
+FEATURES = 49
 
 
 def ranked(m=2048, n=4096, k=1024, card=H200, **given):
@@ -51,6 +52,25 @@ def test_features():
     assert found[24:26] == [0, math.log(1e-4)]
     assert found[26] == pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))
     assert found[27] == pytest.approx(math.log(3 * 2048**2 * 2 / 1e-4), abs=0.7)
+    assert found[28] == 1
+    assert found[29:32] == [math.log(16), math.log(11), math.log(176)]
+    assert found[32:35] == [0, pytest.approx(2048 / 192 - 11), False]
+    assert found[35:40] == [math.log(2), 0.5, pytest.approx(88 / 132), False, True]
+    assert found[40:43] == [math.log(16), 0, math.log(128 * 192)]
+    assert found[43] == pytest.approx(math.log(2 * 96 * 4 * 16 * 2), abs=1e-3)  # 4 steps of 2 x 96 cycles a block of k
+    assert found[44] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
+    assert found[45] == math.log(128 * 192 * 2)
+    assert found[46] == math.log(work.read + work.written)
+    assert found[47:] == [math.log(choice.group(132)), 0]
+
+
+def test_features_of_a_shared_k():
+    way = forms.lowered(problem(256, 256, 8192))[0]
+    for choice in (Choice(way, Shape(128, 128, 6), 4), Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1)):
+        work = cost_model.work(choice, choice.cut(LIMIT), 132)
+        found = corrections.features(choice, work, 1e-5)
+        assert found[41] == math.log(choice.splits)
+        assert found[-1] == math.log1p(work.part) > 0
 
 
 def test_features_of_every_choice_are_finite():
@@ -58,7 +78,7 @@ def test_features_of_every_choice_are_finite():
         for m, n, k in ((1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (4096, 4096, 0)):
             for x in ranked(m, n, k, **given):
                 found = corrections.features(x.choice, x.work, x.seconds)
-                assert len(found) == 29
+                assert len(found) == FEATURES
                 assert np.isfinite(found).all()
 
 
@@ -104,7 +124,7 @@ def test_few_choices():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("size", [(1, 8192, 8192), (300, 500, 70), (4096, 4096, 4096), (256, 256, 16384), (8, 8, 8)])
-def test_the_shipped_trees_keep_all_shapes(dtype, size):
+def test_what_is_shipped_keeps_all_shapes(dtype, size):
     """One choice of each, as estimated by the model and not much corrected."""
     ways = forms.lowered(problem(*size, dtype))
     before = cost_model.ranked(ways, H200, LIMIT)
@@ -122,32 +142,35 @@ def test_the_shipped_trees_keep_all_shapes(dtype, size):
 
 @pytest.mark.parametrize("sms", [114, 131, 144])
 def test_other_cards_are_left_alone(sms):
-    """The trees were not fitted to them."""
+    """Nothing was fitted to them."""
     card = replace(H200, sms=sms)
     ways = forms.lowered(problem(2048, 4096, 1024))
-    assert corrections.trees("bfloat16", sms) is None
+    assert corrections.learned("bfloat16", sms) is None
     found = cost_model.choices(ways, card, LIMIT)
     estimated = [(x.seconds, x.choice) for x in cost_model.ranked(ways, card, LIMIT)]
     assert found[0] == estimated[0]
     assert all(x in estimated for x in found)
 
 
-def test_the_shipped_trees():
-    assert corrections.trees("float16", 132) is corrections.trees("bfloat16", 132)
-    for kind in corrections.FOREST:
-        trees = corrections.trees(kind, 132)
-        assert trees is not None
-        check_trees(trees, 29)
+def test_what_is_shipped():
+    assert corrections.learned("float16", 132) is corrections.learned("bfloat16", 132)
+    for kind in ("tf32", "split"):
+        check_trees(corrections.learned(kind, 132), FEATURES)
+    net = corrections.learned("bfloat16", 132)
+    assert [x.shape for x in (net.least, net.most, net.mean, net.scale)] == [(FEATURES,)] * 4
+    assert net.layers[0][0].shape[0] == FEATURES
+    assert net.layers[-1][0].shape[1] == 1
+    assert (net.least <= net.most).all()
 
 
-def test_what_the_trees_say_is_used(monkeypatch):
+def test_what_was_learned_is_used(monkeypatch):
     trees = stump(STAGES, 0.0, 0.3, 0.3)
-    monkeypatch.setattr(corrections, "trees", lambda kind, sms: trees if kind != "split" else None)
+    monkeypatch.setattr(corrections, "learned", lambda kind, sms: trees if kind != "split" else None)
     for dtype in ("bfloat16", "float16"):
         ways = forms.lowered(problem(2048, 4096, 1024, dtype))
         (seconds, choice), *_ = cost_model.choices(ways, H200, LIMIT)
         first = cost_model.ranked(ways, H200, LIMIT)[0]
         assert choice == first.choice
         assert seconds == pytest.approx(math.exp(0.3) * first.seconds)
-    ways = forms.lowered(problem(2048, 4096, 1024, "float32"))  # an input without trees
+    ways = forms.lowered(problem(2048, 4096, 1024, "float32"))  # an input of which nothing was learned
     assert cost_model.choices(ways, H200, LIMIT)[0][0] == cost_model.ranked(ways, H200, LIMIT)[0].seconds

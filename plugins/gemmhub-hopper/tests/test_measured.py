@@ -33,9 +33,9 @@ def test_what_is_chosen_is_nearly_the_fastest(name):
     kind, measured = data(name)
     assert min(np.bincount(measured.product)) > 8
     estimates = measured.analytic(fitted.CONSTANTS[kind])
-    trees = corrections.trees(kind, hopper_fit.H200.sms)
-    if trees is not None:
-        corrected = measured.corrected(estimates, trees)
+    learned = corrections.learned(kind, hopper_fit.H200.sms)
+    if learned is not None:
+        corrected = measured.corrected(estimates, learned)
         assert measured.error(corrected) < measured.error(estimates) < 0.15
         estimates = corrected
     lost = measured.chosen(estimates)
@@ -61,7 +61,7 @@ def test_vectors(name):
 
 
 def test_the_model_alone_is_good():
-    """The trees correct little: what they have not seen is left to the model."""
+    """Little is corrected: what was not seen is left to the model."""
     kind, measured = data("hopper_drawn_bf16.json.xz")
     lost = measured.chosen(measured.analytic(fitted.CONSTANTS[kind]))
     assert np.mean(lost) < 0.05

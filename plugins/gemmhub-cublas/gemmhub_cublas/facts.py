@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub_cublas.heuristics import parse
+from gemmhub_cublas.heuristics import HOPPER, parse
 
 DATA = "tiles132.npz"
 
@@ -45,8 +45,9 @@ class Tables:
     sms: int
 
     def knows(self, config: str) -> bool:
+        """Whether it is an algorithm for Hopper, as all were that were measured, of a tile and cluster among those."""
         numbers = parse(config)
-        return numbers[_TILE] in self.tiles and numbers[_CLUSTER] in self.clusters
+        return numbers[_ID] == HOPPER and numbers[_TILE] in self.tiles and numbers[_CLUSTER] in self.clusters
 
 
 def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:

@@ -29,7 +29,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _FIELDS = "iIiIIIIHH"
 """The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
 _ID, _SPLIT, _REDUCTION, _SWIZZLE = 0, 2, 3, 4
-_HOPPER = 66
+HOPPER = 66
 """The id of the algorithms for Hopper."""
 _HALVES = (TYPE["float16"], TYPE["bfloat16"])
 _NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE = 0, 2
@@ -176,7 +176,7 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
     wide_factors = form.a.type in (*_HALVES, TYPE["float32"]) and form.compute == COMPUTE["float32"]
     if form.epilogue & GELU and not halves and wide_factors:
         return False
-    if numbers[_ID] == _HOPPER:
+    if numbers[_ID] == HOPPER:
         return True
     if form.epilogue & RELU:
         return False
@@ -193,4 +193,4 @@ def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
     (benchmarks/cublas_parts.py).
     """
     parts, step = numbers[_SPLIT], _STEP // _ITEMSIZE[form.a.type]
-    return numbers[_ID] != _HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k
+    return numbers[_ID] != HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k

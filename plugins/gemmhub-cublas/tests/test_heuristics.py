@@ -79,7 +79,7 @@ def test_parts_that_are_not_all_of_k(k, parts, dtype, covered):
 
 def test_such_algorithms_are_not_candidates(home, monkeypatch):
     """k = 513 in four parts of 128, two steps each: the double proposes it."""
-    monkeypatch.setattr(heuristics, "_HOPPER", SPLIT)
+    monkeypatch.setattr(heuristics, "HOPPER", SPLIT)
     right, wrong = (problem(m=64, n=64, k=k, dtype="float16") for k in (512, 513))
     for asked, there in ((right, True), (wrong, False)):
         proposed, _ = chooser(home, asked).proposed(64 * MIB)

@@ -26,6 +26,8 @@ SMS = 132
 """Multiprocessors of the cards that were measured: H100 and H200 on SXM boards."""
 FILES = {"bfloat16": "net.npz", "float16": "net.npz", "tf32": "trees.npz", "split": "trees.npz"}
 """What corrects the estimates of an input. The tensor cores are as fast with float16 as with bfloat16."""
+UNCOPIED = ("float16", "bfloat16")
+"""Inputs of which products were measured that copy nothing."""
 MOST = 0.4
 """Of a correction's logarithm."""
 CORRECTED = 48
@@ -87,9 +89,12 @@ def corrected(ranking: Sequence[Ranked], by: Net | Trees) -> list[Ranked]:
     if not ranking:
         return []
     first = ranking[:CORRECTED]
-    rows = np.array([features(x.choice, x.work, x.seconds) for x in first], dtype=np.float64)
-    factors = np.exp(np.clip(by.predict(rows), -MOST, MOST))
-    found = sorted((x._replace(seconds=x.seconds * float(factor)) for x, factor in zip(first, factors)), key=_seconds)
+    rows = np.array([features(x.choice, x.work, x.seconds - x.apart) for x in first], dtype=np.float64)
+    factors = np.exp(np.clip(by.predict(rows), -MOST, MOST)).tolist()
+    found = sorted(
+        (x._replace(seconds=x.apart + (x.seconds - x.apart) * factor) for x, factor in zip(first, factors)),
+        key=_seconds,
+    )
     return found + [x._replace(seconds=max(x.seconds, found[-1].seconds)) for x in ranking[CORRECTED:]]
 
 

@@ -267,7 +267,12 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     moving = w.slabs * c.start / card.clock + (w.read / c.reading + w.written / c.writing) / card.bandwidth
     # They do not overlap perfectly.
     whole = max(computing, moving) + c.overlap * min(computing, moving)
-    return whole + w.copied / (c.copying * card.bandwidth) + c.launch * w.launches
+    return whole + c.launch * w.slabs + copying(w, card, c)
+
+
+def copying(w: Work, card: Card, c: Constants) -> float:
+    """Seconds of the pre-passes."""
+    return w.copied / (c.copying * card.bandwidth) + c.launch * (w.launches - w.slabs)
 
 
 def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
@@ -281,15 +286,17 @@ class Ranked(NamedTuple):
     seconds: float
     choice: Choice
     work: Work
+    apart: float = 0.0
+    """Seconds of those that corrections are not for: of copies, where they were fitted to products without any."""
 
 
 def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
     """Every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k
     that may pay. The fastest first, by the model alone.
     """
-    constants = CONSTANTS[ways[0].form.input]
+    constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.UNCOPIED
     found = [
-        Ranked(seconds_of(facts, card, constants), choice, facts)
+        Ranked(seconds_of(facts, card, constants), choice, facts, copying(facts, card, constants) if uncopied else 0.0)
         for way in ways
         for shape in shapes(way.form.input, way.form.a_registers)
         for choice, facts in ((x, work(x, cut, card.sms)) for x, cut in _parts(way, shape, card, workspace))

@@ -122,6 +122,31 @@ def test_few_choices():
     assert corrections.corrected([], stump(STAGES, 0.0, 0.2, 0.2)) == []
 
 
+def test_copies_are_left_alone():
+    """Of 16 bits, as nothing was measured that copies; tf32 was measured with its copies."""
+    before = ranked(300, 500, 70)  # rows of 140 bytes
+    after = {x.choice.name: x for x in corrections.corrected(before, stump(STAGES, 0.0, 0.2, 0.2))}
+    assert all(0 < x.apart < x.seconds for x in before)
+    for x in before[: corrections.CORRECTED]:
+        own = x.seconds - x.apart
+        assert after[x.choice.name].seconds == pytest.approx(x.apart + math.exp(0.2) * own)
+    for given in ({"m": 304, "n": 504, "k": 72}, {"dtype": "float32"}, {"dtype": "float32", "precision": "tf32"}):
+        assert not any(x.apart for x in ranked(**given))
+
+
+def test_copies_and_the_rest_are_all():
+    way = forms.lowered(problem(300, 500, 70))[0]
+    choice = Choice(way, Shape(128, 128, 6), 1)
+    work = cost_model.work(choice, choice.cut(LIMIT), 132)
+    constants = cost_model.CONSTANTS["bfloat16"]
+    copies = cost_model.copying(work, H200, constants)
+    uncopied = work._replace(copied=0.0, launches=work.slabs)
+    assert cost_model.seconds_of(work, H200, constants) == pytest.approx(
+        copies + cost_model.seconds_of(uncopied, H200, constants)
+    )
+    assert copies > constants.launch
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("size", [(1, 8192, 8192), (300, 500, 70), (4096, 4096, 4096), (256, 256, 16384), (8, 8, 8)])
 def test_what_is_shipped_keeps_all_shapes(dtype, size):

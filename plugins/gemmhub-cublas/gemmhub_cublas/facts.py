@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.native.cuda import clusters_at_once
 from gemmhub_cublas.heuristics import HOPPER, parse
 
 DATA = "tiles132.npz"
@@ -58,8 +59,8 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
     split = max(1, numbers[_SPLIT])
     k = size.k / split
     tiles_m, tiles_n = ceil(size.m / rows), ceil(size.n / cols)
-    blocks = ceil(tiles_m / across) * across * ceil(tiles_n / down) * down * split * size.count
-    rounds = blocks / tables.sms
+    clusters = ceil(tiles_m / across) * ceil(tiles_n / down) * split * size.count
+    rounds = clusters / clusters_at_once(tables.sms, across * down)
     whole = max(1, ceil(rounds - 1e-9))
     return {
         "work": log(whole * rows * cols * k),
@@ -83,7 +84,7 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
         "tiles_n": log(tiles_n),
         "last_m": size.m / rows - tiles_m,
         "last_n": size.n / cols - tiles_n,
-        "blocks": log(blocks),
+        "blocks": log(clusters * across * down),
         "whole": log(whole),
         "share": 1 / whole,
         "idle": whole - rounds,

@@ -73,13 +73,22 @@ def test_full_rounds(whole):
     assert found["filled"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("config", "blocks"), [
-    ("66.20.1.0.0.0.35.0.2", 15), ("66.20.1.0.0.0.35.0.3", 20), ("66.20.1.0.0.0.35.0.5", 18),
-    ("66.20.1.0.0.0.35.0.4", 20), ("66.18.1.0.0.0.35.0.5", 30), ("66.23.1.0.0.0.35.0.3", 12),
+@pytest.mark.parametrize(("config", "blocks", "at_once"), [
+    ("66.20.1.0.0.0.35.0.2", 15, 132), ("66.20.1.0.0.0.35.0.3", 20, 132), ("66.20.1.0.0.0.35.0.5", 18, 132),
+    ("66.20.1.0.0.0.35.0.4", 20, 120), ("66.18.1.0.0.0.35.0.5", 30, 132), ("66.23.1.0.0.0.35.0.3", 12, 132),
 ])  # fmt: skip
-def test_clusters_are_whole(config, blocks):
+def test_clusters_are_whole(config, blocks, at_once):
     """3 x 5 tiles of 128 x 128 in clusters of 1x1, 2x1, 1x2, 4x1; 3 x 10 and 3 x 3 of other tiles."""
-    assert one(Size(384, 640, 64, False, False), config)["rounds"] == pytest.approx(blocks / 132)
+    found = one(Size(384, 640, 64, False, False), config)
+    assert found["rounds"] == pytest.approx(blocks / at_once)
+    assert found["blocks"] == pytest.approx(log(blocks))
+
+
+def test_large_clusters_leave_multiprocessors_idle():
+    """512 x 1984 was seen to take 1.6 times as long as in clusters of two: sixteen of eight are two rounds."""
+    found = facts.facts(Size(1984, 512, 12432, False, False), "66.18.1.0.0.3.35.0.9", SHIPPED)
+    assert found["rounds"] == pytest.approx(16 / 15)
+    assert (found["two_rounds"], found["blocks"]) == (1, pytest.approx(log(128)))
 
 
 @pytest.mark.parametrize(("split", "parts"), [(0, 1), (1, 1), (2, 2), (6, 6), (-1, 1)])
@@ -138,7 +147,8 @@ def test_any_product(size, config):
     numbers = [int(word) for word in config.split(".")]
     (rows, cols), (across, down) = SHIPPED.tiles[numbers[1]], SHIPPED.clusters[numbers[8]]
     clusters = ceil(size.m / (rows * across)) * ceil(size.n / (cols * down)) * max(1, numbers[2]) * size.count
-    assert found["rounds"] == pytest.approx(clusters * across * down / 132)
+    at_once = max(1, (132 if across * down <= 2 else 120) // (across * down))
+    assert found["rounds"] == pytest.approx(clusters / at_once)
 
 
 # Tables and files

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from gemmhub.native.cuda import clusters_at_once
 from gemmhub_hopper import config, corrections, slabs
 from gemmhub_hopper.config import Shape, Variant, shapes
 from gemmhub_hopper.fitted import CONSTANTS, Constants
@@ -40,13 +41,6 @@ class Card:
     """Hz."""
     bandwidth: float
     """Bytes a second."""
-
-
-def clusters(sms: int, size: int) -> int:
-    """How many clusters of that size run at once. A cluster lies within one of the groups of multiprocessors of a chip,
-    and those are no multiples of four: an H200 with 132 was measured to run 30 clusters of four.
-    """
-    return max(1, (sms if size <= 2 else sms - 12) // size)
 
 
 _NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(t?)(?:/(\d+))?")
@@ -108,12 +102,12 @@ class Choice:
         """Thread blocks. A cluster that shares k has one piece."""
         if self.shape.cluster_k > 1:
             return self.pieces * self.shape.cluster
-        return min(self.pieces, clusters(sms, self.shape.cluster)) * self.shape.cluster
+        return min(self.pieces, clusters_at_once(sms, self.shape.cluster)) * self.shape.cluster
 
     def group(self, sms: int) -> int:
         """Rows of cluster tiles to walk together, so that the blocks that run at once read the least from memory."""
         shape, (rows, _) = self.shape, self.tiles
-        at_once = clusters(sms, shape.cluster)
+        at_once = clusters_at_once(sms, shape.cluster)
         height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
@@ -186,7 +180,7 @@ class Work(NamedTuple):
 def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     way, shape, form = choice.way, choice.shape, choice.way.form
     variant = choice.variant
-    at_once = clusters(sms, shape.cluster)
+    at_once = clusters_at_once(sms, shape.cluster)
     full, rest = divmod(choice.pieces, at_once)
     loaded = [0.0, 0.0, 0.0]
     for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
@@ -324,7 +318,7 @@ def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[t
     """This shape with the numbers of parts of k that may pay: all of them together make at most two waves. Blocks that
     share k may where all of them run at once: they are for products of few tiles.
     """
-    whole, at_once = Choice(way, shape, 1), clusters(card.sms, shape.cluster)
+    whole, at_once = Choice(way, shape, 1), clusters_at_once(card.sms, shape.cluster)
     if shape.cluster_k > 1 and whole.pieces > at_once:
         return
     cut = runnable(whole, workspace)

@@ -32,13 +32,12 @@ class Net:
     """Weights (inputs x outputs) and biases. The last one has one output."""
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], prefix: str = "") -> Net:
+    def of(cls, arrays: Mapping[str, Any]) -> Net:
         """From arrays by name, such as those of an npz file: those above and, for each layer, weights0, biases0 and so
-        on. Several nets in one file have a prefix each.
+        on.
         """
-        given = {name.removeprefix(prefix): name for name in arrays if name.startswith(prefix)}
-        single = {name: np.asarray(arrays[given[name]], np.float32) for name in given}
-        count = sum(name.startswith("weights") for name in given)
+        single = {name: np.asarray(arrays[name], np.float32) for name in arrays}
+        count = sum(name.startswith("weights") for name in single)
         layers = tuple((single[f"weights{i}"], single[f"biases{i}"]) for i in range(count))
         return cls(single["least"], single["most"], single["mean"], single["scale"], layers)
 

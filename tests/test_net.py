@@ -61,13 +61,10 @@ def test_no_rows():
     assert Net.of(arrays()).predict(np.empty((0, 2))).shape == (0,)
 
 
-def test_several_in_a_file(tmp_path):
-    other = {**arrays(), "weights2": np.array([[0], [0]])}
-    named = {f"{prefix}.{name}": x for prefix, each in (("one", arrays()), ("two", other)) for name, x in each.items()}
-    np.savez(tmp_path / "nets.npz", **named)
-    with np.load(tmp_path / "nets.npz") as data:
-        one, two = Net.of(data, "one."), Net.of(data, "two.")
+def test_from_a_file(tmp_path):
+    np.savez(tmp_path / "net.npz", **arrays())
+    with np.load(tmp_path / "net.npz") as data:
+        net = Net.of(data)
     row = np.array([(0.5, 3)])
-    assert one.predict(row) == Net.of(arrays()).predict(row)
-    assert two.predict(row) == 7
-    assert len(one.layers) == len(two.layers) == 3
+    assert net.predict(row) == Net.of(arrays()).predict(row)
+    assert len(net.layers) == 3

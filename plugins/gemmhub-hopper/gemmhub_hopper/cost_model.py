@@ -3,8 +3,8 @@
 A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles and shared
 memory's for feeding them, what L2 delivers, and the latency of memory over the stages of the ring. Around that lie the
 first load's latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. All this
-runs beside what memory must move. The constants (fitted.py) are fitted to measurements, and so are the trees that
-correct what the model makes of them (corrections.py).
+runs beside what memory must move. The constants (fitted.py) are fitted to measurements, and so is what corrects the
+model's estimates (corrections.py).
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def main() -> int:
         arrays.update({f"{kind}.{name}": value for name, value in trees.items()})
     if options.write:
         Path(fitted.__file__).write_text(text(found))
-        target = Path(corrections.__file__).with_name("data") / "trees.npz"
+        target = Path(corrections.__file__).with_name("data") / corrections.TREES
         target.parent.mkdir(exist_ok=True)
         np.savez(target, **arrays)  # compressed it takes twice as long to load
         print(f"{target.name}: {target.stat().st_size} bytes")

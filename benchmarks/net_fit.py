@@ -29,8 +29,9 @@ from gemmhub_cublas import corrections as cublas_corrections
 from gemmhub_cublas.corrections import Chosen
 from gemmhub_hopper import backend, cost_model, gemv, gemv_model
 from gemmhub_hopper import corrections as hopper_corrections
+from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.forms import lowered
-from hopper_fit import H200, WORKSPACE, contents, problem
+from hopper_fit import H200, candidates, contents, microseconds, problem
 
 from gemmhub.net import Net
 
@@ -50,7 +51,7 @@ torch does; that is rare.)
 """
 _RARE = 1e-3
 """Of a feature's values this share may lie beyond the range that the network is told of, on either side."""
-_HOPPER_NET = Path(hopper_corrections.__file__).parent / "data" / hopper_corrections.FILES["bfloat16"]
+_HOPPER_NET = Path(hopper_corrections.__file__).parent / "data" / hopper_corrections.NET
 _CUBLAS_NET = Path(cublas_corrections.__file__).parent / "data" / cublas_corrections.NET
 
 
@@ -85,8 +86,7 @@ def product(row: dict[str, Any], dtype: str) -> Product:
     assert isinstance(ways, tuple)
     assert isinstance(form, forms.Lowered)
     vectors = {x.name: seconds for seconds, x in gemv_model.timed(gemv.choices(ways), H200)}
-    timed = {name: us * 1e-6 for name, us in row["hopper"].items() if name not in row["wrong"]}
-    few = {name: seconds for name, seconds in timed.items() if name in vectors}
+    few = {name: us * 1e-6 for name, us in microseconds(row).items() if name in vectors}
     algorithms = {name: us * 1e-6 for name, us in row["cublas"].items()}
     if algorithms:  # torch.matmul runs the library's first choice: that has been timed twice
         first, both = next(iter(algorithms)), math.sqrt(next(iter(algorithms.values())) * row["torch_us"] * 1e-6)
@@ -95,7 +95,7 @@ def product(row: dict[str, Any], dtype: str) -> Product:
     return Product(
         2.0 * row["m"] * row["n"] * row["k"], row["torch_us"] * 1e-6,
         _algorithms(asked, choice.size_of(form.forms[0]), algorithms),
-        _shapes(ways, {name: seconds for name, seconds in timed.items() if name not in few}),
+        _shapes(row, dtype),
         Candidates([*few], np.array([*few.values()]), np.array([vectors[name] for name in few]), np.empty((0, 0))),
     )  # fmt: skip
 
@@ -115,22 +115,13 @@ def _algorithms(asked: Any, size: Any, timed: dict[str, float]) -> Candidates:
     )  # fmt: skip
 
 
-def _shapes(ways: Any, timed: dict[str, float]) -> Candidates:
-    names, modelled, rows = [], [], []
-    for name in timed:
-        try:
-            chosen = cost_model.named(ways, name)
-        except ValueError:  # a shape that was given up
-            continue
-        cut = cost_model.runnable(chosen, WORKSPACE)
-        if isinstance(cut, str):
-            continue
-        work = cost_model.work(chosen, cut, H200.sms)
-        seconds = cost_model.seconds(chosen, cut, H200)
-        names.append(name)
-        modelled.append(seconds)
-        rows.append(hopper_corrections.features(chosen, work, seconds))
-    return Candidates(names, np.array([timed[x] for x in names]), np.array(modelled), np.array(rows, np.float32))
+def _shapes(row: dict[str, Any], dtype: str) -> Candidates:
+    timed = candidates(row, dtype, 0)
+    modelled = [cost_model.seconds_of(x.work, H200, CONSTANTS[dtype]) for x in timed]
+    rows = [hopper_corrections.features(x.choice, x.work, seconds) for x, seconds in zip(timed, modelled)]
+    return Candidates(
+        [x.name for x in timed], np.array([x.seconds for x in timed]), np.array(modelled), np.array(rows, np.float32)
+    )
 
 
 class Padded(NamedTuple):
@@ -153,12 +144,17 @@ def padded(products: list[Product], backend: str) -> Padded:
             known = ~np.isnan(x.features[:, 0])
             features[i, :count] = np.where(known[:, None], x.features, 0)
             logs[i, :count] = np.clip(np.log(x.measured / x.modelled), -_FAR, _FAR)
-            weights[i, :count] = known * (np.exp(-_NEAR * (x.measured / fastest(whole) - 1)) + _LEAST)
+            weights[i, :count] = known * (nearness(whole, x.measured) + _LEAST)
     return Padded(features, logs, weights)
 
 
 def fastest(x: Product) -> float:
     return min(float(own.measured.min()) for own in (x.cublas, x.hopper, x.vectors) if own.names)
+
+
+def nearness(x: Product, measured: Any) -> Any:
+    """1 of the fastest, and less the slower they are."""
+    return np.exp(-_NEAR * (measured / fastest(x) - 1))
 
 
 class Range(NamedTuple):
@@ -258,7 +254,7 @@ def report(products: list[Product], nets: tuple[Net, Net], optimism: float = bac
         algorithms = estimated(x.cublas, nets[0], cublas_corrections.LIMIT)
         shapes = estimated(x.hopper, nets[1], hopper_corrections.MOST)
         logs = np.log(np.concatenate([algorithms / x.cublas.measured, shapes / x.hopper.measured]))
-        weight = np.exp(-_NEAR * (np.concatenate([x.cublas.measured, x.hopper.measured]) / fastest(x) - 1))
+        weight = nearness(x, np.concatenate([x.cublas.measured, x.hopper.measured]))
         known = ~np.isnan(logs)
         errors.append(logs[known] - np.average(logs[known], weights=weight[known]))
         weights.append(weight[known])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gemmhub.net import Net
+from gemmhub.testing.nets import check_net
 
 
 def silu(x):
@@ -68,3 +70,17 @@ def test_from_a_file(tmp_path):
     row = np.array([(0.5, 3)])
     assert net.predict(row) == Net.of(arrays()).predict(row)
     assert len(net.layers) == 3
+
+
+@pytest.mark.parametrize("changes", [
+    {"least": np.zeros(3)}, {"least": np.array([2, 0])}, {"mean": np.array([0, math.nan])}, {"scale": np.ones(1)},
+    {"layers": ((np.ones((3, 1)), np.zeros(1)),)}, {"layers": ((np.ones((2, 2)), np.zeros(2)),)},
+    {"layers": ((np.ones((2, 1)), np.zeros(2)),)}, {"layers": ((np.ones((2, 1)), np.array([math.inf])),)},
+    {"layers": ((np.ones((2, 4)), np.zeros(4)), (np.ones((3, 1)), np.zeros(1)))},
+])  # fmt: skip
+def test_what_is_no_net(changes):
+    """The check that plugins make of what they ship can fail."""
+    net = Net.of(arrays())
+    check_net(net, 2)
+    with pytest.raises(AssertionError):
+        check_net(replace(net, **changes), 2)

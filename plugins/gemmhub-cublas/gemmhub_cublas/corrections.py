@@ -8,11 +8,10 @@ the kind of card and the kinds of products that were measured, and change an est
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from importlib.resources import as_file, files
 from math import ceil, exp, log
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from gemmhub.native.cuda import Gpu
 from gemmhub.net import Net
 from gemmhub.problem import GemmProblem
 from gemmhub.trees import Trees
-from gemmhub_cublas.facts import Size, Tables, facts
+from gemmhub_cublas.facts import Size, Tables, facts, shipped
 
 KINDS = ("half", "tf32", "single")
 """Of products, by what multiplies: 16-bit floats, tf32 and float32. Each has trees of its own."""
@@ -36,9 +35,6 @@ _TILES = (
     (128, 32), (64, 16), (16, 64),
 )  # fmt: skip
 _ALIGNMENTS = (128, 64, 32, 16, 8, 4)
-
-
-_T = TypeVar("_T")
 
 
 class Chosen(NamedTuple):
@@ -107,21 +103,13 @@ def factors(by: Net | Trees | None, rows: Sequence[list[float]]) -> list[float]:
 @cache
 def trees(kind: str) -> Trees | None:
     """Those of a kind, as benchmarks/cublas_model_fit.py wrote them."""
-    return _load(DATA, lambda data: Trees.of(data, f"{kind}.") if f"{kind}.roots" in data else None)
+    return shipped(DATA, lambda data: Trees.of(data, f"{kind}.") if f"{kind}.roots" in data else None)
 
 
 @cache
 def net() -> Net | None:
     """Of the algorithms of products of 16-bit floats, as benchmarks/net_fit.py wrote it."""
-    return _load(NET, Net.of)
-
-
-def _load(name: str, read: Callable[[Any], _T]) -> _T | None:
-    found = files("gemmhub_cublas") / "data" / name
-    if not found.is_file():
-        return None
-    with as_file(found) as path, np.load(path, allow_pickle=False) as data:
-        return read(data)
+    return shipped(NET, Net.of)
 
 
 def _power(number: int) -> int:

@@ -6,11 +6,12 @@ says; benchmarks/cublas_fit.py took those that were measured from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from math import ceil, log
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ DATA = "tiles132.npz"
 _ID, _TILE, _SPLIT, _REDUCTION, _SWIZZLE, _CUSTOM, _STAGES, _INNER, _CLUSTER = range(9)
 _CUSTOMS = 8
 """Custom options that were seen."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,16 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
 @cache
 def tables() -> Tables | None:
     """Those that the plugin ships, of the tiles and clusters that were measured."""
-    found = files("gemmhub_cublas") / "data" / DATA
+    return shipped(DATA, lambda data: Tables(_table(data["tiles"]), _table(data["clusters"]), int(data["sms"])))
+
+
+def shipped(name: str, read: Callable[[Any], _T | None]) -> _T | None:
+    """What ``read`` makes of the arrays of a file that comes with the plugin; None where it does not."""
+    found = files("gemmhub_cublas") / "data" / name
     if not found.is_file():
         return None
     with as_file(found) as path, np.load(path, allow_pickle=False) as data:
-        return Tables(_table(data["tiles"]), _table(data["clusters"]), int(data["sms"]))
+        return read(data)
 
 
 def _table(rows: Any) -> dict[int, tuple[int, int]]:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmhub.layout import MatrixLayout
+from gemmhub.testing.nets import check_net
 from gemmhub.testing.trees import check_trees
 from gemmhub.trees import Trees
 
@@ -309,12 +310,7 @@ def test_shipped_trees_are_trees(kind):
 
 
 def test_the_shipped_network():
-    told = len(NAMES) + len(described(asked(512, 512, 512)))
-    net = corrections.net()
-    assert [x.shape for x in (net.least, net.most, net.mean, net.scale)] == [(told,)] * 4
-    assert net.layers[0][0].shape[0] == told
-    assert net.layers[-1][0].shape[1] == 1
-    assert (net.least <= net.most).all()
+    check_net(corrections.net(), len(NAMES) + len(described(asked(512, 512, 512))))
 
 
 @pytest.mark.parametrize("kind", corrections.KINDS)

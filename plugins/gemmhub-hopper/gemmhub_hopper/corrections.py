@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 SMS = 132
 """Multiprocessors of the cards that were measured: H100 and H200 on SXM boards."""
-FILES = {"bfloat16": "net.npz", "float16": "net.npz", "tf32": "trees.npz", "split": "trees.npz"}
-"""What corrects the estimates of an input. The tensor cores are as fast with float16 as with bfloat16."""
-UNCOPIED = ("float16", "bfloat16")
-"""Inputs of which products were measured that copy nothing."""
+NET, TREES = "net.npz", "trees.npz"
+HALVES = ("float16", "bfloat16")
+"""Inputs that the network is for, with which the tensor cores are as fast. Products were measured that copy nothing."""
 MOST = 0.4
 """Of a correction's logarithm."""
 CORRECTED = 48
@@ -69,17 +68,29 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
     ]  # fmt: skip
 
 
-@cache
-def load(kind: str) -> Net | Trees:
-    """What corrects an input of ``kind``. One at a time: reading all is a third of what a first product takes."""
-    name = FILES[kind]
-    with np.load(Path(__file__).with_name("data") / name, allow_pickle=False) as arrays:
-        return Net.of(arrays) if name == FILES["bfloat16"] else Trees.of(arrays, f"{kind}.")
-
-
 def learned(kind: str, sms: int) -> Net | Trees | None:
-    """That for an input of ``kind`` on a card with that many multiprocessors; None where there is none."""
-    return load("bfloat16" if kind == "float16" else kind) if sms == SMS else None
+    """What corrects an input of ``kind`` on a card with that many multiprocessors; None where there is nothing."""
+    if sms != SMS:
+        return None
+    return net() if kind in HALVES else trees(kind)
+
+
+@cache
+def net() -> Net:
+    """As benchmarks/net_fit.py wrote it."""
+    with _data(NET) as arrays:
+        return Net.of(arrays)
+
+
+@cache
+def trees(kind: str) -> Trees:
+    """As benchmarks/hopper_fit.py wrote them. One at a time: reading all is a third of what a first product takes."""
+    with _data(TREES) as arrays:
+        return Trees.of(arrays, f"{kind}.")
+
+
+def _data(name: str) -> Any:
+    return np.load(Path(__file__).with_name("data") / name, allow_pickle=False)
 
 
 def corrected(ranking: Sequence[Ranked], by: Net | Trees) -> list[Ranked]:

@@ -288,7 +288,7 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked
     """Every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k
     that may pay. The fastest first, by the model alone.
     """
-    constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.UNCOPIED
+    constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.HALVES
     found = [
         Ranked(seconds_of(facts, card, constants), choice, facts, copying(facts, card, constants) if uncopied else 0.0)
         for way in ways

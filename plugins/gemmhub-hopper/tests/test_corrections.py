@@ -12,6 +12,7 @@ from gemmhub_hopper.config import Shape
 from gemmhub_hopper.cost_model import Card, Choice
 from problems import problem
 
+from gemmhub.testing.nets import check_net
 from gemmhub.testing.trees import check_trees
 from gemmhub.trees import Trees
 
@@ -181,11 +182,7 @@ def test_what_is_shipped():
     assert corrections.learned("float16", 132) is corrections.learned("bfloat16", 132)
     for kind in ("tf32", "split"):
         check_trees(corrections.learned(kind, 132), FEATURES)
-    net = corrections.learned("bfloat16", 132)
-    assert [x.shape for x in (net.least, net.most, net.mean, net.scale)] == [(FEATURES,)] * 4
-    assert net.layers[0][0].shape[0] == FEATURES
-    assert net.layers[-1][0].shape[1] == 1
-    assert (net.least <= net.most).all()
+    check_net(corrections.learned("bfloat16", 132), FEATURES)
 
 
 def test_what_was_learned_is_used(monkeypatch):

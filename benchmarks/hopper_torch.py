@@ -1,6 +1,6 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python benchmarks/hopper_torch.py [--quick | --draw SEED [--few [N]]] [--dtype bfloat16]
+    python benchmarks/hopper_torch.py [--quick | --draw SEED [--few [N]] [--most 1e10]] [--dtype bfloat16]
                                       [--candidates | --every | --explore] [--having TEXT] [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
@@ -249,6 +249,8 @@ def main() -> int:
     parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
     few = "with --draw: of up to N rows or columns, at most eight"
     parser.add_argument("--few", type=int, nargs="?", const=8, default=0, metavar="N", help=few)
+    most = "with --draw: products of no more operations"
+    parser.add_argument("--most", type=float, default=math.inf, metavar="OPERATIONS", help=most)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
@@ -276,6 +278,8 @@ def main() -> int:
         if time.monotonic() > end:
             print("out of time: the rest is left out")
             break
+        if 2 * m * n * k > options.most:
+            continue
         for order in ("nn", "nt"):
             row = measure(backend, m, n, k, order, options)
             if row is not None:

@@ -29,8 +29,9 @@ def forms(kind: str) -> Iterator[Form]:
         yield Form(True, False, kind, output, transposed=True, a_registers=True)
     if kind == "split":
         for b_mn in (False, True):
-            yield Form(False, b_mn, kind, output, a_registers=True)
-            yield Form(b_mn, False, kind, output, transposed=True, a_registers=True)
+            for b_split in (False, True):
+                yield Form(False, b_mn, kind, output, a_registers=True, b_split=b_split)
+                yield Form(b_mn, False, kind, output, transposed=True, a_registers=True, b_split=b_split)
 
 
 def variants() -> list[Variant]:
@@ -39,7 +40,7 @@ def variants() -> list[Variant]:
         Variant(shape, form, split)
         for kind in KINDS
         for form in forms(kind)
-        for shape in shapes(kind, form.a_registers)
+        for shape in shapes(form)
         for split in (False, True)
     ]
     return [variant for variant in found if variant.refusal is None]
@@ -68,7 +69,7 @@ def jobs() -> list[Job]:
 def _name(variant: Variant) -> str:
     form = variant.form
     orders = "".join("m" if mn else "k" for mn in (form.a_mn, form.b_mn))
-    shape = variant.shape.name + ("r" if form.a_registers else "")
+    shape = variant.shape.name + "r" * form.a_registers + "s" * form.b_split
     words = [shape, form.input, orders + ("t" if form.transposed else "")]
     return " ".join(words + (["k in parts"] if variant.split else []))
 

@@ -91,6 +91,8 @@ class Form:
     activation: str | None = None
     a_registers: bool = False
     """a goes through registers, as 32-bit elements: tf32 with neighbours along m, or float32 that is split there."""
+    b_split: bool = False
+    """b comes as float32 too, and is split in shared memory."""
 
     @property
     def plain(self) -> bool:
@@ -148,7 +150,15 @@ class Variant:
 
     @cached_property
     def b_bytes(self) -> int:
-        return self.form.planes * self.form.tile_bytes(self.form.b_mn, self.shape.n)
+        form, columns = self.form, self.shape.n
+        if form.b_split:
+            return 4 * (-(-columns // 32) * 32 if form.b_mn else columns) * form.block_k
+        return form.planes * form.tile_bytes(form.b_mn, columns)
+
+    @property
+    def sets_bytes(self) -> int:
+        """Of two sets of planes of b, where it is split in shared memory."""
+        return 2 * self.form.planes * self.form.tile_bytes(False, self.shape.n) if self.form.b_split else 0
 
     @property
     def stage_bytes(self) -> int:
@@ -159,7 +169,8 @@ class Variant:
         shape = self.shape
         buffers = shape.consumers * staging * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
-        return shape.stages * (self.stage_bytes + 16) + buffers + flags + 1024
+        marks = 64 * shape.sharers * shape.cluster_k if self.form.b_split else 0
+        return shape.stages * (self.stage_bytes + 16) + self.sets_bytes + buffers + marks + flags + 1024
 
     @cached_property
     def staging(self) -> int:
@@ -176,11 +187,14 @@ class Variant:
         shape, form = self.shape, self.form
         if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
             return "one to three consumer warpgroups, clusters of one, two or four; eight along k"
-        if shape.cluster_k > 1 and (shape.pingpong or self.split or form.planes > 1):
-            return "blocks that share k take no turns, have no other parts of it, and no split operands"
+        if form.b_split and (not form.a_registers or form.planes == 1 or self.split or shape.sharing > 1):
+            return "b is split in shared memory where a is in registers, for whole k, by blocks that share no operand"
+        if shape.cluster_k > 1 and (shape.pingpong or self.split or (form.planes > 1 and not form.b_split)):
+            return "blocks that share k take no turns, have no other parts of it, and no operands split beforehand"
         if shape.cluster > 8:
             return "a cluster has at most eight blocks"
-        if shape.cluster_k > 1 and shape.stages * self.stage_bytes < shape.cluster_k * shape.m * shape.columns * 4:
+        before_staging = shape.stages * self.stage_bytes + self.sets_bytes
+        if shape.cluster_k > 1 and before_staging < shape.cluster_k * shape.m * shape.columns * 4:
             return "the ring has no room for the sums of the blocks that share k"
         if shape.consumers == 3 and (form.planes > 1 or form.a_registers):
             return "three consumer warpgroups have registers for 16-bit or tf32 elements in shared memory only"
@@ -233,7 +247,7 @@ class Variant:
             "PINGPONG": int(shape.pingpong), "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
             "CLUSTER_K": shape.cluster_k,
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
-            "A_REGISTERS": int(form.a_registers),
+            "A_REGISTERS": int(form.a_registers), "B_SPLIT": int(form.b_split),
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
             "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
             "ADDEND": int(form.addend is not None), "ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0,
@@ -301,8 +315,22 @@ REGISTER_SHAPES = (
 """Those for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
 
 
-def shapes(kind: str, a_registers: bool = False) -> tuple[Shape, ...]:
-    """Those that the cost model chooses from, for an input of ``kind``."""
-    if kind == "split":
-        return REGISTER_SHAPES if a_registers else SPLIT_SHAPES
+def _small_shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit, up to 8: of float32 elements of both, and two sets of planes of b."""
+    room = SHARED_LIMIT - 22000 - 384 * n
+    return Shape(m, n, min(8, room // (128 * m + 128 * -(-n // 32) * 32)), **given)
+
+
+SMALL_SHAPES = (
+    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
+    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
+    *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
+)
+"""Those for float32 that is split by the kernel only: for small products."""
+
+
+def shapes(form: Form) -> tuple[Shape, ...]:
+    """Those that the cost model chooses from."""
+    if form.input == "split":
+        return SMALL_SHAPES if form.b_split else REGISTER_SHAPES if form.a_registers else SPLIT_SHAPES
     return SHAPES

@@ -45,7 +45,7 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
     rows, cols = -(-way.m // shape.m), -(-way.n // shape.n)
     return [
         math.log(way.m), math.log(way.n), math.log(way.k), math.log(way.batch), form.a_mn, form.b_mn, way.swapped,
-        form.a_registers,
+        form.a_registers + form.b_split,
         # The shape.
         shape.m, shape.n, shape.stages, shape.consumers, shape.pingpong, shape.cluster_m, shape.cluster_n,
         # How it covers the product: the share of tiles within it, rounds of pieces, the share of them that is used.

@@ -43,8 +43,8 @@ class Card:
     """Bytes a second."""
 
 
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(t?)(?:/(\d+))?")
-"""Of a choice: shape, through registers, exchanged, parts of k."""
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/(\d+))?")
+"""Of a choice: shape, through registers, split in shared memory, exchanged, parts of k."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Such as "128x256x4", or "64x16x16rt/8": the shape, "r" where the kernel's a goes through registers, "t" where
-        operands change places, parts of k.
+        """Such as "128x256x4", or "64x16x16rt/8": the shape, "r" where the kernel's a goes through registers, "s" where
+        its b is split in shared memory, "t" where operands change places, parts of k.
         """
-        letters = ("r" if self.way.form.a_registers else "") + ("t" if self.way.swapped else "")
+        form = self.way.form
+        letters = "r" * form.a_registers + "s" * form.b_split + "t" * self.way.swapped
         return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
 
     @cached_property
@@ -119,10 +120,10 @@ def named(ways: Sequence[Lowered], name: str) -> Choice:
     if found is None:
         raise ValueError(f"there is no kernel called {name}")
     for way in ways:
-        if (way.form.a_registers, way.swapped) == (bool(found[2]), bool(found[3])):
-            for shape in shapes(way.form.input, way.form.a_registers):
+        if (way.form.a_registers, way.form.b_split, way.swapped) == (bool(found[2]), bool(found[3]), bool(found[4])):
+            for shape in shapes(way.form):
                 if shape.name == found[1]:
-                    return Choice(way, shape, int(found[4] or 1))
+                    return Choice(way, shape, int(found[5] or 1))
     raise ValueError(f"there is no kernel called {name} for this problem")
 
 
@@ -143,6 +144,8 @@ class Work(NamedTuple):
     """Neighbours of b along n are neighbours, and a tile ends within 64 of them."""
     registers: bool
     """They go through registers."""
+    split: float
+    """Columns of b that are split in shared memory, in 64s."""
     planes: bool
     alone: bool
     """One consumer warpgroup."""
@@ -196,8 +199,9 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         fed=(shape.n if form.a_registers else 64 + shape.n) * 32,
         steps=form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1),
         rows=shape.m / 64,
-        ragged=form.b_mn and shape.n % 64 > 0,
+        ragged=form.b_mn and not form.b_split and shape.n % 64 > 0,
         registers=form.a_registers,
+        split=shape.n / 64 if form.b_split else 0.0,
         planes=form.planes > 1,
         alone=shape.consumers == 1,
         turns=shape.pingpong,
@@ -231,7 +235,7 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     multiply = w.steps * w.rows * max(w.step * c.tensor, w.fed / c.shared_bytes, c.step)
     multiply *= (c.alone if w.alone else 1) * (1 + c.ragged * w.ragged)
     if w.registers:
-        loading = w.rows * c.loading
+        loading = w.rows * c.loading + w.split * c.splitting
         unhidden = c.unhidden_alone if w.alone else c.unhidden
         multiply = max(multiply, loading) + unhidden * min(multiply, loading)
     elif w.planes and w.alone:
@@ -292,7 +296,7 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked
     found = [
         Ranked(seconds_of(facts, card, constants), choice, facts, copying(facts, card, constants) if uncopied else 0.0)
         for way in ways
-        for shape in shapes(way.form.input, way.form.a_registers)
+        for shape in shapes(way.form)
         for choice, facts in ((x, work(x, cut, card.sms)) for x, cut in _parts(way, shape, card, workspace))
     ]
     return sorted(found, key=lambda x: x.seconds)
@@ -305,12 +309,14 @@ def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ran
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
-    """Every shape, once with the kernel's a through registers and once without: each the better way around and with its
-    best number of parts of k, by the model as measurements correct it. The fastest first.
+    """Every shape, once with the kernel's a through registers and once without, once with its b split in shared memory:
+    each the better way around and with its best number of parts of k, by the model as measurements correct it. The
+    fastest first.
     """
-    best: dict[tuple[Shape, bool], tuple[float, Choice]] = {}
+    best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
     for x in corrected(ways, card, workspace):
-        best.setdefault((x.choice.shape, x.choice.way.form.a_registers), (x.seconds, x.choice))
+        form = x.choice.way.form
+        best.setdefault((x.choice.shape, form.a_registers, form.b_split), (x.seconds, x.choice))
     return list(best.values())
 
 

@@ -43,6 +43,8 @@ class Constants(NamedTuple):
     """Times as long that L2 takes for blocks that share k: their neighbours ask for nothing that they ask for."""
     loading: float
     """To load 64 rows of a stage into registers, and to split them if they are."""
+    splitting: float
+    """To split 64 columns of a stage in shared memory."""
     unhidden: float
     """Of the lesser of multiplying and loading that adds to the greater."""
     unhidden_alone: float
@@ -80,25 +82,25 @@ CONSTANTS = {
         launch=2.273e-06, start=185.3, tensor=1.172, step=8.0, alone=0.9016, shared_bytes=257.5,
         ragged=0.123, stage=1.677, least=174.3, latency=1905.0, remote=294.7, together=0.0637,
         l2_bytes=62.39, most_bytes=95.66, units_of_32=1.425, units_of_16=2.099, apart=1.248, loading=100.0,
-        unhidden=0.2, unhidden_alone=0.5, promotion=250.0, store_bytes=29.61, epilogue=10.21, turn=50.51,
-        chunk=140.8, split=3920.0, part=593.6, part_bytes=208.6, gather=75.51, gathered_bytes=12.03,
-        reading=0.9558, writing=0.6678, copying=0.507, overlap=0.3644,
+        splitting=300.0, unhidden=0.2, unhidden_alone=0.5, promotion=250.0, store_bytes=29.61, epilogue=10.21,
+        turn=50.51, chunk=140.8, split=3920.0, part=593.6, part_bytes=208.6, gather=75.51,
+        gathered_bytes=12.03, reading=0.9558, writing=0.6678, copying=0.507, overlap=0.3644,
     ),
     "tf32": Constants(
         launch=2.532e-06, start=221.6, tensor=1.185, step=8.0, alone=0.7789, shared_bytes=258.0,
         ragged=0.123, stage=1.75, least=101.9, latency=2302.0, remote=409.2, together=0.04393,
         l2_bytes=62.38, most_bytes=146.0, units_of_32=1.329, units_of_16=2.099, apart=1.525, loading=260.0,
-        unhidden=0.1091, unhidden_alone=0.5879, promotion=250.0, store_bytes=36.85, epilogue=10.73, turn=56.92,
-        chunk=91.12, split=3393.0, part=695.7, part_bytes=177.4, gather=49.97, gathered_bytes=12.4,
-        reading=0.9582, writing=0.6915, copying=0.7579, overlap=0.2974,
+        splitting=300.0, unhidden=0.1091, unhidden_alone=0.5879, promotion=250.0, store_bytes=36.85, epilogue=10.73,
+        turn=56.92, chunk=91.12, split=3393.0, part=695.7, part_bytes=177.4, gather=49.97,
+        gathered_bytes=12.4, reading=0.9582, writing=0.6915, copying=0.7579, overlap=0.2974,
     ),
     "split": Constants(
-        launch=3.216e-06, start=186.3, tensor=1.276, step=8.0, alone=1.101, shared_bytes=257.5,
-        ragged=0.04349, stage=1.767, least=419.8, latency=1717.0, remote=294.6, together=0.03595,
-        l2_bytes=36.94, most_bytes=99.7, units_of_32=1.196, units_of_16=2.059, apart=1.248, loading=332.1,
-        unhidden=0.3698, unhidden_alone=0.8615, promotion=152.2, store_bytes=83.17, epilogue=10.6, turn=50.51,
-        chunk=327.0, split=3305.0, part=580.6, part_bytes=184.9, gather=75.51, gathered_bytes=12.03,
-        reading=1.087, writing=0.9151, copying=1.095, overlap=0.2565,
+        launch=3.046e-06, start=251.9, tensor=1.249, step=8.0, alone=1.246, shared_bytes=257.5,
+        ragged=0.01663, stage=1.699, least=536.6, latency=1680.0, remote=294.5, together=0.03317,
+        l2_bytes=37.88, most_bytes=100.0, units_of_32=1.049, units_of_16=1.475, apart=1.884, loading=393.1,
+        splitting=660.7, unhidden=0.3514, unhidden_alone=0.3763, promotion=38.41, store_bytes=48.83, epilogue=11.49,
+        turn=50.51, chunk=227.7, split=3617.0, part=396.2, part_bytes=111.4, gather=74.06,
+        gathered_bytes=42.24, reading=2.035, writing=0.6908, copying=0.926, overlap=0.1818,
     ),
 }  # fmt: skip
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]

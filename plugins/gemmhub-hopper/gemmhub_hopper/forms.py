@@ -4,7 +4,7 @@ The kernel multiplies a (m x k) by b (k x n); either may be stored with neighbou
 and d with neighbours along n or, "transposed", along m. So every problem can be said in two ways: as it is, and
 *swapped*, as d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: narrow results want the
 narrow side to be the kernel's n. Each way may have a variant in which the kernel's a goes through registers, and so
-needs no copy.
+needs no copy; and one of float32 in which its b is split in shared memory, and needs none either.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Lowered:
     def nbytes(self) -> int:
         """That the kernel must move at least."""
         element = self.form.planes * self.form.input_bytes
-        operands = self.a.elements * (4 if self.form.a_registers else element) + self.b.elements * element
+        of_a, of_b = (4 if once else element for once in (self.form.a_registers, self.form.b_split))
+        operands = self.a.elements * of_a + self.b.elements * of_b
         results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
         return operands + results * self.form.output_bytes
 
@@ -69,8 +70,8 @@ class Lowered:
 
 
 def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
-    """``problem``, whose result has elements: as it is, swapped, and both with the kernel's a through registers, where
-    that can be. Or why the kernel does not take it.
+    """``problem``, whose result has elements: as it is, swapped, both with the kernel's a through registers, and with
+    its b split in shared memory besides, where that can be. Or why the kernel does not take it.
     """
     refusal = check_types(problem)
     if refusal is not None:
@@ -102,10 +103,12 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
     tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
     ways = []
-    for registers, swapped, first, second in (
-        (False, False, a, b), (False, True, b, a), (True, False, from_a, b), (True, True, from_b, a),
+    for registers, split, swapped, first, second in (
+        (False, False, False, a, b), (False, False, True, b, a),
+        (True, False, False, from_a, b), (True, False, True, from_b, a),
+        (True, True, False, from_a, from_b), (True, True, True, from_b, from_a),
     ):  # fmt: skip
-        if first is None:
+        if first is None or second is None or (split and plain.input != "split"):
             continue
         transposed = (order == "col") != swapped
         bias = problem.bias.axis if problem.bias else None
@@ -122,6 +125,7 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
             bias_type=problem.bias.dtype.name if problem.bias else "float32",
             activation=problem.activation,
             a_registers=registers,
+            b_split=split,
         )
         m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         ways.append(

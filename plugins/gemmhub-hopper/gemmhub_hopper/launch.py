@@ -24,6 +24,8 @@ from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
 
 _INVALID_CONTEXT = 201
+_RECOMPUTED = 3
+"""Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
 
 
 class Params(ctypes.Structure):
@@ -58,11 +60,14 @@ class Arguments(ctypes.Structure):
 def params(choice: Choice, cut: Slabs, sms: int) -> Params:
     """All but the addresses and scalars of a call; of the first slab."""
     way = choice.way
-    return Params(
+    made = Params(
         m=way.m, n=way.n, k_blocks=cut.blocks, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
         pieces=choice.pieces, group=choice.group(sms), along_n=0, a_step=way.a.step, b_step=way.b.step, pairs=way.pairs,
         alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
+        k=way.k, all=way.k <= _RECOMPUTED, kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0),
     )  # fmt: skip
+    (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
+    return made
 
 
 def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
@@ -70,7 +75,7 @@ def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, Ma
     way, shape, form = choice.way, choice.shape, variant.form
     k = cut.k(form)
     a = tensor_map.operand(way.a.stored(form, k), form, form.a_mn, shape.m, shape.cluster_n, form.a_registers)
-    b = tensor_map.operand(way.b.stored(form, k), form, form.b_mn, shape.n, shape.cluster_m)
+    b = tensor_map.operand(way.b.stored(form, k), form, form.b_mn, shape.n, shape.cluster_m, form.b_split)
     return a, b, tensor_map.result(way.d, variant) if form.tma_store else None
 
 
@@ -135,7 +140,9 @@ class Gemm(Function):
                 ctypes.memmove(addressof(arguments) + place, data, len(data))
                 word = tensor_map.address_word(gpu.driver, made)
             self.words.append(None if word is None else place // WORD + word)
-        self.d_word = (Arguments.p.offset + Params.d.offset) // WORD
+        fields = Params.a.offset, Params.b.offset, Params.d.offset
+        self.plain = tuple((Arguments.p.offset + offset) // WORD for offset in fields)
+        """The words of the addresses of a, b and d themselves."""
         super().__init__(gpu, function, arguments, choice.grid(gpu.sms), choice.shape.threads, variant.shared_bytes)
 
     @property
@@ -155,7 +162,7 @@ class Gemm(Function):
                 data = tensor_map.encode(self._gpu.driver, arguments, address)
                 ctypes.memmove(addressof(slot.words) + tensor_map.NBYTES * i, data, len(data))
             setattr(slot, name, address)
-        slot.words[self.d_word] = d
+        slot.words[self.plain[2]] = d
 
 
 class Launch:
@@ -183,7 +190,7 @@ class Launch:
     def _short(self) -> Run:
         gemm, slow = self.gemm, self._run
         launch, function, free, make = gemm.launch, gemm.function, gemm.free, gemm.slot
-        swapped, d_word = self._choice.way.swapped, gemm.d_word
+        swapped, (plain_a, plain_b, d_word) = self._choice.way.swapped, gemm.plain
         a_word, b_word, d_map_word = gemm.words
         assert a_word is not None
         assert b_word is not None
@@ -197,9 +204,9 @@ class Launch:
                 a, b = b, a
             words = slot.words
             if slot.a != a:
-                slot.a = words[a_word] = a
+                slot.a = words[a_word] = words[plain_a] = a
             if slot.b != b:
-                slot.b = words[b_word] = b
+                slot.b = words[b_word] = words[plain_b] = b
             if slot.d != out:
                 slot.d = words[d_word] = out
                 if d_map_word is not None:
@@ -224,7 +231,7 @@ class Launch:
         try:
             gemm.place(slot, a, b, out)
             p = slot.arguments.p
-            p.alpha, p.beta = float(alpha), float(beta)
+            p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
             p.c, p.bias = c or 0, bias or 0
             stream = stream or 0
             if self._alone and self._choice.splits == 1 and gemm.started(slot, stream):

@@ -66,7 +66,8 @@ def cut(way: Lowered, partials: int, limit: int) -> Slabs | str:
     there are none.
     """
     if not way.copied:
-        nbytes = COUNTERS + partials if partials or way.form.input == "split" else 0  # which has marks
+        marks = way.form.input == "split" and not way.form.b_split
+        nbytes = COUNTERS + partials if partials or marks else 0
         if nbytes > limit:
             return f"it needs {nbytes} bytes of workspace, {limit} are allowed"
         return Slabs(way.k_blocks, 1, None, None, None, COUNTERS, nbytes)

@@ -16,10 +16,6 @@ from gemmhub_hopper.launch import Function, Gemm, Params, params
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.workspace import Workspace
 
-_RECOMPUTED = 3
-"""Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
-
-
 _JOBS = tuple(
     (prepass.Parameters.jobs.offset + i * ctypes.sizeof(prepass.Job) + prepass.Job.source.offset) // 8 for i in range(2)
 )
@@ -85,13 +81,6 @@ class Staged:
     def _params(self, which: int, count: int) -> Params:
         """Of the kernel of the first slab (0), those between, or the last one."""
         way, p = self._choice.way, params(self._choice, self._cut, self._gpu.sms)
-        for name, reading in (("a", way.a), ("b", way.b)):
-            rows, k, batch = reading.strides
-            setattr(p, f"{name}_{'m' if name == 'a' else 'n'}", rows)
-            setattr(p, f"{name}_k", k)
-            setattr(p, f"{name}_batch", batch)
-        p.kept = (1 if way.a.packed else 0) | (2 if way.b.packed else 0)
-        p.all = way.k <= _RECOMPUTED
         if count > 1:
             ld, batch, pairs = way.d_ld, way.d_batch, int(way.pairs)
             if self._in_sums is not None:

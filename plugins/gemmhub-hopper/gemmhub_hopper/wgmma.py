@@ -22,7 +22,7 @@ def _function(variant: Variant, fragment: bool) -> str:
     # Operands of the assembly: d, a, b, the predicate, and the major-ness, which only 16-bit operands in shared memory
     # have a choice of.
     b = count + (4 if fragment else 1)
-    majors = [] if kind == "tf32" else ["B_MN"] if fragment else ["A_MN", "B_MN"]
+    majors = [] if kind == "tf32" else ["B_READ_MN"] if fragment else ["A_MN", "B_READ_MN"]
     inputs = [f'"r"(a[{i}])' for i in range(4)] if fragment else ['"l"(a)']
     inputs += ['"l"(b)', '"r"(accumulate)', *(f'"n"({major})' for major in majors)]
     registers = "{" + _numbers(0, count) + "}"

@@ -33,6 +33,8 @@ class Product:
     swapped: bool = False
     registers: bool = False
     """The kernel's a goes through registers."""
+    b_split: bool = False
+    """The kernel's b is split in shared memory."""
     splits: int = 1
     batch: tuple[int, ...] = ()
     alpha: float = 1
@@ -79,8 +81,8 @@ class Product:
     def choice(self):
         ways = forms.lowered(self.problem)
         assert isinstance(ways, tuple), ways
-        asked = self.registers, self.swapped
-        way = next(way for way in ways if (way.form.a_registers, way.swapped) == asked)
+        asked = self.registers, self.b_split, self.swapped
+        way = next(way for way in ways if (way.form.a_registers, way.form.b_split, way.swapped) == asked)
         choice = Choice(way, self.shape, self.splits)
         cut = cost_model.runnable(choice, self.limit)
         assert not isinstance(cut, str), cut
@@ -156,6 +158,7 @@ def loaded(data, dtype, batch, rows, columns, order):
 
 _ONE = {"consumers": 1}
 _REGISTERS = {"registers": True}
+_BOTH = {"registers": True, "b_split": True}
 SMALL = Shape(64, 64, 3, **_ONE)
 SPLIT = Shape(64, 64, 2, **_ONE)
 TURNS = Shape(64, 64, 3, pingpong=True)
@@ -312,5 +315,17 @@ PRODUCTS = (
     Product(Shape(64, 16, 9, **_ONE), 9, 100, 1000, dtype="float32", swapped=True, splits=5, **_REGISTERS),
     Product(SPLIT, 72, 73, 200, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", **_REGISTERS),
     Product(SPLIT, 40, 72, 136, dtype="float32", swapped=True, batch=(3,), alpha=0.5, out="bfloat16", **_REGISTERS),
+    # float32 of which both are split by the kernel: of either order, tails, columns beside the tile, several pieces a
+    # block, two consumers, blocks that share k, a batch.
+    Product(SPLIT, 64, 64, 32, dtype="float32", **_BOTH),
+    Product(SPLIT, 64, 64, 96, a="col", b="col", dtype="float32", **_BOTH),
+    Product(SPLIT, 71, 132, 164, dtype="float32", d="col", **_BOTH),
+    Product(Shape(64, 16, 3, **_ONE), 72, 44, 72, dtype="float32", **_BOTH),
+    Product(Shape(64, 48, 3, **_ONE), 136, 136, 264, a="col", b="col", dtype="float32", swapped=True, **_BOTH),
+    Product(Shape(128, 32, 2), 264, 72, 264, b="col", dtype="float32", swapped=True, **_BOTH),
+    Product(Shape(128, 16, 2), 264, 72, 264, dtype="float32", bias="n", activation="relu", **_BOTH),
+    Product(Shape(64, 32, 5, cluster_k=8, **_ONE), 72, 36, 580, dtype="float32", **_BOTH),
+    Product(Shape(128, 64, 3, cluster_k=4), 136, 72, 456, dtype="float32", d="col", beta=2, **_BOTH),
+    Product(Shape(64, 96, 2, cluster_k=2, **_ONE), 40, 72, 136, dtype="float32", batch=(3,), out="bfloat16", **_BOTH),
 )  # fmt: skip
 """Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""

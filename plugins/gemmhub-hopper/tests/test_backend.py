@@ -190,7 +190,7 @@ def test_refusals(backend):
     refusal = backend.supports(replace(problem(), device=Device("cuda", 3)))
     assert isinstance(refusal, Refusal)
     assert "no Hopper GPU" in refusal.reason
-    asked = problem(32768, 32768, 8192, dtype="float32", out="bfloat16")
+    asked = problem(32768, 32768, 8191, dtype="float32", out="bfloat16")
     refusal = backend.supports(asked)
     assert "bytes of workspace at least" in refusal.reason
     assert "float32 result" in refusal.remedy

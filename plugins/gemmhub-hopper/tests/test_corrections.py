@@ -156,9 +156,13 @@ def test_what_is_shipped_keeps_all_shapes(dtype, size):
     before = cost_model.ranked(ways, H200, LIMIT)
     after = cost_model.choices(ways, H200, LIMIT)
     assert [x for x, _ in after] == sorted(x for x, _ in after)
-    kinds = [(choice.shape, choice.way.form.a_registers) for _, choice in after]
+
+    def kind(choice):
+        return choice.shape, choice.way.form.a_registers, choice.way.form.b_split
+
+    kinds = [kind(choice) for _, choice in after]
     assert len(set(kinds)) == len(kinds)
-    assert set(kinds) == {(x.choice.shape, x.choice.way.form.a_registers) for x in before}
+    assert set(kinds) == {kind(x.choice) for x in before}
     old = {x.choice.name: x.seconds for x in before}
     slowest = math.exp(corrections.MOST) * max(x.seconds for x in before[: corrections.CORRECTED])
     for seconds, choice in after:

@@ -230,7 +230,7 @@ def test_all_shapes_of_planes_too():
         (Shape(128, 128, 4, cluster_k=3), {}, "eight along k"),
         (Shape(128, 128, 4, cluster_m=4, cluster_k=4), {}, "at most eight blocks"),
         (Shape(128, 128, 6, pingpong=True, cluster_k=2), {}, "take no turns"),
-        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "no split operands"),
+        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "no operands split beforehand"),
         (Shape(128, 256, 4, cluster_k=2), {}, "those of the blocks that share k"),
         (Shape(128, 192, 2, cluster_k=4), {}, "the ring has no room"),
         (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gemmhub_hopper import forms, gemv
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import SHAPES, SPLIT_SHAPES, Shape, Variant, shapes
+from gemmhub_hopper.config import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
 from problems import problem
 from products import PRODUCTS, Product, loaded, stored
 from test_float32 import data, ratio, specials
@@ -111,7 +111,7 @@ def test_every_shape_of_planes(backend, shape):
 @pytest.mark.parametrize("dtype", ["tf32", "float32"])
 def test_every_shape_through_registers(backend, dtype):
     kind = "split" if dtype == "float32" else dtype
-    for shape in shapes(kind, True):
+    for shape in shapes(Form(True, False, kind, "float32", a_registers=True)):
         for a in ("row", "col"):
             for b in ("row", "col"):
                 for swapped in (False, True):
@@ -123,6 +123,20 @@ def test_every_shape_through_registers(backend, dtype):
                         product = Product(shape, 1032, 2056, 456, **asked)
                         result, exact = run(backend, product)
                         assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("shape", SMALL_SHAPES, ids=lambda shape: shape.name)
+def test_every_shape_that_splits_b(backend, shape):
+    """Several tiles a block where k is not shared, of either order."""
+    for a in ("row", "col"):
+        for b in ("row", "col"):
+            for swapped in (False, True):
+                for m, n, k in ((520, 1032, 456), (8, 72, 1032)):
+                    product = Product(
+                        shape, m, n, k, a=a, b=b, dtype="float32", swapped=swapped, registers=True, b_split=True
+                    )
+                    result, exact = run(backend, product)
+                    assert not product.wrong(result, exact).any(), product
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -225,7 +239,10 @@ def test_errors_beside_those_of_cublas(backend, kind, m, n, k):
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide", "cancelling", "worst"])
-@pytest.mark.parametrize(("n", "name"), [(64, "64x64x10r"), (64, "128x64x7r/4"), (2048, "128x96x5rt")])
+@pytest.mark.parametrize(
+    ("n", "name"),
+    [(64, "64x64x10r"), (64, "128x64x7r/4"), (2048, "128x96x5rt"), (64, "64x64x8rs"), (64, "64x32x8k4rs")],
+)
 def test_errors_through_registers(backend, kind, n, name):
     """As above, of an operand that is split in registers."""
     a, b = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in data(kind, 1024, n, 4096))
@@ -236,7 +253,9 @@ def test_errors_through_registers(backend, kind, n, name):
     assert ours <= 4 * theirs + 2.0**-24
 
 
-@pytest.mark.parametrize("name", ["64x16x10r", "128x32x7r/2", "64x64x10rt", "128x64x7rt/2"])
+@pytest.mark.parametrize(
+    "name", ["64x16x10r", "128x32x7r/2", "64x64x10rt", "128x64x7rt/2", "64x16x8rs", "128x32x8k2rst"]
+)
 def test_special_values_through_registers(backend, name):
     a, b = (np.ascontiguousarray(x) for x in specials())
     a, b = np.ascontiguousarray(a[:, :160]), np.ascontiguousarray(b[:160, :132])

@@ -21,7 +21,7 @@ MODEL = error_model(F32, F32, F32, F32)
 
 def multiply(x, y, home=HOME, **changes):
     """On the emulator. Nobody may complain."""
-    product = Product(SPLIT, x.shape[0], y.shape[1], x.shape[1], dtype="float32", **changes)
+    product = Product(changes.pop("shape", SPLIT), x.shape[0], y.shape[1], x.shape[1], dtype="float32", **changes)
     run = Run(product, home)
     run.give(x, y)
     home.cuda.complaints.clear()

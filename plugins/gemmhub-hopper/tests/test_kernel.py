@@ -157,7 +157,7 @@ TURN_MUTATIONS = {
 CLUSTER_MUTATIONS = {
     "slices come where others still multiply": ("cluster_wait();\n", "\n"),
     "nobody waits for slices": ("barrier_wait(base + SUM_AT, 0);", ""),
-    "a slice is not waited for": ("SUM_AT, CLUSTER_K * SLICE_BYTES", "SUM_AT, (CLUSTER_K - 1) * SLICE_BYTES"),
+    "a slice is not waited for": ("SUM_AT, CLUSTER_K * PART_BYTES", "SUM_AT, (CLUSTER_K - 1) * PART_BYTES"),
     "all slices come to one place": ("mine + part * SLICE_BYTES", "mine"),
 }
 # fmt: on

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
 from gemmhub_hopper.sources import prepass, source
 
 from gemmhub.native import nvrtc
@@ -73,6 +73,11 @@ def through_registers():
     found += [Variant(shape, replace(split, a_mn=False, b_mn=False), True) for shape in REGISTER_SHAPES[-2:]]
     clusters = Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4, cluster_n=2)
     found += [Variant(shape, tf32) for shape in clusters]
+    small = replace(split, b_split=True)
+    found += [Variant(shape, small) for shape in SMALL_SHAPES]
+    for shape in (x for x in SMALL_SHAPES if x.n == 96 or (x.m, x.n) == (128, 64)):
+        full = replace(small, scaled=True, addend="float32", activation="gelu", tma_store=False)
+        found += [Variant(shape, replace(full, bias="n", transposed=False, b_mn=False))]
     return [variant for variant in found if variant.refusal is None]
 
 
@@ -93,8 +98,9 @@ def drawn(rng):
         bias_type=rng.choice(["float32", "bfloat16"]),
         activation=rng.choice([None, "relu", "gelu", "silu"]),
         a_registers=rng.random() < 0.3,
+        b_split=rng.random() < 0.3,
     )
-    return Variant(rng.choice(shapes(kind, form.a_registers)), form, rng.random() < 0.3)
+    return Variant(rng.choice(shapes(form)), form, rng.random() < 0.3)
 
 
 def compiled(variant):
@@ -118,7 +124,13 @@ def name(variant):
     letters = ("m" if form.a_mn else "k") + ("m" if form.b_mn else "k") + ("t" if form.transposed else "")
     words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
     words += [f"c_{form.addend}"] if form.addend else []
-    flags = {"alpha": form.scaled, "direct": not form.tma_store, "split": variant.split, "r": form.a_registers}
+    flags = {
+        "alpha": form.scaled,
+        "direct": not form.tma_store,
+        "split": variant.split,
+        "r": form.a_registers,
+        "s": form.b_split,
+    }
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
 
@@ -196,7 +208,7 @@ def test_wgmma_names_every_register_once(n, kind, count):
             assert function.count(f'"+f"(d[{i}])') == 1
         assert f'"+f"(d[{count}])' not in function
         assert f"m64n{n}k{8 if kind == 'tf32' else 16}.f32" in function
-        assert ('"n"(B_MN)' in function) == (kind != "tf32")
+        assert ('"n"(B_READ_MN)' in function) == (kind != "tf32")
     assert ('"n"(A_MN)' in descriptors) == (kind != "tf32")
     assert [fragments.count(f'"r"(a[{i}])') for i in range(5)] == [1, 1, 1, 1, 0]
     assert "A_MN" not in fragments

@@ -133,8 +133,13 @@ def test_refusals(home, backend):
 
 
 def test_copies_are_told(backend, monkeypatch):
-    """b's vanishes when it is packed; so does that of an operand that goes through registers."""
+    """b's vanishes when it is packed; so does that of an operand that goes through registers, or is split in shared
+    memory.
+    """
     asked = problem(64, 72, 100, dtype="float32")
+    assert backend.copies(asked) == []
+    monkeypatch.setattr(config, "SMALL_SHAPES", ())
+    backend._analyses.clear()
     split_shapes = config.SPLIT_SHAPES
     monkeypatch.setattr(config, "SPLIT_SHAPES", ())
     (copy,) = backend.copies(asked)

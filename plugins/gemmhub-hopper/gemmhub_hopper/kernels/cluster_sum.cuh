@@ -9,18 +9,20 @@
 //
 // st.async and its barrier need no fence. Syncs that release and acquire would: of the whole GPU, 0.3 us each.
 #pragma once
+#include "b_planes.cuh"
 #include "epilogue.cuh"
 
 // Of a slice: [share][block of 64 rows][register / 4][thread] x 16 bytes.
 constexpr u32 LINE_BYTES = 128 * 16;
 constexpr u32 SHARE_BYTES = M_BLOCKS * OUT_N / 8 * LINE_BYTES;
 constexpr u32 SLICE_BYTES = SHARERS * SHARE_BYTES;
+constexpr u32 PART_BYTES = SLICE_BYTES + (B_SPLIT ? MARK_BYTES : 0);  // that a block sends to another
 static_assert(CLUSTER_K == 1 || STAGING_AT >= CLUSTER_K * SLICE_BYTES, "slices come where the ring was");
 
 // By the thread that initialises barriers.
 DEVICE void expect_slices(u32 base, u32 part) {
     barrier_init(base + SUM_AT, 1);
-    if (part < SLICES) barrier_arrive_expect(base + SUM_AT, CLUSTER_K * SLICE_BYTES);
+    if (part < SLICES) barrier_arrive_expect(base + SUM_AT, CLUSTER_K * PART_BYTES);
 }
 
 // By all threads but those of consumers, who do the same in add_cluster().
@@ -30,10 +32,12 @@ DEVICE void let_add_cluster() {
     cluster_arrive();
 }
 
-// True where this block, number `part` of those that share k, has a slice to store, its sums in `sums`.
-DEVICE bool add_cluster(Results& sums, const Accumulators& acc, u32 base, u32 rank, u32 part, u32 share) {
+// True where this block, number `part` of those that share k, has a slice to store, its sums in `sums`. `marks`: a warp's
+// word, with B_SPLIT.
+DEVICE bool add_cluster(Results& sums, const Accumulators& acc, u32 base, u32 rank, u32 part, u32 share, u32 marks) {
     constexpr u32 KEPT = OUT_N / 8;
     const u32 mine = base + share * SHARE_BYTES + threadIdx.x % 128 * 16;
+    const u32 word = B_SPLIT ? mark_at(base, part, 4 * share + warp_id() % 4) : 0;
     cluster_arrive();
     cluster_wait();
 #pragma unroll
@@ -47,6 +51,8 @@ DEVICE bool add_cluster(Results& sums, const Accumulators& acc, u32 base, u32 ra
                 const float* v = &acc[block][4 * (q * KEPT + j)];
                 store_async(there + (block * KEPT + j) * LINE_BYTES, {v[0], v[1], v[2], v[3]}, sum);
             }
+        if (B_SPLIT && lane_id() == 0)
+            store_async(cluster_address(word, to), {__uint_as_float(marks), 0.0f, 0.0f, 0.0f}, sum);
     }
     cluster_arrive();
     if (part >= SLICES) return false;

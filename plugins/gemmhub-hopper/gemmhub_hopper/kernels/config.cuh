@@ -12,6 +12,7 @@
 //                              planes of bfloat16 (split_planes.cuh)
 //     A_REGISTERS              1: wgmma takes a from registers (fragments.cuh). So tf32 is m-major, and float32 is split
 //                              on the way
+//     B_SPLIT                  1: b comes as float32 too, and consumers split it in shared memory (b_planes.cuh)
 //     OUTPUT                   0 bfloat16, 1 float16, 2 float32
 //     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
 //     TMA_STORE                1: d goes through shared memory and TMA; 0: stored from registers
@@ -45,16 +46,20 @@ DEVICE constexpr u32 slices() {
 constexpr u32 SLICES = slices();
 constexpr u32 OUT_N = TILE_N / SLICES;
 
-// A stage: the planes of a's tile (with A_REGISTERS the tile itself, of 32-bit elements), then those of b's.
+// A stage: the planes of a's tile (with A_REGISTERS the tile itself, of 32-bit elements), then those of b's (with B_SPLIT
+// the tile itself).
 constexpr u32 A_PLANES = A_REGISTERS ? 1 : PLANES;
+constexpr u32 B_PLANES = B_SPLIT ? 1 : PLANES;
 constexpr u32 A_ELEMENT = A_REGISTERS || INPUT == 2 ? 4 : 2;  // bytes
-constexpr u32 B_ELEMENT = INPUT == 2 ? 4 : 2;
+constexpr u32 B_ELEMENT = B_SPLIT || INPUT == 2 ? 4 : 2;
 constexpr u32 A_BYTES = A_REGISTERS ? TILE_M * BLOCK_K * A_ELEMENT : tile_bytes(A_MN, TILE_M);
-constexpr u32 B_BYTES = tile_bytes(B_MN, TILE_N);
+constexpr bool B_READ_MN = B_MN && !B_SPLIT;  // as wgmma reads it
+constexpr u32 B_BYTES = tile_bytes(B_READ_MN, TILE_N);
 constexpr u32 B_AT = A_PLANES * A_BYTES;
-constexpr u32 STAGE_BYTES = B_AT + PLANES * B_BYTES;
+constexpr u32 B_COLUMNS = B_MN ? (TILE_N + 31) / 32 * 32 : TILE_N;  // that are loaded, with B_SPLIT
+constexpr u32 STAGE_BYTES = B_AT + (B_SPLIT ? B_COLUMNS * BLOCK_K * B_ELEMENT : PLANES * B_BYTES);
 constexpr u32 A_STEP = step_bytes(A_MN);  // from one k step of wgmma to the next
-constexpr u32 B_STEP = step_bytes(B_MN);
+constexpr u32 B_STEP = step_bytes(B_READ_MN);
 
 // A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m: of
 // float32 in two halves, 32 elements of m and then the others. TMA stores a box at a time: the buffer, or one half.
@@ -65,8 +70,12 @@ constexpr u32 BOXES = TRANSPOSED && OUTPUT == 2 ? 2 : 1;
 constexpr u32 BOX_BYTES = CHUNK_BYTES / BOXES;
 
 // Offsets from the 1024-aligned base of dynamic shared memory.
-constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
-constexpr u32 FULL_AT = STAGING_AT + (TMA_STORE ? CONSUMERS * STAGING * CHUNK_BYTES : 0);
+constexpr u32 SET_BYTES = PLANES * B_BYTES;  // of b's planes, with B_SPLIT
+constexpr u32 SETS_AT = STAGES * STAGE_BYTES;
+constexpr u32 STAGING_AT = SETS_AT + (B_SPLIT ? 2 * SET_BYTES : 0);
+constexpr u32 MARKS_AT = STAGING_AT + (TMA_STORE ? CONSUMERS * STAGING * CHUNK_BYTES : 0);
+constexpr u32 MARK_BYTES = 16 * 4 * SHARERS;  // of the marks that the consumers of a tile have found, with B_SPLIT
+constexpr u32 FULL_AT = MARKS_AT + (B_SPLIT ? CLUSTER_K * MARK_BYTES : 0);
 constexpr u32 EMPTY_AT = FULL_AT + 8 * STAGES;
 constexpr u32 SUM_AT = EMPTY_AT + 8 * STAGES;
 constexpr u32 TURN_AT = SUM_AT + (CLUSTER_K > 1 ? 8 : 0);
@@ -78,7 +87,8 @@ static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stor
 static_assert(STAGES >= 2, "the stage before the one in use is released");
 static_assert(SHARING <= 4, "larger ones leave many multiprocessors idle");
 static_assert(CLUSTER <= 8, "the largest that every card takes");
-static_assert(CLUSTER_K == 1 || (!PINGPONG && !SPLIT && INPUT != 3), "not written for others");
+static_assert(CLUSTER_K == 1 || (!PINGPONG && !SPLIT && (INPUT != 3 || B_SPLIT)), "not written for others");
+static_assert(!B_SPLIT || (INPUT == 3 && A_REGISTERS && !SPLIT && SHARING == 1), "not written for others");
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && INPUT != 3 && !A_REGISTERS), "there are registers for no more");
 static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
 static_assert(INPUT != 2 || (A_MN == A_REGISTERS && !B_MN), "wgmma takes k-major tf32 only, but from registers");

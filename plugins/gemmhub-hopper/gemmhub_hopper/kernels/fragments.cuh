@@ -15,9 +15,9 @@ constexpr u32 ROWS_BYTES = 64 * 128;  // of 64 rows of a tile
 
 using Fragment = u32[4];
 
-// Of an element, from where 64 rows of a tile begin.
-DEVICE u32 element_offset(u32 row, u32 k) {
-    return swizzled(A_MN ? row / 32 * 4096 + k * 128 + row % 32 * 4 : row * 128 + k * 4, 128);
+// Of a 32-bit element, from where 64 rows of a tile begin.
+DEVICE u32 element_offset(bool mn_major, u32 row, u32 k) {
+    return swizzled(mn_major ? row / 32 * 4096 + k * 128 + row % 32 * 4 : row * 128 + k * 4, 128);
 }
 
 // tf32 with neighbours along m. The lanes of one k and of g < 4 read 4 of the 32 banks, and so do those of g >= 4; for
@@ -29,7 +29,7 @@ struct Tf32Loader {
     DEVICE Tf32Loader(u32 warp, u32 lane) : later(lane >= 16) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i)
-            offsets[i] = element_offset(16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
+            offsets[i] = element_offset(A_MN, 16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
     }
 
     // `rows`: where 64 rows of the tile begin.
@@ -46,15 +46,15 @@ struct Tf32Loader {
 // are not finite, and repair.cuh computes them anew.
 struct SplitLoader {
     u32 offsets[2][2];  // of step 0, rows g and g + 8, k = 2 t and 2 t + 1
-    bool watched;       // whether marks are kept
-    u32 marks = 0;      // of the elements that this thread has loaded
+    bool watched;       // whether it is noted what has been loaded
+    Extremes seen;      // by this thread
 
     DEVICE SplitLoader(u32 warp, u32 lane, bool watched) : watched(watched) {
 #pragma unroll
         for (u32 h = 0; h < 2; ++h)
 #pragma unroll
             for (u32 e = 0; e < 2; ++e)
-                offsets[h][e] = element_offset(16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
+                offsets[h][e] = element_offset(A_MN, 16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
     }
 
     // All planes.
@@ -71,9 +71,8 @@ struct SplitLoader {
             }
         }
         if (watched) {
-            u16 plane[3];
 #pragma unroll
-            for (u32 i = 0; i < 8; ++i) split_planes(x[i / 2][i % 2], plane, marks);
+            for (u32 i = 0; i < 8; ++i) seen.note(x[i / 2][i % 2]);
         }
 #pragma unroll
         for (u32 plane = 0; plane < 3; ++plane)

@@ -21,6 +21,7 @@
 //                      consumer, after its main loop
 //     sum              1: thread 0, expecting all slices      all consumers, with CLUSTER_K only (cluster_sum.cuh)
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
+//     named 4          128 SHARERS: consumers of a tile      those, when b's planes are written; with B_SPLIT only
 //     cluster          all threads of all blocks             all: before the first use of a remote barrier, and
 //                                                            before a block ends that others may still signal;
 //                                                            with CLUSTER_K also before sums are sent to others
@@ -99,9 +100,11 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
                     load_tile<A_MN, TILE_M, A_ELEMENT, CLUSTER_N>(map_a, stage + plane * A_BYTES, m, k + p.a_block,
                                                                   piece.batch * p.a_step * A_PLANES + plane, full,
                                                                   rank_n(rank), sharing_a);
-                load_tile<B_MN, TILE_N, B_ELEMENT, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n, k + p.b_block,
-                                                              piece.batch * p.b_step * PLANES + plane, full,
-                                                              rank_m(rank), sharing_b);
+                if (plane < B_PLANES)
+                    load_tile<B_MN, TILE_N, B_ELEMENT, CLUSTER_M>(map_b, stage + B_AT + plane * B_BYTES, n,
+                                                                  k + p.b_block,
+                                                                  piece.batch * p.b_step * B_PLANES + plane, full,
+                                                                  rank_m(rank), sharing_b);
             }
             at.advance();
         }
@@ -144,7 +147,6 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
     Turn turn(base, warpgroup);
     u32 buffer = 0;
     const Tf32Loader tf32(warp, lane);
-    SplitLoader split(warp, lane, PLANES > 1 && p.b_marks[0] != 0);
     u32 marks = PLANES > 1 && !A_REGISTERS ? p.a_marks[0] : 0;
     for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
         const Piece piece = piece_at<CLUSTER_K>(p, index, rank_k(rank));
@@ -158,9 +160,10 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         Accumulators acc;
 #endif
         if constexpr (PLANES > 1 && A_REGISTERS) {
-            split.marks = 0;
-            accumulate_split_fragments(acc, piece, base, at, share, split, lane);
-            marks = warp_or(split.marks);
+            SplitLoader a(warp, lane, B_SPLIT || p.b_marks[0] != 0);
+            BSplitter b(share);
+            accumulate_split_fragments(acc, piece, base, at, share, a, b, lane);
+            marks = B_SPLIT ? mark_word(a, b) : warp_or(a.seen.marks());
         } else if constexpr (PLANES > 1)
             accumulate_planes(acc, piece, base, at, share, lane);
         else if constexpr (A_REGISTERS)
@@ -170,13 +173,18 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
 
 #if CLUSTER_K > 1
         Results sums;
-        if (!add_cluster(sums, acc, base, rank, rank_k(rank), share)) break;
+        if (!add_cluster(sums, acc, base, rank, rank_k(rank), share, marks)) break;
 #else
         Results& sums = acc;
+        if (B_SPLIT) {
+            if (lane == 0) store_shared(mark_at(base, 0, 4 * share + warp), marks);
+            named_sync(TILE_SYNC, 128 * SHARERS);
+        }
 #endif
+        if constexpr (B_SPLIT) marks = gathered_marks(base, 4 * share + warp, lane);
         finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, buffer);
     }
-    if constexpr (PLANES > 1) clear_marks(p, warpgroup);
+    if constexpr (PLANES > 1 && !B_SPLIT) clear_marks(p, warpgroup);
     // Shared memory must outlive the stores that read it.
     if (TMA_STORE && threadIdx.x % 128 == 0) tma_store_wait_all();
 }

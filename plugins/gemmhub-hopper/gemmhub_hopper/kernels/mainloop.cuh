@@ -6,10 +6,11 @@
 // to nearest. While one consumer adds, the other one's wgmmas keep the tensor cores busy.
 //
 // With a through registers (fragments.cuh) half a stage is loaded, and split, while the wgmmas of the half before run:
-// its fragments, and the sums of its products, have registers of their own.
+// its fragments, and the sums of its products, have registers of their own. With b split here (b_planes.cuh) the next
+// stage's b is split then, too; and as wgmma does not read the ring, a stage is released earlier.
 #pragma once
+#include "b_planes.cuh"
 #include "epilogue.cuh"
-#include "fragments.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 #include "turns.cuh"
@@ -34,7 +35,7 @@ DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position
         barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
         const u32 stage = base + at.stage * STAGE_BYTES;
         const u64 a = descriptor(A_MN, stage + share * M_BLOCKS * SLAB_BYTES);
-        const u64 b = descriptor(B_MN, stage + B_AT);
+        const u64 b = descriptor(B_READ_MN, stage + B_AT);
         wgmma_fence();
 #pragma unroll
         for (u32 step = 0; step < K_STEPS; ++step) {
@@ -76,7 +77,7 @@ DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, P
         barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
         const u32 stage = base + at.stage * STAGE_BYTES;
         const u64 a = descriptor(A_MN, stage + share * M_BLOCKS * SLAB_BYTES);
-        const u64 b = descriptor(B_MN, stage + B_AT);
+        const u64 b = descriptor(B_READ_MN, stage + B_AT);
         wgmma_fence();
 #pragma unroll
         for (u32 pair = 0; pair < PAIRS; ++pair)
@@ -107,7 +108,7 @@ DEVICE void accumulate_tf32_fragments(Accumulators& acc, const Piece& piece, u32
     for (int block = 0; block < piece.blocks; ++block) {
         barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
         const u32 stage = base + at.stage * STAGE_BYTES;
-        const u64 b = descriptor(B_MN, stage + B_AT);
+        const u64 b = descriptor(B_READ_MN, stage + B_AT);
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
 #pragma unroll
@@ -161,7 +162,7 @@ DEVICE void add_sums(Accumulators& acc, Accumulators& sums) {
 }
 
 DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 share,
-                                       SplitLoader& loader, u32 lane) {
+                                       SplitLoader& loader, BSplitter& splitter, u32 lane) {
     Fragment a[2][M_BLOCKS][3];
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -169,6 +170,7 @@ DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u3
         for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
     barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
     load_split(a[0], loader, base + at.stage * STAGE_BYTES, share, 0);
+    if constexpr (B_SPLIT) splitter.split(base + at.stage * STAGE_BYTES + B_AT, set_at(base, 0));
     for (int block = 0; block < piece.blocks; ++block) {
 #if __CUDACC_VER_MAJOR__ < 13
         Accumulators part[2] = {};
@@ -176,19 +178,23 @@ DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u3
         Accumulators part[2];
 #endif
         const u32 now = at.stage, stage = base + now * STAGE_BYTES;
-        const u64 b = descriptor(B_MN, stage + B_AT);
+        const u64 b = descriptor(B_READ_MN, B_SPLIT ? set_at(base, block % 2) : stage + B_AT);
+        if constexpr (B_SPLIT) splitter.publish();
         multiply_planes(part[0], a[0], b);
         load_split(a[1], loader, stage, share, 1);
         multiply_planes(part[1], a[1], b + B_STEP / 16);
         wgmma_wait<1>();
+        if constexpr (B_SPLIT) release(base, now, lane);
         add_sums(acc, part[0]);
         at.advance();
         if (block + 1 < piece.blocks) {
+            const u32 next = base + at.stage * STAGE_BYTES;
             barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
-            load_split(a[0], loader, base + at.stage * STAGE_BYTES, share, 0);
+            load_split(a[0], loader, next, share, 0);
+            if constexpr (B_SPLIT) splitter.split(next + B_AT, set_at(base, (block + 1) % 2));
         }
         wgmma_wait<0>();  // were part[1] added in the next turn of the loop, ptxas would serialise the wgmmas
-        release(base, now, lane);
+        if constexpr (!B_SPLIT) release(base, now, lane);
         add_sums(acc, part[1]);
     }
 }

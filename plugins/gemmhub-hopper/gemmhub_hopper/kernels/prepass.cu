@@ -94,6 +94,7 @@ GLOBAL_KERNEL void __launch_bounds__(PREPASS_THREADS) prepass(const __grid_const
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 marks = 0;
     wait_for_previous();
+    allow_next();
 
     Four four[TILE_SLOW / 8];
 #pragma unroll

@@ -6,7 +6,8 @@
 // - where a lossy operand (below 2^-109, see split_planes.cuh) may have met a large one. A lossy one is wrong by 2^-134 at
 //   most: times 256 that is within 2^-126, an error which underflow makes too and the error bound allows for every product.
 //   The pre-pass marks groups of GROUP_ROWS rows of a and columns of b that have lossy or large elements. Where a is split
-//   in registers, each warp knows the marks of its own rows; for a split k they are handed on in the same words.
+//   in registers, each warp knows the marks of its own rows; for a split k they are handed on in the same words. Where b
+//   is split in shared memory there are no such words (b_planes.cuh).
 // - all of them where `all` is set: for k of 1 to 3, whose bound of k + 2 roundings leaves no room for what tensor cores
 //   cut off.
 #pragma once
@@ -38,9 +39,9 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     return sum;
 }
 
-// `a`: the marks of this warp's rows; or those of the whole of a.
+// `a`: the marks of this warp's rows; or those of the whole of a. With B_SPLIT, and 4 times those of the tile's b.
 DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
-    const bool marks = a != 0 && cross(a, p.b_marks[0]);
+    const bool marks = a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
     bool any = marks || p.all;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -57,7 +58,7 @@ DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) sum = acc[i][j];
-            if (!p.all && !suspect(sum) && !(marks && marked(p, row, column, at.batch, a))) continue;
+            if (!p.all && !suspect(sum) && !(marks && (B_SPLIT || marked(p, row, column, at.batch, a)))) continue;
             sum = inner_product(p, row, column, at.batch);
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)

@@ -18,6 +18,22 @@ constexpr int GROUP_ROWS = 128;
 
 DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 1); }
 
+// Marks of many elements at less cost, which may call one lossy that is not.
+struct Extremes {
+    u32 least = 0xffffffff, largest = 0;  // twice the bits of magnitudes, less 1 in least: 0 is none
+
+    DEVICE void note(float x) {
+        const u32 twice = __float_as_uint(x) << 1;
+        if (twice - 1 < least) least = twice - 1;
+        if (twice > largest) largest = twice;
+    }
+
+    DEVICE u32 marks() const {
+        constexpr u32 FROM_109 = 2 * (127 - 109 << 23), FROM_256 = 2u * (127 + 8 << 23);
+        return (least < FROM_109 - 1 ? LOSSY : 0) | (largest >= FROM_256 ? LARGE : 0);
+    }
+};
+
 DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks) {
     const u32 bits = __float_as_uint(x);
     const bool finite = (bits & 0x7f800000) != 0x7f800000;

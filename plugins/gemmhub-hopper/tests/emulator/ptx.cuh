@@ -21,7 +21,10 @@ struct alignas(16) Float4 {
 };
 
 inline u32 lane_id() { return threadIdx.x % 32; }
-inline u32 warp_id() { return threadIdx.x / 32; }
+inline u32 warp_id() {
+    emulator::warp_meet();  // lanes are asked
+    return emulator::me().thread / 32;
+}
 inline void wait_for_previous() {}
 inline void allow_next() {}
 inline u32 cluster_rank() { return emulator::me().block % emulator::machine->cluster; }

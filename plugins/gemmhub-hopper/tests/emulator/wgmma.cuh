@@ -3,8 +3,8 @@
 #include "ptx.cuh"
 
 inline void wgmma(float (&d)[TILE_N / 2], u64 a, u64 b, int accumulate) {
-    emulator::multiply(d, TILE_N, a, b, A_MN, B_MN, INPUT, accumulate);
+    emulator::multiply(d, TILE_N, a, b, A_MN, B_READ_MN, INPUT, accumulate);
 }
 inline void wgmma(float (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, int accumulate) {
-    emulator::multiply(d, TILE_N, a, b, B_MN, INPUT, accumulate);
+    emulator::multiply(d, TILE_N, a, b, B_READ_MN, INPUT, accumulate);
 }

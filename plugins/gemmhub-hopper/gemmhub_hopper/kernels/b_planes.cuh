@@ -1,0 +1,77 @@
+// The kernel's b split here (B_SPLIT): its tile comes as float32, and the consumers of a tile split it into planes in
+// shared memory. That is for small products, which a pre-pass would take as long as: every block splits its tile's b,
+// though others do the same.
+//
+// Of the two sets of planes one is written while wgmmas read the other. Planes are K-major whichever way b is: plane p of
+// a set at B_BYTES p, in it row n at 64 n, with a swizzle of 64 bytes. Each thread splits four neighbours along k at a
+// time; neighbouring lanes take those of the same row, or where neighbours along n are neighbours those of other rows.
+//
+// Marks are those of the tile, not of 128 columns. Each warp tells the others those of its rows of a, and of what it has
+// split of b: in a word for each, of each block that shares k.
+#pragma once
+#include "fragments.cuh"
+
+constexpr u32 TILE_SYNC = 4;  // of all consumers of a tile
+
+DEVICE u32 set_at(u32 base, u32 set) { return base + SETS_AT + set * SET_BYTES; }
+
+struct BSplitter {
+    u32 thread;     // of those that share the tile
+    Extremes seen;  // by this thread
+
+    DEVICE BSplitter(u32 share) : thread(share * 128 + threadIdx.x % 128) {}
+
+    // `tile`: of float32. `set`: where its planes go.
+    DEVICE void split(u32 tile, u32 set) {
+        constexpr u32 FOURS = BLOCK_K / 4, TASKS = TILE_N * FOURS, AT_ONCE = 128 * SHARERS;
+#pragma unroll
+        for (u32 first = 0; first < TASKS; first += AT_ONCE) {
+            const u32 task = first + thread;
+            if (first + AT_ONCE > TASKS && task >= TASKS) break;
+            const u32 row = B_MN ? task % TILE_N : task / FOURS, four = B_MN ? task / TILE_N : task % FOURS;
+            float x[4];
+            if constexpr (B_MN) {
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) x[i] = load_float(tile + element_offset(true, row, 4 * four + i));
+            } else {
+                const Float4 v = load_four(tile + element_offset(false, row, 4 * four));
+                x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) seen.note(x[i]);
+            const u32 to = set + swizzled(row * K_BYTES + four * 8, K_BYTES);
+#pragma unroll
+            for (u32 plane = 0; plane < PLANES; ++plane) {
+                const u32 low = pack_bf16(x[0], x[1]), high = pack_bf16(x[2], x[3]);
+                store_staged(to + plane * B_BYTES, __uint_as_float(low), __uint_as_float(high));
+                x[0] -= from_bf16(static_cast<u16>(low)), x[1] -= from_bf16(static_cast<u16>(low >> 16));
+                x[2] -= from_bf16(static_cast<u16>(high)), x[3] -= from_bf16(static_cast<u16>(high >> 16));
+            }
+        }
+    }
+
+    // What all have split may be read by wgmma.
+    DEVICE void publish() const {
+        async_fence();
+        named_sync(TILE_SYNC, 128 * SHARERS);
+    }
+};
+
+// A warp's marks of a, and 4 times those of b.
+DEVICE u32 mark_word(const SplitLoader& a, const BSplitter& b) {
+    return warp_or(a.seen.marks() | b.seen.marks() << 2);
+}
+
+DEVICE u32 mark_at(u32 base, u32 part, u32 warp) { return base + MARKS_AT + part * MARK_BYTES + 16 * warp; }
+
+// Of the words that have come: the marks of this warp's rows, and 4 times those of b.
+DEVICE u32 gathered_marks(u32 base, u32 warp, u32 lane) {
+    u32 word = 0;
+#pragma unroll
+    for (u32 first = 0; first < CLUSTER_K * 4 * SHARERS; first += 32) {
+        const u32 i = first + lane, from = i % (4 * SHARERS);
+        if (i < CLUSTER_K * 4 * SHARERS)
+            word |= load_shared(mark_at(base, i / (4 * SHARERS), from)) & (from == warp ? 15u : 12u);
+    }
+    return warp_or(word);
+}

@@ -1,0 +1,261 @@
+"""float32 whose b is split in shared memory: its planes, its marks, float32's accuracy, and mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemmhub_hopper import cost_model, forms, tensor_map
+from gemmhub_hopper.config import SMALL_SHAPES, Form, Shape, Variant, shapes
+from problems import problem
+from products import Product
+from runs import Run
+from test_float32 import data, errors, multiply, mutated, ratio, sgemm, specials
+from test_kernel import notices
+from test_registers import H200, LIMIT, at_k_major, at_mn_major, float32, wavefronts
+
+S = {"registers": True, "b_split": True}
+SMALL = Shape(64, 64, 2, consumers=1)
+SHARED_K = Shape(64, 32, 3, consumers=1, cluster_k=2)
+TWO = Shape(128, 32, 2)
+
+
+# --- which problems ---------------------------------------------------------------------------------------------
+
+
+def ways(asked):
+    """By whether they are swapped."""
+    return {way.swapped: way for way in forms.lowered(asked) if way.form.b_split}
+
+
+@pytest.mark.parametrize("a", ["row", "col"])
+@pytest.mark.parametrize("b", ["row", "col"])
+def test_ways(a, b):
+    """Both operands in either order, and no copies."""
+    found = ways(float32(64, 72, 100, a=a, b=b))
+    assert (found[False].form.a_mn, found[False].form.b_mn) == (a == "col", b == "row")
+    assert (found[True].form.a_mn, found[True].form.b_mn) == (b == "row", a == "col")
+    for way in found.values():
+        assert way.copied == ()
+        assert way.nbytes == 4 * (64 * 100 + 72 * 100 + 64 * 72)
+        cut = cost_model.runnable(cost_model.Choice(way, SMALL, 1), 0)
+        assert cut.nbytes == 0
+
+
+def test_others_have_none():
+    """What TMA does not take is split by the pre-pass; tf32 and 16 bits are not split."""
+    for asked in (
+        problem(64, 72, 99), float32(64, 72, 0), float32(64, 71, 100), float32(63, 72, 99),
+        float32(64, 72, 100, "tf32"),
+    ):  # fmt: skip
+        assert ways(asked) == {}
+
+
+def test_a_packed_b():
+    """Its plain copy is read."""
+    found = ways(replace(float32(8, 72, 104), packed_by="hopper"))
+    assert set(found) == {False, True}
+    assert found[False].b.direct.count == 1
+    assert found[False].b.direct.ld == 416
+
+
+def test_shapes():
+    form = Form(True, True, "split", "float32", a_registers=True, b_split=True)
+    assert shapes(form) == SMALL_SHAPES
+    assert len({shape.name for shape in SMALL_SHAPES}) == len(SMALL_SHAPES)
+    for b_mn in (False, True):
+        assert all(Variant(shape, replace(form, b_mn=b_mn)).refusal is None for shape in SMALL_SHAPES)
+    for changed in (
+        Variant(SMALL, replace(form, a_registers=False)), Variant(SMALL, form, split=True),
+        Variant(Shape(64, 64, 2, consumers=1, cluster_m=2), form),
+    ):  # fmt: skip
+        assert "b is split in shared memory where" in changed.refusal
+
+
+def test_maps():
+    """float32 as it is, in boxes of 128 bytes; also where the tile has fewer columns."""
+    way = ways(float32(64, 72, 100))[False]
+    made = tensor_map.operand(way.b.direct, way.form, True, 16, 1, True)
+    assert (made.type, made.box, made.swizzle) == (7, (32, 32, 1), 3)
+    made = tensor_map.operand(way.a.direct, way.form, False, 64, 1, True)
+    assert (made.type, made.box, made.swizzle) == (7, (32, 64, 1), 3)
+
+
+def test_candidates():
+    """Of small products; with names of their own, by which they are found again."""
+    found = {x.choice.name for x in cost_model.ranked(forms.lowered(float32(64, 432, 1024)), H200, LIMIT)}
+    assert {"64x32x8k4rs", "64x16x8k4rst"} <= found
+    for name in ("64x32x8k4rs", "64x16x8k4rst"):
+        assert cost_model.named(forms.lowered(float32(64, 432, 1024)), name).name == name
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------
+
+
+def at_plane(row, k):
+    """Of an element of 16 bits, as test_addresses.py finds wgmma to read K-major tiles of 64 bytes."""
+    offset = 64 * row + 2 * k
+    return offset ^ (offset >> 7 & 3) << 4
+
+
+@pytest.mark.parametrize("n", [16, 32, 48, 64, 96])
+def test_bank_conflicts(n):
+    """None where neighbours along k are neighbours; else loads have none, and stores take twice the passes."""
+    for warp in range(4):
+        task = 32 * warp + np.arange(32)
+        row, four = task // 8, task % 8
+        assert wavefronts(at_k_major(row, 4 * four), 16) == 4
+        assert wavefronts(at_plane(row, 4 * four), 8) == 2
+        row, four = task % n, task // n
+        if four.max() < 8:
+            assert wavefronts(at_mn_major(row, 4 * four), 4) <= 2
+            assert wavefronts(at_plane(row, 4 * four), 8) <= 4
+
+
+# --- float32's accuracy -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "m", "n", "k"),
+    [("normal", 64, 64, 512), ("wide", 64, 64, 512), ("cancelling", 64, 64, 512), ("worst", 64, 64, 200)],
+)
+def test_errors_beside_those_of_an_sgemm(kind, m, n, k):
+    a, b = data(kind, m, n, k)
+    for changes in ({"shape": SMALL}, {"shape": SMALL, "b": "col"}, {"shape": SHARED_K}):
+        result = multiply(a, b, **changes, **S)
+        assert errors(result, a, b) <= 1.5 * errors(sgemm(a, b), a, b) + 2.0**-24
+        assert ratio(result, a, b) <= 0.6
+
+
+@pytest.mark.parametrize("k", [4, 8])
+def test_short_sums(k):
+    for kind in ("normal", "worst"):
+        a, b = data(kind, 64, 64, k)
+        assert ratio(multiply(a, b, shape=SMALL, **S), a, b) <= 1
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_shortest_sums(k):
+    """Computed anew, all of them."""
+    a, b = data("worst", 64, 64, k)
+    assert ratio(multiply(a, b, shape=SMALL, a="col", **S), a, b) <= 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"swapped": True}, {"shape": SHARED_K}, {"shape": TWO, "b": "col"}], ids=str)
+def test_infinities_nans_and_overflow(changes):
+    a, b = (np.ascontiguousarray(x) for x in specials())
+    a, b = np.ascontiguousarray(a[:, :160]), np.ascontiguousarray(b[:160, :132])
+    result = multiply(a, b, **{"shape": SMALL, **changes}, **S)
+    assert ratio(result, a, b) <= 1
+    assert np.isnan(result).any()
+    assert np.isposinf(result).any()
+    assert np.isfinite(result[50:, 80:]).all()
+
+
+@pytest.mark.parametrize("shape", [SMALL, SHARED_K, TWO], ids=lambda shape: shape.name)
+def test_the_least_and_the_largest_numbers(shape):
+    """Where lossy elements of either operand meet large ones of the other: all over, or in one row."""
+    rng = np.random.default_rng(0)
+    a, b = data("normal", 152, 140, 72)
+    tiny = np.ldexp(1 + rng.random(a.shape), rng.integers(-149, -105, a.shape)).astype(np.float32)
+    for large, rows in ((200.0, slice(None)), (2.0**100, slice(None)), (2.0**100, slice(30, 31))):
+        x, y = a.copy(), (b * large).astype(np.float32)
+        x[rows] = tiny[rows]
+        assert ratio(multiply(x, y, shape=shape, **S), x, y) <= 1
+        assert ratio(multiply(y.T, x.T, shape=shape, a="col", **S), y.T, x.T) <= 1
+
+
+def lost(k=128):
+    """Products of which a plane loses bits that count: one element of a, whatever b's."""
+    x, y = np.zeros((8, k), np.float32), np.full((k, 64), 2.0**100 * 1.1, np.float32)
+    x[:, 5] = 2.0**-140 * 1.37
+    return x, y
+
+
+# fmt: off
+LOST = {
+    "marks of one lane only": ("b_planes.cuh", "return warp_or(a.seen.marks() | b.seen.marks() << 2);",
+                               "return a.seen.marks() | b.seen.marks() << 2;", SMALL),
+    "marks are not told": ("gemm_kernel.cu", "mark_at(base, 0, 4 * share + warp), marks)",
+                           "mark_at(base, 0, 4 * share + warp), 0)", SMALL),
+    "marks are not told to other blocks": ("cluster_sum.cuh", "{__uint_as_float(marks), 0.0f,", "{0.0f, 0.0f,",
+                                           SHARED_K),
+    "marks of one block only": ("b_planes.cuh", "first < CLUSTER_K * 4 * SHARERS", "first < 1", SHARED_K),
+    "the least is not noted": ("split_planes.cuh", "if (twice - 1 < least) least = twice - 1;", "", SMALL),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("mutation", LOST, ids=lambda name: name.replace(" ", "-"))
+def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
+    file, old, new, shape = LOST[mutation]
+    if mutation == "marks of one block only":
+        new = old.replace("CLUSTER_K * 4 * SHARERS", "4 * SHARERS")
+        home = mutated(
+            monkeypatch, tmp_path, file, (old, new), ("if (i < CLUSTER_K * 4 * SHARERS)", "if (i < 4 * SHARERS)")
+        )
+    else:
+        home = mutated(monkeypatch, tmp_path, file, (old, new))
+    x, y = lost()
+    x = np.roll(x, 64, axis=1)  # in the second block's part of k
+    x[:, :64] = 0
+    assert max(ratio(multiply(x, y, home, shape=shape, **S), x, y) for _ in range(8)) > 1
+
+
+def test_nothing_is_computed_anew_without_need(monkeypatch, tmp_path):
+    """Else wrong planes could be mended unseen."""
+    home = mutated(monkeypatch, tmp_path, "repair.cuh", ("sum = inner_product(p,", "sum = 77 + inner_product(p,"))
+    for shape in (SMALL, SHARED_K, TWO):
+        product = Product(shape, 136, 140, 264, dtype="float32", **S)
+        run = Run(product, home)
+        assert not product.wrong(run(), run.exact).any()
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+# fmt: off
+MUTATIONS = {
+    "planes are read before all are written": ("b_planes.cuh", (
+        ("async_fence();\n        named_sync(TILE_SYNC, 128 * SHARERS);", "async_fence();"),)),
+    "wgmma is not told of planes": ("b_planes.cuh", (
+        ("async_fence();\n        named_sync(TILE_SYNC", "named_sync(TILE_SYNC"),)),
+    "one set of planes": ("b_planes.cuh", (("SETS_AT + set * SET_BYTES", "SETS_AT"),)),
+    "a stage is released before its b is split": ("mainloop.cuh", (
+        ("splitter.split(next + B_AT, set_at(base, (block + 1) % 2));",
+         "release(base, at.stage, lane), splitter.split(next + B_AT, set_at(base, (block + 1) % 2));"),
+        ("if constexpr (B_SPLIT) release(base, now, lane);", "if (block == 0) release(base, now, lane);"))),
+    "a plane of the wrong rows": ("b_planes.cuh", (("swizzled(row * K_BYTES", "swizzled((row ^ 1) * K_BYTES"),)),
+    "another swizzle": ("b_planes.cuh", (("four * 8, K_BYTES)", "four * 8, 128)"),)),
+    "b's tile is taken for three boxes": ("gemm_kernel.cu", (("if (plane < B_PLANES)", ""),)),
+    "the leftovers are not subtracted": ("b_planes.cuh", (("x[2] -= from_bf16(static_cast<u16>(high)),", ""),)),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
+    file, changes = MUTATIONS[mutation]
+    if mutation == "the leftovers are not subtracted":  # integers are whole in the first plane
+        home = mutated(monkeypatch, tmp_path, file, *changes)
+        a, b = data("normal", 64, 64, 64)
+        assert ratio(multiply(a, b, home, shape=SMALL, **S), a, b) > 1
+    else:
+        notices(Product(SMALL, 136, 136, 264, dtype="float32", **S), file, changes, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product(SMALL, 200, 136, 264, dtype="float32", **S),
+        Product(SMALL, 200, 136, 296, a="col", b="col", dtype="float32", swapped=True, **S),
+        Product(TWO, 264, 136, 264, dtype="float32", **S),
+        Product(Shape(64, 16, 2, consumers=1, cluster_k=4), 72, 36, 456, dtype="float32", **S),
+    ],
+    ids=str,
+)
+def test_interleavings(product):
+    """A ring of two stages, several tiles a block."""
+    run = Run(product)
+    for _ in range(3):
+        run.check()

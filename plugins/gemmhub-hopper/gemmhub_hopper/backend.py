@@ -186,7 +186,7 @@ class HopperBackend(Backend):
         """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
         form = choice.way.form
-        if choice.way.copied or (form.input == "split" and not form.b_split):
+        if choice.way.copied or (form.input == "split" and not (form.b_split and choice.splits == 1)):
             copier = self._prepass(index, form.input) if choice.way.copied else 0
             return Staged(gpu, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
         alone = len(self.machine.gpus) == 1

@@ -187,9 +187,10 @@ class Variant:
         shape, form = self.shape, self.form
         if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
             return "one to three consumer warpgroups, clusters of one, two or four; eight along k"
-        if form.b_split and (not form.a_registers or form.planes == 1 or self.split or shape.sharing > 1):
-            return "b is split in shared memory where a is in registers, for whole k, by blocks that share no operand"
-        if shape.cluster_k > 1 and (shape.pingpong or self.split or (form.planes > 1 and not form.b_split)):
+        if form.b_split and (not form.a_registers or form.planes == 1 or shape.sharing > 1):
+            return "b is split in shared memory where a is in registers, by blocks that share no operand"
+        apart = not form.b_split and (self.split or form.planes > 1)
+        if shape.cluster_k > 1 and (shape.pingpong or apart):
             return "blocks that share k take no turns, have no other parts of it, and no operands split beforehand"
         if shape.cluster > 8:
             return "a cluster has at most eight blocks"
@@ -217,6 +218,8 @@ class Variant:
             return f"beside {registers} accumulators a thread has no registers for elements of a"
         if registers > 64 and form.planes > 1 and self.split:
             return f"beside twice {registers} accumulators a thread has no registers for parts of k"
+        if registers > 32 and shape.cluster_k > 1 and self.split:
+            return f"beside {registers} accumulators a thread has no registers for parts of k that a cluster shares"
         if registers > 96 and shape.cluster_k > 1:
             return f"beside {registers} accumulators a thread has no registers for those of the blocks that share k"
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):

@@ -93,7 +93,7 @@ class Choice:
         """Of workspace for the parts of a split k."""
         if self.splits == 1:
             return 0
-        return self.slots * self.splits * self.shape.m // self.shape.sharers * self.shape.n * 4
+        return self.slots * self.splits * self.shape.m // self.shape.sharers * self.shape.columns * 4
 
     def cut(self, workspace: int) -> Slabs | str:
         """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
@@ -188,7 +188,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     loaded = [0.0, 0.0, 0.0]
     for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
         loaded[_misalignment(reading, way, cut)] += nbytes
-    accumulators = shape.m // shape.sharers * shape.n // 128
+    accumulators = shape.m // shape.sharers * shape.columns // 128
     results = way.m * way.n * way.batch
     again = (cut.count - 1) * results * 4  # sums that slabs add to
     parts = choice.part_bytes * cut.count
@@ -331,10 +331,10 @@ def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[t
     if isinstance(cut, str):
         return
     yield whole, cut
-    if shape.cluster_k > 1:
+    if shape.cluster_k > 1 and not way.form.b_split:
         return
     for waves in (1, 2):
-        splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // 2)
+        splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // (2 * shape.cluster_k))
         if splits > 1:
             choice = Choice(way, shape, splits)
             parts = runnable(choice, workspace)
@@ -351,8 +351,8 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
     if shared > last:
         return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
     if choice.splits > 1:
-        if choice.splits > cut.blocks:
-            return f"k has {cut.blocks} blocks, fewer than {choice.splits} parts"
+        if choice.splits * shared > cut.blocks:
+            return f"k has {cut.blocks} blocks, fewer than {choice.splits * shared} parts"
         most = slabs.counters(choice.way.form)
         if choice.slots > most:
             return f"{choice.slots} tiles, at most {most} have counters"

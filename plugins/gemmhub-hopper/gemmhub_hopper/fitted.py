@@ -95,12 +95,12 @@ CONSTANTS = {
         gathered_bytes=12.4, reading=0.9582, writing=0.6915, copying=0.7579, overlap=0.2974,
     ),
     "split": Constants(
-        launch=3.046e-06, start=251.9, tensor=1.249, step=8.0, alone=1.246, shared_bytes=257.5,
-        ragged=0.01663, stage=1.699, least=536.6, latency=1680.0, remote=294.5, together=0.03317,
-        l2_bytes=37.88, most_bytes=100.0, units_of_32=1.049, units_of_16=1.475, apart=1.884, loading=393.1,
-        splitting=660.7, unhidden=0.3514, unhidden_alone=0.3763, promotion=38.41, store_bytes=48.83, epilogue=11.49,
-        turn=50.51, chunk=227.7, split=3617.0, part=396.2, part_bytes=111.4, gather=74.06,
-        gathered_bytes=42.24, reading=2.035, writing=0.6908, copying=0.926, overlap=0.1818,
+        launch=2.68e-06, start=902.5, tensor=1.232, step=8.0, alone=1.271, shared_bytes=257.7,
+        ragged=0.0143, stage=1.714, least=535.7, latency=1686.0, remote=294.5, together=0.03283,
+        l2_bytes=38.05, most_bytes=99.97, units_of_32=1.063, units_of_16=1.465, apart=2.101, loading=388.6,
+        splitting=654.9, unhidden=0.3641, unhidden_alone=0.3491, promotion=27.22, store_bytes=38.71, epilogue=11.31,
+        turn=50.51, chunk=285.8, split=5868.0, part=281.1, part_bytes=144.4, gather=74.01,
+        gathered_bytes=30.52, reading=1.499, writing=0.7979, copying=0.9159, overlap=0.1174,
     ),
 }  # fmt: skip
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]

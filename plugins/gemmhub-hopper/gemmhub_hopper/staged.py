@@ -154,6 +154,7 @@ class Staged:
         if side.reading.packed:
             setattr(p, f"{name}_marks", operand.marks)
             form = self._choice.way.form
-            original, operand = operand.plain, operand.of("tf32" if name == "a" and form.a_registers else form.input)
+            once = form.a_registers if name == "a" else form.b_split
+            original, operand = operand.plain, operand.of("tf32" if once else form.input)
         setattr(p, name, original + i * side.step)
         return int(operand) if side.copy is None else buffer + side.copy

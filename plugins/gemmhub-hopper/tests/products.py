@@ -327,5 +327,8 @@ PRODUCTS = (
     Product(Shape(64, 32, 5, cluster_k=8, **_ONE), 72, 36, 580, dtype="float32", **_BOTH),
     Product(Shape(128, 64, 3, cluster_k=4), 136, 72, 456, dtype="float32", d="col", beta=2, **_BOTH),
     Product(Shape(64, 96, 2, cluster_k=2, **_ONE), 40, 72, 136, dtype="float32", batch=(3,), out="bfloat16", **_BOTH),
+    Product(Shape(64, 48, 3, **_ONE), 136, 136, 264, a="col", b="col", dtype="float32", splits=3, **_BOTH),
+    Product(Shape(64, 32, 5, cluster_k=8, **_ONE), 72, 36, 1160, dtype="float32", splits=2, **_BOTH),
+    Product(Shape(128, 64, 3, cluster_k=4), 136, 72, 456, dtype="float32", d="col", beta=2, splits=2, **_BOTH),
 )  # fmt: skip
 """Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""

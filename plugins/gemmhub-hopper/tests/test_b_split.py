@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from fakes import Home
 from gemmhub_hopper import cost_model, forms, tensor_map
 from gemmhub_hopper.config import SMALL_SHAPES, Form, Shape, Variant, shapes
 from problems import problem
@@ -14,6 +16,8 @@ from runs import Run
 from test_float32 import data, errors, multiply, mutated, ratio, sgemm, specials
 from test_kernel import notices
 from test_registers import H200, LIMIT, at_k_major, at_mn_major, float32, wavefronts
+
+from gemmhub.native.cuda_scratch import COUNTERS
 
 S = {"registers": True, "b_split": True}
 SMALL = Shape(64, 64, 2, consumers=1)
@@ -67,7 +71,7 @@ def test_shapes():
     for b_mn in (False, True):
         assert all(Variant(shape, replace(form, b_mn=b_mn)).refusal is None for shape in SMALL_SHAPES)
     for changed in (
-        Variant(SMALL, replace(form, a_registers=False)), Variant(SMALL, form, split=True),
+        Variant(SMALL, replace(form, a_registers=False)), Variant(SMALL, replace(form, input="tf32")),
         Variant(Shape(64, 64, 2, consumers=1, cluster_m=2), form),
     ):  # fmt: skip
         assert "b is split in shared memory where" in changed.refusal
@@ -85,9 +89,23 @@ def test_maps():
 def test_candidates():
     """Of small products; with names of their own, by which they are found again."""
     found = {x.choice.name for x in cost_model.ranked(forms.lowered(float32(64, 432, 1024)), H200, LIMIT)}
-    assert {"64x32x8k4rs", "64x16x8k4rst"} <= found
-    for name in ("64x32x8k4rs", "64x16x8k4rst"):
+    assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
+    for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
         assert cost_model.named(forms.lowered(float32(64, 432, 1024)), name).name == name
+
+
+def test_parts_of_blocks_that_share_k():
+    """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
+    ways = forms.lowered(float32(64, 64, 16384))
+    found = [x.choice for x in cost_model.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
+    assert "64x64x8k8rs/15" in {x.name for x in found}
+    for choice in found:
+        assert choice.splits * choice.shape.cluster_k * 2 <= choice.way.k_blocks
+        if choice.splits > 1:
+            cut = cost_model.runnable(choice, LIMIT)
+            assert cut.nbytes == COUNTERS + choice.part_bytes
+    refused = cost_model.runnable(cost_model.named(ways, "64x64x8k8rs/80"), LIMIT)
+    assert refused == "k has 512 blocks, fewer than 640 parts"
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------
@@ -166,6 +184,22 @@ def test_the_least_and_the_largest_numbers(shape):
         assert ratio(multiply(y.T, x.T, shape=shape, a="col", **S), y.T, x.T) <= 1
 
 
+@pytest.mark.parametrize("shape", [SMALL, SHARED_K], ids=lambda shape: shape.name)
+def test_marks_of_parts(shape):
+    """What one part of k has found the others must know; and it is left clear."""
+    a, b = data("normal", 8, 64, 256)
+    x, y = np.full_like(a, 1e-43), b * np.float32(2.0**120)
+    x[:, 64:] = 0
+    home = Home()
+    run = Run(Product(shape, 8, 64, 256, dtype="float32", splits=2, **S), home)
+    for left, right in ((x, y), (a, b), (x, b), (x, y)):
+        run.give(left, right)
+        for _ in range(3):
+            assert ratio(run(), left, right) <= 1
+        address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
+        assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+
+
 def lost(k=128):
     """Products of which a plane loses bits that count: one element of a, whatever b's."""
     x, y = np.zeros((8, k), np.float32), np.full((k, 64), 2.0**100 * 1.1, np.float32)
@@ -183,6 +217,9 @@ LOST = {
                                            SHARED_K),
     "marks of one block only": ("b_planes.cuh", "first < CLUSTER_K * 4 * SHARERS", "first < 1", SHARED_K),
     "the least is not noted": ("split_planes.cuh", "if (twice - 1 < least) least = twice - 1;", "", SMALL),
+    "b's marks are not handed on": ("gemm_kernel.cu", "mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);", ";",
+                                    SMALL),
+    "a's marks are not handed on": ("gemm_kernel.cu", "mark(p.a_marks, marks & 3), mark(of_a, marks & 3);", ";", SMALL),
 }
 # fmt: on
 
@@ -200,7 +237,10 @@ def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
     x, y = lost()
     x = np.roll(x, 64, axis=1)  # in the second block's part of k
     x[:, :64] = 0
-    assert max(ratio(multiply(x, y, home, shape=shape, **S), x, y) for _ in range(8)) > 1
+    if "handed on" in mutation:  # what is lossy and what is large have parts of k of their own, but for one element
+        y[:64] *= 2.0**-100
+    splits = 2 if "handed on" in mutation else 1
+    assert max(ratio(multiply(x, y, home, shape=shape, splits=splits, **S), x, y) for _ in range(8)) > 1
 
 
 def test_nothing_is_computed_anew_without_need(monkeypatch, tmp_path):
@@ -251,6 +291,7 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
         Product(SMALL, 200, 136, 296, a="col", b="col", dtype="float32", swapped=True, **S),
         Product(TWO, 264, 136, 264, dtype="float32", **S),
         Product(Shape(64, 16, 2, consumers=1, cluster_k=4), 72, 36, 456, dtype="float32", **S),
+        Product(Shape(64, 16, 2, consumers=1, cluster_k=2), 72, 36, 456, dtype="float32", splits=3, **S),
     ],
     ids=str,
 )

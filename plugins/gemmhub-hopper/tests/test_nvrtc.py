@@ -75,6 +75,7 @@ def through_registers():
     found += [Variant(shape, tf32) for shape in clusters]
     small = replace(split, b_split=True)
     found += [Variant(shape, small) for shape in SMALL_SHAPES]
+    found += [Variant(shape, replace(small, a_mn=False), split=True) for shape in SMALL_SHAPES if shape.n != 48]
     for shape in (x for x in SMALL_SHAPES if x.n == 96 or (x.m, x.n) == (128, 64)):
         full = replace(small, scaled=True, addend="float32", activation="gelu", tma_store=False)
         found += [Variant(shape, replace(full, bias="n", transposed=False, b_mn=False))]

@@ -87,8 +87,8 @@ static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stor
 static_assert(STAGES >= 2, "the stage before the one in use is released");
 static_assert(SHARING <= 4, "larger ones leave many multiprocessors idle");
 static_assert(CLUSTER <= 8, "the largest that every card takes");
-static_assert(CLUSTER_K == 1 || (!PINGPONG && !SPLIT && (INPUT != 3 || B_SPLIT)), "not written for others");
-static_assert(!B_SPLIT || (INPUT == 3 && A_REGISTERS && !SPLIT && SHARING == 1), "not written for others");
+static_assert(CLUSTER_K == 1 || B_SPLIT || (!PINGPONG && !SPLIT && INPUT != 3), "not written for others");
+static_assert(!B_SPLIT || (INPUT == 3 && A_REGISTERS && SHARING == 1), "not written for others");
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && INPUT != 3 && !A_REGISTERS), "there are registers for no more");
 static_assert(!PINGPONG || (CONSUMERS == 2 && INPUT != 3), "not written for others");
 static_assert(INPUT != 2 || (A_MN == A_REGISTERS && !B_MN), "wgmma takes k-major tf32 only, but from registers");

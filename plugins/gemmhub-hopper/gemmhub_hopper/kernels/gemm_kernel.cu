@@ -119,14 +119,18 @@ DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, c
         const long long tile =
             (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
         if (p.splits > 1) {
-            u32* word = nullptr;  // through which the parts of a tile tell each other of marks
+            u32 *of_a = nullptr, *of_b = nullptr;  // words through which the parts of a tile tell each other of marks
             if constexpr (PLANES > 1 && A_REGISTERS) {
-                word = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
-                if (marks != 0 && lane == 0) mark(p.a_marks, marks), mark(word, marks);
+                of_a = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
+                if ((marks & 3) != 0 && lane == 0) mark(p.a_marks, marks & 3), mark(of_a, marks & 3);
+            }
+            if constexpr (B_SPLIT) {
+                of_b = b_word(p, piece.column * TILE_N, piece.batch);
+                if (marks >> 2 != 0 && lane == 0) mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);
             }
             if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
                 return;
-            if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(word);
+            if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
         }
     }
     Place place;
@@ -184,7 +188,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         if constexpr (B_SPLIT) marks = gathered_marks(base, 4 * share + warp, lane);
         finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, buffer);
     }
-    if constexpr (PLANES > 1 && !B_SPLIT) clear_marks(p, warpgroup);
+    if constexpr (PLANES > 1 && (!B_SPLIT || SPLIT)) clear_marks(p, warpgroup);
     // Shared memory must outlive the stores that read it.
     if (TMA_STORE && threadIdx.x % 128 == 0) tma_store_wait_all();
 }

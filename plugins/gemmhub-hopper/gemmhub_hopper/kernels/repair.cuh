@@ -6,8 +6,8 @@
 // - where a lossy operand (below 2^-109, see split_planes.cuh) may have met a large one. A lossy one is wrong by 2^-134 at
 //   most: times 256 that is within 2^-126, an error which underflow makes too and the error bound allows for every product.
 //   The pre-pass marks groups of GROUP_ROWS rows of a and columns of b that have lossy or large elements. Where a is split
-//   in registers, each warp knows the marks of its own rows; for a split k they are handed on in the same words. Where b
-//   is split in shared memory there are no such words (b_planes.cuh).
+//   in registers, each warp knows the marks of its own rows, and where b is split in shared memory those of the tile's b
+//   (b_planes.cuh); for a split k they are handed on in the same words.
 // - all of them where `all` is set: for k of 1 to 3, whose bound of k + 2 roundings leaves no room for what tensor cores
 //   cut off.
 #pragma once
@@ -23,11 +23,14 @@ DEVICE u32* a_word(const Params& p, int row, int batch) {
     return p.a_marks + group_word(batch * p.a_step * groups + row / GROUP_ROWS);
 }
 
+DEVICE u32* b_word(const Params& p, int column, int batch) {
+    const u32 groups = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
+    return p.b_marks + group_word(batch * p.b_step * groups + column / GROUP_ROWS);
+}
+
 // `a`: the marks of this warp's rows, where it knows them.
 DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
-    const u32 groups = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
-    const u32 b = p.b_marks[group_word(batch * p.b_step * groups + column / GROUP_ROWS)];
-    return cross(A_REGISTERS ? a : *a_word(p, row, batch), b);
+    return cross(A_REGISTERS ? a : *a_word(p, row, batch), *b_word(p, column, batch));
 }
 
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {

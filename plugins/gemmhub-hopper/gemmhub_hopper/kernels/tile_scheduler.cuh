@@ -4,7 +4,7 @@
 // Piece i goes to cluster i % clusters. Within a matrix, tiles are walked in groups of `group` rows of tiles: down the
 // rows of a group, then to the next column. So blocks that run at the same time share tiles of A and of B in L2.
 // With `along_n` groups are of columns, and rows and columns change roles.
-// Where k is not split, `ranks` blocks of a cluster may share it: each has a part.
+// Of a part, `ranks` blocks of a cluster may have a part each.
 #pragma once
 #include "params.cuh"
 
@@ -38,7 +38,7 @@ DEVICE Piece piece_at(const Params& p, int index, int rank = 0) {
     piece.column = p.along_n ? a : b;
 
     // The first k_blocks % parts parts have one block more.
-    const int parts = ranks > 1 ? ranks : p.splits, part = ranks > 1 ? rank : piece.split;
+    const int parts = ranks * p.splits, part = ranks * piece.split + rank;
     const int base = p.k_blocks / parts;
     const int longer = p.k_blocks - base * parts;
     piece.first_block = part * base + (part < longer ? part : longer);

@@ -150,13 +150,39 @@ def test_what_the_host_launched_too_late_is_measured_again(library, machine, dev
     assert clock.measure(call, 5) == pytest.approx(2e-3)
     assert len(calls) == 1 + 5 + 5
     records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
-    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
+    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")  # before and start
     assert 100 < fills <= 512
     # A host that stays slow is given up on.
     calls.clear()
     busy = range(1000)
     assert clock.measure(call, 2) == pytest.approx(7e-3)
     assert len(calls) <= 1 + 3 * 2
+
+
+def test_a_card_that_wakes_up(library, machine, device):
+    """Fills of an idle card take longer than those later: how long they take is looked at each time."""
+    family = (
+        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
+    )
+    clock = family.clock()
+    fill, filled = clock._fill, []
+
+    def slow_at_first():
+        fill()
+        filled.append(machine.clock)
+        machine.clock += 10.0 if len(filled) <= 10 else 0.0  # milliseconds
+
+    clock._fill = slow_at_first
+
+    def call():
+        machine.clock += 2.0
+        time.sleep(0.0001)
+
+    assert clock.measure(call, 8) == pytest.approx(2e-3)
+    records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
+    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
+    assert clock._fill_seconds == pytest.approx(1e-5)
+    assert fills * 1e-5 >= 8 * 1e-4
 
 
 def test_pack_asks_the_backends_of_the_device(library, backend, machine, rng):

@@ -16,6 +16,12 @@ def folds(sizes: Any) -> Any:
     return np.random.default_rng(0).permutation(size.max() + 1)[size] % FOLDS
 
 
+def _rounded_up(thresholds: Any) -> Any:
+    """To float32: thresholds may be values of a feature, which go to the left."""
+    rounded = thresholds.astype(np.float32)
+    return np.where(rounded < thresholds, np.nextafter(rounded, np.float32(np.inf)), rounded)
+
+
 def flattened(fitted: Any, prefix: str = "") -> dict[str, Any]:
     """The trees of a HistGradientBoostingRegressor as plain arrays, for :class:`gemmhub.trees.Trees`."""
     parts: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
@@ -26,7 +32,7 @@ def flattened(fitted: Any, prefix: str = "") -> dict[str, Any]:
         own = np.arange(len(nodes)) + start
         leaf = nodes["is_leaf"].astype(bool)
         parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]))
-        parts["threshold"].append(np.where(leaf, np.inf, nodes["num_threshold"]))
+        parts["threshold"].append(np.where(leaf, np.inf, _rounded_up(nodes["num_threshold"])))
         parts["left"].append(np.where(leaf, own, nodes["left"] + start))
         parts["right"].append(np.where(leaf, own, nodes["right"] + start))
         parts["value"].append(np.where(leaf, nodes["value"], 0.0))

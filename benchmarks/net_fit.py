@@ -276,11 +276,7 @@ def report(products: list[Product], nets: tuple[Net, Net], optimism: float = bac
 
 def taken(x: Product, algorithms: Any, shapes: Any, reference: float, optimism: float) -> float:
     """Seconds of what the hub would take."""
-    mine = [*zip(shapes, x.hopper.measured), *zip(x.vectors.modelled, x.vectors.measured)]
-    found = []
-    if mine:
-        seconds, measured = min(mine)
-        found.append((seconds * optimism, measured))
+    found = [*zip(shapes * optimism, x.hopper.measured), *zip(x.vectors.modelled, x.vectors.measured)]
     if len(algorithms):
         first = algorithms[0]
         i = 0 if np.isnan(first) else int(np.nanargmin(algorithms))

@@ -35,7 +35,7 @@ def walked(trees: Trees, row: Sequence[float]) -> float:
     for root in trees.roots.tolist():
         node, steps = root, 0
         while trees.left[node] != node:
-            goes_left = row[trees.feature[node]] <= trees.threshold[node]
+            goes_left = row[trees.feature[node]] <= float(trees.threshold[node])
             node = int((trees.left if goes_left else trees.right)[node])
             steps += 1
         assert steps <= trees.depth

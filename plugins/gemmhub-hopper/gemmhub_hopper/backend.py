@@ -29,8 +29,8 @@ _KEPT = 4096
 _PROPOSED = 8
 """Candidates for tuning to time."""
 _OPTIMISM = {"float16": 1.01, "bfloat16": 1.01, "tf32": 1.03, "split": 1.04}
-"""By input. The least of many estimates is less than what it is of, the more so the less sure they are: what is told
-beside other backends is more by this.
+"""By input. The least of many estimates is less than what it is of, the more so the less sure they are: it is taken for
+more by this. The kernels for few vectors are few, and do not need it.
 """
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
@@ -120,7 +120,10 @@ class HopperBackend(Backend):
             return ways
         workspace = self.default_workspace(problem.device)
         card = self._card(problem)
-        timed: list[tuple[float, Choice | GemvChoice]] = [*cost_model.choices(ways, card, workspace)]
+        optimism = _OPTIMISM[ways[0].form.input]
+        timed: list[tuple[float, Choice | GemvChoice]] = [
+            (seconds * optimism, choice) for seconds, choice in cost_model.choices(ways, card, workspace)
+        ]
         timed += gemv_model.timed(gemv.choices(ways), card)
         timed.sort(key=lambda x: x[0])
         if not timed:
@@ -136,7 +139,7 @@ class HopperBackend(Backend):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return cost_model.LAUNCH
-        return analysis.seconds * _OPTIMISM[analysis.ways[0].form.input]
+        return analysis.seconds
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         analysis = self._analyse(problem)

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gemmhub.trees import Trees
-from gemmhub_hopper.corrections import MOST, SMS
+from gemmhub_hopper.corrections import SMS
 from gemmhub_hopper.cost_model import Card
 from gemmhub_hopper.gemv import GemvChoice
 
+MOST = 1.0
+"""Of a correction's logarithm: the model alone is rough."""
 _LANES = 128
 """Multiplications that a multiprocessor begins in a cycle."""
 _SHARPNESS = 3
@@ -82,11 +84,18 @@ def seconds(choice: GemvChoice, card: Card, c: Constants) -> float:
 def features(choice: GemvChoice, estimate: float) -> list[float]:
     """What the trees see of a choice that should take so many seconds."""
     kernel, way = choice.kernel, choice.way
+    rounds = [choice.grid / (SMS * resident) for resident in (1, 2, 4, 8)]
     return [
         math.log(way.m), kernel.vectors, kernel.n_major, kernel.x_strided, kernel.load, kernel.width, kernel.spread,
         kernel.cluster, math.log(choice.grid), math.log(choice.steps),
         math.log(choice.steps * max(SMS, choice.grid)), math.log(choice.moved), math.log(way.k), math.log(way.n),
         math.log(way.batch), math.log(estimate),
+        # What of the last steps, and of the last block's results, is needed.
+        choice.steps * kernel.sharers * kernel.at_once / way.k, choice.strips * kernel.columns / way.n,
+        # Rounds, and what is idle in the last one, for as many blocks as may reside on a multiprocessor.
+        rounds[0], *(math.ceil(x) - x for x in rounds),
+        # Bytes a second, and of a block.
+        math.log(choice.moved / estimate), math.log(choice.moved / choice.grid),
     ]  # fmt: skip
 
 

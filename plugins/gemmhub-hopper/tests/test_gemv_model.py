@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from gemmhub_hopper import forms, gemv, gemv_model
-from gemmhub_hopper.corrections import MOST
 from gemmhub_hopper.cost_model import Card
 from problems import problem
 
@@ -42,7 +41,7 @@ def test_estimates_are_corrected_as_the_trees_say():
     assert [t for t, _ in found] == sorted(t for t, _ in found)
     for seconds, choice in found:
         row, estimate = features(choice)
-        correction = np.clip(walked(gemv_model.fitted().trees, row), -MOST, MOST)
+        correction = np.clip(walked(gemv_model.fitted().trees, row), -gemv_model.MOST, gemv_model.MOST)
         assert seconds == pytest.approx(estimate * math.exp(correction))
 
 

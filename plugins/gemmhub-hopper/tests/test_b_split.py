@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import Home
 from gemmhub_hopper import cost_model, forms, tensor_map
 from gemmhub_hopper.config import SMALL_SHAPES, Form, Shape, Variant, shapes
 from problems import problem
 from products import Product
 from runs import Run
-from test_float32 import data, errors, multiply, mutated, ratio, sgemm, specials
+from test_float32 import data, errors, multiply, mutated, ratio, sgemm
 from test_kernel import notices
-from test_registers import H200, LIMIT, at_k_major, at_mn_major, float32, wavefronts
+from test_registers import (
+    H200,
+    LIMIT,
+    at_k_major,
+    at_mn_major,
+    check_marks,
+    check_special_values,
+    float32,
+    small_beside_large,
+    wavefronts,
+)
 
 from gemmhub.native.cuda_scratch import COUNTERS
 
@@ -162,42 +170,20 @@ def test_the_shortest_sums(k):
 
 @pytest.mark.parametrize("changes", [{}, {"swapped": True}, {"shape": SHARED_K}, {"shape": TWO, "b": "col"}], ids=str)
 def test_infinities_nans_and_overflow(changes):
-    a, b = (np.ascontiguousarray(x) for x in specials())
-    a, b = np.ascontiguousarray(a[:, :160]), np.ascontiguousarray(b[:160, :132])
-    result = multiply(a, b, **{"shape": SMALL, **changes}, **S)
-    assert ratio(result, a, b) <= 1
-    assert np.isnan(result).any()
-    assert np.isposinf(result).any()
-    assert np.isfinite(result[50:, 80:]).all()
+    check_special_values(**{"shape": SMALL, **changes}, **S)
 
 
 @pytest.mark.parametrize("shape", [SMALL, SHARED_K, TWO], ids=lambda shape: shape.name)
 def test_the_least_and_the_largest_numbers(shape):
-    """Where lossy elements of either operand meet large ones of the other: all over, or in one row."""
-    rng = np.random.default_rng(0)
-    a, b = data("normal", 152, 140, 72)
-    tiny = np.ldexp(1 + rng.random(a.shape), rng.integers(-149, -105, a.shape)).astype(np.float32)
-    for large, rows in ((200.0, slice(None)), (2.0**100, slice(None)), (2.0**100, slice(30, 31))):
-        x, y = a.copy(), (b * large).astype(np.float32)
-        x[rows] = tiny[rows]
+    """Of either operand."""
+    for x, y in small_beside_large():
         assert ratio(multiply(x, y, shape=shape, **S), x, y) <= 1
         assert ratio(multiply(y.T, x.T, shape=shape, a="col", **S), y.T, x.T) <= 1
 
 
 @pytest.mark.parametrize("shape", [SMALL, SHARED_K], ids=lambda shape: shape.name)
 def test_marks_of_parts(shape):
-    """What one part of k has found the others must know; and it is left clear."""
-    a, b = data("normal", 8, 64, 256)
-    x, y = np.full_like(a, 1e-43), b * np.float32(2.0**120)
-    x[:, 64:] = 0
-    home = Home()
-    run = Run(Product(shape, 8, 64, 256, dtype="float32", splits=2, **S), home)
-    for left, right in ((x, y), (a, b), (x, b), (x, y)):
-        run.give(left, right)
-        for _ in range(3):
-            assert ratio(run(), left, right) <= 1
-        address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
-        assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+    check_marks(Product(shape, 8, 64, 256, dtype="float32", splits=2, **S))
 
 
 def lost(k=128):

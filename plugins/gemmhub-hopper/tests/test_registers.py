@@ -242,18 +242,23 @@ def test_short_sums(k):
         assert ratio(multiply(a, b, a="col", **R), a, b) <= 1
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"swapped": True}, {"limit": COUNTERS + 2**17}, {"splits": 2}, {"b": "col"}], ids=str
-)
-def test_infinities_nans_and_overflow(changes):
+def check_special_values(**changes):
+    """Infinities, NaNs and overflow."""
     a, b = (np.ascontiguousarray(x) for x in specials())
     a, b = np.ascontiguousarray(a[:, :160]), np.ascontiguousarray(b[:160, :132])
-    result = multiply(a, b, **changes, **R)
+    result = multiply(a, b, **changes)
     assert ratio(result, a, b) <= 1
     assert np.isnan(result).any()
     assert np.isposinf(result).any()
     assert np.isneginf(result).any()
     assert np.isfinite(result[50:, 80:]).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"swapped": True}, {"limit": COUNTERS + 2**17}, {"splits": 2}, {"b": "col"}], ids=str
+)
+def test_infinities_nans_and_overflow(changes):
+    check_special_values(**changes, **R)
 
 
 def test_what_rounds_to_infinity():
@@ -263,33 +268,43 @@ def test_what_rounds_to_infinity():
     assert ratio(multiply(a, b, **R), a, b) <= 1
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_the_least_and_the_largest_numbers(splits):
-    """Where lossy elements of either operand meet large ones of the other: all over, or in one row."""
+def small_beside_large():
+    """Lossy elements of a meet large ones of b: all over, or in one row."""
     rng = np.random.default_rng(0)
     a, b = data("normal", 152, 140, 72)
     tiny = np.ldexp(1 + rng.random(a.shape), rng.integers(-149, -105, a.shape)).astype(np.float32)
     for large, rows in ((200.0, slice(None)), (2.0**100, slice(None)), (2.0**100, slice(30, 31))):
-        x, y = a.copy(), (b * large).astype(np.float32)
+        x = a.copy()
         x[rows] = tiny[rows]
+        yield x, (b * large).astype(np.float32)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_the_least_and_the_largest_numbers(splits):
+    """Of either operand."""
+    for x, y in small_beside_large():
         assert ratio(multiply(x, y, splits=splits, **R), x, y) <= 1
         assert ratio(multiply(y.T, x.T, a="col", splits=splits, **R), y.T, x.T) <= 1
         assert ratio(multiply(y.T, x.T, swapped=True, splits=splits, **R), y.T, x.T) <= 1
 
 
-def test_marks_are_left_clear():
-    """Also those that one part of a split k hands on to the next."""
-    a, b = data("normal", 8, 64, 128)
+def check_marks(product):
+    """What one part of a split k has found the others must know, and it is left clear: also in a slow call's wake."""
+    a, b = data("normal", product.m, product.n, product.k)
     x, y = np.full_like(a, 1e-43), b * np.float32(2.0**120)
-    x[:, 64:] = 0  # the other part has no marks
+    x[:, 64:] = 0  # a part without marks
     home = Home()
-    run = Run(Product(SPLIT, 8, 64, 128, dtype="float32", splits=2, **R), home)
+    run = Run(product, home)
     for left, right in ((x, y), (a, b), (x, b), (x, y)):
         run.give(left, right)
         for _ in range(3):
             assert ratio(run(), left, right) <= 1
         address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
         assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+
+
+def test_marks_are_left_clear():
+    check_marks(Product(SPLIT, 8, 64, 128, dtype="float32", splits=2, **R))
 
 
 # fmt: off

@@ -31,7 +31,7 @@ class Verdict:
     """What one backend says to a problem.
 
     ``status``: "chosen", "able", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
-    code raised), "not installed".
+    code raised), "not installed", "not asked" (a call names another one, which can).
     """
 
     backend: str
@@ -139,7 +139,7 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
 
     Raises InputError when ``settings`` name a backend that nobody knows.
     """
-    return _decide(problem, settings, copies)[0]
+    return _decide(problem, settings, copies, everybody=True)[0]
 
 
 def able_backends(problem: GemmProblem) -> list[Able]:
@@ -153,13 +153,19 @@ def able_backends(problem: GemmProblem) -> list[Able]:
     return [answer for answer in answers if isinstance(answer, Able)]
 
 
-def _decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...]) -> tuple[Decision, Able | None]:
+def _decide(
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], everybody: bool
+) -> tuple[Decision, Able | None]:
+    """``everybody`` is asked; else, where one is forced, only that one: some take long for a first answer."""
     forced = settings.backend[0] if settings.forced else problem.packed_by
     able: list[Able] = []
     verdicts: list[Verdict] = []
     layout_free = problem.device.kind == "cpu"  # on devices kernels get addresses: the problem has the strides
     for entry in plugins.registry():
         if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
+            continue
+        if not everybody and forced is not None and entry.name != forced:
+            verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
         layout_free &= isinstance(loaded, Refusal) or not loaded[0].layout_sensitive
@@ -318,8 +324,9 @@ def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] =
     Raises NoBackendError, carrying the decision, when nothing may run the problem.
     """
     while True:
-        decision, chosen = _decide(problem, settings, copies)
+        decision, chosen = _decide(problem, settings, copies, everybody=False)
         if chosen is None:
+            decision = decide(problem, settings, copies)
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         kernel = prepared(chosen, chosen.candidate, problem, settings)
         if isinstance(kernel, Kernel):

@@ -253,6 +253,23 @@ def test_a_forced_backend_fails_aloud(operands, where):
     assert found.settings["backend"] == ("the call" if where == "call" else "use()")
 
 
+@pytest.mark.parametrize("where", ["call", "context"])
+def test_a_forced_backend_is_the_only_one_asked(operands, where):
+    """Others may take long for an answer that nobody needs. explain() asks all."""
+    slow = Scripted("slow")
+    add(slow)
+    a, b = operands
+    options = {"backend": "numpy"} if where == "call" else {}
+    with gemmhub.use(backend="numpy" if where == "context" else None):
+        gemmhub.matmul(a, b, **options)
+        verdict = gemmhub.plan(a, b, **options).decision["slow"]
+        assert (verdict.status, verdict.reason, verdict.seconds) == ("not asked", "not the one asked for", None)
+        assert not slow.calls["supports"]
+        assert gemmhub.explain(a, b, **options)["slow"].status == "able"
+    assert slow.calls["supports"] == 1
+    assert gemmhub.plan(a, b).decision.chosen == "slow"
+
+
 @pytest.mark.parametrize("where", ["environment", "file"])
 def test_a_preferred_backend_falls_back_and_says_so(operands, tmp_path, monkeypatch, caplog, where):
     source = "GEMMHUB_BACKEND"

@@ -156,7 +156,8 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     for _ in range(2):
         call(a, b, out)
     questions = counting.questions
-    assert bool(questions) == with_plugin
+    named = name not in ("matmul", "matmul out=", "plan")  # numpy: then nobody else is asked
+    assert bool(questions) == (with_plugin and not named)
     looked = []
 
     def forbid(owner, attribute):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
-from math import ceil, log
+from math import ceil, gcd, log
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,6 +95,9 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
         "area": log(rows * cols),
         "parts": log(split),
         "cluster": log(across * down),
+        # How wide the pieces may be in which a tile is stored.
+        "even_rows": log(gcd(rows, 64)),
+        "even_cols": log(gcd(cols, 64)),
     }
 
 

@@ -26,6 +26,12 @@ def pair(library, backend, device, rng):
     return library.array(small(rng, (5, 6)), device), library.array(small(rng, (6, 7)), device)
 
 
+def family_of(library, device):
+    return (
+        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
+    )
+
+
 @pytest.mark.parametrize("stream", [None, 0x40])
 def test_tune_times_every_candidate_on_its_device(library, backend, machine, pair, device, stream):
     """On the stream that was asked for, with the events on that stream, too."""
@@ -113,10 +119,7 @@ def test_spot_check(library, backend, pair, device, rng):
 
 def test_the_clock_leaves_no_call_out(library, machine, device):
     """Fills go first, then the events around exactly the calls that were asked for."""
-    family = (
-        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
-    )
-    clock = family.clock()
+    clock = family_of(library, device).clock()
     assert isinstance(clock, DeviceClock)
     assert clock.cache_bytes == 2 * 2**16
 
@@ -136,10 +139,7 @@ def test_the_clock_leaves_no_call_out(library, machine, device):
 
 def test_what_the_host_launched_too_late_is_measured_again(library, machine, device):
     """With fills for as long as it took."""
-    family = (
-        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
-    )
-    clock, calls, busy = family.clock(), [], range(2, 4)
+    clock, calls, busy = family_of(library, device).clock(), [], range(2, 4)
 
     def call():
         calls.append(len(machine.log))
@@ -161,10 +161,7 @@ def test_what_the_host_launched_too_late_is_measured_again(library, machine, dev
 
 def test_a_card_that_wakes_up(library, machine, device):
     """Fills of an idle card take longer than those later: how long they take is looked at each time."""
-    family = (
-        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
-    )
-    clock = family.clock()
+    clock = family_of(library, device).clock()
     fill, filled = clock._fill, []
 
     def slow_at_first():
@@ -224,9 +221,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_families_keep_values_and_layouts(library, machine, device, dtype, layout, rng):
     x = LAYOUTS[layout](small(rng, (3, 4), dtype))
-    family = (
-        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
-    )
+    family = family_of(library, device)
     there = family.from_host(x)
     assert library.owns(there)
     assert library.device(there) == device

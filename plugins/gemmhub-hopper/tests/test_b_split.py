@@ -186,46 +186,37 @@ def test_marks_of_parts(shape):
     check_marks(Product(shape, 8, 64, 256, dtype="float32", splits=2, **S))
 
 
-def lost(k=128):
-    """Products of which a plane loses bits that count: one element of a, whatever b's."""
-    x, y = np.zeros((8, k), np.float32), np.full((k, 64), 2.0**100 * 1.1, np.float32)
-    x[:, 5] = 2.0**-140 * 1.37
-    return x, y
-
-
 # fmt: off
 LOST = {
-    "marks of one lane only": ("b_planes.cuh", "return warp_or(a.seen.marks() | b.seen.marks() << 2);",
-                               "return a.seen.marks() | b.seen.marks() << 2;", SMALL),
-    "marks are not told": ("gemm_kernel.cu", "mark_at(base, 0, 4 * share + warp), marks)",
-                           "mark_at(base, 0, 4 * share + warp), 0)", SMALL),
-    "marks are not told to other blocks": ("cluster_sum.cuh", "{__uint_as_float(marks), 0.0f,", "{0.0f, 0.0f,",
-                                           SHARED_K),
-    "marks of one block only": ("b_planes.cuh", "first < CLUSTER_K * 4 * SHARERS", "first < 1", SHARED_K),
-    "the least is not noted": ("split_planes.cuh", "if (twice - 1 < least) least = twice - 1;", "", SMALL),
-    "b's marks are not handed on": ("gemm_kernel.cu", "mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);", ";",
-                                    SMALL),
-    "a's marks are not handed on": ("gemm_kernel.cu", "mark(p.a_marks, marks & 3), mark(of_a, marks & 3);", ";", SMALL),
+    "marks of one lane only": (SMALL, 1, "b_planes.cuh", (
+        ("return warp_or(a.seen.marks() | b.seen.marks() << 2);", "return a.seen.marks() | b.seen.marks() << 2;"),)),
+    "marks are not told": (SMALL, 1, "gemm_kernel.cu", (
+        ("mark_at(base, 0, 4 * share + warp), marks)", "mark_at(base, 0, 4 * share + warp), 0)"),)),
+    "marks are not told to other blocks": (SHARED_K, 1, "cluster_sum.cuh", (
+        ("{__uint_as_float(marks), 0.0f,", "{0.0f, 0.0f,"),)),
+    "marks of one block only": (SHARED_K, 1, "b_planes.cuh", (
+        ("first < CLUSTER_K * 4 * SHARERS", "first < 4 * SHARERS"),
+        ("if (i < CLUSTER_K * 4 * SHARERS)", "if (i < 4 * SHARERS)"))),
+    "the least is not noted": (SMALL, 1, "split_planes.cuh", (
+        ("if (twice - 1 < least) least = twice - 1;", ""),)),
+    "b's marks are not handed on": (SMALL, 2, "gemm_kernel.cu", (
+        ("mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);", ";"),)),
+    "a's marks are not handed on": (SMALL, 2, "gemm_kernel.cu", (
+        ("mark(p.a_marks, marks & 3), mark(of_a, marks & 3);", ";"),)),
 }
+"""(shape, parts of k, file, changes)."""
 # fmt: on
 
 
 @pytest.mark.parametrize("mutation", LOST, ids=lambda name: name.replace(" ", "-"))
 def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
-    file, old, new, shape = LOST[mutation]
-    if mutation == "marks of one block only":
-        new = old.replace("CLUSTER_K * 4 * SHARERS", "4 * SHARERS")
-        home = mutated(
-            monkeypatch, tmp_path, file, (old, new), ("if (i < CLUSTER_K * 4 * SHARERS)", "if (i < 4 * SHARERS)")
-        )
-    else:
-        home = mutated(monkeypatch, tmp_path, file, (old, new))
-    x, y = lost()
-    x = np.roll(x, 64, axis=1)  # in the second block's part of k
-    x[:, :64] = 0
-    if "handed on" in mutation:  # what is lossy and what is large have parts of k of their own, but for one element
+    """Of one element of a, in the second half of k, a plane loses bits that count beside b's."""
+    shape, splits, file, changes = LOST[mutation]
+    home = mutated(monkeypatch, tmp_path, file, *changes)
+    x, y = np.zeros((8, 128), np.float32), np.full((128, 64), 2.0**100 * 1.1, np.float32)
+    x[:, 69] = 2.0**-140 * 1.37
+    if splits > 1:  # the first part finds neither what is lossy nor what is large
         y[:64] *= 2.0**-100
-    splits = 2 if "handed on" in mutation else 1
     assert max(ratio(multiply(x, y, home, shape=shape, splits=splits, **S), x, y) for _ in range(8)) > 1
 
 
@@ -254,7 +245,6 @@ MUTATIONS = {
     "a plane of the wrong rows": ("b_planes.cuh", (("swizzled(row * K_BYTES", "swizzled((row ^ 1) * K_BYTES"),)),
     "another swizzle": ("b_planes.cuh", (("four * 8, K_BYTES)", "four * 8, 128)"),)),
     "b's tile is taken for three boxes": ("gemm_kernel.cu", (("if (plane < B_PLANES)", ""),)),
-    "the leftovers are not subtracted": ("b_planes.cuh", (("x[2] -= from_bf16(static_cast<u16>(high)),", ""),)),
 }
 # fmt: on
 
@@ -262,12 +252,15 @@ MUTATIONS = {
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
     file, changes = MUTATIONS[mutation]
-    if mutation == "the leftovers are not subtracted":  # integers are whole in the first plane
-        home = mutated(monkeypatch, tmp_path, file, *changes)
-        a, b = data("normal", 64, 64, 64)
-        assert ratio(multiply(a, b, home, shape=SMALL, **S), a, b) > 1
-    else:
-        notices(Product(SMALL, 136, 136, 264, dtype="float32", **S), file, changes, monkeypatch, tmp_path)
+    notices(Product(SMALL, 136, 136, 264, dtype="float32", **S), file, changes, monkeypatch, tmp_path)
+
+
+def test_what_is_left_of_a_plane_counts(monkeypatch, tmp_path):
+    """The integers of the others are whole in the first plane."""
+    change = "x[2] -= from_bf16(static_cast<u16>(high)),", ""
+    home = mutated(monkeypatch, tmp_path, "b_planes.cuh", change)
+    a, b = data("normal", 64, 64, 64)
+    assert ratio(multiply(a, b, home, shape=SMALL, **S), a, b) > 1
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """What gemmhub chooses, and each of its backends alone, against torch.matmul on an NVIDIA card, by CUDA graphs.
 
-    python benchmarks/hub_torch.py [--draw SEED] [--dtype bfloat16] [--alone hopper cublas] [--tune] [--json FILE]
+    python benchmarks/hub_torch.py [--draw SEED] [--dtype bfloat16] [--alone hopper cublas] [--tune] [--called]
+                                   [--json FILE]
 
 Needs torch and the plugins to compare. Products are those of hopper_torch.py: sizes of language models, or with
 ``--draw`` random ones (--seconds long), b stored both ways. Each is timed as benchmarks/cuda_graphs.py says, in one run
 with torch's: "hub" is a plan that names no backend. With ``--tune`` gemmhub.tune measures each product first (into a
-record file of this run's own) and "tuned" is the plan after that. tf32 is compared with torch's tf32, float32 with
-torch's float32. Packing, and all that a call may keep from the one before, is not used.
+record file of this run's own) and "tuned" is the plan after that. With ``--called`` all are timed a second time, as a
+program calls them that captures no graph: launched one after the other, by gemmhub's clock. tf32 is compared with
+torch's tf32, float32 with torch's float32. Packing, and all that a call may keep from the one before, is not used.
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ import os
 import sys
 import tempfile
 import time
-from itertools import takewhile
+from collections.abc import Callable
+from itertools import cycle, takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_graphs import Rig, expected
+from cuda_graphs import Call, Rig, expected
 from hopper_torch import PRODUCTS, RATES, close, drawn
 
 import gemmhub
+from gemmhub.device_families import torch_family
+from gemmhub.timing import interleave
 
 _LARGE = 1e10
 """Operations from which a product counts as a large one."""
@@ -64,20 +69,33 @@ def measure(m: int, n: int, k: int, order: str, options: argparse.Namespace, rec
         use("off")
     plans = {name: made for name, made in plans.items() if made is not None}
     wrong = [name for name, made in plans.items() if not close(made, rig, options.dtype)]
-    numbers = [rig.add(lambda a, b, out: torch.matmul(a, b, out=out)), *map(rig.add, plans.values())]
-    reference, *times = rig.medians(numbers, options.rounds)
+    calls = [lambda a, b, out: torch.matmul(a, b, out=out), *plans.values()]
+    reference, *times = rig.medians([rig.add(call) for call in calls], options.rounds)
+    ratios = {name: reference / t for name, t in zip(plans, times)}
+    if options.called:
+        eager, *times = called(rig, calls)
+        ratios |= {f"{name} called": eager / t for name, t in zip(plans, times)}
     row = {
         "m": m, "n": n, "k": k, "order": order, "torch_us": reference * 1e6, "wrong": wrong,
         "chosen": {name: chosen(made) for name, made in plans.items()},
-        "ratios": {name: reference / t for name, t in zip(plans, times)},
+        "ratios": ratios,
     }  # fmt: skip
-    ratios = "  ".join(f"{name} {ratio:.3f}" for name, ratio in row["ratios"].items())
+    words = "  ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items())
     alarm = f"  WRONG: {', '.join(wrong)}" if wrong else ""
     rate = 2e-12 * m * n * k / reference
-    print(
-        f"{m:6}{n:6}{k:6} {order}  torch {rate:5.0f} TFLOP/s  {ratios}  {row['chosen'].get('hub')}{alarm}", flush=True
-    )
+    print(f"{m:6}{n:6}{k:6} {order}  torch {rate:5.0f} TFLOP/s  {words}  {row['chosen'].get('hub')}{alarm}", flush=True)
     return row
+
+
+def called(rig: Rig, calls: list[Call]) -> list[float]:
+    """Seconds a call of each, launched one by one and queued up."""
+
+    def turning(call: Call) -> Callable[[], object]:
+        sets = cycle(rig.sets)
+        return lambda: call(*next(sets))
+
+    clock = torch_family("cuda", torch.cuda.current_device()).clock()
+    return [timing.median for timing in interleave([turning(call) for call in calls], clock=clock)]
 
 
 def use(records: str) -> None:
@@ -112,6 +130,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--alone", nargs="*", default=[], metavar="BACKEND")
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--called", action="store_true", help="time calls without graphs, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no product after this time")

@@ -5,17 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
+
+_AHEAD = 4
+"""Calls that the host could launch while the first fills run: it launches those fills, and a first call, meanwhile."""
+_LONGER = 1.2
+"""So many times as long as the host must the device take for calls, or it may have waited for the host."""
+
+
+class _Stretch(NamedTuple):
+    """Calls in a row, after fills. Seconds."""
+
+    seconds: float
+    """That the device took for the calls."""
+    filling: float
+    """And for the fills."""
+    first: float
+    """Until the host had launched the first call."""
+    launched: float
+    """Until it had launched all."""
+
+    @property
+    def without_waiting(self) -> bool:
+        """The device has never waited for the host."""
+        if self.filling >= self.launched:
+            return True
+        return self.filling >= self.first and self.seconds > _LONGER * (self.launched - self.first)
 
 
 class DeviceClock:
     """Times calls by the device's own events, as a :class:`gemmhub.timing.Clock`.
 
     Before a stretch of calls the device gets work that keeps it busy: a memory fill larger than its L2 cache,
-    as often as it takes until the host has launched the calls. So the cache holds none of their operands at the
-    start, and no call waits for the host: what the events measure is the device's time alone. Where the host took
-    longer than the fills did, being busy with something else or the card having woken up since the last ones, it is
-    measured again with more of them.
+    as often as it takes until the host has launched the first call, or all calls where the host takes longer than
+    the device for one. So the cache holds none of their operands at the start, and no call waits for the host: what
+    the events measure is the device's time alone. There are no more fills than that, as fills let a card cool that
+    calls had heated: it would time them at a clock that it does not keep. Where a stretch turns out to have had too
+    few, as the host was busy with something else or the card had woken up, it is measured again with more of them.
     """
 
     _most = 64
@@ -49,29 +75,32 @@ class DeviceClock:
             self._stretch(self._fill, 1, 8)
         start = perf_counter()
         call()
-        fills = self._lasting(repeats * min(perf_counter() - start, 1e-4))
+        fills = self._lasting(_AHEAD * min(perf_counter() - start, 1e-4))
         for _ in range(self._tries):
-            seconds, launching = self._stretch(call, repeats, fills)
-            if launching <= fills * self._fill_seconds or fills == self._most_fills:
+            stretch = self._stretch(call, repeats, fills)
+            if stretch.without_waiting or fills == self._most_fills:
                 break
-            fills = self._lasting(launching)
-        return seconds / repeats
+            fills = self._lasting(stretch.launched)
+        return stretch.seconds / repeats
 
     def _lasting(self, seconds: float) -> int:
         """Fills that take the device so long, and half as long again."""
         return min(self._most_fills, 1 + int(1.5 * seconds / self._fill_seconds))
 
-    def _stretch(self, call: Callable[[], object], repeats: int, fills: int) -> tuple[float, float]:
-        """(seconds of the calls, what the host took to launch everything). Notes what a fill takes."""
+    def _stretch(self, call: Callable[[], object], repeats: int, fills: int) -> _Stretch:
+        """Notes what a fill takes."""
         begun = perf_counter()
         self._before.record()
         for _ in range(fills):
             self._fill()
         self._start.record()
-        for _ in range(repeats):
+        call()
+        first = perf_counter() - begun
+        for _ in range(repeats - 1):
             call()
         self._end.record()
-        launching = perf_counter() - begun
+        launched = perf_counter() - begun
         self._end.synchronize()
-        self._fill_seconds = max(1e-6, self._elapsed(self._before, self._start) * 1e-3 / fills)
-        return self._elapsed(self._start, self._end) * 1e-3, launching
+        filling = self._elapsed(self._before, self._start) * 1e-3
+        self._fill_seconds = max(1e-6, filling / fills)
+        return _Stretch(self._elapsed(self._start, self._end) * 1e-3, filling, first, launched)

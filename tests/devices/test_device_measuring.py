@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from address_backend import DTYPES, Addresses, add, small
 
 import gemmhub
-from gemmhub import comparison, device_families, records
+from gemmhub import comparison, device_clock, device_families, records
 from gemmhub.device_clock import DeviceClock
 from gemmhub.errors import DeviceError, InputError, NoBackendError
 
@@ -137,21 +135,46 @@ def test_the_clock_leaves_no_call_out(library, machine, device):
     assert machine.device == 0
 
 
-def test_what_the_host_launched_too_late_is_measured_again(library, machine, device):
+def fills_of(machine):
+    """Between the last stretch's events before and after them."""
+    records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
+    return [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """The host's time, in a list of one: it goes by as a test says."""
+    now = [0.0]
+    monkeypatch.setattr(device_clock, "perf_counter", lambda: now[0])
+    return now
+
+
+def filling(clock, machine, milliseconds):
+    """The clock's fills take the device so long, by its time."""
+    fill = clock._fill
+
+    def timed():
+        before = machine.clock
+        fill()
+        machine.clock = before + milliseconds(before)
+
+    clock._fill = timed
+
+
+def test_what_the_host_launched_too_late_is_measured_again(library, machine, host, device):
     """With fills for as long as it took."""
     clock, calls, busy = family_of(library, device).clock(), [], range(2, 4)
+    filling(clock, machine, lambda _: 0.05)
 
     def call():
         calls.append(len(machine.log))
         late = len(calls) in busy
         machine.clock += 7.0 if late else 2.0
-        time.sleep(0.02 * late)
+        host[0] += 0.008 if late else 0.0005
 
     assert clock.measure(call, 5) == pytest.approx(2e-3)
     assert len(calls) == 1 + 5 + 5
-    records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
-    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")  # before and start
-    assert 100 < fills <= 512
+    assert 8.0 < fills_of(machine) * 0.05 < 30.0
     # A host that stays slow is given up on.
     calls.clear()
     busy = range(1000)
@@ -159,27 +182,32 @@ def test_what_the_host_launched_too_late_is_measured_again(library, machine, dev
     assert len(calls) <= 1 + 3 * 2
 
 
-def test_a_card_that_wakes_up(library, machine, device):
-    """Fills of an idle card take longer than those later: how long they take is looked at each time."""
+@pytest.mark.parametrize(("milliseconds", "wanted"), [(2.0, 0.1), (0.15, 0.1), (0.11, 40 * 0.1), (0.001, 40 * 0.1)])
+def test_fills_last_until_the_device_is_behind(library, machine, host, device, milliseconds, wanted):
+    """Where a call takes the device longer than the host that is soon; where it does not, once all are launched."""
     clock = family_of(library, device).clock()
-    fill, filled = clock._fill, []
-
-    def slow_at_first():
-        fill()
-        filled.append(machine.clock)
-        machine.clock += 10.0 if len(filled) <= 10 else 0.0  # milliseconds
-
-    clock._fill = slow_at_first
+    filling(clock, machine, lambda _: 0.05)
 
     def call():
-        machine.clock += 2.0
-        time.sleep(0.0001)
+        machine.clock += milliseconds
+        host[0] += 1e-4
 
-    assert clock.measure(call, 8) == pytest.approx(2e-3)
-    records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
-    fills = [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
-    assert clock._fill_seconds == pytest.approx(1e-5)
-    assert fills * 1e-5 >= 8 * 1e-4
+    assert clock.measure(call, 40) == pytest.approx(milliseconds * 1e-3)
+    assert wanted <= fills_of(machine) * 0.05 <= 2 * wanted + 0.6
+
+
+def test_a_card_that_wakes_up(library, machine, host, device):
+    """Fills of an idle card take longer than those later: how long they take is looked at each time."""
+    clock = family_of(library, device).clock()
+    filling(clock, machine, lambda now: 10.0 if now < 100 else 0.02)
+
+    def call():
+        machine.clock += 0.01
+        host[0] += 1e-4
+
+    assert clock.measure(call, 8) == pytest.approx(1e-5)
+    assert clock._fill_seconds == pytest.approx(2e-5)
+    assert fills_of(machine) * 2e-5 >= 8 * 1e-4
 
 
 def test_pack_asks_the_backends_of_the_device(library, backend, machine, rng):

@@ -280,7 +280,8 @@ def _words(choice: Choice, cut: Slabs | None = None) -> str:
 
 def _gemv_words(choice: GemvChoice) -> str:
     words = f"few vectors by a matrix, {choice.kernel.sharers} threads a result"
-    return words + (f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else "")
+    words += f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else ""
+    return words + (", loads by way of shared memory" if choice.kernel.ahead else "")
 
 
 def _nothing(

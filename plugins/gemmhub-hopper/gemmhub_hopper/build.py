@@ -76,7 +76,7 @@ def _name(variant: Variant) -> str:
 
 def _gemv_name(kernel: GemvKernel) -> str:
     order = "n" if kernel.n_major else "k"
-    return f"gemv{kernel.sharers} {kernel.input} {order} {kernel.vectors}"
+    return f"{kernel.name} {kernel.input} {order} {kernel.vectors}"
 
 
 def _gemv(kernel: GemvKernel) -> str:

@@ -45,6 +45,18 @@ class GemvKernel:
     """Blocks that do."""
     x_strided: bool = False
     """Neighbours along k are no neighbours in the vectors."""
+    ahead: bool = False
+    """Loads go to shared memory, so that some are under way at all times."""
+
+    @property
+    def name(self) -> str:
+        """Such as "gemv64": 64 threads, of one or more blocks, share the k of a result. Where a block reads wider rows
+        than usual and does not have k for itself, "gemv8x4": 8 threads of each of 4 blocks. With "a" at the end loads
+        are asked for ahead.
+        """
+        shared = self.n_major and self.cluster > 1 and self.spread < _usual(self.load)
+        sharers = f"{self.spread}x{self.cluster}" if shared else str(self.sharers)
+        return f"gemv{sharers}{'a' if self.ahead else ''}"
 
     @property
     def sharers(self) -> int:
@@ -57,10 +69,14 @@ class GemvKernel:
         return self.load // (4 if self.input == "float32" else 2)
 
     @property
+    def loads(self) -> int:
+        """That a thread has under way."""
+        return 8 if self.vectors < 8 else 4
+
+    @property
     def at_once(self) -> int:
         """Elements along k that a thread waits for at a time."""
-        unroll = 8 if self.vectors < 8 else 4
-        return unroll if self.n_major else unroll // _ROWS * self.width
+        return self.loads if self.n_major else self.loads // _ROWS * self.width
 
     @property
     def columns(self) -> int:
@@ -70,14 +86,15 @@ class GemvKernel:
     @property
     def shared_bytes(self) -> int:
         parts = THREADS // 32 if self.n_major else max(1, self.spread // 32)
-        return 4 * (parts + (self.cluster if self.cluster > 1 else 0)) * self.vectors * self.columns
+        sums = 4 * (parts + (self.cluster if self.cluster > 1 else 0)) * self.vectors * self.columns
+        return sums + (self.loads * THREADS * self.load if self.ahead else 0)
 
     @property
     def macros(self) -> dict[str, int]:
         return {
             "INPUT": INPUTS[self.input], "VECTORS": self.vectors, "N_MAJOR": int(self.n_major), "LOAD": self.load,
             "X_STRIDED": int(self.x_strided), "SPREAD": self.spread, "CLUSTER": self.cluster,
-            "SHARED_BYTES": self.shared_bytes,
+            "AHEAD": int(self.ahead), "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 
@@ -90,8 +107,7 @@ class GemvChoice:
 
     @property
     def name(self) -> str:
-        """Such as "gemv64": 64 threads, of one or more blocks, share the k of a result."""
-        return f"gemv{self.kernel.sharers}"
+        return self.kernel.name
 
     @cached_property
     def strips(self) -> int:
@@ -116,6 +132,18 @@ class GemvChoice:
         return operands + way.m * way.n * way.batch * way.form.output_bytes * (2 if way.form.addend else 1)
 
     @property
+    def run(self) -> int:
+        """Bytes of a row that a block reads at a time."""
+        kernel = self.kernel
+        return (kernel.columns if kernel.n_major else kernel.spread * kernel.width) * self.way.b.size
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row to the next."""
+        w = self.way.b
+        return w.strides[1 if self.kernel.n_major else 0] * w.size
+
+    @property
     def copied(self) -> tuple[()]:
         """No operand is."""
         return ()
@@ -127,14 +155,22 @@ class GemvChoice:
 
 
 def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKernel]:
-    """All ways to share k among threads."""
+    """All ways to share k among threads, and to load. Several vectors, mostly left to tensor cores, have fewer."""
     if n_major:
-        usual, most = THREADS // min(32, _LINE // load), _CLUSTERS[-1]
-        spreads = [(spread, 1) for spread in (usual // 4, usual // 2) if THREADS // spread <= 32]
+        usual, most, wide = _usual(load), _CLUSTERS[-1], _CLUSTERS[: len(_CLUSTERS) if vectors == 1 else 1]
+        spreads = [(x, cluster) for x in (usual // 4, usual // 2) if THREADS // x <= 32 for cluster in wide]
         spreads += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
     else:
         spreads = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]
-    return [GemvKernel(kind, vectors, n_major, load, *spread) for spread in spreads]
+    found = [GemvKernel(kind, vectors, n_major, load, *spread) for spread in spreads]
+    if n_major and vectors == 1 and load == WIDEST:
+        found += [replace(kernel, ahead=True) for kernel in found]
+    return found
+
+
+def _usual(load: int) -> int:
+    """Threads of a block that share k where others read a line of a row together."""
+    return THREADS // min(32, _LINE // load)
 
 
 def choices(ways: Sequence[Lowered]) -> list[GemvChoice]:

@@ -23,6 +23,8 @@ MOST = 1.0
 """Of a correction's logarithm: the model alone is rough."""
 _LANES = 128
 """Multiplications that a multiprocessor begins in a cycle."""
+_LINES = 512
+"""Bytes: rows at multiples of this are as good as any."""
 _SHARPNESS = 3
 """Of the largest of waiting, moving and multiplying: others that are near to it add to it."""
 
@@ -86,8 +88,8 @@ def features(choice: GemvChoice, estimate: float) -> list[float]:
     kernel, way = choice.kernel, choice.way
     rounds = [choice.grid / (SMS * resident) for resident in (1, 2, 4, 8)]
     return [
-        math.log(way.m), kernel.vectors, kernel.n_major, kernel.x_strided, kernel.load, kernel.width, kernel.spread,
-        kernel.cluster, math.log(choice.grid), math.log(choice.steps),
+        math.log(way.m), kernel.vectors, kernel.n_major, kernel.x_strided, kernel.ahead, kernel.load, kernel.width,
+        kernel.spread, kernel.cluster, math.log(choice.grid), math.log(choice.steps),
         math.log(choice.steps * max(SMS, choice.grid)), math.log(choice.moved), math.log(way.k), math.log(way.n),
         math.log(way.batch), math.log(estimate),
         # What of the last steps, and of the last block's results, is needed.
@@ -96,6 +98,9 @@ def features(choice: GemvChoice, estimate: float) -> list[float]:
         rounds[0], *(math.ceil(x) - x for x in rounds),
         # Bytes a second, and of a block.
         math.log(choice.moved / estimate), math.log(choice.moved / choice.grid),
+        # Bytes of a row that a block reads at a time, and what rows lie at multiples of: where that is no line, what is
+        # read at a time lies in one line more.
+        choice.run, math.gcd(choice.pitch, _LINES), choice.steps,
     ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def prepass(kind: str) -> Source:
 def gemv(kernel: GemvKernel) -> Source:
     """A vector times a matrix."""
     files = {name: _files()[name] for name in _GEMV_FILES}
-    return _source(f"hopper-gemv-{kernel.sharers}", "gemv_kernel.cu", files, kernel.macros)
+    return _source(f"hopper-{kernel.name}", "gemv_kernel.cu", files, kernel.macros)
 
 
 def _source(name: str, main: str, files: dict[str, str], macros: dict[str, int]) -> Source:

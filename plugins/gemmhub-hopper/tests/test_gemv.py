@@ -44,6 +44,21 @@ def test_without_k():
     Run(vector(1, 64, 0, spread=8, beta=2)).check()
 
 
+def test_names_tell_kernels_apart():
+    for asked in (
+        problem(m, 64, 64, dtype, b=b) for m in (1, 4) for dtype in ("float16", "float32") for b in ("row", "col")
+    ):
+        found = choices(asked)
+        assert len({x.name for x in found}) == len({x.kernel for x in found}) == len(found)
+
+
+def test_loads_ahead_are_for_one_vector_and_wide_loads():
+    assert any(x.kernel.ahead for x in choices(problem(1, 64, 64)))
+    for asked in (problem(1, 64, 64, b="col"), problem(1, 60, 64), problem(2, 64, 64)):
+        assert choices(asked)
+        assert not any(x.kernel.ahead for x in choices(asked))
+
+
 def test_a_strided_vector():
     x = operand("bfloat16", 1, 64)
     strided = replace(x, layout=replace(x.layout, row_stride=128, col_stride=2))
@@ -97,5 +112,5 @@ def test_it_compiles(kernel):
     made = nvrtc.load().compile(sources.gemv(kernel), verbose=True)
     assert made.spilled == 0, made.log
     # Those of the loads that are under way at a time, among others: they are not waited for one by one.
-    loads = kernel.at_once if kernel.n_major else 4 * kernel.at_once // kernel.width
-    assert 16 + loads * max(1, kernel.load // 4) <= made.registers <= 128, made.log
+    loads = 0 if kernel.ahead else kernel.loads * max(1, kernel.load // 4)
+    assert 16 + loads <= made.registers <= (64 if kernel.ahead else 128), made.log

@@ -1,8 +1,9 @@
 // A few vectors times a matrix: d (m x n) = x (m x k) times w (k x n), for each matrix of a batch, m at most VECTORS.
 //
-// Every element of w is used once by each vector, so there is nothing to stage: threads read it from memory, UNROLL
-// loads under way at a time, and multiply. SPREAD threads of a block share the k of a column of results, those of CLUSTER
-// blocks if need be. So a result is one sum for each thread, and these are added in the order of lanes, warps and blocks.
+// Every element of w is used once by each vector, so there is nothing to share: each thread reads its part of w, UNROLL
+// loads under way at a time, and multiplies. SPREAD threads of a block share the k of a column of results, those of
+// CLUSTER blocks if need be. So a result is one sum for each thread, and these are added in the order of lanes, warps and
+// blocks.
 //
 //     INPUT     0 bfloat16, 1 float16, 2 float32
 //     VECTORS   1, 2, 4 or 8
@@ -11,6 +12,9 @@
 //     LOAD      bytes of a load, of WIDTH elements. Rows of w begin at multiples of it and are as long
 //     SPREAD    as said, a power of two. With N_MAJOR, ACROSS = GEMV_THREADS / SPREAD neighbouring lanes read a row
 //     CLUSTER   blocks that share the k of a result
+//     AHEAD     1: loads go to shared memory, each asked for as soon as the one UNROLL before it is taken, so that some are
+//               under way at all times; 0: to registers, and all are there before more are asked for. With N_MAJOR and
+//               loads of 16 bytes
 //
 //     n-major   a thread has WIDTH columns of results, of neighbouring elements, and every STRIDE-th row
 //     k-major   a thread has ROWS columns of results, and of their rows of w every STRIDE-th load
@@ -26,8 +30,9 @@ constexpr u32 IN_WARP = SPREAD * ACROSS < 32 ? SPREAD * ACROSS : 32;  // lanes a
 constexpr u32 PARTS = SPREAD * ACROSS / IN_WARP;                      // warps that have a share of a result
 constexpr u32 STRIDE = SPREAD * CLUSTER;
 
-// Dynamic shared memory: sums of warps, and in the first block of a cluster those of its blocks.
-constexpr u32 BLOCKS_AT = 4 * PARTS * RESULTS;
+// Dynamic shared memory: the loads of AHEAD, [load][thread]; sums of warps, and in the first block of a cluster those of
+// its blocks.
+constexpr u32 SUMS_AT = AHEAD * UNROLL * GEMV_THREADS * LOAD, BLOCKS_AT = SUMS_AT + 4 * PARTS * RESULTS;
 constexpr u32 END_AT = BLOCKS_AT + (CLUSTER > 1 ? 4 * CLUSTER * RESULTS : 0);
 static_assert(END_AT == SHARED_BYTES, "gemv.py counts as this file does");
 
@@ -79,68 +84,128 @@ struct Elements {
 
 using Sums = float[VECTORS][MINE];
 
-// The share of a thread, `first` of STRIDE, in the columns from `column` on.
-DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, Sums& sums) {
-    long long vector[VECTORS];  // those that there are not are read as the last one
+// Where the vectors begin; those that there are not are read as the last one.
+using Vectors = const Element* [VECTORS];
+// Elements of the vectors for UNROLL rows.
+using Factors = Elements<sizeof(Element)>[UNROLL][VECTORS];
+
+// Each of the following adds up the share of a thread, `first` of STRIDE, in the columns from `column` on.
+
+#if AHEAD
+DEVICE void load_factors(const GemvParams& p, const Vectors& x, int base, int first, Factors& factors) {
 #pragma unroll
-    for (u32 v = 0; v < VECTORS; ++v) vector[v] = (static_cast<int>(v) < p.m ? v : p.m - 1) * p.x_m;
-    if constexpr (N_MAJOR) {
-        const bool there = column < p.n;
+    for (u32 u = 0; u < UNROLL; ++u) {
+        const int at = base + u * STRIDE + first;
+#pragma unroll
+        for (u32 v = 0; v < VECTORS; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
+    }
+}
+
+// The thread's loads are from `place` on in shared memory, where nobody else looks.
+DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 place,
+                     Sums& sums) {
+    constexpr u32 APART = GEMV_THREADS * LOAD;
+    const Element* from = w + first * p.w_ld + column;
+    const long long stride = STRIDE * p.w_ld;
+    int row = column < p.n ? first : p.k;  // to ask for next
+    const auto ask = [&](u32 u) {
+        copy_async(place + u * APART, from, row < p.k);
+        copy_commit();
+        from += stride, row += STRIDE;
+    };
+#pragma unroll
+    for (u32 u = 0; u < UNROLL; ++u) ask(u);
+    Factors factors, next;
+    load_factors(p, x, 0, first, factors);
 #pragma unroll 1
-        for (int base = 0; base < p.k; base += UNROLL * STRIDE) {
-            Elements<LOAD> loaded[UNROLL];
-            Elements<sizeof(Element)> factors[UNROLL][VECTORS];
+    for (int base = 0; base < p.k; base += UNROLL * STRIDE) {
+        load_factors(p, x, base + UNROLL * STRIDE, first, next);
 #pragma unroll
-            for (u32 u = 0; u < UNROLL; ++u) {
-                const int at = base + u * STRIDE + first;
-                loaded[u].load(w + at * p.w_ld + column, there && at < p.k);
+        for (u32 u = 0; u < UNROLL; ++u) {
+            Elements<LOAD> loaded;
+            copy_wait<UNROLL - 1>();
+            load_shared_words(place + u * APART, loaded.words);
+            ask(u);
 #pragma unroll
-                for (u32 v = 0; v < VECTORS; ++v) factors[u][v].load(x + vector[v] + at * p.x_k, at < p.k);
+            for (u32 v = 0; v < VECTORS; ++v)
+#pragma unroll
+                for (u32 i = 0; i < WIDTH; ++i) sums[v][i] += factors[u][v][0] * loaded[i];
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (u32 v = 0; v < VECTORS; ++v) factors[u][v] = next[u][v];
+    }
+}
+#else
+DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32, Sums& sums) {
+    const bool there = column < p.n;
+#pragma unroll 1
+    for (int base = 0; base < p.k; base += UNROLL * STRIDE) {
+        Elements<LOAD> loaded[UNROLL];
+        Factors factors;
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            const int at = base + u * STRIDE + first;
+            loaded[u].load(w + at * p.w_ld + column, there && at < p.k);
+#pragma unroll
+            for (u32 v = 0; v < VECTORS; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (u32 v = 0; v < VECTORS; ++v)
+#pragma unroll
+                for (u32 i = 0; i < WIDTH; ++i) sums[v][i] += factors[u][v][0] * loaded[u][i];
+    }
+}
+#endif
+
+DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
+    constexpr u32 STEPS = UNROLL / ROWS;
+    long long row[ROWS];
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r) row[r] = (column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
+#pragma unroll 1
+    for (int base = 0; base < p.k; base += STEPS * STRIDE * WIDTH) {
+        Elements<LOAD> loaded[STEPS][ROWS], factors[STEPS][VECTORS];
+        Elements<sizeof(Element)> single[STEPS][VECTORS][WIDTH];  // with X_STRIDED in place of factors
+#pragma unroll
+        for (u32 s = 0; s < STEPS; ++s) {
+            const int here = base + (s * STRIDE + first) * WIDTH;
+#pragma unroll
+            for (u32 v = 0; v < VECTORS; ++v) {
+                if constexpr (X_STRIDED) {
+#pragma unroll
+                    for (u32 i = 0; i < WIDTH; ++i) single[s][v][i].load(x[v] + (here + i) * p.x_k, here < p.k);
+                } else {
+                    factors[s][v].load(x[v] + here, here < p.k);
+                }
             }
 #pragma unroll
-            for (u32 u = 0; u < UNROLL; ++u)
-#pragma unroll
-                for (u32 v = 0; v < VECTORS; ++v)
-#pragma unroll
-                    for (u32 i = 0; i < WIDTH; ++i) sums[v][i] += factors[u][v][0] * loaded[u][i];
+            for (u32 r = 0; r < ROWS; ++r) loaded[s][r].load(w + row[r] + here, here < p.k);
         }
-    } else {
-        constexpr u32 STEPS = UNROLL / ROWS;
-        long long row[ROWS];
 #pragma unroll
-        for (u32 r = 0; r < ROWS; ++r) row[r] = (column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
-#pragma unroll 1
-        for (int base = 0; base < p.k; base += STEPS * STRIDE * WIDTH) {
-            Elements<LOAD> loaded[STEPS][ROWS], factors[STEPS][VECTORS];
-            Elements<sizeof(Element)> single[STEPS][VECTORS][WIDTH];  // with X_STRIDED in place of factors
+        for (u32 s = 0; s < STEPS; ++s)
 #pragma unroll
-            for (u32 s = 0; s < STEPS; ++s) {
-                const int here = base + (s * STRIDE + first) * WIDTH;
+            for (u32 i = 0; i < WIDTH; ++i)
 #pragma unroll
                 for (u32 v = 0; v < VECTORS; ++v) {
-                    if constexpr (X_STRIDED) {
+                    const float factor = X_STRIDED ? single[s][v][i][0] : factors[s][v][i];
 #pragma unroll
-                        for (u32 i = 0; i < WIDTH; ++i)
-                            single[s][v][i].load(x + vector[v] + (here + i) * p.x_k, here < p.k);
-                    } else {
-                        factors[s][v].load(x + vector[v] + here, here < p.k);
-                    }
+                    for (u32 r = 0; r < ROWS; ++r) sums[v][r] += factor * loaded[s][r][i];
                 }
-#pragma unroll
-                for (u32 r = 0; r < ROWS; ++r) loaded[s][r].load(w + row[r] + here, here < p.k);
-            }
-#pragma unroll
-            for (u32 s = 0; s < STEPS; ++s)
-#pragma unroll
-                for (u32 i = 0; i < WIDTH; ++i)
-#pragma unroll
-                    for (u32 v = 0; v < VECTORS; ++v) {
-                        const float factor = X_STRIDED ? single[s][v][i][0] : factors[s][v][i];
-#pragma unroll
-                        for (u32 r = 0; r < ROWS; ++r) sums[v][r] += factor * loaded[s][r][i];
-                    }
-        }
     }
+}
+
+DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, u32 shared, Sums& sums) {
+    Vectors vectors;
+#pragma unroll
+    for (u32 v = 0; v < VECTORS; ++v) vectors[v] = x + (static_cast<int>(v) < p.m ? v : p.m - 1) * p.x_m;
+    if constexpr (N_MAJOR)
+        add_rows(p, vectors, w, first, column, shared + LOAD * threadIdx.x, sums);
+    else
+        add_columns(p, vectors, w, first, column, sums);
 }
 
 // Types and activations are numbers here, as there is one of each for a result and not for an element of w.
@@ -175,10 +240,10 @@ DEVICE float added(u32 from, u32 apart) {
 }
 
 // Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of
-// them, and a thread waits for one load after the other.
-GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, 2) __cluster_dims__(CLUSTER, 1, 1)
+// them, and a thread waits for one load after the other. With AHEAD loads need none.
+GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, AHEAD ? 4 : 2) __cluster_dims__(CLUSTER, 1, 1)
     gemv(const __grid_constant__ GemvParams p) {
-    const u32 thread = threadIdx.x, shared = dynamic_shared();
+    const u32 thread = threadIdx.x, shared = dynamic_shared(), sums_at = shared + SUMS_AT;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int number = blockIdx.x / CLUSTER, matrix = number / p.strips, strip = number - matrix * p.strips;
     // Neighbours share a result, or with N_MAJOR a row.
@@ -190,7 +255,7 @@ GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, 2) __cluster_dims__(CLUSTER, 
     const Element* x = static_cast<const Element*>(p.x) + matrix * p.x_batch;
     const Element* w = static_cast<const Element*>(p.w) + matrix * p.w_batch;
     Sums sums = {};
-    add_up(p, x, w, rank * SPREAD + share, strip * COLUMNS + group * MINE, sums);
+    add_up(p, x, w, rank * SPREAD + share, strip * COLUMNS + group * MINE, shared, sums);
 
 #pragma unroll
     for (u32 v = 0; v < VECTORS; ++v)
@@ -205,20 +270,20 @@ GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, 2) __cluster_dims__(CLUSTER, 
         for (u32 v = 0; v < VECTORS; ++v)
 #pragma unroll
             for (u32 i = 0; i < MINE; ++i)
-                store_float(shared + 4 * (part * RESULTS + v * COLUMNS + group * MINE + i), sums[v][i]);
+                store_float(sums_at + 4 * (part * RESULTS + v * COLUMNS + group * MINE + i), sums[v][i]);
     }
     block_sync();
     if constexpr (CLUSTER > 1) {
         cluster_wait();  // until all of its blocks run
         for (u32 i = thread; i < RESULTS; i += GEMV_THREADS)
-            store_float(shared + BLOCKS_AT + 4 * (rank * RESULTS + i), 0, added<PARTS>(shared + 4 * i, 4 * RESULTS));
+            store_float(shared + BLOCKS_AT + 4 * (rank * RESULTS + i), 0, added<PARTS>(sums_at + 4 * i, 4 * RESULTS));
         cluster_sync();
         if (rank > 0) return;
     }
     for (u32 i = thread; i < RESULTS; i += GEMV_THREADS) {
         const int row = i / COLUMNS, column = strip * COLUMNS + i % COLUMNS;
         if (row < p.m && column < p.n) {
-            const u32 from = shared + (CLUSTER > 1 ? BLOCKS_AT : 0) + 4 * i;
+            const u32 from = shared + (CLUSTER > 1 ? BLOCKS_AT : SUMS_AT) + 4 * i;
             finish(p, added<(CLUSTER > 1 ? CLUSTER : PARTS)>(from, 4 * RESULTS), matrix, row, column);
         }
     }

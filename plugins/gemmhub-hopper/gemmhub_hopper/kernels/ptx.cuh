@@ -264,6 +264,13 @@ DEVICE Float4 load_four(u32 from) {
     return value;
 }
 
+DEVICE void load_shared_words(u32 from, u32 (&to)[4]) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 // The place of that name in the block of that rank, as store_async() takes it.
 DEVICE u32 cluster_address(u32 name, u32 rank) {
     u32 address;
@@ -362,6 +369,19 @@ DEVICE void load_if(const void* from, bool there, u32 (&to)[4]) {
         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
         : "l"(from), "r"(static_cast<u32>(there))
         : "memory");
+}
+
+// 16 bytes, at multiples of as many, to shared memory; zeros where `there` is false. Belongs to the thread's open group.
+DEVICE void copy_async(u32 to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until all but the newest `open` groups of this thread are there.
+template <int open>
+DEVICE void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
 }
 
 // Of a word that other blocks write.

@@ -151,6 +151,21 @@ void finish_stores(u32 open) {
     }
 }
 
+void finish_loads(u32 open) {
+    Fiber& f = me();
+    std::vector<Load> later;
+    for (const Load& load : f.loads) {
+        unsigned char* to = shared_at(here(), load.place);
+        if (!machine->eager && load.group + open >= f.load_group)
+            later.push_back(load);
+        else if (load.from)
+            memcpy(to, load.from, 16);
+        else
+            memset(to, 0, 16);
+    }
+    f.loads = later;
+}
+
 float element(Block& block, u32 address, u32 swizzle, int input) {
     return element(shared_at(block, swizzle_of(address, swizzle)), input);
 }

@@ -56,6 +56,12 @@ struct Copy {
     u32 block;   // number in the grid
     u32 fiber, group;
 };
+// 16 bytes that a thread copies to shared memory.
+struct Load {
+    u32 place;
+    const void* from;  // null: zeros
+    u32 group;
+};
 struct Block {
     std::vector<unsigned char> shared;
     std::map<u32, Barrier> barriers;
@@ -72,7 +78,8 @@ struct Fiber {
     u32 what = 0, until = 0;
     std::vector<Multiply> multiplies;
     u32 fragments[FRAGMENTS][4], fragment = 0;  // the last ones given to wgmma, as they were then; how many in all
-    u32 group = 0, store_group = 0;
+    std::vector<Load> loads;
+    u32 group = 0, store_group = 0, load_group = 0;
     std::vector<std::pair<u32, u16>> unfenced;
 };
 
@@ -108,6 +115,8 @@ u32 transfer(const Copy& copy, Block& block, bool load);
 void perform(const Copy& copy);
 void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks);
 void finish_stores(u32 open);
+// All loads of the thread but those of its newest `open` groups; of a machine in a hurry all.
+void finish_loads(u32 open);
 float element(Block& block, u32 address, u32 swizzle, int input);
 float element(const void* at, int input);
 // The swizzle that a descriptor says, in bytes.

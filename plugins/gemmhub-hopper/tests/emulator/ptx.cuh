@@ -172,6 +172,10 @@ inline void store_async(u32 to, Float4 value, u32 barrier) {
     emulator::settle(sum);
     emulator::maybe_yield();
 }
+inline void load_shared_words(u32 from, u32 (&to)[4]) {
+    if (from % 16) emulator::fail("a load from an address that is not aligned");
+    memcpy(to, emulator::shared_at(emulator::here(), from), 16);
+}
 inline void load_shared_pair(u32 from, float (&to)[2]) {
     if (from % 8) emulator::fail("a load from an address that is not aligned");
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);
@@ -188,6 +192,16 @@ inline void load_if(const void* from, bool there, u32 (&to)[words]) {
     if (there && reinterpret_cast<size_t>(from) % sizeof(to)) emulator::fail("an address that is not aligned");
     memset(to, 0, sizeof(to));
     if (there) memcpy(to, from, sizeof(to));
+}
+inline void copy_async(u32 to, const void* from, bool there) {
+    if (to % 16 || (there && reinterpret_cast<size_t>(from) % 16)) emulator::fail("an address that is not aligned");
+    emulator::me().loads.push_back({to, there ? from : nullptr, emulator::me().load_group});
+    emulator::maybe_yield();
+}
+inline void copy_commit() { ++emulator::me().load_group; }
+template <int open>
+inline void copy_wait() {
+    emulator::finish_loads(open);
 }
 inline void device_fence() { emulator::maybe_yield(); }
 inline u32 count_up(u32* counter) { return (*counter)++; }

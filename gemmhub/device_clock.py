@@ -18,12 +18,18 @@ class _Stretch(NamedTuple):
 
     seconds: float
     """That the device took for the calls."""
+    fills: int
     filling: float
-    """And for the fills."""
+    """And for those."""
     first: float
     """Until the host had launched the first call."""
     launched: float
     """Until it had launched all."""
+
+    @property
+    def fill(self) -> float:
+        """One of them; no less than a microsecond, for what is divided by it."""
+        return max(1e-6, self.filling / self.fills)
 
     @property
     def without_waiting(self) -> bool:
@@ -72,12 +78,13 @@ class DeviceClock:
     def _measured(self, call: Callable[[], object], repeats: int) -> float:
         if not self._fill_seconds:
             self._fill()
-            self._stretch(self._fill, 1, 8)
+            self._fill_seconds = self._stretch(self._fill, 1, 8).fill
         start = perf_counter()
         call()
         fills = self._lasting(_AHEAD * min(perf_counter() - start, 1e-4))
         for _ in range(self._tries):
             stretch = self._stretch(call, repeats, fills)
+            self._fill_seconds = stretch.fill
             if stretch.without_waiting or fills == self._most_fills:
                 break
             fills = self._lasting(stretch.launched)
@@ -88,7 +95,6 @@ class DeviceClock:
         return min(self._most_fills, 1 + int(1.5 * seconds / self._fill_seconds))
 
     def _stretch(self, call: Callable[[], object], repeats: int, fills: int) -> _Stretch:
-        """Notes what a fill takes."""
         begun = perf_counter()
         self._before.record()
         for _ in range(fills):
@@ -102,5 +108,4 @@ class DeviceClock:
         launched = perf_counter() - begun
         self._end.synchronize()
         filling = self._elapsed(self._before, self._start) * 1e-3
-        self._fill_seconds = max(1e-6, filling / fills)
-        return _Stretch(self._elapsed(self._start, self._end) * 1e-3, filling, first, launched)
+        return _Stretch(self._elapsed(self._start, self._end) * 1e-3, fills, filling, first, launched)

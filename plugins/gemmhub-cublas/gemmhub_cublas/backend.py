@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmhub.backend import Array, Backend, Kernel
-from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.backend import Array, Kernel
+from gemmhub.capability import Ready, Refusal
 from gemmhub.native import cuda
 from gemmhub.native.cuda import Driver
+from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import choice, forms, library, model, probe
 from gemmhub_cublas.corrections import Chosen
@@ -50,7 +50,7 @@ class Analysis:
         return self.lowered.forms[0]
 
 
-class CublasBackend(Backend):
+class CublasBackend(MachineBackend[probe.Machine]):
     """See the module."""
 
     name = "cublas"
@@ -61,28 +61,11 @@ class CublasBackend(Backend):
         open_library: Callable[[int], Library] = library.load,
     ) -> None:
         """For tests: other ways to come by the driver and the library."""
-        self._open = open_driver, open_library
-        self._found: probe.Machine | Absent | None = None
+        super().__init__(lambda: probe.look(open_driver, open_library))
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
-        self._lock = threading.RLock()
 
-    def _look(self) -> probe.Machine | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = probe.look(*self._open)
-            return self._found
-
-    @property
-    def machine(self) -> probe.Machine:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._found or self._look()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
-
-    def probe(self) -> Ready | Absent:
-        found = self._look()
-        return found if isinstance(found, Absent) else probe.ready(found)
+    def _ready(self, machine: probe.Machine) -> Ready:
+        return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
         answer = self._analyse(problem)

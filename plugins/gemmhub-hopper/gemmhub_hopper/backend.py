@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmhub.backend import Array, Backend, Kernel, Run
-from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
+from gemmhub.backend import Array, Kernel, Run
+from gemmhub.capability import Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.native import nvrtc
 from gemmhub.native.cuda import Driver, DriverError
+from gemmhub.native.machine import MachineBackend
 from gemmhub.native.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import cost_model, forms, gemv, gemv_model, packed, prepass, probe, sources
@@ -47,7 +47,7 @@ class Analysis:
     """Expected of the first."""
 
 
-class HopperBackend(Backend):
+class HopperBackend(MachineBackend[probe.Machine]):
     """See the module."""
 
     name = "hopper"
@@ -58,30 +58,13 @@ class HopperBackend(Backend):
         open_compiler: Callable[[], Compiler] = nvrtc.load,
     ) -> None:
         """For tests: other ways to come by the driver and the compiler."""
-        self._open = open_driver, open_compiler
-        self._found: probe.Machine | Absent | None = None
+        super().__init__(lambda: probe.look(open_driver, open_compiler))
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
-        self._lock = threading.RLock()
 
-    def _look(self) -> probe.Machine | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = probe.look(*self._open)
-            return self._found
-
-    @property
-    def machine(self) -> probe.Machine:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._found or self._look()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
-
-    def probe(self) -> Ready | Absent:
-        found = self._look()
-        return found if isinstance(found, Absent) else probe.ready(found)
+    def _ready(self, machine: probe.Machine) -> Ready:
+        return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
         answer = self._analyse(problem)

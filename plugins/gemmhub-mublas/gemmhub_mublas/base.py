@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from gemmhub_musa.runtime import MusaError
 
-from gemmhub.backend import Backend, Kernel
-from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.backend import Kernel
+from gemmhub.capability import Absent, Refusal
 from gemmhub.errors import AllocationError
+from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.library import StatusError
 from gemmhub_mublas.probe import Devices
@@ -25,40 +25,16 @@ M = TypeVar("M", bound=Devices)
 A = TypeVar("A")
 
 
-class LibraryBackend(Backend, Generic[M, A]):
+class LibraryBackend(MachineBackend[M], Generic[M, A]):
     """``M`` is the machine with its library, ``A`` what is found out about a problem that the library runs."""
 
     def __init__(self, look: Callable[[], M | Absent]) -> None:
-        self._look = look
-        self._found: M | Absent | None = None
+        super().__init__(look)
         self._analyses: dict[GemmProblem, A | Refusal] = {}
-        self._lock = threading.RLock()
-
-    @abstractmethod
-    def _ready(self, machine: M) -> Ready:
-        """What gemmhub keeps of the machine."""
 
     @abstractmethod
     def _analyse(self, problem: GemmProblem) -> A | Refusal:
         """For a problem on a device that is there, whose result has elements."""
-
-    def _machine(self) -> M | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = self._look()
-            return self._found
-
-    @property
-    def machine(self) -> M:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._found or self._machine()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
-
-    def probe(self) -> Ready | Absent:
-        found = self._machine()
-        return found if isinstance(found, Absent) else self._ready(found)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
         answer = self.analysis(problem)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError
+from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn import forms, model, probe, proofs
 from gemmhub_mudnn import library as glue
@@ -20,37 +20,20 @@ _KEPT = 4096
 """Problems whose answers are remembered."""
 
 
-class MudnnBackend(Backend):
+class MudnnBackend(MachineBackend[probe.Machine]):
     """See the module."""
 
     name = "mudnn"
 
     def __init__(self, look: Callable[[], probe.Machine | Absent] = probe.look) -> None:
         """For tests: another way to come by the machine."""
-        self._look = look
-        self._found: probe.Machine | Absent | None = None
+        super().__init__(look)
         self._answers: dict[GemmProblem, Lowered | Refusal] = {}
         self._tested: dict[tuple[int, str, str], Refusal | None] = {}
         self._proven: dict[tuple[int, Kind], Refusal | None] = {}
-        self._lock = threading.RLock()
 
-    @property
-    def machine(self) -> probe.Machine:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._find()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
-
-    def _find(self) -> probe.Machine | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = self._look()
-            return self._found
-
-    def probe(self) -> Ready | Absent:
-        found = self._find()
-        return found if isinstance(found, Absent) else probe.ready(found)
+    def _ready(self, machine: probe.Machine) -> Ready:
+        return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
         answer = self._analyse(problem)

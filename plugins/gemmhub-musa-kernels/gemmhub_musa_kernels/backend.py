@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from gemmhub_musa import selftest
 from gemmhub_musa.runtime import MusaError
 
-from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
+from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import copies, libraries, model, packed, policies
 from gemmhub_musa_kernels.libraries import Libraries, Library
@@ -38,37 +38,20 @@ class Analysis:
         return next((way for way in self.ways if way.name == name), None)
 
 
-class MusaKernelsBackend(Backend):
+class MusaKernelsBackend(MachineBackend[Machine]):
     """See the module."""
 
     name = libraries.NAME
 
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
         """For tests: another way to come by the machine."""
-        self._look = look
-        self._found: Machine | Absent | None = None
+        super().__init__(look)
         self._libraries: Libraries | None = None
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._proven: dict[Hashable, Refusal | None] = {}
-        self._lock = threading.RLock()
 
-    def probe(self) -> Ready | Absent:
-        found = self._machine()
-        return found if isinstance(found, Absent) else ready(found)
-
-    def _machine(self) -> Machine | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = self._look()
-            return self._found
-
-    @property
-    def machine(self) -> Machine:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._found or self._machine()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
+    def _ready(self, machine: Machine) -> Ready:
+        return ready(machine)
 
     @property
     def libraries(self) -> Libraries:

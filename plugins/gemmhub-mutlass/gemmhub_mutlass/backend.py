@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import BackendError
+from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import forms, model, probe, proof
 from gemmhub_mutlass.configuration import Configuration, configurations
@@ -38,36 +38,19 @@ class Analysis:
     """At least one, the usual one first."""
 
 
-class MutlassBackend(Backend):
+class MutlassBackend(MachineBackend[Machine]):
     """See the module."""
 
     name = "mutlass"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """For tests: another way to look at the machine."""
-        self._look = look
-        self._found: Machine | Absent | None = None
+        super().__init__(look)
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._proven: dict[tuple[int, Configuration], Refusal | None] = {}
-        self._lock = threading.RLock()
 
-    @property
-    def machine(self) -> Machine:
-        """RuntimeError where :meth:`probe` says Absent."""
-        found = self._find()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
-
-    def _find(self) -> Machine | Absent:
-        with self._lock:
-            if self._found is None:
-                self._found = self._look()
-            return self._found
-
-    def probe(self) -> Ready | Absent:
-        found = self._find()
-        return found if isinstance(found, Absent) else probe.ready(found)
+    def _ready(self, machine: Machine) -> Ready:
+        return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
         """Compiles nothing: what the compiler has against a configuration is known from the first time on."""

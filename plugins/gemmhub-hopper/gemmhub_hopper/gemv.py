@@ -157,7 +157,7 @@ class GemvChoice:
 def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKernel]:
     """All ways to share k among threads, and to load. Several vectors, mostly left to tensor cores, have fewer."""
     if n_major:
-        usual, most, wide = _usual(load), _CLUSTERS[-1], _CLUSTERS[: len(_CLUSTERS) if vectors == 1 else 1]
+        usual, most, wide = _usual(load), _CLUSTERS[-1], _CLUSTERS if vectors == 1 else (1,)
         spreads = [(x, cluster) for x in (usual // 4, usual // 2) if THREADS // x <= 32 for cluster in wide]
         spreads += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
     else:

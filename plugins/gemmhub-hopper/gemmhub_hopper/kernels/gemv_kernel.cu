@@ -122,9 +122,10 @@ DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, in
         load_factors(p, x, base + UNROLL * STRIDE, first, next);
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
-            Elements<LOAD> loaded;
             copy_wait<UNROLL - 1>();
-            load_shared_words(place + u * APART, loaded.words);
+            const Float4 four = load_four(place + u * APART);
+            const Elements<LOAD> loaded = {
+                {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)}};
             ask(u);
 #pragma unroll
             for (u32 v = 0; v < VECTORS; ++v)

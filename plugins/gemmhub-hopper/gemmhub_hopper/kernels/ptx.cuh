@@ -264,13 +264,6 @@ DEVICE Float4 load_four(u32 from) {
     return value;
 }
 
-DEVICE void load_shared_words(u32 from, u32 (&to)[4]) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 // The place of that name in the block of that rank, as store_async() takes it.
 DEVICE u32 cluster_address(u32 name, u32 rank) {
     u32 address;

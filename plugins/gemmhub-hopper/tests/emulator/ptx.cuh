@@ -172,10 +172,6 @@ inline void store_async(u32 to, Float4 value, u32 barrier) {
     emulator::settle(sum);
     emulator::maybe_yield();
 }
-inline void load_shared_words(u32 from, u32 (&to)[4]) {
-    if (from % 16) emulator::fail("a load from an address that is not aligned");
-    memcpy(to, emulator::shared_at(emulator::here(), from), 16);
-}
 inline void load_shared_pair(u32 from, float (&to)[2]) {
     if (from % 8) emulator::fail("a load from an address that is not aligned");
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);

@@ -29,7 +29,7 @@ from cuda_graphs import Rig, expected
 from gemmhub_cublas import choice, model
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_hopper.backend import HopperBackend
-from hopper_fit import problem
+from hopper_fit import KERNELS, problem
 from hopper_torch import caller, close, drawn, explored
 
 from gemmhub.capability import Absent, Refusal
@@ -121,7 +121,7 @@ def main() -> int:
         rows.append(measure(cublas, hopper, rng, options.dtype, size))
     result = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
-        "command": " ".join(["python", *sys.argv]), "rows": rows,
+        "command": " ".join(["python", *sys.argv]), **KERNELS, "rows": rows,
     }  # fmt: skip
     options.file.write_text(json.dumps(result, separators=(",", ":")) + "\n")
     print(f"{len(rows)} products, {sum(len(x['cublas']) + len(x['hopper']) for x in rows)} candidates")

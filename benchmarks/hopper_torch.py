@@ -30,7 +30,7 @@ from cuda_graphs import Call, Rig, expected
 from gemmhub_hopper import cost_model, gemv, gemv_model
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
-from hopper_fit import problem
+from hopper_fit import KERNELS, problem
 
 from gemmhub.backend import Backend
 from gemmhub.capability import Absent, Device
@@ -291,7 +291,8 @@ def main() -> int:
     if options.json:
         result = {
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
-            "command": " ".join(["python", *sys.argv]), "versions": dict(found.versions), "rows": rows,
+            "command": " ".join(["python", *sys.argv]), "versions": dict(found.versions), **KERNELS,
+            "rows": rows,
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(any(row["wrong"] for row in rows))

@@ -77,10 +77,11 @@ class Product(NamedTuple):
 
 def read(file: Path) -> list[Product]:
     record = json.loads(contents(file))
-    return [product(row, record["dtype"]) for row in record["rows"]]
+    return [product(record, row) for row in record["rows"]]
 
 
-def product(row: dict[str, Any], dtype: str) -> Product:
+def product(record: dict[str, Any], row: dict[str, Any]) -> Product:
+    dtype = record["dtype"]
     asked = problem(row["m"], row["n"], row["k"], row["order"], dtype)
     ways, form = lowered(asked), forms.lowered(asked)
     assert isinstance(ways, tuple)
@@ -95,7 +96,7 @@ def product(row: dict[str, Any], dtype: str) -> Product:
     return Product(
         2.0 * row["m"] * row["n"] * row["k"], row["torch_us"] * 1e-6,
         _algorithms(asked, choice.size_of(form.forms[0]), algorithms),
-        _shapes(row, dtype),
+        _shapes(record, row),
         Candidates([*few], np.array([*few.values()]), np.array([vectors[name] for name in few]), np.empty((0, 0))),
     )  # fmt: skip
 
@@ -115,9 +116,9 @@ def _algorithms(asked: Any, size: Any, timed: dict[str, float]) -> Candidates:
     )  # fmt: skip
 
 
-def _shapes(row: dict[str, Any], dtype: str) -> Candidates:
-    timed = candidates(row, dtype, 0)
-    modelled = [cost_model.seconds_of(x.work, H200, CONSTANTS[dtype]) for x in timed]
+def _shapes(record: dict[str, Any], row: dict[str, Any]) -> Candidates:
+    timed = candidates(record, row, 0)
+    modelled = [cost_model.seconds_of(x.work, H200, CONSTANTS[record["dtype"]]) for x in timed]
     rows = [hopper_corrections.features(x.choice, x.work, seconds) for x, seconds in zip(timed, modelled)]
     return Candidates(
         [x.name for x in timed], np.array([x.seconds for x in timed]), np.array(modelled), np.array(rows, np.float32)
@@ -245,7 +246,7 @@ def estimated(x: Candidates, net: Net, limit: float) -> Any:
     return x.modelled * np.exp(np.clip(net.predict(x.features), -limit, limit))
 
 
-def report(products: list[Product], nets: tuple[Net, Net], optimism: float = backend._OPTIMISM["bfloat16"]) -> None:
+def report(products: list[Product], nets: tuple[Net, Net]) -> None:
     """How far estimates are off within a product, and what is chosen by them. The library's first choice is what torch
     runs: where it is chosen nothing is gained or lost.
     """
@@ -259,7 +260,7 @@ def report(products: list[Product], nets: tuple[Net, Net], optimism: float = bac
         errors.append(logs[known] - np.average(logs[known], weights=weight[known]))
         weights.append(weight[known])
         reference = float(x.cublas.measured[0]) if x.cublas.names else x.torch
-        ratios.append(reference / taken(x, algorithms, shapes, reference, optimism))
+        ratios.append(reference / taken(x, algorithms, shapes, reference))
         best.append(reference / fastest(x))
         large.append(x.operations >= 1e10)
     every, weight = np.concatenate(errors), np.concatenate(weights)
@@ -267,16 +268,18 @@ def report(products: list[Product], nets: tuple[Net, Net], optimism: float = bac
     gained, most, big = np.array(ratios), np.array(best), np.array(large)
     means = [np.exp(np.log(x[y]).mean()) for x in (gained, most) for y in (big, ~big)]
     print(
-        f"{len(products)} products: estimates off by {off:.2%} beside each other; what is chosen with {optimism} "
+        f"{len(products)} products: estimates off by {off:.2%} beside each other; what is chosen is "
         f"{means[0]:.4f} / {means[1]:.4f} times as fast as torch (the fastest {means[2]:.4f} / {means[3]:.4f}), "
         f"{np.mean(gained < 0.98):.2%} below 0.98, {np.mean(gained < 0.97):.2%} below 0.97, least {gained.min():.3f}",
         flush=True,
     )
 
 
-def taken(x: Product, algorithms: Any, shapes: Any, reference: float, optimism: float) -> float:
+def taken(x: Product, algorithms: Any, shapes: Any, reference: float) -> float:
     """Seconds of what the hub would take."""
-    found = [*zip(shapes * optimism, x.hopper.measured), *zip(x.vectors.modelled, x.vectors.measured)]
+    least = shapes * backend._OPTIMISM["bfloat16"] + backend._UNSURE
+    few = x.vectors.modelled * backend._OF_VECTORS
+    found = [*zip(least, x.hopper.measured), *zip(few, x.vectors.measured)]
     if len(algorithms):
         first = algorithms[0]
         i = 0 if np.isnan(first) else int(np.nanargmin(algorithms))

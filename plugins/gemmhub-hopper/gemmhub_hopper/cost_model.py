@@ -23,8 +23,8 @@ from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.slabs import Slabs
 
-LAUNCH = 2e-6
-"""Seconds of a kernel that does nothing."""
+LAUNCH = 1e-6
+"""Seconds of a kernel that does nothing, one of many: each begins while the one before ends."""
 _SHARPNESS = 6
 """Of the largest of a stage's resources: others that are near to it add to it."""
 _MOST_SPLITS = 32

@@ -24,8 +24,6 @@ _LINE = 128
 """Bytes of a row that neighbouring lanes read together; more for many columns, fewer where few have a long k."""
 _CLUSTERS = (1, 2, 4, 8)
 _LONGEST = 2**30
-_SHORT = 2**26
-"""Bytes: what moves fewer lets the next kernel begin early. It gains up to a fifth, and those of more lose."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +145,6 @@ class GemvChoice:
     def copied(self) -> tuple[()]:
         """No operand is."""
         return ()
-
-    @property
-    def early(self) -> bool:
-        """The next kernel may begin before this one ends."""
-        return self.moved < _SHORT
 
 
 def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKernel]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_launch import WORD
+from gemmhub_hopper import early
 from gemmhub_hopper.config import ACTIVATIONS, OUTPUTS
 from gemmhub_hopper.gemv import THREADS, GemvChoice
 from gemmhub_hopper.launch import Function
@@ -24,7 +25,7 @@ class Params(ctypes.Structure):
         *((name, c_int) for name in (
             "bias_m", "bias_n", "m", "n", "k", "strips", "output", "addend", "bias_type", "activation",
         )),
-        ("alpha", c_float), ("beta", c_float), ("early", c_int), ("padding", c_int),
+        ("alpha", c_float), ("beta", c_float), ("next", c_int), ("padding", c_int),
     )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ _X, _W, _D = (getattr(Params, name).offset // WORD for name in ("x", "w", "d"))
 """Words of Arguments."""
 
 
-def params(choice: GemvChoice) -> Params:
+def params(choice: GemvChoice, sms: int) -> Params:
     """All but the addresses and scalars of a call."""
     way = choice.way
     form, x, w = way.form, way.a, way.b
@@ -51,7 +52,7 @@ def params(choice: GemvChoice) -> Params:
         bias_m=form.bias == "m", bias_n=form.bias == "n", m=way.m, n=way.n, k=0 if way.without_k else way.k,
         strips=choice.strips, output=OUTPUTS[form.output], addend=OUTPUTS[form.addend] if form.addend else 0,
         bias_type=OUTPUTS[form.bias_type], activation=ACTIVATIONS[form.activation], alpha=1.0, beta=0.0,
-        early=choice.early,
+        next=early.gemv(choice, sms),
     )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ class GemvLaunch:
         way, form = choice.way, choice.way.form
         self._swapped, self._without_k = way.swapped, way.without_k
         self._bare = not (form.scaled or form.addend or form.bias)
-        template, shared = Arguments(params(choice)), choice.kernel.shared_bytes
+        template, shared = Arguments(params(choice, gpu.sms)), choice.kernel.shared_bytes
         self._function = Function(gpu, function, template, choice.grid, THREADS, shared)
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:

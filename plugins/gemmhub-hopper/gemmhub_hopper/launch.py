@@ -16,7 +16,7 @@ from gemmhub.native import cuda_launch
 from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.native.cuda_scratch import COUNTERS
-from gemmhub_hopper import tensor_map
+from gemmhub_hopper import early, tensor_map
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.cost_model import Choice
 from gemmhub_hopper.slabs import Slabs
@@ -39,7 +39,7 @@ class Params(ctypes.Structure):
         ("alpha", c_float), ("beta", c_float),
         *((name, c_uint64) for name in ("d", "c", "bias", "partials", "counters")),
         *((name, c_int64) for name in ("d_ld", "d_batch", "c_ld", "c_batch")),
-        *((name, c_int) for name in ("k", "all", "kept")),
+        *((name, c_int) for name in ("k", "all", "kept", "next")),
         *((name, c_uint64) for name in ("a", "b")),
         *((name, c_int64) for name in ("a_m", "a_k", "a_batch", "b_n", "b_k", "b_batch")),
         *((name, c_uint64) for name in ("a_marks", "b_marks", "finished")),
@@ -65,6 +65,7 @@ def params(choice: Choice, cut: Slabs, sms: int) -> Params:
         pieces=choice.pieces, group=choice.group(sms), along_n=0, a_step=way.a.step, b_step=way.b.step, pairs=way.pairs,
         alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
         k=way.k, all=way.k <= _RECOMPUTED, kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0),
+        next=early.gemm(choice, cut.blocks, sms),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made

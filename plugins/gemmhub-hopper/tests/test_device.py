@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -202,6 +203,56 @@ def test_addresses_change(backend):
         stream = torch.cuda.current_stream().cuda_stream
         kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
         assert torch.equal(out.double(), (a.double() @ b.double()).bfloat16().double())
+
+
+@pytest.mark.parametrize("m", [1, 5, 64, 1024])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
+def test_products_that_follow_each_other(backend, dtype, m):
+    """Each reads what the one before has written, and overwrites what that one has read. Kernels begin before the one
+    before them ends: by each candidate. Factors are permutations, so results are exact.
+    """
+    n, kind = 1024, torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    generator = torch.Generator("cuda").manual_seed(m)
+    steps = [
+        torch.eye(n, device="cuda", dtype=kind)[torch.randperm(n, device="cuda", generator=generator)] for _ in range(8)
+    ]
+    precision = "tf32" if dtype == "tf32" else "ieee"
+    of_x, of_p = (
+        replace(problem(rows, n, n, str(kind).removeprefix("torch.")), precision=precision) for rows in (m, n)
+    )
+
+    def runs(asked):
+        return [backend.prepare(asked, name, LIMIT).run for name in backend.candidates(asked)]
+
+    by_x, by_p = runs(of_x), runs(of_p)
+    x, p = ([torch.empty(rows, n, device="cuda", dtype=kind) for _ in range(2)] for rows in (m, n))
+    start = torch.randint(-9, 10, (m, n), device="cuda", generator=generator).to(kind)
+    identity = torch.eye(n, device="cuda", dtype=torch.float64)
+    exact, factor = start.double(), identity
+    for step in steps:
+        factor = step.double() @ factor
+        exact = exact @ factor
+
+    def chain(run_x, run_p):
+        stream = torch.cuda.current_stream().cuda_stream
+        x[0].copy_(start)
+        p[0].copy_(identity)
+        for i, step in enumerate(steps):
+            old, new = i % 2, (i + 1) % 2
+            run_p(step.data_ptr(), p[old].data_ptr(), p[new].data_ptr(), None, None, 1, 0, stream)
+            run_x(x[old].data_ptr(), p[new].data_ptr(), x[new].data_ptr(), None, None, 1, 0, stream)
+
+    for turn in range(max(len(by_x), len(by_p))):
+        run_x, run_p = by_x[turn % len(by_x)], by_p[turn % len(by_p)]
+        chain(run_x, run_p)
+        assert torch.equal(x[len(steps) % 2].double(), exact), turn
+        graph = torch.cuda.CUDAGraph()  # the host is too slow for kernels to lie close
+        with torch.cuda.graph(graph):
+            chain(run_x, run_p)
+        for _ in range(3):
+            x[len(steps) % 2].fill_(math.nan)
+            graph.replay()
+            assert torch.equal(x[len(steps) % 2].double(), exact), turn
 
 
 def test_maps_have_an_address_word(backend):

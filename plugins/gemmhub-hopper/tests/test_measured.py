@@ -24,7 +24,7 @@ RECORDS = ("hopper_drawn_bf16.json.xz", "hopper_drawn_tf32.json", "hopper_quick_
 def data(name):
     """The constants that the record tells of, and its candidates."""
     record = json.loads(hopper_fit.contents(BENCHMARKS / "results" / "h200" / name))
-    timed = [x for i, row in enumerate(record["rows"]) for x in hopper_fit.candidates(row, record["dtype"], i)]
+    timed = [x for i, row in enumerate(record["rows"]) for x in hopper_fit.candidates(record, row, i)]
     return hopper_fit.INPUTS[record["dtype"]], hopper_fit.Data(timed)
 
 

@@ -109,6 +109,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
             at.advance();
         }
     }
+    if (p.next == LOADED) allow_next();
 }
 
 // From a consumer's sums to d, or to the other parts of a split k.
@@ -186,6 +187,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         }
 #endif
         if constexpr (B_SPLIT) marks = gathered_marks(base, 4 * share + warp, lane);
+        if (p.next == SUMMED && index + gridDim.x / CLUSTER >= p.pieces) allow_next();
         finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, buffer);
     }
     if constexpr (PLANES > 1 && (!B_SPLIT || SPLIT)) clear_marks(p, warpgroup);

@@ -50,7 +50,7 @@ struct GemvParams {
     int strips;  // of COLUMNS columns, of one matrix
     int output, addend, bias_type, activation;
     float alpha, beta;
-    int early;  // the next kernel may begin before this one ends
+    int next;  // when the next kernel may begin: STARTED, SUMMED or else at the end
     int padding;
 };
 static_assert(sizeof(GemvParams) == 184, "gemv_launch.py has the same structure");
@@ -199,6 +199,12 @@ DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w,
     }
 }
 
+// The first load of a thread.
+DEVICE void prefetch_first(const GemvParams& p, const Element* w, int first, int column) {
+    const int at = N_MAJOR ? first : first * static_cast<int>(WIDTH);
+    if (at < p.k && column < p.n) prefetch(w + (N_MAJOR ? at * p.w_ld + column : column * p.w_ld + at));
+}
+
 DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, u32 shared, Sums& sums) {
     Vectors vectors;
 #pragma unroll
@@ -250,13 +256,16 @@ GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, AHEAD ? 4 : 2) __cluster_dims
     // Neighbours share a result, or with N_MAJOR a row.
     const u32 share = N_MAJOR ? thread / ACROSS : thread % SPREAD, group = N_MAJOR ? thread % ACROSS : thread / SPREAD;
     if constexpr (CLUSTER > 1) cluster_arrive();
-    wait_for_previous();
-    if (p.early) allow_next();
-
     const Element* x = static_cast<const Element*>(p.x) + matrix * p.x_batch;
     const Element* w = static_cast<const Element*>(p.w) + matrix * p.w_batch;
+    const int first = rank * SPREAD + share, column = strip * COLUMNS + group * MINE;
+    if (p.next) prefetch_first(p, w, first, column);
+    wait_for_previous();
+    if (p.next == STARTED) allow_next();
+
     Sums sums = {};
-    add_up(p, x, w, rank * SPREAD + share, strip * COLUMNS + group * MINE, shared, sums);
+    add_up(p, x, w, first, column, shared, sums);
+    if (p.next == SUMMED) allow_next();
 
 #pragma unroll
     for (u32 v = 0; v < VECTORS; ++v)

@@ -27,6 +27,7 @@ struct Params {
     int k;
     int all;   // every element is computed anew
     int kept;  // bit 0 (1): a's (b's) marks are to be left as they are
+    int next;  // when the next kernel may begin: LOADED, SUMMED or else at the end
     const float *a, *b;
     long long a_m, a_k, a_batch;
     long long b_n, b_k, b_batch;

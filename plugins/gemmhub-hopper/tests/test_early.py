@@ -1,0 +1,64 @@
+"""When the next kernel may begin."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gemmhub_hopper import cost_model, early, forms, gemv, sources
+from gemmhub_hopper.early import Next
+from problems import problem
+
+SMS = 132
+
+
+def gemm(name, m, n, k, dtype="bfloat16"):
+    choice = cost_model.named(forms.lowered(problem(m, n, k, dtype)), name)
+    cut = cost_model.runnable(choice, 2**30)
+    return early.gemm(choice, cut.blocks, SMS)
+
+
+def vectors(name, m, n, k, b="row"):
+    (choice,) = (x for x in gemv.choices(forms.lowered(problem(m, n, k, b=b))) if x.name == name)
+    return early.gemv(choice, SMS)
+
+
+def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
+    """Six stages have room for 384 elements of k."""
+    assert gemm("128x128x6", 1024, 1024, 384) is Next.LOADED
+    assert gemm("128x128x6", 1024, 1024, 448) is Next.SUMMED
+    assert gemm("128x128x6", 4096, 4096, 384) is Next.SUMMED  # other pieces follow
+    assert gemm("64x64x12k4", 64, 64, 4 * 12 * 64) is Next.LOADED
+    assert gemm("64x64x12k4", 64, 64, 4 * 12 * 64 + 8) is Next.SUMMED
+
+
+def test_parts_of_k_and_copies_are_waited_for():
+    assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
+    ways = forms.lowered(problem(1024, 1024, 384, "float32"))
+    found = {
+        bool(choice.copied): early.gemm(choice, cost_model.runnable(choice, 2**30).blocks, SMS)
+        for choice in (x.choice for x in cost_model.ranked(ways, cost_model.Card(SMS, 2e9, 4e12), 2**30))
+        if choice.splits == 1
+    }
+    assert found[True] is Next.ENDED
+    assert found[False] in (Next.LOADED, Next.SUMMED)
+
+
+def test_vectors_share_multiprocessors_where_there_is_room_for_two():
+    """A block of gemv8 has 128 results where neighbours along k are neighbours in memory."""
+    assert vectors("gemv8", 1, 128 * SMS, 128, b="col") is Next.STARTED
+    assert vectors("gemv8", 1, 128 * SMS + 8, 128, b="col") is Next.SUMMED
+    assert vectors("gemv16a", 1, 64 * 8 * SMS, 128) is Next.SUMMED
+    assert vectors("gemv32a", 1, 64 * 2 * SMS, 128) is Next.STARTED  # loads to shared memory leave room for more
+    assert vectors("gemv32", 1, 64 * 2 * SMS, 128) is Next.SUMMED
+
+
+def test_much_memory_takes_long():
+    assert vectors("gemv32", 1, 8192, 4096) is Next.ENDED  # 64 MiB
+    assert vectors("gemv32", 1, 8192, 4088) is not Next.ENDED
+
+
+@pytest.mark.parametrize("moment", [x for x in Next if x is not Next.ENDED], ids=lambda x: x.name)
+def test_kernels_have_the_same_numbers(moment):
+    (text,) = {text for name, text in sources._files().items() if name == "ptx.cuh"}
+    assert re.search(rf"\b{moment.name} = {moment.value}\b", text)

@@ -28,10 +28,14 @@ _KEPT = 4096
 """Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
-_OPTIMISM = {"float16": 1.01, "bfloat16": 1.01, "tf32": 1.03, "split": 1.04}
+_OPTIMISM = {"float16": 1.03, "bfloat16": 1.03, "tf32": 1.03, "split": 1.04}
 """By input. The least of many estimates is less than what it is of, the more so the less sure they are: it is taken for
-more by this. The kernels for few vectors are few, and do not need it.
+more by this.
 """
+_UNSURE = 1.5e-7
+"""And by so many seconds, which count where products are small."""
+_OF_VECTORS = 1.02
+"""Likewise of the kernels for few vectors, which are few."""
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
 
@@ -105,9 +109,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
         card = self._card(problem)
         optimism = _OPTIMISM[ways[0].form.input]
         timed: list[tuple[float, Choice | GemvChoice]] = [
-            (seconds * optimism, choice) for seconds, choice in cost_model.choices(ways, card, workspace)
+            (seconds * optimism + _UNSURE, choice) for seconds, choice in cost_model.choices(ways, card, workspace)
         ]
-        timed += gemv_model.timed(gemv.choices(ways), card)
+        timed += [(seconds * _OF_VECTORS, choice) for seconds, choice in gemv_model.timed(gemv.choices(ways), card)]
         timed.sort(key=lambda x: x[0])
         if not timed:
             why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form)[-1], 1), workspace)

@@ -6,8 +6,12 @@ import re
 
 import pytest
 from gemmhub_hopper import cost_model, early, forms, gemv, sources
+from gemmhub_hopper.config import Shape
 from gemmhub_hopper.early import Next
 from problems import problem
+from products import Product
+from test_kernel import notices
+from vectors import vector
 
 SMS = 132
 
@@ -62,3 +66,16 @@ def test_much_memory_takes_long():
 def test_kernels_have_the_same_numbers(moment):
     (text,) = {text for name, text in sources._files().items() if name == "ptx.cuh"}
     assert re.search(rf"\b{moment.name} = {moment.value}\b", text)
+
+
+@pytest.mark.parametrize(
+    ("product", "file"),
+    [
+        (Product(Shape(64, 64, 2, consumers=1), 72, 72, 136), "gemm_kernel.cu"),
+        (vector(1, 72, 64, spread=32), "gemv_kernel.cu"),
+    ],
+    ids=["gemm", "gemv"],
+)
+def test_the_emulator_notices_who_does_not_wait(product, file, monkeypatch, tmp_path):
+    """The kernel before may still write what is read."""
+    notices(product, file, [("wait_for_previous();", "")], monkeypatch, tmp_path)

@@ -126,7 +126,12 @@ void perform(const Copy& copy) {
         }
 }
 
+void touch() {
+    if (!me().waited) fail("memory is used before the end of the kernel before is waited for");
+}
+
 void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks) {
+    touch();
     Copy copy;
     memcpy(&copy.map, map, sizeof(Map));
     copy.place = place, copy.barrier = barrier, copy.blocks = blocks;

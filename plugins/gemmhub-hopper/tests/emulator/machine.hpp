@@ -81,6 +81,7 @@ struct Fiber {
     std::vector<Load> loads;
     u32 group = 0, store_group = 0, load_group = 0;
     std::vector<std::pair<u32, u16>> unfenced;
+    bool waited = false;  // for the kernel before
 };
 
 struct Machine {
@@ -103,6 +104,8 @@ Block& here();
 [[noreturn]] void fail(const std::string& what);
 void pause(Kind kind, u32 what, u32 until);
 void maybe_yield();
+// Memory is about to be read or written: not while the kernel before may still do so.
+void touch();
 bool runnable(const Fiber& f);
 void meet(Meeting& meeting, u32 all, Kind kind, u32 what);
 void warp_meet();

@@ -25,7 +25,7 @@ inline u32 warp_id() {
     emulator::warp_meet();  // lanes are asked
     return emulator::me().thread / 32;
 }
-inline void wait_for_previous() {}
+inline void wait_for_previous() { emulator::me().waited = true; }
 inline void allow_next() {}
 constexpr int STARTED = 1, LOADED = 2, SUMMED = 3;
 inline void prefetch(const void*) {}
@@ -179,19 +179,28 @@ inline void load_shared_pair(u32 from, float (&to)[2]) {
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);
 }
 
-inline void store_partial(Float4* to, Float4 value) { *to = value; }
-inline Float4 load_partial(const Float4* from) { return *from; }
+inline void store_partial(Float4* to, Float4 value) {
+    emulator::touch();
+    *to = value;
+}
+inline Float4 load_partial(const Float4* from) {
+    emulator::touch();
+    return *from;
+}
 inline void load_half_if(const void* from, bool there, u32 (&to)[1]) {
+    emulator::touch();
     to[0] = 0;
     if (there) memcpy(to, from, 2);
 }
 template <size_t words>
 inline void load_if(const void* from, bool there, u32 (&to)[words]) {
+    emulator::touch();
     if (there && reinterpret_cast<size_t>(from) % sizeof(to)) emulator::fail("an address that is not aligned");
     memset(to, 0, sizeof(to));
     if (there) memcpy(to, from, sizeof(to));
 }
 inline void copy_async(u32 to, const void* from, bool there) {
+    emulator::touch();
     if (to % 16 || (there && reinterpret_cast<size_t>(from) % 16)) emulator::fail("an address that is not aligned");
     emulator::me().loads.push_back({to, there ? from : nullptr, emulator::me().load_group});
     emulator::maybe_yield();
@@ -202,10 +211,19 @@ inline void copy_wait() {
     emulator::finish_loads(open);
 }
 inline void device_fence() { emulator::maybe_yield(); }
-inline u32 count_up(u32* counter) { return (*counter)++; }
+inline u32 count_up(u32* counter) {
+    emulator::touch();
+    return (*counter)++;
+}
 
-inline u32 load_word(const u32* from) { return *from; }
-inline void mark(u32* word, u32 bits) { *word |= bits; }
+inline u32 load_word(const u32* from) {
+    emulator::touch();
+    return *from;
+}
+inline void mark(u32* word, u32 bits) {
+    emulator::touch();
+    *word |= bits;
+}
 
 inline u32 __float_as_uint(float value) {
     u32 bits;

@@ -257,7 +257,7 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
 
 def test_what_is_left_of_a_plane_counts(monkeypatch, tmp_path):
     """The integers of the others are whole in the first plane."""
-    change = "x[2] -= from_bf16(static_cast<u16>(high)),", ""
+    change = "take_plane(high, x[2], x[3]);", ""
     home = mutated(monkeypatch, tmp_path, "b_planes.cuh", change)
     a, b = data("normal", 64, 64, 64)
     assert ratio(multiply(a, b, home, shape=SMALL, **S), a, b) > 1

@@ -110,7 +110,7 @@ def mutated(monkeypatch, tmp_path, file, *pairs):
 MUTATIONS = {
     "no sum of its own for each stage": ("mainloop.cuh", (
         ("wgmma(part[i],", "wgmma(acc[i],"), ("/ 16, pair > 0 || step > 0);", "/ 16, 1);"),
-        ("acc[i][j] += part[i][j];", ";"))),
+        ("add(acc, part);", ";"))),
     "a product too few": ("mainloop.cuh", (("PAIRS = 6", "PAIRS = 5"),)),
     "a product twice, another never": ("mainloop.cuh", (("pair == 1 ? 2 : pair == 2 ||", "pair == 1 ? 2 :"),)),
     "a plane is wrong": ("split_planes.cuh", (("rest -= from_bf16(plane[1]);", ""),)),

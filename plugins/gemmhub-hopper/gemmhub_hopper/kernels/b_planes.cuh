@@ -44,8 +44,8 @@ struct BSplitter {
             for (u32 plane = 0; plane < PLANES; ++plane) {
                 const u32 low = pack_bf16(x[0], x[1]), high = pack_bf16(x[2], x[3]);
                 store_staged(to + plane * B_BYTES, __uint_as_float(low), __uint_as_float(high));
-                x[0] -= from_bf16(static_cast<u16>(low)), x[1] -= from_bf16(static_cast<u16>(low >> 16));
-                x[2] -= from_bf16(static_cast<u16>(high)), x[3] -= from_bf16(static_cast<u16>(high >> 16));
+                take_plane(low, x[0], x[1]);
+                take_plane(high, x[2], x[3]);
             }
         }
     }

@@ -79,8 +79,7 @@ struct SplitLoader {
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 a[plane][i] = pack_bf16(x[i][0], x[i][1]);
-                x[i][0] -= from_bf16(static_cast<u16>(a[plane][i]));
-                x[i][1] -= from_bf16(static_cast<u16>(a[plane][i] >> 16));
+                take_plane(a[plane][i], x[i][0], x[i][1]);
             }
     }
 };

@@ -56,6 +56,20 @@ DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position
     release(base, before, lane);
 }
 
+DEVICE void clear(Accumulators& sums) {
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < TILE_N / 2; ++j) sums[i][j] = 0.0f;
+}
+
+DEVICE void add(Accumulators& sums, const Accumulators& part) {
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < TILE_N / 2; ++j) sums[i][j] += part[i][j];
+}
+
 // Which planes of a and b (0 has the leading bits) the product number `pair` multiplies. The three products left out are
 // below 2^-24 of the whole one.
 constexpr u32 PAIRS = 6;
@@ -64,10 +78,7 @@ DEVICE constexpr u32 b_plane(u32 pair) { return pair == 0 ? 2 : pair == 2 || pai
 
 DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 share,
                               u32 lane) {
-#pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
+    clear(acc);
     for (int block = 0; block < piece.blocks; ++block) {
 #if __CUDACC_VER_MAJOR__ < 13
         Accumulators part = {};
@@ -92,10 +103,7 @@ DEVICE void accumulate_planes(Accumulators& acc, const Piece& piece, u32 base, P
         pin_all(part);
         release(base, at.stage, lane);
         at.advance();
-#pragma unroll
-        for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-            for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] += part[i][j];
+        add(acc, part);
     }
 }
 
@@ -153,21 +161,10 @@ DEVICE void multiply_planes(Accumulators& sums, const Fragment (&a)[M_BLOCKS][3]
     wgmma_commit();
 }
 
-DEVICE void add_sums(Accumulators& acc, Accumulators& sums) {
-    pin_all(sums);
-#pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] += sums[i][j];
-}
-
 DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u32 base, Position<STAGES>& at, u32 share,
                                        SplitLoader& loader, BSplitter& splitter, u32 lane) {
     Fragment a[2][M_BLOCKS][3];
-#pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) acc[i][j] = 0.0f;
+    clear(acc);
     barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);
     load_split(a[0], loader, base + at.stage * STAGE_BYTES, share, 0);
     if constexpr (B_SPLIT) splitter.split(base + at.stage * STAGE_BYTES + B_AT, set_at(base, 0));
@@ -185,7 +182,8 @@ DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u3
         multiply_planes(part[1], a[1], b + B_STEP / 16);
         wgmma_wait<1>();
         if constexpr (B_SPLIT) release(base, now, lane);
-        add_sums(acc, part[0]);
+        pin_all(part[0]);
+        add(acc, part[0]);
         at.advance();
         if (block + 1 < piece.blocks) {
             const u32 next = base + at.stage * STAGE_BYTES;
@@ -195,6 +193,7 @@ DEVICE void accumulate_split_fragments(Accumulators& acc, const Piece& piece, u3
         }
         wgmma_wait<0>();  // were part[1] added in the next turn of the loop, ptxas would serialise the wgmmas
         if constexpr (!B_SPLIT) release(base, now, lane);
-        add_sums(acc, part[1]);
+        pin_all(part[1]);
+        add(acc, part[1]);
     }
 }

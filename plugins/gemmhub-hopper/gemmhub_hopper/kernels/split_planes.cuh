@@ -34,6 +34,12 @@ struct Extremes {
     }
 };
 
+// What is left of two numbers without this plane of them.
+DEVICE void take_plane(u32 plane, float& low, float& high) {
+    low -= from_bf16(static_cast<u16>(plane));
+    high -= from_bf16(static_cast<u16>(plane >> 16));
+}
+
 DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks) {
     const u32 bits = __float_as_uint(x);
     const bool finite = (bits & 0x7f800000) != 0x7f800000;

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_graphs import Call, Rig, expected
+from cuda_graphs import Call, Rig, expected, launching
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.choice import size_of
 
@@ -93,13 +93,7 @@ def measure(backend: CublasBackend, m: int, n: int, k: int, order: str, bursts: 
 
 
 def _call(backend: CublasBackend, problem: Any, name: str) -> Call:
-    run = backend.prepare(problem, name, 64 * 2**20).run
-
-    def call(a: Any, b: Any, out: Any) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
-
-    return call
+    return launching(backend.prepare(problem, name, 64 * 2**20).run)
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ from gemmhub_cublas import heuristics
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.heuristics import parse, text
 from hopper_fit import problem
-from hopper_torch import RATES, caller
+from hopper_torch import caller, kind_of
 
 from gemmhub.capability import Absent, Refusal
 
@@ -79,7 +79,7 @@ def main() -> int:
     if isinstance(found, Absent):
         print(f"{found.reason}; {found.remedy}")
         return 1
-    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
+    kind = kind_of(options.dtype)
     rng, end, size = random.Random(options.seed), time.monotonic() + options.seconds, _FOUND
     counts: Counter[str] = Counter()
     wrong = []

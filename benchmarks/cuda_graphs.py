@@ -26,6 +26,16 @@ _SETTLING = 0.03
 """Seconds that the card is busy before times count."""
 
 
+def launching(run: Callable[..., object]) -> Call:
+    """``run`` of a gemmhub kernel: of a plain product, on torch's current stream."""
+
+    def call(a: Any, b: Any, out: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+
+    return call
+
+
 def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
     """On the card, of no values, stored by rows ("n") or by columns ("t")."""
     stored = (cols, rows) if order == "t" else (rows, cols)

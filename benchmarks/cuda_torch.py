@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_graphs import Call, Rig, expected
+from cuda_graphs import Call, Rig, expected, launching
 from gemmhub_cuda import cost_model
 from gemmhub_cuda.backend import CudaBackend
 
@@ -83,13 +83,7 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
 
 
 def caller(backend: CudaBackend, asked: GemmProblem, candidate: str) -> Call:
-    run = backend.prepare(asked, candidate, _WORKSPACE).run
-
-    def call(a: Any, b: Any, out: Any) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
-
-    return call
+    return launching(backend.prepare(asked, candidate, _WORKSPACE).run)
 
 
 def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:

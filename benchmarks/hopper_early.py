@@ -21,13 +21,13 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from cuda_graphs import Call, Rig, expected
+from cuda_graphs import Call, launching
 from gemmhub_hopper import early
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.early import Next
 from gemmhub_hopper.gemv import GemvChoice
 from hopper_fit import KERNELS, WORKSPACE, problem
-from hopper_torch import RATES, close, drawn
+from hopper_torch import RATES, close, drawn, rig_of
 
 from gemmhub.capability import Absent
 
@@ -48,19 +48,13 @@ def launched(backend: HopperBackend, choice: Any, moment: Next) -> Call:
         starters = launch._gemms if hasattr(launch, "_gemms") else [launch.gemm]
     for starter in starters:
         starter._made[0].p.next = moment
-    run = launch.run
-
-    def call(a: Any, b: Any, out: Any) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
-
-    return call
+    return launching(launch.run)
 
 
-def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str, rate: float) -> dict[str, Any]:
+def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str) -> dict[str, Any]:
     m, n, k, order = size
     vectors = isinstance(choice, GemvChoice)
-    rig = Rig(m, n, k, order, torch.float32 if dtype in RATES else getattr(torch, dtype), expected(m, n, k, rate))
+    rig = rig_of(m, n, k, order, dtype)
     contenders, wrong = {}, []
     for moment in (Next.ENDED, Next.STARTED if vectors else Next.LOADED, Next.SUMMED):
         call = launched(backend, choice, moment)
@@ -76,8 +70,8 @@ def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str, rate: fl
     }  # fmt: skip
 
 
-def sizes(options: argparse.Namespace, rate: float) -> Iterator[tuple[int, int, int, str]]:
-    rng = random.Random(options.draw)
+def sizes(options: argparse.Namespace) -> Iterator[tuple[int, int, int, str]]:
+    rng, rate = random.Random(options.draw), RATES.get(options.dtype, 6e14)
     for m, n, k in drawn(options.draw, 8 if options.vectors else 0):
         seconds = max(2 * m * n * k / rate, 2 * (m * k + k * n + m * n) / _BANDWIDTH)
         if seconds < _LONG or (seconds < _LONGEST and rng.random() < _KEPT):
@@ -108,14 +102,14 @@ def main() -> int:
     if isinstance(found, Absent):
         print(f"{found.reason}; {found.remedy}")
         return 1
-    rate, end, rows = RATES.get(options.dtype, 6e14), time.monotonic() + options.seconds, []
-    for size in takewhile(lambda _: time.monotonic() < end, sizes(options, rate)):
+    end, rows = time.monotonic() + options.seconds, []
+    for size in takewhile(lambda _: time.monotonic() < end, sizes(options)):
         asked = problem(*size, options.dtype)
         if backend.supports(asked) is None:
             analysis: Any = backend._analyse(asked)
             choices = [x for x in analysis.choices if isinstance(x, GemvChoice) == options.vectors][:_CHOICES]
             if choices:
-                rows.append(measure(backend, size, rng.choice(choices), options.dtype, rate))
+                rows.append(measure(backend, size, rng.choice(choices), options.dtype))
     table(rows)
     result = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype, **KERNELS,

@@ -45,9 +45,7 @@ INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float3
 KERNELS = {"next_early": True}
 """What records of measurements say of the kernels: that they let the next one begin before they end."""
 _SAVED = {Next.ENDED: 0.0, Next.LOADED: 4e-7, Next.SUMMED: 3.3e-7}
-"""Seconds that this saves a product (benchmarks/results/h200/hopper_early.json.xz). Records of before do not say so: it
-is taken off their times.
-"""
+"""Seconds that this saves a product (benchmarks/results/h200/hopper_early_*.json.xz), taken off times of before."""
 _NEAR = 5.0
 """How fast a candidate's weight falls with its distance from the fastest."""
 _FEW = 16
@@ -91,6 +89,11 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     )
 
 
+def next_early(record: dict[str, Any]) -> bool:
+    """Whether it was measured with such kernels."""
+    return KERNELS.items() <= record.items()
+
+
 def microseconds(row: dict[str, Any]) -> dict[str, float]:
     """Of gemmhub-hopper's candidates that were right, as hopper_torch.py or candidates.py timed them."""
     times = row.get("us") or row.get("hopper", {})
@@ -99,8 +102,7 @@ def microseconds(row: dict[str, Any]) -> dict[str, float]:
 
 def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> list[Timed]:
     """Those of a product that there still are."""
-    dtype, saved = record["dtype"], not KERNELS.items() <= record.items()
-    ways = lowered(problem(row["m"], row["n"], row["k"], row["order"], dtype))
+    ways = lowered(problem(row["m"], row["n"], row["k"], row["order"], record["dtype"]))
     assert isinstance(ways, tuple)
     # hub_torch.py has timed what was chosen only.
     chosen = {key: words.split() for key, words in row["chosen"].items()} if "ratios" in row else {}
@@ -116,7 +118,9 @@ def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> lis
         cut = cost_model.runnable(choice, WORKSPACE)
         if not isinstance(cut, str):
             work = cost_model.work(choice, cut, H200.sms)
-            seconds = us * 1e-6 - saved * _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
+            seconds = us * 1e-6
+            if not next_early(record):
+                seconds -= _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
             found.append(Timed(product, name, seconds, len(times) <= _FEW, choice, work))
     return found
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cuda_graphs import Call, Rig, expected
+from cuda_graphs import Call, Rig, expected, launching
 from gemmhub_hopper import cost_model, gemv, gemv_model
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
@@ -85,14 +85,18 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
             yield m, n, k
 
 
+def kind_of(dtype: str) -> torch.dtype:
+    """The elements of a ``--dtype``."""
+    kind: torch.dtype = torch.float32 if dtype in RATES else getattr(torch, dtype)
+    return kind
+
+
+def rig_of(m: int, n: int, k: int, order: str, dtype: str) -> Rig:
+    return Rig(m, n, k, order, kind_of(dtype), expected(m, n, k, RATES.get(dtype, 6e14)))
+
+
 def caller(backend: Backend, asked: GemmProblem, candidate: str) -> Call:
-    run = backend.prepare(asked, candidate, backend.default_workspace(_DEVICE)).run
-
-    def call(a: Any, b: Any, out: Any) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
-
-    return call
+    return launching(backend.prepare(asked, candidate, backend.default_workspace(_DEVICE)).run)
 
 
 def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
@@ -174,8 +178,7 @@ def measure(
     proposed = names(backend, asked, options)
     if not any(options.having in name for name in proposed):
         return None
-    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
-    rig = Rig(m, n, k, order, kind, expected(m, n, k, RATES.get(options.dtype, 6e14)))
+    rig = rig_of(m, n, k, order, options.dtype)
     contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
     wrong = []
     for name in proposed:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_graphs import Call, Rig, expected
-from hopper_torch import PRODUCTS, RATES, close, drawn
+from cuda_graphs import Call, Rig
+from hopper_fit import KERNELS
+from hopper_torch import PRODUCTS, close, drawn, rig_of
 
 import gemmhub
 from gemmhub.device_families import torch_family
@@ -58,8 +59,7 @@ def chosen(made: Any) -> str:
 
 
 def measure(m: int, n: int, k: int, order: str, options: argparse.Namespace, records: str) -> dict[str, Any]:
-    kind = torch.float32 if options.dtype in RATES else getattr(torch, options.dtype)
-    rig = Rig(m, n, k, order, kind, expected(m, n, k, RATES.get(options.dtype, 6e14)))
+    rig = rig_of(m, n, k, order, options.dtype)
     plans = {"hub": plan(rig, options), **{name: plan(rig, options, name) for name in options.alone}}
     if options.tune:
         use(records)
@@ -143,9 +143,9 @@ def main() -> int:
         records = str(Path(folder) / "records.jsonl")
         for m, n, k in takewhile(lambda _: time.monotonic() < end, products):
             rows += [measure(m, n, k, order, options, records) for order in ("nn", "nt")]
-    result = {  # next_early: hopper_fit.py's KERNELS
+    result = {
         "command": " ".join(["python", *sys.argv]), "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__, "dtype": options.dtype, "next_early": True, "summary": summary(rows),
+        "torch": torch.__version__, "dtype": options.dtype, **KERNELS, "summary": summary(rows),
         "rows": rows,
     }  # fmt: skip
     if options.json:

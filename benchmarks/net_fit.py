@@ -277,8 +277,7 @@ def report(products: list[Product], nets: tuple[Net, Net]) -> None:
 
 def taken(x: Product, algorithms: Any, shapes: Any, reference: float) -> float:
     """Seconds of what the hub would take."""
-    least = shapes * backend._OPTIMISM["bfloat16"] + backend._UNSURE
-    few = x.vectors.modelled * backend._OF_VECTORS
+    least, few = backend.cautious(shapes, "bfloat16"), backend.cautious(x.vectors.modelled, "vectors")
     found = [*zip(least, x.hopper.measured), *zip(few, x.vectors.measured)]
     if len(algorithms):
         first = algorithms[0]

@@ -28,14 +28,11 @@ _KEPT = 4096
 """Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
-_OPTIMISM = {"float16": 1.03, "bfloat16": 1.03, "tf32": 1.03, "split": 1.04}
-"""By input. The least of many estimates is less than what it is of, the more so the less sure they are: it is taken for
-more by this.
-"""
-_UNSURE = 1.5e-7
-"""And by so many seconds, which count where products are small."""
-_OF_VECTORS = 1.02
-"""Likewise of the kernels for few vectors, which are few."""
+_OPTIMISM = {
+    "float16": (1.03, 1.5e-7), "bfloat16": (1.03, 1.5e-7), "tf32": (1.03, 1.5e-7), "split": (1.04, 1.5e-7),
+    "vectors": (1.02, 0.0),
+}  # fmt: skip
+"""By input; of the kernels for few vectors, which are few. See :func:`cautious`."""
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
 
@@ -49,6 +46,14 @@ class Analysis:
     """The best ones, best first."""
     seconds: float
     """Expected of the first."""
+
+
+def cautious(seconds: float, kind: str) -> float:
+    """What the least of many estimates is taken for. It is less than what it is of, the more so the less sure they are:
+    by a share, and by some seconds, which count where products are small.
+    """
+    share, more = _OPTIMISM[kind]
+    return seconds * share + more
 
 
 class HopperBackend(MachineBackend[probe.Machine]):
@@ -107,11 +112,11 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return ways
         workspace = self.default_workspace(problem.device)
         card = self._card(problem)
-        optimism = _OPTIMISM[ways[0].form.input]
+        kind = ways[0].form.input
         timed: list[tuple[float, Choice | GemvChoice]] = [
-            (seconds * optimism + _UNSURE, choice) for seconds, choice in cost_model.choices(ways, card, workspace)
+            (cautious(seconds, kind), choice) for seconds, choice in cost_model.choices(ways, card, workspace)
         ]
-        timed += [(seconds * _OF_VECTORS, choice) for seconds, choice in gemv_model.timed(gemv.choices(ways), card)]
+        timed += [(cautious(x, "vectors"), choice) for x, choice in gemv_model.timed(gemv.choices(ways), card)]
         timed.sort(key=lambda x: x[0])
         if not timed:
             why = cost_model.runnable(Choice(ways[0], shapes(ways[0].form)[-1], 1), workspace)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _SHORT = 2**26
 """Bytes that vectors by a matrix may move: where it is more, they take so long that nothing is gained."""
-_AT_ONCE, _AT_ONCE_AHEAD = 2, 4
-"""Blocks of gemv_kernel.cu that a multiprocessor has room for."""
 
 
 class Next(IntEnum):
@@ -46,5 +44,4 @@ def gemv(choice: GemvChoice, sms: int) -> Next:
     """Of gemv_kernel.cu. The next one may begin at once where there is room for the blocks of both."""
     if choice.moved >= _SHORT:
         return Next.ENDED
-    room = (_AT_ONCE_AHEAD if choice.kernel.ahead else _AT_ONCE) * sms
-    return Next.STARTED if 2 * choice.grid <= room else Next.SUMMED
+    return Next.STARTED if 2 * choice.grid <= choice.kernel.resident * sms else Next.SUMMED

@@ -82,6 +82,11 @@ class GemvKernel:
         return THREADS // self.spread * (self.width if self.n_major else _ROWS)
 
     @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has room for, as far as registers go; those of loads are many."""
+        return 4 if self.ahead else 2
+
+    @property
     def shared_bytes(self) -> int:
         parts = THREADS // 32 if self.n_major else max(1, self.spread // 32)
         sums = 4 * (parts + (self.cluster if self.cluster > 1 else 0)) * self.vectors * self.columns
@@ -92,7 +97,7 @@ class GemvKernel:
         return {
             "INPUT": INPUTS[self.input], "VECTORS": self.vectors, "N_MAJOR": int(self.n_major), "LOAD": self.load,
             "X_STRIDED": int(self.x_strided), "SPREAD": self.spread, "CLUSTER": self.cluster,
-            "AHEAD": int(self.ahead), "SHARED_BYTES": self.shared_bytes,
+            "AHEAD": int(self.ahead), "RESIDENT": self.resident, "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 

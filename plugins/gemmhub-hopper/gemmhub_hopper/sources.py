@@ -17,7 +17,7 @@ KERNEL = "gemm"
 PREPASS = "prepass"
 GEMV = "gemv"
 _PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh")
-_GEMV_FILES = ("gemv_kernel.cu", "elements.cuh", "ptx.cuh")
+_GEMV_FILES = ("gemv_kernel.cu", "early.cuh", "elements.cuh", "ptx.cuh")
 _OTHERS = ("prepass.cu", "gemv_kernel.cu")
 """Files that the kernel does not include."""
 

@@ -136,24 +136,34 @@ def test_every_candidate_is_prepared(backend):
 
 
 def test_estimates_beside_other_backends(backend):
-    """A little more than the least of many, and more so where they are less sure: of small products, and of float32. Of
-    vectors less, as there are few ways.
+    """A share and a moment more than the least of many, and more so where they are less sure; of vectors less, as there
+    are few ways.
     """
+
+    def least(asked):
+        ways = forms.lowered(asked)
+        seconds, _ = cost_model.choices(ways, backend._card(asked), backend.default_workspace(asked.device))[0]
+        return seconds
 
     def more(size, dtype="bfloat16", precision="ieee"):
         asked = problem(size, size, size, dtype, precision=precision)
-        ways = forms.lowered(asked)
-        least, _ = cost_model.choices(ways, backend._card(asked), backend.default_workspace(asked.device))[0]
-        return backend.estimate(asked) / least
+        return backend.estimate(asked) / least(asked)
 
     assert 1 < more(4096) < more(1024) < more(256) < 1.1
+    assert more(4096) == pytest.approx(more(4096, "float32", "tf32"), rel=1e-3)
     assert more(4096) < more(4096, "float32") < 1.1
-    assert more(4096, "float16") == pytest.approx(more(4096))
-    vector = problem(1, 256, 256, b="col")
-    ways = forms.lowered(vector)
-    ((of_vectors, choice), *_) = gemv_model.timed(gemv.choices(ways), backend._card(vector))
-    assert backend.candidates(vector)[0] == choice.name
-    assert 1 < backend.estimate(vector) / of_vectors < more(4096)
+    assert more(256, "float16") == pytest.approx(more(256))
+
+    small, large = (problem(n, n, n) for n in (256, 4096))
+    share = (backend.estimate(large) - backend.estimate(small)) / (least(large) - least(small))
+    moment = backend.estimate(small) - share * least(small)
+    vectors = [problem(1, n, k, b="col") for n, k in ((256, 256), (4096, 8192))]
+    of_vectors = [gemv_model.timed(gemv.choices(forms.lowered(x)), backend._card(x))[0] for x in vectors]
+    own = backend.estimate(vectors[0]) / of_vectors[0][0]
+    assert backend.candidates(vectors[0])[0] == of_vectors[0][1].name
+    assert 1 < own < share
+    expected = min(own * of_vectors[1][0], share * least(vectors[1]) + moment)
+    assert backend.estimate(vectors[1]) == pytest.approx(expected)
 
 
 def test_candidates_by_name(backend):

@@ -15,9 +15,11 @@
 //     AHEAD     1: loads go to shared memory, each asked for as soon as the one UNROLL before it is taken, so that some are
 //               under way at all times; 0: to registers, and all are there before more are asked for. With N_MAJOR and
 //               loads of 16 bytes
+//     RESIDENT  blocks that a multiprocessor has room for, two or with AHEAD four
 //
 //     n-major   a thread has WIDTH columns of results, of neighbouring elements, and every STRIDE-th row
 //     k-major   a thread has ROWS columns of results, and of their rows of w every STRIDE-th load
+#include "early.cuh"
 #include "elements.cuh"
 
 constexpr u32 GEMV_THREADS = 256, ROWS = 4, UNROLL = VECTORS < 8 ? 8 : 4;
@@ -248,7 +250,7 @@ DEVICE float added(u32 from, u32 apart) {
 
 // Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of
 // them, and a thread waits for one load after the other. With AHEAD loads need none.
-GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, AHEAD ? 4 : 2) __cluster_dims__(CLUSTER, 1, 1)
+GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, RESIDENT) __cluster_dims__(CLUSTER, 1, 1)
     gemv(const __grid_constant__ GemvParams p) {
     const u32 thread = threadIdx.x, shared = dynamic_shared(), sums_at = shared + SUMS_AT;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;

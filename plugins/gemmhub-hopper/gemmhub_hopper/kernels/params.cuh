@@ -1,5 +1,6 @@
 // What a launch tells the kernel besides the three tensor maps. gemmhub_hopper/launch.py has the same structure.
 #pragma once
+#include "early.cuh"
 #include "ptx.cuh"
 
 struct Params {

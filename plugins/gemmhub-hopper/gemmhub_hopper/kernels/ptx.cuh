@@ -42,8 +42,6 @@ DEVICE u32 dynamic_shared() {
 DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // The next kernel may begin, as soon as every block of this one says so or has ended: it waits itself for its results.
-// When a kernel says so is given by early.py, in these numbers.
-constexpr int STARTED = 1, LOADED = 2, SUMMED = 3;
 DEVICE void allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 // Brings memory to the L2 cache. What is written there meanwhile is seen, so this may be done before wait_for_previous.

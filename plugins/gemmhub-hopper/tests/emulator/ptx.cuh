@@ -27,7 +27,6 @@ inline u32 warp_id() {
 }
 inline void wait_for_previous() { emulator::me().waited = true; }
 inline void allow_next() {}
-constexpr int STARTED = 1, LOADED = 2, SUMMED = 3;
 inline void prefetch(const void*) {}
 inline u32 cluster_rank() { return emulator::me().block % emulator::machine->cluster; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be

@@ -1,14 +1,14 @@
 """Times candidates of cuBLASLt and of gemmhub-hopper for random products of 16 bits, all of a product in one run.
 
-    python benchmarks/candidates.py FILE.json [--dtype bfloat16] [--seed 1] [--seconds 240]
+    python benchmarks/candidates.py FILE.json [--dtype bfloat16] [--seed 1] [--seconds 240] [--new SHAPE...]
 
 What cost models are fitted to (net_fit.py and the other *_fit.py): as all of a product meet the same card in the same
 second, what they have in common is not taken for a difference. Needs an NVIDIA card, torch, gemmhub-cublas and
-gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them. Of cuBLASLt's algorithms the
-library's first choice is timed, those that are expected to be the fastest, and a few of the others; of gemmhub-hopper's
-likewise. Each is timed in three rounds by CUDA graphs (cuda_graphs.py), those near the fastest in some more, with
-torch.matmul. Times are in microseconds. With several cards, run it once for each, with seeds of their own and
-CUDA_VISIBLE_DEVICES.
+gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them, every third one a long one. Of
+cuBLASLt's algorithms the library's first choice is timed, those that are expected to be the fastest, and a few of the
+others; of gemmhub-hopper's likewise, and with ``--new`` the likeliest of some shapes that little is known of. Each is
+timed in three rounds by CUDA graphs (cuda_graphs.py), those near the fastest in some more, with torch.matmul. Times are
+in microseconds. With several cards, run it once for each, with seeds of their own and CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import torch
 from cuda_graphs import Rig, expected
 from gemmhub_cublas import choice, model
 from gemmhub_cublas.backend import CublasBackend
+from gemmhub_hopper import cost_model, forms
 from gemmhub_hopper.backend import HopperBackend
 from hopper_fit import KERNELS, problem
 from hopper_torch import caller, close, drawn, explored
@@ -35,10 +36,12 @@ from hopper_torch import caller, close, drawn, explored
 from gemmhub.capability import Absent, Refusal
 from gemmhub.problem import GemmProblem
 
-_LIKELY, _OTHERS = 10, 4
+_LIKELY, _OTHERS = 8, 2
 """Of cuBLASLt's algorithms: those expected to be the fastest, and drawn from the others."""
 _FIRST, _DRAWN = 5, 3
 """Likewise of gemmhub-hopper's."""
+_NEW, _SLOWER = 4, 1.4
+"""Of new shapes, and how much slower than the fastest by the model alone: nothing corrects it yet."""
 _LOOKS, _NEAR, _MOST, _ROUNDS = 3, 1.1, 14, 5
 """First looks at all; how near to the fastest, how many at most, and in how many rounds are timed again."""
 _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
@@ -46,13 +49,15 @@ _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
 _BITS = 16
 _LARGEST = 1e12
 """Operations. Larger products take long, and are like these."""
+_LONG = 16384
+"""Rows or columns: of such sizes there are few in either draw, and estimates were the worst."""
 
 
 def products(seed: int) -> Iterator[tuple[int, int, int, str]]:
     """(m, n, k, how a and b are stored), without end."""
-    rng, others = random.Random(seed), drawn(seed)
+    rng, others, more = random.Random(seed), drawn(seed), drawn(seed + _LONG)
     while True:
-        for m, n, k in (cublas_grid.draw(rng)[:3], next(others)):
+        for m, n, k in (cublas_grid.draw(rng)[:3], next(others), next(x for x in more if max(x) > _LONG)):
             order = rng.choice(_ORDERS)
             rows = (m if order[0] == "t" else k, k if order[1] == "t" else n)
             taken_by_tma = not any(x * _BITS % 128 for x in (*rows, n))
@@ -72,7 +77,19 @@ def algorithms(backend: CublasBackend, asked: GemmProblem, rng: random.Random) -
     return list(dict.fromkeys([first, *analysis.candidates[:1], *likely, *rng.sample(rest, min(_OTHERS, len(rest)))]))
 
 
-def measure(cublas: CublasBackend, hopper: HopperBackend, rng: random.Random, dtype: str, size: Any) -> dict[str, Any]:
+def likeliest(hopper: HopperBackend, asked: GemmProblem, shapes: list[str]) -> list[str]:
+    """Candidates of these shapes."""
+    ways = forms.lowered(asked)
+    if isinstance(ways, Refusal):
+        return []
+    ranking = cost_model.ranked(ways, hopper._card(asked), hopper.default_workspace(asked.device))
+    near = [x.choice for x in ranking if x.seconds < _SLOWER * ranking[0].seconds]
+    return [x.name for x in near if x.shape.name in shapes][:_NEW]
+
+
+def measure(
+    cublas: CublasBackend, hopper: HopperBackend, rng: random.Random, dtype: str, new: list[str], size: Any
+) -> dict[str, Any]:
     m, n, k, order = size
     asked = problem(m, n, k, order, dtype)
     rig = Rig(m, n, k, order, getattr(torch, dtype), expected(m, n, k))
@@ -81,7 +98,7 @@ def measure(cublas: CublasBackend, hopper: HopperBackend, rng: random.Random, dt
         numbers["cublas", name] = rig.add(caller(cublas, asked, name))
     wrong = []
     if hopper.supports(asked) is None:
-        for name in explored(hopper, asked, _FIRST, _DRAWN):
+        for name in dict.fromkeys([*explored(hopper, asked, _FIRST, _DRAWN), *likeliest(hopper, asked, new)]):
             call = caller(hopper, asked, name)
             if close(call, rig, dtype):
                 numbers["hopper", name] = rig.add(call)
@@ -108,6 +125,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=240.0, help="begin no product after this time")
+    parser.add_argument("--new", nargs="+", default=[], metavar="SHAPE", help="such as 128x160x5c4x2")
     options = parser.parse_args()
     cublas, hopper = CublasBackend(), HopperBackend()
     for found in (cublas.probe(), hopper.probe()):
@@ -118,7 +136,7 @@ def main() -> int:
     for size in products(options.seed):
         if time.monotonic() > end:
             break
-        rows.append(measure(cublas, hopper, rng, options.dtype, size))
+        rows.append(measure(cublas, hopper, rng, options.dtype, options.new, size))
     result = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
         "command": " ".join(["python", *sys.argv]), **KERNELS, "rows": rows,

@@ -23,7 +23,7 @@ from gemmhub_hopper.early import Next
 from gemmhub_hopper.forms import lowered
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.gemv_model import Constants
-from hopper_fit import H200, contents, microseconds, next_early, problem
+from hopper_fit import H200, NEXT_EARLY, contents, microseconds, problem
 
 _START = Constants(
     launch=1.4e-6, block=6e-7, step=7e-7, cluster=5e-7, result=2e-9, share=0.9, k_major=1.0, n_major=1.0, strided=2.0,
@@ -58,7 +58,7 @@ def read(files: list[Path]) -> list[Timed]:
             assert isinstance(ways, tuple)
             choices = {x.name: x for x in gemv.choices(ways)}
             times = {name: us for name, us in microseconds(row).items() if name in choices}
-            if not next_early(record):  # all let the next one begin when they had started, good or not
+            if not record.get(NEXT_EARLY):  # all let the next one begin when they had started, good or not
                 times = {x: us for x, us in times.items() if early.gemv(choices[x], H200.sms) is not Next.SUMMED}
             found += [Timed((file, *product), choices[name], us * 1e-6) for name, us in times.items()]
     return found

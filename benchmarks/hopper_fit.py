@@ -26,8 +26,9 @@ from fitted_trees import FOLDS, flattened, folds
 from gemmhub_hopper import corrections, cost_model, early, fitted
 from gemmhub_hopper.cost_model import Card, Choice, Ranked, Work
 from gemmhub_hopper.early import Next
-from gemmhub_hopper.fitted import Constants
+from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.forms import lowered
+from gemmhub_hopper.slabs import Slabs
 
 from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype
@@ -42,10 +43,13 @@ GROWN = ("tf32", "split")
 """Those with trees."""
 INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float32": "split"}
 """The constants that a dtype of hopper_torch.py tells of."""
-KERNELS = {"next_early": True}
-"""What records of measurements say of the kernels: that they let the next one begin before they end."""
+NEXT_EARLY, _WIDE_CHUNKS = "next_early", "wide_chunks"
+KERNELS = {NEXT_EARLY: True, _WIDE_CHUNKS: True}
+"""What records of measurements say of the kernels: that they let the next one begin before they end, and that they
+store a tile's results in chunks that need not divide it. Times of before are made what they would be now.
+"""
 _SAVED = {Next.ENDED: 0.0, Next.LOADED: 4e-7, Next.SUMMED: 3.3e-7}
-"""Seconds that this saves a product (benchmarks/results/h200/hopper_early_*.json.xz), taken off times of before."""
+"""Seconds that the one saves a product (benchmarks/results/h200/hopper_early_*.json.xz)."""
 _NEAR = 5.0
 """How fast a candidate's weight falls with its distance from the fastest."""
 _FEW = 16
@@ -89,9 +93,24 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     )
 
 
-def next_early(record: dict[str, Any]) -> bool:
-    """Whether it was measured with such kernels."""
-    return KERNELS.items() <= record.items()
+def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, work: Work) -> float:
+    """What was measured, as it would be with the kernels of today."""
+    if not record.get(NEXT_EARLY):
+        seconds -= _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
+    if not record.get(_WIDE_CHUNKS):
+        constants = CONSTANTS[choice.way.form.input]
+        seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
+            with_dividing_chunks(choice, work), H200, constants
+        )
+    return seconds
+
+
+def with_dividing_chunks(choice: Choice, work: Work) -> Work:
+    """As a tile was stored before."""
+    shape, form = choice.shape, choice.way.form
+    width = next(x for x in (64, 32, 16) if x * form.output_bytes <= 128 and shape.columns % x == 0)
+    chunks = shape.m / 64 * shape.columns / width / shape.sharers
+    return work._replace(chunks=chunks, stored=shape.m * shape.columns * form.output_bytes)
 
 
 def microseconds(row: dict[str, Any]) -> dict[str, float]:
@@ -118,9 +137,7 @@ def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> lis
         cut = cost_model.runnable(choice, WORKSPACE)
         if not isinstance(cut, str):
             work = cost_model.work(choice, cut, H200.sms)
-            seconds = us * 1e-6
-            if not next_early(record):
-                seconds -= _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
+            seconds = of_now(record, us * 1e-6, choice, cut, work)
             found.append(Timed(product, name, seconds, len(times) <= _FEW, choice, work))
     return found
 

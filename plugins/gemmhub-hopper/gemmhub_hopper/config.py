@@ -35,17 +35,17 @@ class Shape:
     cluster_k: int = 1
     """Blocks of a cluster that share the k of one tile."""
 
-    @property
+    @cached_property
     def sharers(self) -> int:
         """Consumer warpgroups that share a tile."""
         return 1 if self.pingpong else self.consumers
 
-    @property
+    @cached_property
     def sharing(self) -> int:
         """Blocks of a cluster that share operands."""
         return self.cluster_m * self.cluster_n
 
-    @property
+    @cached_property
     def cluster(self) -> int:
         return self.sharing * self.cluster_k
 
@@ -53,7 +53,7 @@ class Shape:
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Those that a block has results of: n, or a slice where blocks share k. ``OUT_N`` of config.cuh."""
         count = self.cluster_k
@@ -99,25 +99,25 @@ class Form:
         """The accumulators are rounded and stored, nothing else."""
         return not (self.scaled or self.addend or self.bias or self.activation)
 
-    @property
+    @cached_property
     def planes(self) -> int:
         return 3 if self.input == "split" else 1
 
-    @property
+    @cached_property
     def input_bytes(self) -> int:
         """Of an element of a plane."""
         return 4 if self.input == "tf32" else 2
 
-    @property
+    @cached_property
     def output_bytes(self) -> int:
         return 4 if self.output == "float32" else 2
 
-    @property
+    @cached_property
     def k_bytes(self) -> int:
         """Bytes of k in a stage, of each plane: the span of the swizzle where neighbours along k are neighbours."""
         return 64 if self.input == "split" else 128
 
-    @property
+    @cached_property
     def block_k(self) -> int:
         """Elements of k in a stage."""
         return self.k_bytes // self.input_bytes
@@ -138,9 +138,19 @@ class Variant:
 
     @cached_property
     def chunk(self) -> int:
-        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
-        widths = (32, 16) if self.form.output == "float32" else (64, 32, 16)
-        return next(width for width in widths if self.shape.columns % width == 0)
+        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes. ``CHUNK`` of config.cuh,
+        which says why they need not divide the tile's.
+        """
+        columns = self.shape.columns
+        widths = [x for x in (16, 32, 64) if x <= columns and x * self.form.output_bytes <= 128]
+        if self.form.addend:
+            widths = [x for x in widths if columns % x == 0]
+        return min(widths, key=lambda x: -(-columns // x) * (x + 16))
+
+    @property
+    def chunks(self) -> int:
+        """How many of them a tile has beside each other; the last one may begin within the one before."""
+        return -(-self.shape.columns // self.chunk)
 
     @cached_property
     def a_bytes(self) -> int:
@@ -185,8 +195,8 @@ class Variant:
     def refusal(self) -> str | None:
         """Why there can be no such kernel; None when it can be compiled."""
         shape, form = self.shape, self.form
-        if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4) or shape.cluster_k not in (1, 2, 4, 8):
-            return "one to three consumer warpgroups, clusters of one, two or four; eight along k"
+        if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4, 8) or shape.cluster_k not in (1, 2, 4, 8):
+            return "one to three consumer warpgroups, clusters of one, two, four or eight"
         if form.b_split and (not form.a_registers or form.planes == 1 or shape.sharing > 1):
             return "b is split in shared memory where a is in registers, by blocks that share no operand"
         apart = not form.b_split and (self.split or form.planes > 1)
@@ -284,22 +294,28 @@ def _shape(m: int, n: int, **given: Any) -> Shape:
 SHAPES = (
     *(_shape(256, n) for n in (96, 128, 192)),
     *(_shape(192, n, consumers=3) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
-    *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)),
+    *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
     *(_shape(128, n, pingpong=True) for n in (64, 96, 128, 144, 160, 176, 192)),
-    *(_shape(64, n, pingpong=True) for n in (64, 96, 128, 192, 256)),
+    *(_shape(64, n, pingpong=True) for n in (96, 128, 192, 256)),
     _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
-    *(_shape(128, n, cluster_m=2) for n in (128, 160, 192, 208, 256)),
-    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 160, 192)),
-    *(_shape(64, n, consumers=1, cluster_m=2, cluster_n=2) for n in (64, 96)),
-    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128)),
+    *(_shape(192, n, consumers=3, cluster_n=2) for n in (144, 160)),
+    *(_shape(128, n, cluster_m=2) for n in (128, 144, 160, 192, 208, 256)),
+    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 160, 176, 192)),
+    _shape(128, 160, cluster_m=2, cluster_n=2, pingpong=True), _shape(128, 128, cluster_m=4, pingpong=True),
+    _shape(64, 96, consumers=1, cluster_m=2, cluster_n=2),
+    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160, 192)),
+    # What few large tiles share, L2 is asked for once.
+    _shape(64, 192, consumers=1, cluster_m=2, cluster_n=4), _shape(128, 64, cluster_m=4),
+    _shape(128, 112, cluster_n=4), _shape(128, 144, cluster_m=2, cluster_n=2),
+    _shape(128, 128, cluster_m=2, cluster_n=4), *(_shape(128, n, cluster_m=4, cluster_n=2) for n in (160, 192)),
     # Blocks of a cluster share k; of larger tiles, which L2 is slow to feed, they share one operand besides.
     *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
     *(_shape(64, n, consumers=1, cluster_k=k) for n, k in ((128, 4), (128, 8), (192, 4))),
     _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
     *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n in (128, 192) for k in (2, 4)),
     *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 96, 128, 192)),
-    *(_shape(128, n, cluster_m=2, cluster_k=k) for n, k in ((96, 2), (192, 2), (192, 4))),
+    _shape(128, 192, cluster_m=2, cluster_k=2),
     _shape(128, 64, cluster_k=4), _shape(128, 64, cluster_m=4, cluster_k=2),
     _shape(128, 192, cluster_m=2, cluster_n=2, cluster_k=2),
 )  # fmt: skip

@@ -9,8 +9,10 @@ model's estimates (corrections.py).
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -152,8 +154,8 @@ class Work(NamedTuple):
     turns: bool
     """Ping-pong."""
     stages: int
-    cluster: int
-    """Blocks that share operands."""
+    doublings: int
+    """Of the blocks that share operands."""
     shared_k: int
     """Blocks that share k."""
     loaded: tuple[float, float, float]
@@ -163,7 +165,7 @@ class Work(NamedTuple):
     rest: float
     """The share of multiprocessors that have one in the round after those."""
     stored: int
-    """Bytes of a tile's results."""
+    """Bytes of a tile's results as they are stored, some of them twice."""
     chunks: float
     """Of results that a warpgroup stores one after the other."""
     splits: int
@@ -206,13 +208,13 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         alone=shape.consumers == 1,
         turns=shape.pingpong,
         stages=shape.stages,
-        cluster=shape.sharing,
+        doublings=shape.sharing.bit_length() - 1,
         shared_k=shape.cluster_k,
         loaded=(loaded[0], loaded[1], loaded[2]),
         full=full,
         rest=rest / at_once,
-        stored=shape.m * shape.columns * form.output_bytes,
-        chunks=shape.m / 64 * shape.columns / variant.chunk / shape.sharers,
+        stored=shape.m * variant.chunks * variant.chunk * form.output_bytes,
+        chunks=shape.m / 64 * variant.chunks / shape.sharers,
         splits=choice.splits,
         part=shape.m * shape.columns * 4 // shape.sharers,
         at_once=8 if accumulators <= 8 else 4 if accumulators <= 16 else 2 if accumulators <= 32 else 1,
@@ -241,15 +243,15 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     elif w.planes and w.alone:
         multiply += c.promotion  # nobody multiplies meanwhile
     multiply += c.stage
-    latency = (c.latency + c.remote * (w.cluster - 1)) / w.stages
+    latency = (c.latency + c.remote * w.doublings) / w.stages
     loaded = w.loaded[0] + c.units_of_32 * w.loaded[1] + c.units_of_16 * w.loaded[2]
-    if w.shared_k > 1 and w.cluster == 1:
+    if w.shared_k > 1 and not w.doublings:
         loaded *= c.apart
 
     def main_loop(busy: float) -> float:
         resources = multiply, loaded / min(c.most_bytes, c.l2_bytes / busy), latency, c.least
         stage: float = sum(x**_SHARPNESS for x in resources) ** (1 / _SHARPNESS)
-        return w.blocks * stage * (1 + c.together * (w.cluster - 1))
+        return w.blocks * stage * (1 + c.together * w.doublings)
 
     epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
     if w.shared_k > 1:
@@ -293,13 +295,30 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked
     that may pay. The fastest first, by the model alone.
     """
     constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.HALVES
-    found = [
-        Ranked(seconds_of(facts, card, constants), choice, facts, copying(facts, card, constants) if uncopied else 0.0)
-        for way in ways
-        for shape in shapes(way.form)
-        for choice, facts in ((x, work(x, cut, card.sms)) for x, cut in _parts(way, shape, card, workspace))
-    ]
+    with _uncollected():
+        found = [
+            Ranked(
+                seconds_of(facts, card, constants), choice, facts, copying(facts, card, constants) if uncopied else 0.0
+            )
+            for way in ways
+            for shape in shapes(way.form)
+            for choice, facts in ((x, work(x, cut, card.sms)) for x, cut in _parts(way, shape, card, workspace))
+        ]
     return sorted(found, key=lambda x: x.seconds)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections: the thousands of objects that are made here would call for several, of which one may
+    be of all objects of the process. Beside torch that takes longer than all the rest of a first call.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:

@@ -29,9 +29,9 @@ class Constants(NamedTuple):
     latency: float
     """From asking for a stage to having it."""
     remote: float
-    """Of it, for a cluster."""
+    """More of it, each time that the blocks of a cluster double."""
     together: float
-    """More cycles of a stage, as a share, where two blocks wait for each other."""
+    """More cycles of a stage, as a share, likewise: blocks wait for each other."""
     l2_bytes: float
     """That a multiprocessor gets from L2 in a cycle when all of them read."""
     most_bytes: float

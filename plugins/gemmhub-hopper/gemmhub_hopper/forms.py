@@ -10,6 +10,7 @@ needs no copy; and one of float32 in which its b is split in shared memory, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gemmhub.capability import Refusal
 from gemmhub.layout import BlasCall, fold_batch, lower
@@ -46,11 +47,11 @@ class Lowered:
     pairs: bool
     """Two neighbours of a row of d may be stored at once."""
 
-    @property
+    @cached_property
     def k_blocks(self) -> int:
         return -(-self.k // self.form.block_k)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """That the kernel must move at least."""
         element = self.form.planes * self.form.input_bytes
@@ -63,7 +64,7 @@ class Lowered:
     def packed(self) -> bool:
         return self.a.packed or self.b.packed
 
-    @property
+    @cached_property
     def copied(self) -> tuple[Reading, ...]:
         """Operands that a pre-pass copies."""
         return tuple(x for x in (self.a, self.b) if x.direct is None)

@@ -19,6 +19,7 @@ from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper import early, tensor_map
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.workspace import Workspace
@@ -27,13 +28,18 @@ _INVALID_CONTEXT = 201
 _RECOMPUTED = 3
 """Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
 
+_STREAMED = 200 * 2**20
+"""Bytes of results beyond which L2 had better keep others (benchmarks/results/h200/hopper_ab_streamed.txt)."""
+_SHORT = 128
+"""Elements of k for each byte of a result, up to which writing those is what takes the time."""
+
 
 class Params(ctypes.Structure):
     """Params of params.cuh."""
 
     _fields_ = (
         *((name, c_int) for name in (
-            "m", "n", "k_blocks", "a_block", "b_block", "splits", "tiles_m", "tiles_n", "pieces", "group", "along_n",
+            "m", "n", "k_blocks", "a_block", "b_block", "splits", "tiles_m", "tiles_n", "pieces", "group", "streamed",
             "a_step", "b_step", "pairs",
         )),
         ("alpha", c_float), ("beta", c_float),
@@ -62,13 +68,22 @@ def params(choice: Choice, cut: Slabs, sms: int) -> Params:
     way = choice.way
     made = Params(
         m=way.m, n=way.n, k_blocks=cut.blocks, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
-        pieces=choice.pieces, group=choice.group(sms), along_n=0, a_step=way.a.step, b_step=way.b.step, pairs=way.pairs,
-        alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
+        pieces=choice.pieces, group=choice.group(sms), streamed=streamed(way), a_step=way.a.step, b_step=way.b.step,
+        pairs=way.pairs, alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
         k=way.k, all=way.k <= _RECOMPUTED, kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0),
         next=early.gemm(choice, cut.blocks, sms),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
+
+
+def streamed(way: Lowered) -> bool:
+    """Whether results need not stay in L2: they are several times as large, and to write them takes longer than to
+    multiply. What a and b are read again from L2 for is then not driven out by them.
+    """
+    size = way.form.output_bytes
+    slower = {"tf32": 2, "split": 6}.get(way.form.input, 1)
+    return way.m * way.n * way.batch * size > _STREAMED and way.k * slower <= _SHORT * size
 
 
 def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:

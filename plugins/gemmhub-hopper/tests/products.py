@@ -184,6 +184,13 @@ PRODUCTS = (
     Product(Shape(256, 192, 3), 264, 200, 72, dtype="tf32"),
     Product(SMALL, 72, 136, 200, out="float32", splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
     Product(SMALL, 72, 136, 200, dtype="tf32", d="col", splits=2, alpha=0.5, beta=2, bias="n", batch=(2,)),
+    # Chunks that begin within the one before: either way around, more than two, of float32; not beside a c.
+    Product(Shape(64, 112, 3, **_ONE), 72, 232, 72, bias="n", activation="relu"),
+    Product(Shape(64, 112, 3, **_ONE), 232, 72, 72, swapped=True, batch=(2,)),
+    Product(Shape(64, 80, 3, **_ONE), 72, 168, 200, splits=2),
+    Product(Shape(128, 176, 3, cluster_m=2, pingpong=True), 264, 360, 200, b="col", d="col"),
+    Product(Shape(64, 80, 3, **_ONE), 72, 84, 72, out="float32", swapped=True),
+    Product(Shape(64, 112, 3, **_ONE), 72, 232, 72, alpha=0.5, beta=2),
     # Results without TMA.
     Product(SMALL, 72, 70, 72, out="float32"),
     Product(SMALL, 72, 70, 72, out="float32", swapped=True),
@@ -226,7 +233,7 @@ PRODUCTS = (
     Product(TURNS_BELOW, 264, 136, 456, out="float32", d="col", splits=3, beta=2, bias="n", activation="relu"),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
     Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
-    # Three consumers; clusters of four, which share one tile or both, of either major-ness.
+    # Three consumers; clusters of four and eight, which share one tile or both, of either major-ness.
     Product(Shape(192, 64, 3, consumers=3), 200, 136, 264),
     Product(Shape(192, 144, 4, consumers=3), 392, 296, 136, a="col", b="col", swapped=True),
     Product(Shape(192, 128, 4, consumers=3), 200, 136, 456, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
@@ -238,6 +245,8 @@ PRODUCTS = (
     Product(Shape(64, 32, 3, cluster_m=4, **_ONE), 264, 72, 328, b="col", splits=2),
     Product(Shape(64, 64, 3, cluster_m=4, **_ONE), 392, 136, 132, b="col", dtype="tf32"),
     Product(Shape(64, 64, 3, cluster_n=4, **_ONE), 72, 264, 200, a="col", swapped=True),
+    Product(Shape(64, 64, 3, cluster_m=4, cluster_n=2, **_ONE), 264, 136, 264, b="col"),
+    Product(Shape(128, 64, 3, cluster_m=2, cluster_n=4), 264, 264, 136, a="col", bias="n"),
     # Blocks of a cluster that share k: two, four and eight; a slice of columns each, or fewer slices than blocks; parts
     # of k that are not equal; more clusters than run at once; clusters that share operands besides.
     Product(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 328),

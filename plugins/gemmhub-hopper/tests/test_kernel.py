@@ -10,6 +10,8 @@ import fake_cuda
 import numpy as np
 import pytest
 from fakes import Home
+from gemmhub_hopper import forms, launch
+from problems import problem
 from products import PRODUCTS, SMALL, TURNS, Product, Shape, stored
 from runs import Run
 
@@ -212,3 +214,16 @@ def test_parameters_are_those_of_the_kernel():
 
     assert ctypes.sizeof(Params) == 240
     assert Arguments.p.offset == 384
+
+
+def test_results_that_need_not_stay_in_l2():
+    """Where they are several times as large as it, and k so short that writing them takes longer than multiplying."""
+
+    def streamed(m, n, k, dtype="bfloat16", out=None):
+        return launch.streamed(forms.lowered(problem(m, n, k, dtype, out))[0])
+
+    assert streamed(16384, 8192, 256)
+    assert not streamed(16384, 8192, 320)
+    assert not streamed(8192, 8192, 256)
+    assert streamed(16384, 8192, 512, out="float32")
+    assert not streamed(16384, 8192, 128, dtype="float32")

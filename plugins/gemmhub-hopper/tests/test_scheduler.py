@@ -58,14 +58,12 @@ def pieces(library, ranks=1, **values):
 @settings(deadline=None, max_examples=60)
 @given(
     tiles_m=st.integers(1, 9), tiles_n=st.integers(1, 9), splits=st.integers(1, 4), more=st.integers(0, 9),
-    group=st.integers(1, 12), along_n=st.booleans(), ranks=st.sampled_from([1, 4]),
+    group=st.integers(1, 12), ranks=st.sampled_from([1, 4]),
 )  # fmt: skip
-def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, along_n, ranks):
+def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, ranks):
     splits = 1 if ranks > 1 else splits
     k_blocks = splits * ranks + more
-    found = pieces(
-        library, ranks, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group, along_n=along_n
-    )
+    found = pieces(library, ranks, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group)
     covered = {}
     for i, (tile, row, column, split, batch, first, blocks) in enumerate(found):
         assert 0 <= row < tiles_m

@@ -5,7 +5,7 @@
 //     CONSUMERS                consumer warpgroups: 1 to 3
 //     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: all share one, one below
 //                              the other
-//     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is at most 4
+//     CLUSTER_M, CLUSTER_N     block tiles of a cluster below and beside each other; their product is at most 8
 //     CLUSTER_K                blocks of a cluster that share each tile's k, 1, 2, 4 or 8 (cluster_sum.cuh)
 //     A_MN, B_MN               1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     INPUT                    0 bfloat16, 1 float16, 2 tf32 (32 bits, k-major only), 3 float32 split into three
@@ -63,7 +63,20 @@ constexpr u32 B_STEP = step_bytes(B_READ_MN);
 
 // A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m: of
 // float32 in two halves, 32 elements of m and then the others. TMA stores a box at a time: the buffer, or one half.
-constexpr u32 CHUNK = OUT_N % 64 == 0 && OUTPUT != 2 ? 64 : OUT_N % 32 == 0 ? 32 : 16;
+//
+// The last chunk may begin within the one before: what both have is stored twice, which costs less than many narrow
+// chunks. A chunk's syncs take about as long as storing 16 columns. Not with an addend, which may lie where d does: what
+// was stored must not be added again.
+DEVICE constexpr u32 chunks_of(u32 width) { return (OUT_N + width - 1) / width; }
+DEVICE constexpr u32 cost_of(u32 width) { return chunks_of(width) * (width + 16); }
+DEVICE constexpr u32 chunk() {
+    u32 best = 16;
+    for (u32 width = 32; width <= 128 / OUTPUT_BYTES && width <= OUT_N; width *= 2)
+        if (!(ADDEND && OUT_N % width) && cost_of(width) < cost_of(best)) best = width;
+    return best;
+}
+constexpr u32 CHUNK = chunk();
+constexpr u32 CHUNKS = chunks_of(CHUNK);
 constexpr u32 CHUNK_BYTES = 64 * CHUNK * OUTPUT_BYTES;
 constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * OUTPUT_BYTES;  // bytes of a row of the buffer
 constexpr u32 BOXES = TRANSPOSED && OUTPUT == 2 ? 2 : 1;
@@ -85,7 +98,6 @@ constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
 static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
 static_assert(STAGES >= 2, "the stage before the one in use is released");
-static_assert(SHARING <= 4, "larger ones leave many multiprocessors idle");
 static_assert(CLUSTER <= 8, "the largest that every card takes");
 static_assert(CLUSTER_K == 1 || B_SPLIT || (!PINGPONG && !SPLIT && INPUT != 3), "not written for others");
 static_assert(!B_SPLIT || (INPUT == 3 && A_REGISTERS && SHARING == 1), "not written for others");

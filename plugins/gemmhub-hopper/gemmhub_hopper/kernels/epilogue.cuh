@@ -117,15 +117,15 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
         return swizzled((16 * warp + 8 * (q % 2) + r) * CHUNK_WIDTH + (j + q / 2) * 16, CHUNK_WIDTH);
 }
 
-// 16-bit elements of a chunk, to the staging buffer at `place`.
-DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 chunk, u32 place) {
+// 16-bit elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
+DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 eight, u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < CHUNK / 8; j += 2) {
         float v[2][4];
 #pragma unroll
         for (int side = 0; side < 2; ++side)
-            finish_block(p, block, acc, v[side], chunk * (CHUNK / 8) + j + side);
+            finish_block(p, block, acc, v[side], eight + j + side);
         const u32 row = place + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
@@ -156,10 +156,9 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
         return swizzled((16 * warp + 8 * h + lane / 4) * CHUNK_WIDTH + 32 * j + 8 * (lane % 4), CHUNK_WIDTH);
 }
 
-// float32 elements of a chunk, to the staging buffer at `place`.
-DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 chunk, u32 place) {
+// float32 elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
+DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 eight, u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
-    const int eight = chunk * (CHUNK / 8);  // the chunk's first 8-column block
     if constexpr (TRANSPOSED) {
 #pragma unroll
         for (u32 j = 0; j < CHUNK / 8; ++j) {
@@ -199,25 +198,26 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     for (u32 i = 0; i < M_BLOCKS; ++i) {
         const Block block(p, at, i);
 #pragma unroll
-        for (u32 chunk = 0; chunk < OUT_N / CHUNK; ++chunk) {
+        for (u32 chunk = 0; chunk < CHUNKS; ++chunk) {
+            const u32 column = chunk + 1 < CHUNKS ? chunk * CHUNK : OUT_N - CHUNK;
             const u32 place = staging + buffer * CHUNK_BYTES;
             buffer = buffer + 1 == STAGING ? 0 : buffer + 1;
             if (thread == 0) tma_store_wait_read<STAGING - 1>();
             named_sync(1 + warpgroup, 128);
             if constexpr (OUTPUT == 2)
-                stage_floats(p, block, acc[i], chunk, place);
+                stage_floats(p, block, acc[i], column / 8, place);
             else
-                stage_16_bits(p, block, acc[i], chunk, place);
+                stage_16_bits(p, block, acc[i], column / 8, place);
             async_fence();
             named_sync(1 + warpgroup, 128);
             if (thread == 0) {
-                const int m = at.row0 + 64 * i, n = at.column0 + CHUNK * chunk;
+                const int m = at.row0 + 64 * i, n = at.column0 + column;
                 if constexpr (TRANSPOSED) {
 #pragma unroll
                     for (u32 box = 0; box < BOXES; ++box)
-                        tma_store(map, place + box * BOX_BYTES, m + 64 / BOXES * box, n, at.batch);
+                        tma_store(map, place + box * BOX_BYTES, m + 64 / BOXES * box, n, at.batch, p.streamed);
                 } else {
-                    tma_store(map, place, n, m, at.batch);
+                    tma_store(map, place, n, m, at.batch, p.streamed);
                 }
                 tma_store_commit();
             }

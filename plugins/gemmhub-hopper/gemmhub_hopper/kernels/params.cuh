@@ -11,7 +11,7 @@ struct Params {
     int tiles_m, tiles_n;  // cluster tiles of one matrix
     int pieces;            // tiles_m * tiles_n * splits * matrices of the batch
     int group;             // rows (columns) of cluster tiles walked together
-    int along_n;           // groups are of columns
+    int streamed;          // results need not stay in L2
     int a_step, b_step;    // 1; 0 where one matrix serves the whole batch
     int pairs;             // two neighbours of d may be stored at once (without TMA)
     float alpha, beta;

@@ -141,11 +141,14 @@ DEVICE void tma_load_multicast(u32 to, const TensorMap* map, int x, int y, int z
         : "memory");
 }
 
-// Stores a box; what is outside of the tensor is left out. Belongs to the thread's open group.
-DEVICE void tma_store(const TensorMap* map, u32 from, int x, int y, int z) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
-                 "r"(y), "r"(z), "r"(from)
-                 : "memory");
+// Stores a box; what is outside of the tensor is left out. Belongs to the thread's open group. What is `streamed` is the
+// first that L2 gives up.
+DEVICE void tma_store(const TensorMap* map, u32 from, int x, int y, int z, bool streamed) {
+    const u64 policy = streamed ? 0x12f0000000000000 : 0x1000000000000000;  // evict_first, evict_normal
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2, %3}], [%4], %5;" ::"l"(map),
+        "r"(x), "r"(y), "r"(z), "r"(from), "l"(policy)
+        : "memory");
 }
 
 DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -3,7 +3,6 @@
 // A piece is one cluster tile (CLUSTER_M x CLUSTER_N block tiles) of one matrix of the batch, over one part of k.
 // Piece i goes to cluster i % clusters. Within a matrix, tiles are walked in groups of `group` rows of tiles: down the
 // rows of a group, then to the next column. So blocks that run at the same time share tiles of A and of B in L2.
-// With `along_n` groups are of columns, and rows and columns change roles.
 // Of a part, `ranks` blocks of a cluster may have a part each.
 #pragma once
 #include "params.cuh"
@@ -26,16 +25,12 @@ DEVICE Piece piece_at(const Params& p, int index, int rank = 0) {
     piece.batch = outer / p.splits;
     piece.split = outer - piece.batch * p.splits;
 
-    const int slow = p.along_n ? p.tiles_n : p.tiles_m;  // the direction that is cut into groups
-    const int fast = p.along_n ? p.tiles_m : p.tiles_n;
-    const int in_group = p.group * fast;
+    const int in_group = p.group * p.tiles_n;
     const int first = piece.tile / in_group * p.group;
     const int rest = piece.tile - piece.tile / in_group * in_group;
-    const int height = slow - first < p.group ? slow - first : p.group;
-    const int a = first + rest % height;
-    const int b = rest / height;
-    piece.row = p.along_n ? b : a;
-    piece.column = p.along_n ? a : b;
+    const int height = p.tiles_m - first < p.group ? p.tiles_m - first : p.group;
+    piece.row = first + rest % height;
+    piece.column = rest / height;
 
     // The first k_blocks % parts parts have one block more.
     const int parts = ranks * p.splits, part = ranks * piece.split + rank;

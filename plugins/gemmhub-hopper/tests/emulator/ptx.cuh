@@ -96,7 +96,7 @@ inline void tma_load(u32 to, const TensorMap* map, int x, int y, int z, u32 barr
 inline void tma_load_multicast(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier, u16 blocks) {
     emulator::start(map, to, x, y, z, barrier, blocks);
 }
-inline void tma_store(const TensorMap* map, u32 from, int x, int y, int z) {
+inline void tma_store(const TensorMap* map, u32 from, int x, int y, int z, bool) {
     emulator::start(map, from, x, y, z, 0, 0);
 }
 inline void tma_store_commit() { ++emulator::me().store_group; }

@@ -174,13 +174,18 @@ class Variant:
     def stage_bytes(self) -> int:
         return self.a_bytes + self.b_bytes
 
+    @property
+    def ring_bytes(self) -> int:
+        """Of all stages, and of b's planes beside them."""
+        return self.shape.stages * self.stage_bytes + self.sets_bytes
+
     def _shared(self, staging: int) -> int:
         """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
         shape = self.shape
         buffers = shape.consumers * staging * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
         marks = 64 * shape.sharers * shape.cluster_k if self.form.b_split else 0
-        return shape.stages * (self.stage_bytes + 16) + self.sets_bytes + buffers + marks + flags + 1024
+        return self.ring_bytes + 16 * shape.stages + buffers + marks + flags + 1024
 
     @cached_property
     def staging(self) -> int:
@@ -204,8 +209,7 @@ class Variant:
             return "blocks that share k take no turns, have no other parts of it, and no operands split beforehand"
         if shape.cluster > 8:
             return "a cluster has at most eight blocks"
-        before_staging = shape.stages * self.stage_bytes + self.sets_bytes
-        if shape.cluster_k > 1 and before_staging < shape.cluster_k * shape.m * shape.columns * 4:
+        if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.columns * 4:
             return "the ring has no room for the sums of the blocks that share k"
         if shape.consumers == 3 and (form.planes > 1 or form.a_registers):
             return "three consumer warpgroups have registers for 16-bit or tf32 elements in shared memory only"

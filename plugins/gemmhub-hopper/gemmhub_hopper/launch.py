@@ -82,7 +82,7 @@ def streamed(way: Lowered) -> bool:
     multiply. What a and b are read again from L2 for is then not driven out by them.
     """
     size = way.form.output_bytes
-    slower = {"tf32": 2, "split": 6}.get(way.form.input, 1)
+    slower = {"tf32": 2, "split": 6}.get(way.form.input, 1)  # than tensor cores multiply 16 bits
     return way.m * way.n * way.batch * size > _STREAMED and way.k * slower <= _SHORT * size
 
 

@@ -10,6 +10,7 @@ import pytest
 from gemmhub_hopper import forms, gemv
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.launch import streamed
 from problems import problem
 from products import PRODUCTS, Product, loaded, stored
 from test_float32 import data, ratio, specials
@@ -203,6 +204,21 @@ def test_addresses_change(backend):
         stream = torch.cuda.current_stream().cuda_stream
         kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
         assert torch.equal(out.double(), (a.double() @ b.double()).bfloat16().double())
+
+
+def test_results_that_do_not_stay_in_l2(backend):
+    """They are stored with a hint."""
+    asked = problem(16384, 8192, 72)
+    assert streamed(backend._analyse(asked).ways[0])
+    a, b = torch.randint(-2, 3, (16384, 72), device="cuda"), torch.randint(-2, 3, (72, 8192), device="cuda")
+    exact = (a.double() @ b.double()).bfloat16()
+    a, b, out = a.bfloat16(), b.bfloat16(), torch.empty_like(exact)
+    for candidate in backend.candidates(asked)[:3]:
+        kernel = backend.prepare(asked, candidate, LIMIT)
+        out.fill_(math.nan)
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        assert torch.equal(out, exact)
 
 
 @pytest.mark.parametrize("m", [1, 5, 64, 1024])

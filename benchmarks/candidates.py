@@ -28,10 +28,10 @@ import torch
 from cuda_graphs import Rig, expected
 from gemmhub_cublas import choice, model
 from gemmhub_cublas.backend import CublasBackend
-from gemmhub_hopper import cost_model, forms
+from gemmhub_hopper import cost_model
 from gemmhub_hopper.backend import HopperBackend
 from hopper_fit import KERNELS, problem
-from hopper_torch import caller, close, drawn, explored
+from hopper_torch import caller, close, drawn, explored, ways_of
 
 from gemmhub.capability import Absent, Refusal
 from gemmhub.problem import GemmProblem
@@ -50,7 +50,7 @@ _BITS = 16
 _LARGEST = 1e12
 """Operations. Larger products take long, and are like these."""
 _LONG = 16384
-"""Rows or columns: of such sizes there are few in either draw, and estimates were the worst."""
+"""Of a side: of such sizes there are few in either draw, and estimates were the worst."""
 
 
 def products(seed: int) -> Iterator[tuple[int, int, int, str]]:
@@ -79,10 +79,9 @@ def algorithms(backend: CublasBackend, asked: GemmProblem, rng: random.Random) -
 
 def likeliest(hopper: HopperBackend, asked: GemmProblem, shapes: list[str]) -> list[str]:
     """Candidates of these shapes."""
-    ways = forms.lowered(asked)
-    if isinstance(ways, Refusal):
+    if not shapes:
         return []
-    ranking = cost_model.ranked(ways, hopper._card(asked), hopper.default_workspace(asked.device))
+    ranking = cost_model.ranked(ways_of(hopper, asked), hopper._card(asked), hopper.default_workspace(asked.device))
     near = [x.choice for x in ranking if x.seconds < _SLOWER * ranking[0].seconds]
     return [x.name for x in near if x.shape.name in shapes][:_NEW]
 

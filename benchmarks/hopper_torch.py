@@ -127,7 +127,7 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
 def explored(backend: HopperBackend, asked: GemmProblem, first: int, others: int) -> list[str]:
     """The plugin's choice, the ``first`` candidates, and ``others`` of those whose estimates are not much longer."""
     proposed, ranked = backend.candidates(asked)[0], _ranked(backend, asked, _SLOWER)
-    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(_ways(backend, asked)), backend._card(asked))}
+    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(ways_of(backend, asked)), backend._card(asked))}
     if vectors:
         near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
         return list(dict.fromkeys([proposed, *near, *ranked[:2]]))
@@ -137,7 +137,7 @@ def explored(backend: HopperBackend, asked: GemmProblem, first: int, others: int
     return [*kept, *(rest[i] for i in rng.permutation(len(rest))[:others])]
 
 
-def _ways(backend: HopperBackend, asked: GemmProblem) -> Any:
+def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
@@ -146,7 +146,7 @@ def _ways(backend: HopperBackend, asked: GemmProblem) -> Any:
 
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
     """Those whose estimates are at most so many times the least."""
-    ranking = cost_model.corrected(_ways(backend, asked), backend._card(asked), backend.default_workspace(_DEVICE))
+    ranking = cost_model.corrected(ways_of(backend, asked), backend._card(asked), backend.default_workspace(_DEVICE))
     return [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
 
 

@@ -17,6 +17,8 @@ INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3}
 """What the tensor cores multiply. "split": float32 as three planes of bfloat16."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 BIASES = {None: 0, "m": 1, "n": 2}
+_PAIRS = 6
+"""Products of planes that make one of float32."""
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
@@ -122,6 +124,11 @@ class Form:
         """Elements of k in a stage."""
         return self.k_bytes // self.input_bytes
 
+    @cached_property
+    def steps(self) -> int:
+        """wgmmas in a stage for each 64 rows: of 32 bytes of k, and of each product of planes."""
+        return self.k_bytes // 32 * (_PAIRS if self.planes > 1 else 1)
+
     def tile_bytes(self, mn_major: bool, rows: int) -> int:
         """Bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
         return (-(-rows // 64) * 64 if mn_major else rows) * self.k_bytes
@@ -138,8 +145,11 @@ class Variant:
 
     @cached_property
     def chunk(self) -> int:
-        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes. ``CHUNK`` of config.cuh,
-        which says why they need not divide the tile's.
+        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes.
+
+        They need not divide the tile's: the last chunk may begin within the one before, and to store twice what both
+        have costs less than many narrow chunks. The syncs of one take about as long as storing 16 columns. Not beside
+        c, which may lie where d does: what was stored must not be added again.
         """
         columns = self.shape.columns
         widths = [x for x in (16, 32, 64) if x <= columns and x * self.form.output_bytes <= 128]
@@ -266,7 +276,7 @@ class Variant:
             "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
             "A_REGISTERS": int(form.a_registers), "B_SPLIT": int(form.b_split),
             "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
-            "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
+            "CHUNK": self.chunk, "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
             "ADDEND": int(form.addend is not None), "ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0,
             "BIAS": BIASES[form.bias],
             "BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0, "ACTIVATION": ACTIVATIONS[form.activation],

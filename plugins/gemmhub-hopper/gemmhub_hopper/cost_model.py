@@ -30,8 +30,6 @@ LAUNCH = 1e-6
 _SHARPNESS = 6
 """Of the largest of a stage's resources: others that are near to it add to it."""
 _MOST_SPLITS = 32
-_PAIRS = 6
-"""Products of planes that make one of float32."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         blocks=-(-cut.blocks // (choice.splits * shape.cluster_k)),
         step=shape.n / 2,
         fed=(shape.n if form.a_registers else 64 + shape.n) * 32,
-        steps=form.k_bytes // 32 * (_PAIRS if form.planes > 1 else 1),
+        steps=form.steps,
         rows=shape.m / 64,
         ragged=form.b_mn and not form.b_split and shape.n % 64 > 0,
         registers=form.a_registers,

@@ -30,8 +30,8 @@ _RECOMPUTED = 3
 
 _STREAMED = 200 * 2**20
 """Bytes of results beyond which L2 had better keep others (benchmarks/results/h200/hopper_ab_streamed.txt)."""
-_SHORT = 128
-"""Elements of k for each byte of a result, up to which writing those is what takes the time."""
+_SHORT = 8
+"""wgmmas, for 64 rows and each byte of a result, up to which writing those is what takes the time."""
 
 
 class Params(ctypes.Structure):
@@ -81,9 +81,9 @@ def streamed(way: Lowered) -> bool:
     """Whether results need not stay in L2: they are several times as large, and to write them takes longer than to
     multiply. What a and b are read again from L2 for is then not driven out by them.
     """
-    size = way.form.output_bytes
-    slower = {"tf32": 2, "split": 6}.get(way.form.input, 1)  # than tensor cores multiply 16 bits
-    return way.m * way.n * way.batch * size > _STREAMED and way.k * slower <= _SHORT * size
+    form = way.form
+    large = way.m * way.n * way.batch * form.output_bytes > _STREAMED
+    return large and way.k * form.steps <= _SHORT * form.output_bytes * form.block_k
 
 
 def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:

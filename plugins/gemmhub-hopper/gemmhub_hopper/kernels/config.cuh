@@ -16,6 +16,8 @@
 //     OUTPUT                   0 bfloat16, 1 float16, 2 float32
 //     TRANSPOSED               1: neighbours along m are neighbours in d (and c); 0: along n
 //     TMA_STORE                1: d goes through shared memory and TMA; 0: stored from registers
+//     CHUNK                    columns of the tile that a staging buffer holds: 16, 32 or 64, at most OUT_N of them, and
+//                              128 bytes. With ADDEND they divide OUT_N
 //     STAGING                  staging buffers of each consumer warpgroup, with TMA_STORE
 //     SPLIT                    1: k may be split, its parts added up through memory
 //     SCALED                   1: alpha is used
@@ -63,20 +65,8 @@ constexpr u32 B_STEP = step_bytes(B_READ_MN);
 
 // A staging buffer holds 64 rows x CHUNK columns of the tile; transposed, CHUNK rows of d with 64 elements of m: of
 // float32 in two halves, 32 elements of m and then the others. TMA stores a box at a time: the buffer, or one half.
-//
-// The last chunk may begin within the one before: what both have is stored twice, which costs less than many narrow
-// chunks. A chunk's syncs take about as long as storing 16 columns. Not with an addend, which may lie where d does: what
-// was stored must not be added again.
-DEVICE constexpr u32 chunks_of(u32 width) { return (OUT_N + width - 1) / width; }
-DEVICE constexpr u32 cost_of(u32 width) { return chunks_of(width) * (width + 16); }
-DEVICE constexpr u32 chunk() {
-    u32 best = 16;
-    for (u32 width = 32; width <= 128 / OUTPUT_BYTES && width <= OUT_N; width *= 2)
-        if (!(ADDEND && OUT_N % width) && cost_of(width) < cost_of(best)) best = width;
-    return best;
-}
-constexpr u32 CHUNK = chunk();
-constexpr u32 CHUNKS = chunks_of(CHUNK);
+// The last chunk may begin within the one before: what both have is stored twice.
+constexpr u32 CHUNKS = (OUT_N + CHUNK - 1) / CHUNK;
 constexpr u32 CHUNK_BYTES = 64 * CHUNK * OUTPUT_BYTES;
 constexpr u32 CHUNK_WIDTH = TRANSPOSED ? 128 : CHUNK * OUTPUT_BYTES;  // bytes of a row of the buffer
 constexpr u32 BOXES = TRANSPOSED && OUTPUT == 2 ? 2 : 1;
@@ -97,6 +87,8 @@ constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 
 static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
 static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
+static_assert(CHUNK % 16 == 0 && CHUNK <= OUT_N && CHUNK * OUTPUT_BYTES <= 128, "a row of TMA's box");
+static_assert(!ADDEND || OUT_N % CHUNK == 0, "c may lie where d does: what was stored must not be added again");
 static_assert(STAGES >= 2, "the stage before the one in use is released");
 static_assert(CLUSTER <= 8, "the largest that every card takes");
 static_assert(CLUSTER_K == 1 || B_SPLIT || (!PINGPONG && !SPLIT && INPUT != 3), "not written for others");

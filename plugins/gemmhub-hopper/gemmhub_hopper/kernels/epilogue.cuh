@@ -11,6 +11,14 @@
 using Accumulators = float[M_BLOCKS][TILE_N / 2];
 using Results = float[M_BLOCKS][OUT_N / 2];  // of the columns that this block stores
 
+template <u32 count>
+DEVICE void clear(float (&sums)[M_BLOCKS][count]) {
+#pragma unroll
+    for (u32 i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+        for (u32 j = 0; j < count; ++j) sums[i][j] = 0.0f;
+}
+
 DEVICE void pin_all(Accumulators& acc) {
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -228,12 +236,7 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
                        u32 warpgroup, u32& buffer) {
     // With alpha 0 the product counts for nothing, NaN or not.
-    if (SCALED && p.alpha == 0.0f) {
-#pragma unroll
-        for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-            for (u32 j = 0; j < OUT_N / 2; ++j) acc[i][j] = 0.0f;
-    }
+    if (SCALED && p.alpha == 0.0f) clear(acc);
     if constexpr (TMA_STORE) {
         store_by_tma(p, map, acc, at, staging, warpgroup, buffer);
     } else {

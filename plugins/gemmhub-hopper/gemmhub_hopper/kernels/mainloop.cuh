@@ -56,13 +56,6 @@ DEVICE void accumulate(Accumulators& acc, const Piece& piece, u32 base, Position
     release(base, before, lane);
 }
 
-DEVICE void clear(Accumulators& sums) {
-#pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) sums[i][j] = 0.0f;
-}
-
 DEVICE void add(Accumulators& sums, const Accumulators& part) {
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)

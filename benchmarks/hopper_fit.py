@@ -43,13 +43,18 @@ GROWN = ("tf32", "split")
 """Those with trees."""
 INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float32": "split"}
 """The constants that a dtype of hopper_torch.py tells of."""
-NEXT_EARLY, _WIDE_CHUNKS = "next_early", "wide_chunks"
-KERNELS = {NEXT_EARLY: True, _WIDE_CHUNKS: True}
-"""What records of measurements say of the kernels: that they let the next one begin before they end, and that they
-store a tile's results in chunks that need not divide it. Times of before are made what they would be now.
+NEXT_EARLY, _WIDE_CHUNKS, _FACTORS = "next_early", "wide_chunks", "walked_by_factors"
+KERNELS = {NEXT_EARLY: True, _WIDE_CHUNKS: True, _FACTORS: True}
+"""What records of measurements say of the kernels: that they let the next one begin before they end, that they store
+a tile's results in chunks that need not divide it, and that they find pieces without dividing and have two threads ask
+for stores. Times of before are made what they would be now.
 """
 _SAVED = {Next.ENDED: 0.0, Next.LOADED: 4e-7, Next.SUMMED: 3.3e-7}
 """Seconds that the one saves a product (benchmarks/results/h200/hopper_early_*.json.xz)."""
+_FIRST_ROUND, _LATER_ROUND = 4.2e-7, 2e-7
+"""Seconds that the last of these saves of one round of pieces, and of each one more: those to 3.5 % of a product's
+time, 7 % in ping-pong (medians of benchmarks/results/h200/hopper_ab_pieces.txt).
+"""
 _NEAR = 5.0
 """How fast a candidate's weight falls with its distance from the fastest."""
 _FEW = 16
@@ -93,6 +98,11 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     )
 
 
+def of_today(record: dict[str, Any]) -> bool:
+    """Whether the kernels that were measured are those that there are."""
+    return all(record.get(word) for word in KERNELS)
+
+
 def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, work: Work) -> float:
     """What was measured, as it would be with the kernels of today."""
     if not record.get(NEXT_EARLY):
@@ -102,6 +112,9 @@ def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, w
         seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
             with_dividing_chunks(choice, work), H200, constants
         )
+    if not record.get(_FACTORS):
+        rounds = work.full + (work.rest > 0)
+        seconds -= _FIRST_ROUND + min(_LATER_ROUND * (rounds - 1), (0.07 if work.turns else 0.035) * seconds)
     return seconds
 
 

@@ -31,7 +31,7 @@ from gemmhub_hopper import backend, cost_model, gemv, gemv_model
 from gemmhub_hopper import corrections as hopper_corrections
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.forms import lowered
-from hopper_fit import H200, candidates, contents, microseconds, problem
+from hopper_fit import H200, candidates, contents, microseconds, of_today, problem
 
 from gemmhub.net import Net
 
@@ -73,6 +73,8 @@ class Product(NamedTuple):
     hopper: Candidates
     vectors: Candidates
     """gemmhub-hopper's kernels for few vectors, whose estimates stand."""
+    older: bool
+    """gemmhub-hopper's kernels were not those of today."""
 
 
 def read(file: Path) -> list[Product]:
@@ -98,6 +100,7 @@ def product(record: dict[str, Any], row: dict[str, Any]) -> Product:
         _algorithms(asked, choice.size_of(form.forms[0]), algorithms),
         _shapes(record, row),
         Candidates([*few], np.array([*few.values()]), np.array([vectors[name] for name in few]), np.empty((0, 0))),
+        not of_today(record),
     )  # fmt: skip
 
 
@@ -207,7 +210,12 @@ def fit(products: list[Product], epochs: int, seed: int = 0) -> list[dict[str, A
     """The networks of (cublas, hopper) as arrays for Net.of."""
     measured = [padded(products, name) for name in ("cublas", "hopper")]
     ranges = [Range.of(x) for x in measured]
-    data = [jax.tree.map(jnp.asarray, x._replace(features=y.told(x.features))) for x, y in zip(measured, ranges)]
+    told = [y.told(x.features) for x, y in zip(measured, ranges)]
+    # What of_now() makes of times of older kernels is a guess. So the network is told of which products it is, by a
+    # feature that is 0 for those of today: they need not be told.
+    older = np.array([x.older for x in products], np.float32)[:, None, None]
+    told[1] = np.concatenate([told[1], np.broadcast_to(older, (*told[1].shape[:2], 1))], axis=2)
+    data = [jax.tree.map(jnp.asarray, x._replace(features=y)) for x, y in zip(measured, told)]
     rng = np.random.default_rng(seed)
     nets = [started(rng, x.features.shape[-1]) for x in data]
     steps = len(products) // _BATCH
@@ -234,6 +242,8 @@ def fit(products: list[Product], epochs: int, seed: int = 0) -> list[dict[str, A
     for held, layers in zip(ranges, nets):
         arrays = {name: np.asarray(x, np.float32) for name, x in held._asdict().items()}
         for i, (weights, biases) in enumerate(layers):
+            if i == 0:
+                weights = weights[: held.mean.size]
             arrays |= {f"weights{i}": np.asarray(weights, np.float16), f"biases{i}": np.asarray(biases, np.float32)}
         found.append(arrays)
     return found

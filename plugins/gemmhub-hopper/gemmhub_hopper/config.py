@@ -229,15 +229,17 @@ class Variant:
             return "split operands: one consumer is to multiply while the other one adds, not to wait for its turn"
         if shape.m % (64 * shape.sharers) or shape.m <= 0:
             return f"{shape.m} rows are no multiple of the 64 of each of {shape.sharers} consumer warpgroups"
-        if shape.n % 16 or not 16 <= shape.n <= 256:
-            return f"{shape.n} columns: wgmma and the epilogue take multiples of 16 up to 256"
+        if shape.n % 8 or not 16 <= shape.n <= 256:
+            return f"{shape.n} columns: wgmma takes multiples of 8, and the epilogue from 16 up to 256"
+        if shape.n % 16 and (shape.cluster_k > 1 or form.addend):
+            return f"{shape.n} columns: slices, and chunks beside c, are multiples of 16"
         registers = shape.m // shape.sharers * shape.n // 128
         if registers > 96 and shape.consumers == 3:
             return f"{registers} accumulators a thread do not fit into the registers of each of three consumers"
         if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
             return f"{registers} accumulators a thread do not fit into its registers"
         # Beside 16 of a for each 64 rows; or of planes 24, and the sums of two steps.
-        crowded = shape.cluster_n > 1 or (shape.pingpong and self.split)
+        crowded = shape.cluster_n > 1 or (self.split and (shape.pingpong or not form.tma_store))
         if form.a_registers and registers > (48 if form.planes > 1 else 96 if crowded else 128):
             return f"beside {registers} accumulators a thread has no registers for elements of a"
         if registers > 64 and form.planes > 1 and self.split:
@@ -249,9 +251,11 @@ class Variant:
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
         smooth = form.activation in ("gelu", "silu")
-        many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
+        many = registers > (88 if shape.consumers == 3 else 96) and (shape.m > 128 or (shape.pingpong and self.split))
         if many and form.transposed and form.addend and form.bias == "m" and smooth:
             return f"beside {registers} accumulators a thread has no registers for this epilogue"
+        if registers > 88 and shape.consumers == 3 and shape.sharing > 1 and smooth:
+            return f"beside {registers} accumulators and a cluster a thread has no registers for this activation"
         if shape.stages < 2:
             return "a ring has at least two stages"
         if form.a_registers and form.planes == 1 and not (form.input == "tf32" and form.a_mn):
@@ -306,11 +310,14 @@ def _shape(m: int, n: int, **given: Any) -> Shape:
 
 
 SHAPES = (
-    *(_shape(256, n) for n in (96, 128, 192)),
-    *(_shape(192, n, consumers=3) for n in (64, 96, 112, 128, 144, 160, 176, 192)),
-    *(_shape(128, n) for n in (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)),
-    *(_shape(128, n, pingpong=True) for n in (64, 96, 128, 144, 160, 176, 192)),
+    *(_shape(256, n) for n in (96, 112, 128, 192)),
+    *(_shape(192, n, consumers=3) for n in (64, 96, 104, 112, 128, 144, 160, 176, 192)),
+    *(_shape(128, n) for n in (16, 32, 56, 64, 96, 104, 112, 128, 136, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 80, 88, 96, 112, 120, 128)),
+    *(_shape(64, n, consumers=1) for n in (144, 160, 168, 176, 192, 224, 256)),
+    *(_shape(128, n, pingpong=True) for n in (64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 192)),
+    # With a stage less there is room for two staging buffers: of a short k, stores take as long as all else.
+    *(Shape(128, 192, 4, pingpong=True, cluster_m=m) for m in (1, 2)),
     *(_shape(64, n, pingpong=True) for n in (96, 128, 192, 256)),
     _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
     *(_shape(192, n, consumers=3, cluster_n=2) for n in (144, 160)),

@@ -156,8 +156,8 @@ class Work(NamedTuple):
     """Of the blocks that share operands."""
     shared_k: int
     """Blocks that share k."""
-    loaded: tuple[float, float, float]
-    """Bytes of a stage from L2: of operands whose rows begin at multiples of 64 bytes or more; of 32; of 16."""
+    loaded: tuple[float, float, float, float]
+    """Bytes of a stage from L2: of operands whose rows begin at multiples of 128 bytes; of 64; of 32; of 16."""
     full: int
     """Rounds in which every multiprocessor has a piece."""
     rest: float
@@ -185,7 +185,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
     variant = choice.variant
     at_once = clusters_at_once(sms, shape.cluster)
     full, rest = divmod(choice.pieces, at_once)
-    loaded = [0.0, 0.0, 0.0]
+    loaded = [0.0, 0.0, 0.0, 0.0]
     for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
         loaded[_misalignment(reading, way, cut)] += nbytes
     accumulators = shape.m // shape.sharers * shape.columns // 128
@@ -208,7 +208,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         stages=shape.stages,
         doublings=shape.sharing.bit_length() - 1,
         shared_k=shape.cluster_k,
-        loaded=(loaded[0], loaded[1], loaded[2]),
+        loaded=(loaded[0], loaded[1], loaded[2], loaded[3]),
         full=full,
         rest=rest / at_once,
         stored=shape.m * variant.chunks * variant.chunk * form.output_bytes,
@@ -225,9 +225,9 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
 
 
 def _misalignment(reading: Reading, way: Lowered, cut: Slabs) -> int:
-    """Of the rows that TMA reads: 0, 1 or 2, as in Work.loaded."""
+    """Of the rows that TMA reads: 0 to 3, as in Work.loaded."""
     ld = reading.stored(way.form, cut.k(way.form)).ld
-    return 2 if ld % 32 else 1 if ld % 64 else 0
+    return 3 if ld % 32 else 2 if ld % 64 else 1 if ld % 128 else 0
 
 
 def seconds_of(w: Work, card: Card, c: Constants) -> float:
@@ -242,7 +242,8 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
         multiply += c.promotion  # nobody multiplies meanwhile
     multiply += c.stage
     latency = (c.latency + c.remote * w.doublings) / w.stages
-    loaded = w.loaded[0] + c.units_of_32 * w.loaded[1] + c.units_of_16 * w.loaded[2]
+    lines, halves, quarters, eighths = w.loaded
+    loaded = lines + c.units_of_64 * halves + c.units_of_32 * quarters + c.units_of_16 * eighths
     if w.shared_k > 1 and not w.doublings:
         loaded *= c.apart
 

@@ -22,6 +22,7 @@ from gemmhub_hopper.cost_model import Choice
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
+from gemmhub_hopper.walk import Walk, walk
 from gemmhub_hopper.workspace import Workspace
 
 _INVALID_CONTEXT = 201
@@ -38,10 +39,9 @@ class Params(ctypes.Structure):
     """Params of params.cuh."""
 
     _fields_ = (
-        *((name, c_int) for name in (
-            "m", "n", "k_blocks", "a_block", "b_block", "splits", "tiles_m", "tiles_n", "pieces", "group", "streamed",
-            "a_step", "b_step", "pairs",
-        )),
+        *((name, c_int) for name in ("m", "n", "a_block", "b_block")),
+        ("walk", Walk),
+        *((name, c_int) for name in ("streamed", "a_step", "b_step", "pairs")),
         ("alpha", c_float), ("beta", c_float),
         *((name, c_uint64) for name in ("d", "c", "bias", "partials", "counters")),
         *((name, c_int64) for name in ("d_ld", "d_batch", "c_ld", "c_batch")),
@@ -67,14 +67,18 @@ def params(choice: Choice, cut: Slabs, sms: int) -> Params:
     """All but the addresses and scalars of a call; of the first slab."""
     way = choice.way
     made = Params(
-        m=way.m, n=way.n, k_blocks=cut.blocks, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
-        pieces=choice.pieces, group=choice.group(sms), streamed=streamed(way), a_step=way.a.step, b_step=way.b.step,
-        pairs=way.pairs, alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch,
-        k=way.k, all=way.k <= _RECOMPUTED, kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0),
-        next=early.gemm(choice, cut.blocks, sms),
+        m=way.m, n=way.n, walk=walked(choice, cut.blocks, choice.splits, sms), streamed=streamed(way),
+        a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch,
+        c_ld=way.c_ld, c_batch=way.c_batch, k=way.k, all=way.k <= _RECOMPUTED,
+        kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0), next=early.gemm(choice, cut.blocks, sms),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
+
+
+def walked(choice: Choice, k_blocks: int, splits: int, sms: int) -> Walk:
+    """Of a slab with so many blocks of k, in so many parts."""
+    return walk(choice.tiles, choice.way.batch, choice.group(sms), k_blocks, splits, choice.shape.cluster_k)
 
 
 def streamed(way: Lowered) -> bool:

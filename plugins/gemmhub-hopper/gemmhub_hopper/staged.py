@@ -12,7 +12,7 @@ from gemmhub.native.cuda import Gpu
 from gemmhub_hopper import prepass, slabs
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.cost_model import Choice
-from gemmhub_hopper.launch import Function, Gemm, Params, params
+from gemmhub_hopper.launch import Function, Gemm, Params, params, walked
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.workspace import Workspace
 
@@ -140,9 +140,8 @@ class Staged:
         choice, cut = self._choice, self._cut
         way, form = choice.way, choice.way.form
         p.k = self._part(i)
-        p.k_blocks = -(-p.k // form.block_k)
-        p.splits = min(choice.splits, p.k_blocks)
-        p.pieces = choice.pieces // choice.splits * p.splits
+        k_blocks = -(-p.k // form.block_k)
+        p.walk = walked(choice, k_blocks, min(choice.splits, k_blocks), self._gpu.sms)
         p.a_block, p.b_block = (0 if x.direct is None else i * cut.blocks for x in (way.a, way.b))
         p.counters, p.partials = buffer, buffer + cut.partials
         p.a_marks, p.b_marks, p.finished = (buffer + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))

@@ -21,7 +21,7 @@ import numpy as np
 from gemmhub.testing.fake_cuda import H200
 from gemmhub.testing.fake_kernels import FakeKernels
 
-GEMM_BYTES, PREPASS_BYTES, GEMV_BYTES = 240, 216, 184
+GEMM_BYTES, PREPASS_BYTES, GEMV_BYTES = 288, 216, 184
 """Of Params, PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,

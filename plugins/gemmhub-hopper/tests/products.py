@@ -191,6 +191,13 @@ PRODUCTS = (
     Product(Shape(128, 176, 3, cluster_m=2, pingpong=True), 264, 360, 200, b="col", d="col"),
     Product(Shape(64, 80, 3, **_ONE), 72, 84, 72, out="float32", swapped=True),
     Product(Shape(64, 112, 3, **_ONE), 72, 232, 72, alpha=0.5, beta=2),
+    # Widths that are no multiples of 16.
+    Product(Shape(64, 72, 3, **_ONE), 72, 152, 200),
+    Product(Shape(64, 72, 3, **_ONE), 73, 149, 72, bias="n"),
+    Product(Shape(64, 88, 3, **_ONE), 184, 72, 136, swapped=True, out="float32"),
+    Product(Shape(128, 104, 3, pingpong=True), 264, 216, 200, b="col", d="col", splits=2),
+    Product(Shape(128, 56, 3), 136, 120, 132, b="col", dtype="tf32", bias="n"),
+    Product(Shape(192, 104, 3, consumers=3), 200, 216, 136, a="col"),
     # Results without TMA.
     Product(SMALL, 72, 70, 72, out="float32"),
     Product(SMALL, 72, 70, 72, out="float32", swapped=True),

@@ -20,7 +20,7 @@ H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 LIMIT = 64 * 2**20
 STAGES, PINGPONG = 10, 12
 """Places of features."""
-FEATURES = 49
+FEATURES = 50
 
 
 def ranked(m=2048, n=4096, k=1024, card=H200, **given):
@@ -49,20 +49,20 @@ def test_features():
     assert share == pytest.approx(2048 / (11 * 192))
     assert (full, rest, blocks, splits) == (1, 44 / 132, 16, 1)
     assert used == pytest.approx(2 / 3)
-    assert sum(found[21:24]) == 128 * 64 * 2 + 192 * 64 * 2
-    assert found[24:26] == [0, math.log(1e-4)]
-    assert found[26] == pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))
-    assert found[27] == pytest.approx(math.log(3 * 2048**2 * 2 / 1e-4), abs=0.7)
-    assert found[28] == 1
-    assert found[29:32] == [math.log(16), math.log(11), math.log(176)]
-    assert found[32:35] == [0, pytest.approx(2048 / 192 - 11), False]
-    assert found[35:40] == [math.log(2), 0.5, pytest.approx(88 / 132), False, True]
-    assert found[40:43] == [math.log(16), 0, math.log(128 * 192)]
-    assert found[43] == pytest.approx(math.log(2 * 96 * 4 * 16 * 2), abs=1e-3)  # 4 steps of 2 x 96 cycles a block of k
-    assert found[44] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
-    assert found[45] == math.log(128 * 192 * 2)
-    assert found[46] == math.log(work.read + work.written)
-    assert found[47:] == [math.log(choice.group(132)), 0]
+    assert sum(found[21:25]) == 128 * 64 * 2 + 192 * 64 * 2
+    assert found[25:27] == [0, math.log(1e-4)]
+    assert found[27] == pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))
+    assert found[28] == pytest.approx(math.log(3 * 2048**2 * 2 / 1e-4), abs=0.7)
+    assert found[29] == 1
+    assert found[30:33] == [math.log(16), math.log(11), math.log(176)]
+    assert found[33:36] == [0, pytest.approx(2048 / 192 - 11), False]
+    assert found[36:41] == [math.log(2), 0.5, pytest.approx(88 / 132), False, True]
+    assert found[41:44] == [math.log(16), 0, math.log(128 * 192)]
+    assert found[44] == pytest.approx(math.log(2 * 96 * 4 * 16 * 2), abs=1e-3)  # 4 steps of 2 x 96 cycles a block of k
+    assert found[45] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
+    assert found[46] == math.log(128 * 192 * 2)
+    assert found[47] == math.log(work.read + work.written)
+    assert found[48:] == [math.log(choice.group(132)), 0]
 
 
 def test_features_of_a_shared_k():
@@ -70,7 +70,7 @@ def test_features_of_a_shared_k():
     for choice in (Choice(way, Shape(128, 128, 6), 4), Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1)):
         work = cost_model.work(choice, choice.cut(LIMIT), 132)
         found = corrections.features(choice, work, 1e-5)
-        assert found[41] == math.log(choice.splits)
+        assert found[42] == math.log(choice.splits)
         assert found[-1] == math.log1p(work.part) > 0
 
 

@@ -5,11 +5,12 @@ places in the ring.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import subprocess
 
 import fake_cuda
 import pytest
-from gemmhub_hopper.launch import Params
+from gemmhub_hopper.walk import _divisor, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +18,17 @@ _PROGRAM = """
 #include "standard.hpp"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
-extern "C" void pieces(const Params* p, int ranks, int* out) {
-    for (int i = 0; i < p->pieces * ranks; ++i) {
-        const Piece x = ranks == 4 ? piece_at<4>(*p, i / 4, i % 4) : piece_at(*p, i);
+extern "C" void pieces(const Walk* walk, int ranks, int* out) {
+    for (int i = 0; i < walk->pieces * ranks; ++i) {
+        const Piece x = ranks == 4         ? piece_at<4, false>(*walk, i / 4, i % 4)
+                        : walk->splits == 1 ? piece_at<1, false>(*walk, i, 0)
+                                            : piece_at<1, true>(*walk, i, 0);
         const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
         memcpy(out + 7 * i, values, sizeof(values));
     }
+}
+extern "C" void quotients(const Divisor* by, const int* values, int count, int* out) {
+    for (int i = 0; i < count; ++i) out[i] = divided(values[i], *by);
 }
 extern "C" void positions(const int* steps, int count, int skip, u32* out) {
     Position<5> at;
@@ -47,42 +53,51 @@ def library(tmp_path_factory):
     return ctypes.CDLL(str(folder / "pieces.so"))
 
 
-def pieces(library, ranks=1, **values):
-    p = Params(**values)
-    p.pieces = p.tiles_m * p.tiles_n * p.splits
-    out = (ctypes.c_int * (7 * ranks * p.pieces))()
-    library.pieces(ctypes.byref(p), ranks, out)
-    return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * p.pieces)]
+def pieces(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
+    made = walk(tiles, batch, group, k_blocks, splits, ranks)
+    out = (ctypes.c_int * (7 * ranks * made.pieces))()
+    library.pieces(ctypes.byref(made), ranks, out)
+    return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * made.pieces)]
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     tiles_m=st.integers(1, 9), tiles_n=st.integers(1, 9), splits=st.integers(1, 4), more=st.integers(0, 9),
-    group=st.integers(1, 12), ranks=st.sampled_from([1, 4]),
+    group=st.integers(1, 12), ranks=st.sampled_from([1, 4]), batch=st.integers(1, 3),
 )  # fmt: skip
-def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, ranks):
+def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, ranks, batch):
     splits = 1 if ranks > 1 else splits
     k_blocks = splits * ranks + more
-    found = pieces(library, ranks, tiles_m=tiles_m, tiles_n=tiles_n, splits=splits, k_blocks=k_blocks, group=group)
+    found = pieces(library, (tiles_m, tiles_n), batch, group, k_blocks, splits, ranks)
     covered = {}
-    for i, (tile, row, column, split, batch, first, blocks) in enumerate(found):
+    for i, (tile, row, column, split, matrix, first, blocks) in enumerate(found):
         assert 0 <= row < tiles_m
         assert 0 <= column < tiles_n
         assert 0 <= tile < tiles_m * tiles_n
-        assert batch == 0
+        assert matrix == i // (ranks * tiles_m * tiles_n * splits)
         assert blocks >= 1
         assert covered.setdefault(("tile", row, column), tile) == tile, "the number of a tile says which it is"
-        covered[row, column, split * ranks + i % ranks] = range(first, first + blocks)
-    for row in range(tiles_m):
-        for column in range(tiles_n):
-            parts = [covered[row, column, part] for part in range(splits * ranks)]
-            assert [k for part in parts for k in part] == list(range(k_blocks))
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        covered[matrix, row, column, split * ranks + i % ranks] = range(first, first + blocks)
+    for place in itertools.product(range(batch), range(tiles_m), range(tiles_n)):
+        parts = [covered[(*place, part)] for part in range(splits * ranks)]
+        assert [k for part in parts for k in part] == list(range(k_blocks))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(by=st.integers(1, 2**31 - 1) | st.integers(1, 300), near=st.integers(0, 2**31 - 1))
+def test_division(library, by, near):
+    """Also just above and below multiples, where a factor that is a little off shows first."""
+    multiple = near // by * by
+    values = [x for x in (0, 1, near, multiple, multiple - 1, multiple + by - 1, 2**31 - 1) if 0 <= x < 2**31]
+    divisor, out = _divisor(by), (ctypes.c_int * len(values))()
+    library.quotients(ctypes.byref(divisor), (ctypes.c_int * len(values))(*values), len(values), out)
+    assert list(out) == [x // by for x in values]
 
 
 def test_order(library):
     """Groups of two rows, walked column by column; the last group is lower."""
-    found = pieces(library, tiles_m=3, tiles_n=3, splits=1, k_blocks=1, group=2)
+    found = pieces(library, (3, 3), group=2)
     places = [(row, column) for _, row, column, *_ in found]
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0), (2, 1), (2, 2)]
 

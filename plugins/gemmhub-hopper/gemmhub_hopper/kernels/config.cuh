@@ -1,6 +1,6 @@
 // What a variant is made of: macros given to the compiler by gemmhub_hopper/config.py, and what follows from them.
 //
-//     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 SHARERS, N of 16, at most 256
+//     TILE_M, TILE_N           elements of a block tile; M a multiple of 64 SHARERS, N of 8, at most 256
 //     STAGES                   of the ring, at least 2
 //     CONSUMERS                consumer warpgroups: 1 to 3
 //     PINGPONG                 1: each of two consumers has a tile of its own (turns.cuh); 0: all share one, one below
@@ -42,7 +42,7 @@ constexpr u32 OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
 // there are too few for all blocks the first SLICES of them have one each.
 DEVICE constexpr u32 slices() {
     u32 count = CLUSTER_K;
-    while (TILE_N % (16 * count)) count /= 2;
+    while (count > 1 && TILE_N % (16 * count)) count /= 2;
     return count;
 }
 constexpr u32 SLICES = slices();
@@ -86,7 +86,7 @@ constexpr u32 LAST_AT = TURN_AT + (PINGPONG ? 8 * CONSUMERS : 0);  // a word for
 constexpr u32 END_AT = LAST_AT + 4 * CONSUMERS;
 
 static_assert(TILE_M % (64 * SHARERS) == 0, "a consumer warpgroup takes whole blocks of 64 rows");
-static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "the columns of one wgmma, stored in pairs of 8");
+static_assert(TILE_N % 8 == 0 && TILE_N <= 256, "the columns of one wgmma");
 static_assert(CHUNK % 16 == 0 && CHUNK <= OUT_N && CHUNK * OUTPUT_BYTES <= 128, "a row of TMA's box");
 static_assert(!ADDEND || OUT_N % CHUNK == 0, "c may lie where d does: what was stored must not be added again");
 static_assert(STAGES >= 2, "the stage before the one in use is released");

@@ -197,10 +197,11 @@ DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)
 
 // Through shared memory: 64 rows x CHUNK columns at a time, while TMA still stores the ones before.
 //
-// `buffer` counts the chunks of this warpgroup. A buffer is written again once the thread that stores has seen that
-// all but the newest STAGING - 1 stores have been read; the sync tells the others.
+// `sent` counts the chunks of this warpgroup, which take turns in its buffers. To ask for a store takes about as long as
+// to fill a buffer; so lane 0 of the first warp does it for buffer 0, that of the second one for buffer 1. A buffer is
+// written again once that thread has seen that it has been read; the sync tells the others.
 DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
-                         u32 warpgroup, u32& buffer) {
+                         u32 warpgroup, u32& sent) {
     const u32 thread = threadIdx.x % 128;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i) {
@@ -208,17 +209,19 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 #pragma unroll
         for (u32 chunk = 0; chunk < CHUNKS; ++chunk) {
             const u32 column = chunk + 1 < CHUNKS ? chunk * CHUNK : OUT_N - CHUNK;
-            const u32 place = staging + buffer * CHUNK_BYTES;
-            buffer = buffer + 1 == STAGING ? 0 : buffer + 1;
-            if (thread == 0) tma_store_wait_read<STAGING - 1>();
-            named_sync(1 + warpgroup, 128);
+            const u32 buffer = sent % STAGING, place = staging + buffer * CHUNK_BYTES;
+            const bool stores = thread == 32 * buffer;
+            if (sent++ >= STAGING) {
+                if (stores) tma_store_wait_read();
+                named_sync(1 + warpgroup, 128);
+            }
             if constexpr (OUTPUT == 2)
                 stage_floats(p, block, acc[i], column / 8, place);
             else
                 stage_16_bits(p, block, acc[i], column / 8, place);
-            async_fence();
             named_sync(1 + warpgroup, 128);
-            if (thread == 0) {
+            if (stores) {
+                async_fence();
                 const int m = at.row0 + 64 * i, n = at.column0 + column;
                 if constexpr (TRANSPOSED) {
 #pragma unroll
@@ -234,11 +237,11 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 }
 
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
-                       u32 warpgroup, u32& buffer) {
+                       u32 warpgroup, u32& sent) {
     // With alpha 0 the product counts for nothing, NaN or not.
     if (SCALED && p.alpha == 0.0f) clear(acc);
     if constexpr (TMA_STORE) {
-        store_by_tma(p, map, acc, at, staging, warpgroup, buffer);
+        store_by_tma(p, map, acc, at, staging, warpgroup, sent);
     } else {
 #pragma unroll
         for (u32 i = 0; i < M_BLOCKS; ++i) {
@@ -267,7 +270,7 @@ DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, 
     constexpr int FOURS = OUT_N / 8;  // of registers in a block of 64 rows
     constexpr long long PART = M_BLOCKS * FOURS * 128;
     const u32 thread = threadIdx.x % 128;
-    Float4* parts = p.partials + slot * p.splits * PART + thread;
+    Float4* parts = p.partials + slot * p.walk.splits * PART + thread;
 #pragma unroll
     for (u32 block = 0; block < M_BLOCKS; ++block)
 #pragma unroll
@@ -278,7 +281,7 @@ DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, 
     device_fence();
     named_sync(1 + warpgroup, 128);
     if (thread == 0) {
-        const bool last = count_up(p.counters + slot) == static_cast<u32>(p.splits) - 1;
+        const bool last = count_up(p.counters + slot) == static_cast<u32>(p.walk.splits) - 1;
         if (last) p.counters[slot] = 0;
         store_shared(flag, last);
     }
@@ -290,17 +293,17 @@ DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, 
     constexpr int REGISTERS = M_BLOCKS * FOURS * 4;
     constexpr int AT_ONCE = M_BLOCKS > 1 ? 1 : REGISTERS <= 8 ? 8 : REGISTERS <= 16 ? 4 : REGISTERS <= 32 ? 2 : 1;
 #pragma unroll 1
-    for (int part = 0; part < p.splits; part += AT_ONCE) {
+    for (int part = 0; part < p.walk.splits; part += AT_ONCE) {
         Float4 next[AT_ONCE][M_BLOCKS][FOURS];
         if constexpr (AT_ONCE > 1) {
 #pragma unroll
             for (int i = 0; i < AT_ONCE * FOURS; ++i)
-                if (part + i / FOURS < p.splits)
+                if (part + i / FOURS < p.walk.splits)
                     next[i / FOURS][0][i % FOURS] = load_partial(parts + (part + i / FOURS) * PART + i % FOURS * 128);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            if (part + i >= p.splits) break;
+            if (part + i >= p.walk.splits) break;
 #pragma unroll
             for (u32 block = 0; block < M_BLOCKS; ++block)
 #pragma unroll

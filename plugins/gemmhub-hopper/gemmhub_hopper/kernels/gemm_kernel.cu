@@ -3,17 +3,17 @@
 // Persistent thread blocks; each consists of one producer warpgroup and CONSUMERS consumer warpgroups:
 //
 //     threads              role        does
-//     0                    producer    TMA loads of a's and b's tiles into the ring of stages
-//     1..127               -           idle; they are there to give their registers to the consumers
+//     one of 0..31         producer    TMA loads of a's and b's tiles into the ring of stages
+//     others up to 127     -           idle; they are there to give their registers to the consumers
 //     128 (1 + w)..        consumer w  wgmma on full stages, and the epilogue: of rows [w, w + 1) TILE_M / CONSUMERS of
 //                                      every tile, or with PINGPONG of all rows of every other tile (turns.cuh)
 //
 // Synchronisation (the ring is described in pipeline.cuh):
 //
 //     barrier          arrivals                              waits for it
-//     full[s]          1: thread 0, expecting STAGE_BYTES    the consumer threads of this block that read the stage:
+//     full[s]          1: the producer, with STAGE_BYTES     the consumer threads of this block that read the stage:
 //                                                            all, or with PINGPONG those of one warpgroup
-//     empty[s]         4 SHARERS SHARING: lane r of each     thread 0
+//     empty[s]         4 SHARERS SHARING: lane r of each     the producer
 //                      warp that has read the stage, of any
 //                      block of the cluster, arrives at
 //                      block r's
@@ -78,13 +78,15 @@ DEVICE constexpr u32 beside() {
     return mask;
 }
 
-DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 base, u32 rank) {
+// By one thread; `piece` is its first one.
+DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 base, u32 rank, Piece piece) {
     const u32 first = rank_k(rank) * SHARING;  // of the blocks with the same part of k
     const u32 sharing_a = beside() << first + rank_m(rank);
     const u32 sharing_b = (1u << CLUSTER_M) - 1 << first + rank_n(rank) * CLUSTER_M;
     Position<STAGES> at;
-    for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
-        const Piece piece = piece_at<CLUSTER_K>(p, index, rank_k(rank));
+    const int clusters = gridDim.x / CLUSTER;
+    for (int index = blockIdx.x / CLUSTER; index < p.walk.pieces; index += clusters) {
+        if (index >= clusters) piece = piece_at<CLUSTER_K, SPLIT>(p.walk, index, rank_k(rank));
         const int m = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M;
         const int n = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N;
 #pragma unroll 1
@@ -114,12 +116,12 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
 
 // From a consumer's sums to d, or to the other parts of a split k.
 DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, const Piece& piece, u32 base, u32 rank,
-                        u32 warpgroup, u32 warp, u32 lane, u32 marks, u32& buffer) {
+                        u32 warpgroup, u32 warp, u32 lane, u32 marks, u32& sent) {
     const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     if constexpr (SPLIT) {
         const long long tile =
-            (static_cast<long long>(piece.batch) * p.tiles_m * p.tiles_n + piece.tile) * CLUSTER + rank;
-        if (p.splits > 1) {
+            (static_cast<long long>(piece.batch) * p.walk.tiles_m * p.walk.tiles_n + piece.tile) * CLUSTER + rank;
+        if (p.walk.splits > 1) {
             u32 *of_a = nullptr, *of_b = nullptr;  // words through which the parts of a tile tell each other of marks
             if constexpr (PLANES > 1 && A_REGISTERS) {
                 of_a = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
@@ -142,7 +144,7 @@ DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, c
     place.batch = piece.batch;
     if constexpr (PLANES > 1) repair(p, acc, place, marks);
     const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
-    store_tile(p, map_d, acc, place, staging, warpgroup, buffer);
+    store_tile(p, map_d, acc, place, staging, warpgroup, sent);
 }
 
 DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank, u32 warpgroup) {
@@ -150,11 +152,11 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
     const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     Position<STAGES> at;
     Turn turn(base, warpgroup);
-    u32 buffer = 0;
+    u32 sent = 0;
     const Tf32Loader tf32(warp, lane);
     u32 marks = PLANES > 1 && !A_REGISTERS ? p.a_marks[0] : 0;
-    for (int index = blockIdx.x / CLUSTER; index < p.pieces; index += gridDim.x / CLUSTER) {
-        const Piece piece = piece_at<CLUSTER_K>(p, index, rank_k(rank));
+    for (int index = blockIdx.x / CLUSTER; index < p.walk.pieces; index += gridDim.x / CLUSTER) {
+        const Piece piece = piece_at<CLUSTER_K, SPLIT>(p.walk, index, rank_k(rank));
         if (!turn.mine()) {
             at.skip(piece.blocks);
             continue;
@@ -187,12 +189,12 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 base, u32 rank,
         }
 #endif
         if constexpr (B_SPLIT) marks = gathered_marks(base, 4 * share + warp, lane);
-        if (p.next == SUMMED && index + gridDim.x / CLUSTER >= p.pieces) allow_next();
-        finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, buffer);
+        if (p.next == SUMMED && index + gridDim.x / CLUSTER >= p.walk.pieces) allow_next();
+        finish_tile(p, map_d, sums, piece, base, rank, warpgroup, warp, lane, marks, sent);
     }
     if constexpr (PLANES > 1 && (!B_SPLIT || SPLIT)) clear_marks(p, warpgroup);
     // Shared memory must outlive the stores that read it.
-    if (TMA_STORE && threadIdx.x % 128 == 0) tma_store_wait_all();
+    if (TMA_STORE && lane == 0) tma_store_wait_all();
 }
 
 GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
@@ -217,13 +219,14 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(THREADS, 1)
         cluster_sync();
     else
         block_sync();
+    const Piece first = piece_at<CLUSTER_K, SPLIT>(p.walk, blockIdx.x / CLUSTER, rank_k(rank));
     wait_for_previous();  // what is above is done while it ends
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {
         // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many. 512 start with 128 each.
         if constexpr (CONSUMERS > 1) give_registers<40>();
-        if (threadIdx.x == 0) produce(p, &map_a, &map_b, base, rank);
+        if (warp_id() == 0 && elected()) produce(p, &map_a, &map_b, base, rank, first);
         if constexpr (CLUSTER_K > 1) let_add_cluster();
     } else {
         if constexpr (CONSUMERS > 1) take_registers<CONSUMERS == 2 ? 232 : 152>();

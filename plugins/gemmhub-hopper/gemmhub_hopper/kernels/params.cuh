@@ -3,14 +3,29 @@
 #include "early.cuh"
 #include "ptx.cuh"
 
+// What to divide by, as factors: the quotient of 0 <= x < 2^31 is 2 x * multiplier >> 32 >> shift. (Granlund and
+// Montgomery, "Division by Invariant Integers using Multiplication", 1994.)
+struct Divisor {
+    u32 multiplier, shift;
+};
+
+// How tile_scheduler.cuh walks a product. Nothing is loaded before it is known which piece is the next, and five divisions
+// take some 600 cycles: so what it divides by is told as factors. walk.py has the same structures.
+struct Walk {
+    int pieces;            // tiles_m * tiles_n * splits * matrices of the batch
+    int tiles_m, tiles_n;  // cluster tiles of one matrix
+    int splits;            // parts of k
+    int group;             // rows of cluster tiles walked together
+    int part_blocks;       // of BLOCK_K, in the shorter parts of k; at least 1
+    int longer;            // parts that have one more
+    Divisor tiles, parts;  // tiles of a matrix, parts of k
+    Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and those of the last one
+};
+
 struct Params {
     int m, n;
-    int k_blocks;          // of BLOCK_K; at least 1
     int a_block, b_block;  // of the operands' maps at which they begin
-    int splits;            // parts of k; at most k_blocks
-    int tiles_m, tiles_n;  // cluster tiles of one matrix
-    int pieces;            // tiles_m * tiles_n * splits * matrices of the batch
-    int group;             // rows (columns) of cluster tiles walked together
+    Walk walk;
     int streamed;          // results need not stay in L2
     int a_step, b_step;    // 1; 0 where one matrix serves the whole batch
     int pairs;             // two neighbours of d may be stored at once (without TMA)
@@ -35,4 +50,4 @@ struct Params {
     u32 *a_marks, *b_marks;
     u32* finished;  // counts consumer warpgroups that are done; 0 before and after
 };
-static_assert(sizeof(Params) == 240, "launch.py has the same structure");
+static_assert(sizeof(Params) == 288, "launch.py has the same structure");

@@ -25,6 +25,21 @@ DEVICE u32 lane_id() { return threadIdx.x % 32; }
 DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
 // Rank of this block in its cluster.
+// True for one lane of a warp whose lanes all come, always the same one. A lane that is found by its number is not known
+// to be alone: instructions that take uniform registers, as TMA's do, are put into loops then, and those registers are
+// loaded anew each time.
+DEVICE bool elected() {
+    u32 chosen;
+    asm volatile(
+        "{\n"
+        ".reg .pred chosen;\n"
+        "elect.sync _|chosen, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, chosen;\n"
+        "}"
+        : "=r"(chosen));
+    return chosen != 0;
+}
+
 DEVICE u32 cluster_rank() {
     u32 rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -153,16 +168,14 @@ DEVICE void tma_store(const TensorMap* map, u32 from, int x, int y, int z, bool 
 
 DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Until all but the newest `open` groups of this thread have read their shared memory.
-template <int open>
-DEVICE void tma_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(open) : "memory");
-}
+// Until all groups of this thread have read their shared memory.
+DEVICE void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Until all groups of this thread are written.
 DEVICE void tma_store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Orders this thread's ordinary accesses of shared memory before later ones of TMA and wgmma.
+// Orders ordinary accesses of shared memory, this thread's and those that it knows of by a sync, before its later ones by
+// TMA and wgmma.
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // --- wgmma (the multiplication itself is in the generated wgmma.cuh) ------------------------------------------

@@ -3,7 +3,7 @@
 // A piece is one cluster tile (CLUSTER_M x CLUSTER_N block tiles) of one matrix of the batch, over one part of k.
 // Piece i goes to cluster i % clusters. Within a matrix, tiles are walked in groups of `group` rows of tiles: down the
 // rows of a group, then to the next column. So blocks that run at the same time share tiles of A and of B in L2.
-// Of a part, `ranks` blocks of a cluster may have a part each.
+// Of a part, `ranks` blocks of a cluster may have a part each. Without `split` there is one.
 #pragma once
 #include "params.cuh"
 
@@ -16,27 +16,28 @@ struct Piece {
     int blocks;       // of k; at least 1
 };
 
-template <int ranks = 1>
-DEVICE Piece piece_at(const Params& p, int index, int rank = 0) {
+// x / by, for 0 <= x < 2^31.
+DEVICE int divided(int x, Divisor by) {
+    return static_cast<u32>(static_cast<u64>(2u * x) * by.multiplier >> 32) >> by.shift;
+}
+
+template <int ranks, bool split>
+DEVICE Piece piece_at(const Walk& walk, int index, int rank) {
     Piece piece;
-    const int tiles = p.tiles_m * p.tiles_n;
-    const int outer = index / tiles;
-    piece.tile = index - outer * tiles;
-    piece.batch = outer / p.splits;
-    piece.split = outer - piece.batch * p.splits;
+    const int outer = divided(index, walk.tiles);
+    piece.tile = index - outer * walk.tiles_m * walk.tiles_n;
+    piece.batch = split ? divided(outer, walk.parts) : outer;
+    piece.split = split ? outer - piece.batch * walk.splits : 0;
 
-    const int in_group = p.group * p.tiles_n;
-    const int first = piece.tile / in_group * p.group;
-    const int rest = piece.tile - piece.tile / in_group * in_group;
-    const int height = p.tiles_m - first < p.group ? p.tiles_m - first : p.group;
-    piece.row = first + rest % height;
-    piece.column = rest / height;
+    const int group = divided(piece.tile, walk.group_tiles);
+    const int first = group * walk.group, rest = piece.tile - first * walk.tiles_n;
+    const bool last = walk.tiles_m - first < walk.group;
+    piece.column = divided(rest, last ? walk.last_rows : walk.rows);
+    piece.row = first + rest - piece.column * (last ? walk.tiles_m - first : walk.group);
 
-    // The first k_blocks % parts parts have one block more.
-    const int parts = ranks * p.splits, part = ranks * piece.split + rank;
-    const int base = p.k_blocks / parts;
-    const int longer = p.k_blocks - base * parts;
-    piece.first_block = part * base + (part < longer ? part : longer);
-    piece.blocks = base + (part < longer ? 1 : 0);
+    // The first parts have one block more.
+    const int part = ranks * piece.split + rank;
+    piece.first_block = part * walk.part_blocks + (part < walk.longer ? part : walk.longer);
+    piece.blocks = walk.part_blocks + (part < walk.longer ? 1 : 0);
     return piece;
 }

@@ -143,11 +143,11 @@ void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u3
     maybe_yield();
 }
 
-void finish_stores(u32 open) {
+void finish_stores() {
     auto& copies = machine->copies;
     for (size_t i = 0; i < copies.size();) {
         const Copy& c = copies[i];
-        if (!c.blocks && c.fiber == machine->current && c.group + open < me().store_group) {
+        if (!c.blocks && c.fiber == machine->current && c.group < me().store_group) {
             perform(c);
             copies.erase(copies.begin() + i);
         } else {
@@ -290,7 +290,7 @@ void store_fragments(u32 row, const u32 (&words)[4], bool transposed) {
             const u32 i = lane / 4, j = 2 * (lane % 4) + e;
             const u32 r = transposed ? j : i, c = transposed ? i : j;
             const u32 base = lanes[8 * q + r][4];
-            if (base % 16) fail("stmatrix to an address that is no multiple of 16");
+            if (base % 16 || base < WINDOW || base >= WINDOW + SHARED) fail("stmatrix to an address that is none");
             f.unfenced.push_back({base + 2 * c, u16(words[q] >> (16 * e))});
         }
     warp_meet();

@@ -69,6 +69,7 @@ struct Block {
     u32 lanes[32][32][5];
     u32 alive = 0;
     u32 gathered = 0;
+    std::vector<std::pair<u32, u16>> told;  // of before a sync, and not fenced yet
 };
 struct Fiber {
     ucontext_t context;
@@ -117,7 +118,7 @@ unsigned char* shared_at(Block& block, u32 address);
 u32 transfer(const Copy& copy, Block& block, bool load);
 void perform(const Copy& copy);
 void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks);
-void finish_stores(u32 open);
+void finish_stores();
 // All loads of the thread but those of its newest `open` groups; of a machine in a hurry all.
 void finish_loads(u32 open);
 float element(Block& block, u32 address, u32 swizzle, int input);

@@ -2,8 +2,8 @@
 //
 // Threads of a launch are fibers that switch at random where they wait. What Hopper does asynchronously happens at a
 // random later moment, or at the last one that its rules allow: TMA's loads and stores, the reads of wgmma. What is
-// written by ordinary stores is seen by TMA after the fence only. So a missing wait, a wrong count or address shows
-// as a wrong number, an error or a deadlock.
+// written by ordinary stores is seen by TMA after a fence only, of that thread or, after a sync, of any. So a missing
+// wait, a wrong count or address shows as a wrong number, an error or a deadlock.
 #pragma once
 #include "machine.hpp"
 
@@ -24,6 +24,10 @@ inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() {
     emulator::warp_meet();  // lanes are asked
     return emulator::me().thread / 32;
+}
+inline bool elected() {
+    emulator::warp_meet();
+    return lane_id() == 0;
 }
 inline void wait_for_previous() { emulator::me().waited = true; }
 inline void allow_next() {}
@@ -55,6 +59,10 @@ inline void barrier_wait(u32 barrier, u32 parity) {
         emulator::pause(emulator::BARRIER, barrier, parity);
 }
 inline void named_sync(u32 name, u32 threads) {
+    auto& mine = emulator::me().unfenced;
+    auto& told = emulator::here().told;
+    told.insert(told.end(), mine.begin(), mine.end());
+    mine.clear();
     emulator::meet(emulator::here().named[name], threads, emulator::NAMED, name);
 }
 inline void block_sync() { named_sync(0, emulator::machine->threads); }
@@ -100,15 +108,13 @@ inline void tma_store(const TensorMap* map, u32 from, int x, int y, int z, bool)
     emulator::start(map, from, x, y, z, 0, 0);
 }
 inline void tma_store_commit() { ++emulator::me().store_group; }
-template <int open>
-inline void tma_store_wait_read() {
-    emulator::finish_stores(open);
-}
-inline void tma_store_wait_all() { emulator::finish_stores(0); }
+inline void tma_store_wait_read() { emulator::finish_stores(); }
+inline void tma_store_wait_all() { emulator::finish_stores(); }
 inline void async_fence() {
-    auto& f = emulator::me();
-    for (auto& [address, bits] : f.unfenced) memcpy(emulator::shared_at(emulator::here(), address), &bits, 2);
-    f.unfenced.clear();
+    for (auto* written : {&emulator::here().told, &emulator::me().unfenced}) {
+        for (auto& [address, bits] : *written) memcpy(emulator::shared_at(emulator::here(), address), &bits, 2);
+        written->clear();
+    }
 }
 
 inline void wgmma_fence() {}

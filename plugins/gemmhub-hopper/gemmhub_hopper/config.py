@@ -251,7 +251,7 @@ class Variant:
         if registers > 128 and (self.split or not (form.plain and form.tma_store)):
             return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
         smooth = form.activation in ("gelu", "silu")
-        many = registers > (88 if shape.consumers == 3 else 96) and (shape.m > 128 or (shape.pingpong and self.split))
+        many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
         if many and form.transposed and form.addend and form.bias == "m" and smooth:
             return f"beside {registers} accumulators a thread has no registers for this epilogue"
         if registers > 88 and shape.consumers == 3 and shape.sharing > 1 and smooth:

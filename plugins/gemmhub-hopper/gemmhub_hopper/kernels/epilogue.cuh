@@ -199,7 +199,8 @@ DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)
 //
 // `sent` counts the chunks of this warpgroup, which take turns in its buffers. To ask for a store takes about as long as
 // to fill a buffer; so lane 0 of the first warp does it for buffer 0, that of the second one for buffer 1. A buffer is
-// written again once that thread has seen that it has been read; the sync tells the others.
+// written again once that thread has seen that it has been read; the sync tells the others. (A whole register to count in
+// is one too many where k is split: there it is the number of the next buffer.)
 DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
                          u32 warpgroup, u32& sent) {
     const u32 thread = threadIdx.x % 128;
@@ -211,10 +212,11 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
             const u32 column = chunk + 1 < CHUNKS ? chunk * CHUNK : OUT_N - CHUNK;
             const u32 buffer = sent % STAGING, place = staging + buffer * CHUNK_BYTES;
             const bool stores = thread == 32 * buffer;
-            if (sent++ >= STAGING) {
+            if (SPLIT || sent++ >= STAGING) {
                 if (stores) tma_store_wait_read();
                 named_sync(1 + warpgroup, 128);
             }
+            if (SPLIT) sent = (sent + 1) % STAGING;
             if constexpr (OUTPUT == 2)
                 stage_floats(p, block, acc[i], column / 8, place);
             else

@@ -80,7 +80,11 @@ class Staged:
 
     def _params(self, which: int, count: int) -> Params:
         """Of the kernel of the first slab (0), those between, or the last one."""
-        way, p = self._choice.way, params(self._choice, self._cut, self._gpu.sms)
+        choice, cut, sms = self._choice, self._cut, self._gpu.sms
+        way, p = choice.way, params(choice, cut, sms)
+        p.k = self._part(cut.count - 1 if which == count - 1 else 0)
+        k_blocks = -(-p.k // way.form.block_k)
+        p.walk = walked(choice, k_blocks, min(choice.splits, k_blocks), sms)
         if count > 1:
             ld, batch, pairs = way.d_ld, way.d_batch, int(way.pairs)
             if self._in_sums is not None:
@@ -137,11 +141,7 @@ class Staged:
 
     def _point(self, p: Any, i: int, buffer: int) -> None:
         """The parameters of slab ``i`` in a workspace, but for the operands."""
-        choice, cut = self._choice, self._cut
-        way, form = choice.way, choice.way.form
-        p.k = self._part(i)
-        k_blocks = -(-p.k // form.block_k)
-        p.walk = walked(choice, k_blocks, min(choice.splits, k_blocks), self._gpu.sms)
+        way, cut = self._choice.way, self._cut
         p.a_block, p.b_block = (0 if x.direct is None else i * cut.blocks for x in (way.a, way.b))
         p.counters, p.partials = buffer, buffer + cut.partials
         p.a_marks, p.b_marks, p.finished = (buffer + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))

@@ -144,7 +144,7 @@ MUTATIONS = {
 TURN_MUTATIONS = {
     "a stage too many is skipped": ("gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(piece.blocks + 1)", 200, 1),
     "all parts of k are taken for equal": (
-        "gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(p.walk.part_blocks + 1)", 200, 3),
+        "gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(p.walk.part_blocks)", 200, 3),
     "both consumers are to release a stage": (
         "gemm_kernel.cu", "4 * SHARERS * SHARING)", "4 * CONSUMERS * SHARING)", 200, 1),
     "nobody waits for a turn": ("mainloop.cuh", "turn.wait();", "", 392, 1),

@@ -24,7 +24,6 @@ DEVICE u32 lane_id() { return threadIdx.x % 32; }
 // The same in all 32 lanes; the shuffle lets the compiler see that, and keep what depends on it in uniform registers.
 DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-// Rank of this block in its cluster.
 // True for one lane of a warp whose lanes all come, always the same one. A lane that is found by its number is not known
 // to be alone: instructions that take uniform registers, as TMA's do, are put into loops then, and those registers are
 // loaded anew each time.
@@ -40,6 +39,7 @@ DEVICE bool elected() {
     return chosen != 0;
 }
 
+// Rank of this block in its cluster.
 DEVICE u32 cluster_rank() {
     u32 rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

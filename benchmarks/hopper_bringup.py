@@ -32,7 +32,7 @@ from gemmhub_hopper import sources
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
-from products import PRODUCTS, SMALL, SPLIT, Product, loaded, stored
+from products import PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
 from vectors import VECTORS
 
 from gemmhub.native import nvrtc
@@ -267,7 +267,7 @@ def main() -> int:
     parser.add_argument("--compile-only", action="store_true", help="needs no card")
     parser.add_argument("--product", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    every = [*PROBES, *PRODUCTS, *VECTORS, *(LARGE if options.large else ())]
+    every = [*PROBES, *PRODUCTS, *SLICES, *VECTORS, *(LARGE if options.large else ())]
     products = [product for product in every if options.only in str(product)]
     if options.product is not None:
         return alone(options.product, products)

@@ -43,11 +43,11 @@ GROWN = ("tf32", "split")
 """Those with trees."""
 INPUTS = {"bfloat16": "bfloat16", "float16": "bfloat16", "tf32": "tf32", "float32": "split"}
 """The constants that a dtype of hopper_torch.py tells of."""
-NEXT_EARLY, _WIDE_CHUNKS, _FACTORS = "next_early", "wide_chunks", "walked_by_factors"
-KERNELS = {NEXT_EARLY: True, _WIDE_CHUNKS: True, _FACTORS: True}
+NEXT_EARLY, _WIDE_CHUNKS, _FACTORS, _SLICES = "next_early", "wide_chunks", "walked_by_factors", "parts_in_slices"
+KERNELS = {NEXT_EARLY: True, _WIDE_CHUNKS: True, _FACTORS: True, _SLICES: True}
 """What records of measurements say of the kernels: that they let the next one begin before they end, that they store
-a tile's results in chunks that need not divide it, and that they find pieces without dividing and have two threads ask
-for stores. Times of before are made what they would be now.
+a tile's results in chunks that need not divide it, that they find pieces without dividing and have two threads ask for
+stores, and that many parts of k each add a slice of the tile. Times of before are made what they would be now.
 """
 _SAVED = {Next.ENDED: 0.0, Next.LOADED: 4e-7, Next.SUMMED: 3.3e-7}
 """Seconds that the one saves a product (benchmarks/results/h200/hopper_early_*.json.xz)."""
@@ -64,7 +64,7 @@ _MANY = 0.3
 _DRAWN = 0.2
 """How strongly constants are drawn towards what they were before."""
 _MOST_ROWS = 8000
-"""That constants are fitted to: there are 31 of them."""
+"""That constants are fitted to: there are 32 of them."""
 _TREES = {
     "max_iter": 400, "learning_rate": 0.1, "max_leaf_nodes": 63, "min_samples_leaf": 15, "max_features": 0.6,
     "random_state": 0,
@@ -82,6 +82,8 @@ class Timed(NamedTuple):
     """It was measured with few others."""
     choice: Choice
     work: Work
+    older: bool
+    """The kernel was not that of today."""
 
 
 def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
@@ -98,9 +100,9 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
     )
 
 
-def of_today(record: dict[str, Any]) -> bool:
-    """Whether the kernels that were measured are those that there are."""
-    return all(record.get(word) for word in KERNELS)
+def of_today(record: dict[str, Any], work: Work) -> bool:
+    """Whether the kernel that was measured is the one that there is."""
+    return all(record.get(word) for word in KERNELS if word != _SLICES or work.in_slices)
 
 
 def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, work: Work) -> float:
@@ -111,6 +113,11 @@ def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, w
         constants = CONSTANTS[choice.way.form.input]
         seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
             with_dividing_chunks(choice, work), H200, constants
+        )
+    if not record.get(_SLICES) and work.in_slices:
+        constants = CONSTANTS[choice.way.form.input]
+        seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
+            work._replace(in_slices=False), H200, constants
         )
     if not record.get(_FACTORS):
         rounds = work.full + (work.rest > 0)
@@ -151,7 +158,7 @@ def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> lis
         if not isinstance(cut, str):
             work = cost_model.work(choice, cut, H200.sms)
             seconds = of_now(record, us * 1e-6, choice, cut, work)
-            found.append(Timed(product, name, seconds, len(times) <= _FEW, choice, work))
+            found.append(Timed(product, name, seconds, len(times) <= _FEW, choice, work, not of_today(record, work)))
     return found
 
 

@@ -31,7 +31,7 @@ from gemmhub_hopper import backend, cost_model, gemv, gemv_model
 from gemmhub_hopper import corrections as hopper_corrections
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.forms import lowered
-from hopper_fit import H200, candidates, contents, microseconds, of_today, problem
+from hopper_fit import H200, candidates, contents, microseconds, problem
 
 from gemmhub.net import Net
 
@@ -63,6 +63,8 @@ class Candidates(NamedTuple):
     modelled: Any
     features: Any
     """A row for each; nan where nothing is known."""
+    older: Any
+    """Whether the kernels were not those of today."""
 
 
 class Product(NamedTuple):
@@ -73,8 +75,6 @@ class Product(NamedTuple):
     hopper: Candidates
     vectors: Candidates
     """gemmhub-hopper's kernels for few vectors, whose estimates stand."""
-    older: bool
-    """gemmhub-hopper's kernels were not those of today."""
 
 
 def read(file: Path) -> list[Product]:
@@ -99,8 +99,9 @@ def product(record: dict[str, Any], row: dict[str, Any]) -> Product:
         2.0 * row["m"] * row["n"] * row["k"], row["torch_us"] * 1e-6,
         _algorithms(asked, choice.size_of(form.forms[0]), algorithms),
         _shapes(record, row),
-        Candidates([*few], np.array([*few.values()]), np.array([vectors[name] for name in few]), np.empty((0, 0))),
-        not of_today(record),
+        Candidates(
+            [*few], np.array([*few.values()]), np.array([vectors[name] for name in few]), np.empty((0, 0)), np.empty(0)
+        ),
     )  # fmt: skip
 
 
@@ -116,6 +117,7 @@ def _algorithms(asked: Any, size: Any, timed: dict[str, float]) -> Candidates:
     return Candidates(
         [*timed], np.array([*timed.values()]), np.full(len(timed), modelled),
         np.array([row or [math.nan] * width for row in rows], np.float32).reshape(len(rows), width),
+        np.zeros(len(timed), np.float32),
     )  # fmt: skip
 
 
@@ -124,8 +126,9 @@ def _shapes(record: dict[str, Any], row: dict[str, Any]) -> Candidates:
     modelled = [cost_model.seconds_of(x.work, H200, CONSTANTS[record["dtype"]]) for x in timed]
     rows = [hopper_corrections.features(x.choice, x.work, seconds) for x, seconds in zip(timed, modelled)]
     return Candidates(
-        [x.name for x in timed], np.array([x.seconds for x in timed]), np.array(modelled), np.array(rows, np.float32)
-    )
+        [x.name for x in timed], np.array([x.seconds for x in timed]), np.array(modelled), np.array(rows, np.float32),
+        np.array([x.older for x in timed], np.float32),
+    )  # fmt: skip
 
 
 class Padded(NamedTuple):
@@ -135,13 +138,14 @@ class Padded(NamedTuple):
     logs: Any
     """Of measured over modelled time."""
     weights: Any
+    older: Any
 
 
 def padded(products: list[Product], backend: str) -> Padded:
     own = [getattr(x, backend) for x in products]
     most, width = max(len(x.names) for x in own), max(x.features.shape[-1] for x in own)
     features = np.zeros((len(own), most, width), np.float32)
-    logs, weights = (np.zeros((len(own), most), np.float32) for _ in range(2))
+    logs, weights, older = (np.zeros((len(own), most), np.float32) for _ in range(3))
     for i, (x, whole) in enumerate(zip(own, products)):
         count = len(x.names)
         if count:
@@ -149,7 +153,8 @@ def padded(products: list[Product], backend: str) -> Padded:
             features[i, :count] = np.where(known[:, None], x.features, 0)
             logs[i, :count] = np.clip(np.log(x.measured / x.modelled), -_FAR, _FAR)
             weights[i, :count] = known * (nearness(whole, x.measured) + _LEAST)
-    return Padded(features, logs, weights)
+            older[i, :count] = x.older
+    return Padded(features, logs, weights, older)
 
 
 def fastest(x: Product) -> float:
@@ -211,10 +216,9 @@ def fit(products: list[Product], epochs: int, seed: int = 0) -> list[dict[str, A
     measured = [padded(products, name) for name in ("cublas", "hopper")]
     ranges = [Range.of(x) for x in measured]
     told = [y.told(x.features) for x, y in zip(measured, ranges)]
-    # What of_now() makes of times of older kernels is a guess. So the network is told of which products it is, by a
-    # feature that is 0 for those of today: they need not be told.
-    older = np.array([x.older for x in products], np.float32)[:, None, None]
-    told[1] = np.concatenate([told[1], np.broadcast_to(older, (*told[1].shape[:2], 1))], axis=2)
+    # What of_now() makes of times of older kernels is a guess. So the network is told which they are, by a feature that
+    # is 0 for those of today: they need not be told.
+    told[1] = np.concatenate([told[1], measured[1].older[:, :, None]], axis=2)
     data = [jax.tree.map(jnp.asarray, x._replace(features=y)) for x, y in zip(measured, told)]
     rng = np.random.default_rng(seed)
     nets = [started(rng, x.features.shape[-1]) for x in data]

@@ -29,7 +29,8 @@ LAUNCH = 1e-6
 """Seconds of a kernel that does nothing, one of many: each begins while the one before ends."""
 _SHARPNESS = 6
 """Of the largest of a stage's resources: others that are near to it add to it."""
-_MOST_SPLITS = 32
+_MANY_PARTS, _MUCH = 6, 40
+"""Parts of k, and fours of registers of all of them, from which on each adds a slice."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ class Work(NamedTuple):
     chunks: float
     """Of results that a warpgroup stores one after the other."""
     splits: int
+    in_slices: bool
+    """Each part of a split k adds a slice of the tile."""
     part: int
     """Bytes of a block's part of a split k, or of k that a cluster shares."""
     at_once: int
@@ -214,6 +217,7 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         stored=shape.m * variant.chunks * variant.chunk * form.output_bytes,
         chunks=shape.m / 64 * variant.chunks / shape.sharers,
         splits=choice.splits,
+        in_slices=in_slices(choice, at_once),
         part=shape.m * shape.columns * 4 // shape.sharers,
         at_once=8 if accumulators <= 8 else 4 if accumulators <= 16 else 2 if accumulators <= 32 else 1,
         slabs=cut.count,
@@ -222,6 +226,14 @@ def work(choice: Choice, cut: Slabs, sms: int) -> Work:
         written=stored + parts + again,
         copied=sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied),
     )
+
+
+def in_slices(choice: Choice, at_once: int) -> bool:
+    """Whether each part of a split k adds a slice of the tile, as split_k.cuh says; else the last one adds all."""
+    shape, splits = choice.shape, choice.splits
+    fours = shape.m // shape.sharers * shape.columns // 512
+    many = fours >= 4 and splits >= _MANY_PARTS and splits * fours >= _MUCH
+    return many and shape.consumers < 3 and not shape.pingpong and choice.pieces <= at_once
 
 
 def _misalignment(reading: Reading, way: Lowered, cut: Slabs) -> int:
@@ -256,7 +268,8 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
     if w.shared_k > 1:
         epilogue += c.gather + w.shared_k * w.part / c.gathered_bytes
     if w.splits > 1:
-        epilogue += c.split + w.splits * (c.part / w.at_once + w.part / c.part_bytes)
+        adding = c.slice * (1 + w.splits / 16) if w.in_slices else w.splits * c.part / w.at_once
+        epilogue += c.split + adding + (2 if w.in_slices else w.splits) * w.part / c.part_bytes
     rounds = [(count, main_loop(busy)) for count, busy in ((w.full, 1.0), (1, w.rest)) if count and busy]
     if w.turns:  # one piece's epilogue is under the main loop of the next, but for the last one's
         pieces = sum(count * max(each, epilogue) for count, each in rounds) + min(rounds[-1][1], epilogue)
@@ -352,7 +365,7 @@ def _parts(way: Lowered, shape: Shape, card: Card, workspace: int) -> Iterator[t
     if shape.cluster_k > 1 and not way.form.b_split:
         return
     for waves in (1, 2):
-        splits = min(_MOST_SPLITS, waves * at_once // whole.pieces, cut.blocks // (2 * shape.cluster_k))
+        splits = min(slabs.MOST_PARTS, waves * at_once // whole.pieces, cut.blocks // (2 * shape.cluster_k))
         if splits > 1:
             choice = Choice(way, shape, splits)
             parts = runnable(choice, workspace)
@@ -368,6 +381,8 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
     shared, last = choice.shape.cluster_k, choice.way.k_blocks - (cut.count - 1) * cut.blocks
     if shared > last:
         return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
+    if choice.splits > slabs.MOST_PARTS:
+        return f"{choice.splits} parts of k, at most {slabs.MOST_PARTS}"
     if choice.splits > 1:
         if choice.splits * shared > cut.blocks:
             return f"k has {cut.blocks} blocks, fewer than {choice.splits * shared} parts"

@@ -63,6 +63,8 @@ class Constants(NamedTuple):
     """Of the last part of a split k."""
     part: float
     """Of each part that it adds."""
+    slice: float
+    """Of waiting for the others and adding a slice, where there are few parts; of 16 twice as much."""
     part_bytes: float
     """Of parts, in a cycle."""
     gather: float
@@ -84,24 +86,27 @@ CONSTANTS = {
         ragged=0.123, stage=1.677, least=174.3, latency=1905.0, remote=294.7, together=0.0637,
         l2_bytes=62.39, most_bytes=95.66, units_of_64=1.22, units_of_32=1.425, units_of_16=2.099, apart=1.248,
         loading=100.0, splitting=300.0, unhidden=0.2, unhidden_alone=0.5, promotion=250.0, store_bytes=29.61,
-        epilogue=10.21, turn=50.51, chunk=140.8, split=3920.0, part=593.6, part_bytes=208.6,
-        gather=75.51, gathered_bytes=12.03, reading=0.9558, writing=0.6678, copying=0.507, overlap=0.3644,
+        epilogue=10.21, turn=50.51, chunk=140.8, split=3920.0, part=593.6, slice=1300.0,
+        part_bytes=208.6, gather=75.51, gathered_bytes=12.03, reading=0.9558, writing=0.6678, copying=0.507,
+        overlap=0.3644,
     ),
     "tf32": Constants(
         launch=2.032e-06, start=221.6, tensor=1.185, step=8.0, alone=0.7789, shared_bytes=258.0,
         ragged=0.123, stage=1.75, least=101.9, latency=2302.0, remote=409.2, together=0.04393,
         l2_bytes=62.38, most_bytes=146.0, units_of_64=1.18, units_of_32=1.329, units_of_16=2.099, apart=1.525,
         loading=260.0, splitting=300.0, unhidden=0.1091, unhidden_alone=0.5879, promotion=250.0, store_bytes=36.85,
-        epilogue=10.73, turn=56.92, chunk=91.12, split=3393.0, part=695.7, part_bytes=177.4,
-        gather=49.97, gathered_bytes=12.4, reading=0.9582, writing=0.6915, copying=0.7579, overlap=0.2974,
+        epilogue=10.73, turn=56.92, chunk=91.12, split=3393.0, part=695.7, slice=1000.0,
+        part_bytes=177.4, gather=49.97, gathered_bytes=12.4, reading=0.9582, writing=0.6915, copying=0.7579,
+        overlap=0.2974,
     ),
     "split": Constants(
         launch=2.18e-06, start=902.5, tensor=1.232, step=8.0, alone=1.271, shared_bytes=257.7,
         ragged=0.0143, stage=1.714, least=535.7, latency=1686.0, remote=294.5, together=0.03283,
         l2_bytes=38.05, most_bytes=99.97, units_of_64=1.03, units_of_32=1.063, units_of_16=1.465, apart=2.101,
         loading=388.6, splitting=654.9, unhidden=0.3641, unhidden_alone=0.3491, promotion=27.22, store_bytes=38.71,
-        epilogue=11.31, turn=50.51, chunk=285.8, split=5868.0, part=281.1, part_bytes=144.4,
-        gather=74.01, gathered_bytes=30.52, reading=1.499, writing=0.7979, copying=0.9159, overlap=0.1174,
+        epilogue=11.31, turn=50.51, chunk=285.8, split=5868.0, part=281.1, slice=300.0,
+        part_bytes=144.4, gather=74.01, gathered_bytes=30.52, reading=1.499, writing=0.7979, copying=0.9159,
+        overlap=0.1174,
     ),
 }  # fmt: skip
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
+from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper.config import Form, Shape, Variant, variant
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.tensor_map import Stored
@@ -22,12 +22,16 @@ A_MARKS, B_MARKS = COUNTERS - 8 * MARKS, COUNTERS - 4 * MARKS
 """Bytes from the start of the workspace."""
 FINISHED = A_MARKS - 4
 """The counter of consumers that are done."""
+COUNTER = 8
+"""Bytes of a counter of the parts of a split k."""
+MOST_PARTS = 32
+"""Of a split k."""
 _LINE = 256
 
 
 def counters(form: Form) -> int:
     """That a split k may use."""
-    return FINISHED // 4 if form.input == "split" else MOST_COUNTERS
+    return (FINISHED if form.input == "split" else COUNTERS) // COUNTER
 
 
 @dataclass(frozen=True)

@@ -348,3 +348,22 @@ PRODUCTS = (
     Product(Shape(128, 64, 3, cluster_k=4), 136, 72, 456, dtype="float32", d="col", beta=2, splits=2, **_BOTH),
 )  # fmt: skip
 """Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""
+
+SLICES = (
+    Product(SMALL, 64, 64, 456, splits=6),
+    Product(SMALL, 72, 56, 1032, b="col", out="float32", splits=8, alpha=0.5, beta=2, bias="m", activation="relu"),
+    Product(SMALL, 60, 72, 840, a="col", d="col", splits=7, alpha=0.5, beta=2, bias="n", activation="silu"),
+    Product(SMALL, 33, 61, 840, splits=13, d="col", dtype="float16", out="float32"),
+    Product(SMALL, 24, 41, 456, splits=6, offset=1, bias="n", bias_type="bfloat16"),
+    Product(SMALL, 40, 64, 456, splits=6, batch=(2,), activation="gelu"),
+    Product(Shape(64, 32, 4, **_ONE), 50, 32, 1032, splits=16),
+    Product(Shape(128, 96, 3), 120, 96, 456, splits=7, beta=1),
+    Product(Shape(128, 136, 3), 128, 136, 456, b="col", splits=6),
+    Product(Shape(256, 128, 3), 200, 128, 456, splits=7),
+    Product(Shape(64, 64, 3, cluster_m=2, **_ONE), 128, 64, 456, splits=6),
+    Product(SMALL, 64, 64, 392, dtype="tf32", b="col", splits=11),
+    Product(SMALL, 60, 64, 300, dtype="float32", splits=6),
+    Product(SPLIT, 60, 64, 300, dtype="float32", splits=6, **_REGISTERS),
+    Product(Shape(64, 48, 3, **_ONE), 60, 40, 300, a="col", b="col", dtype="float32", splits=8, **_BOTH),
+)
+"""Likewise; on a card, or another device with enough multiprocessors, each part of k adds a slice of the tile."""

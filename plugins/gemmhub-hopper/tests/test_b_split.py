@@ -112,8 +112,9 @@ def test_parts_of_blocks_that_share_k():
         if choice.splits > 1:
             cut = cost_model.runnable(choice, LIMIT)
             assert cut.nbytes == COUNTERS + choice.part_bytes
-    refused = cost_model.runnable(cost_model.named(ways, "64x64x8k8rs/80"), LIMIT)
-    assert refused == "k has 512 blocks, fewer than 640 parts"
+    ways = forms.lowered(float32(64, 64, 7168))
+    refused = cost_model.runnable(cost_model.named(ways, "64x64x8k8rs/30"), LIMIT)
+    assert refused == "k has 224 blocks, fewer than 240 parts"
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------

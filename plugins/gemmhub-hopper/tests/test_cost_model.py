@@ -170,7 +170,9 @@ def test_workspace():
     assert turns.slots == 2 * 4  # a tile is one warpgroup's
     assert turns.cut(LIMIT).nbytes == nbytes
     assert "workspace" in cost_model.runnable(choice, nbytes - 1)
-    assert "fewer than 65 parts" in cost_model.runnable(Choice(way, choice.shape, 65), 2**40)
+    assert "at most 32" in cost_model.runnable(Choice(way, choice.shape, 33), 2**40)
+    way, _ = forms.lowered(problem(256, 512, 1024))
+    assert "fewer than 17 parts" in cost_model.runnable(Choice(way, choice.shape, 17), 2**40)
 
 
 def test_float32_is_faster_than_ordinary_instructions():

@@ -12,7 +12,7 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
 from gemmhub_hopper.launch import streamed
 from problems import problem
-from products import PRODUCTS, Product, loaded, stored
+from products import PRODUCTS, SLICES, Product, loaded, stored
 from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
@@ -81,7 +81,7 @@ def run(backend, product, seed=0):
     return loaded(data, dtype, product.batch, product.m, product.n, product.d), product.exact(*values)
 
 
-@pytest.mark.parametrize("product", [*PRODUCTS, *VECTORS], ids=str)
+@pytest.mark.parametrize("product", [*PRODUCTS, *SLICES, *VECTORS], ids=str)
 def test_product(backend, product):
     result, exact = run(backend, product)
     assert not product.wrong(result, exact).any()

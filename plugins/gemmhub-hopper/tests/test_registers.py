@@ -288,12 +288,12 @@ def test_the_least_and_the_largest_numbers(splits):
         assert ratio(multiply(y.T, x.T, swapped=True, splits=splits, **R), y.T, x.T) <= 1
 
 
-def check_marks(product):
+def check_marks(product, **cuda):
     """What one part of a split k has found the others must know, and it is left clear: also in a slow call's wake."""
     a, b = data("normal", product.m, product.n, product.k)
     x, y = np.full_like(a, 1e-43), b * np.float32(2.0**120)
     x[:, 64:] = 0  # a part without marks
-    home = Home()
+    home = Home(**cuda)
     run = Run(product, home)
     for left, right in ((x, y), (a, b), (x, b), (x, y)):
         run.give(left, right)

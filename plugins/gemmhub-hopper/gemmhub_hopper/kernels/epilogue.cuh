@@ -1,4 +1,4 @@
-// From accumulators to d: alpha, beta * c, bias, activation, rounding, store; and adding up the parts of a split k.
+// From accumulators to d: alpha, beta * c, bias, activation, rounding, store.
 //
 // Accumulators of m64nNk*, thread t of the warpgroup (warp w = t / 32, lane l = t % 32): register 4 j + 2 h + e is
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
@@ -262,59 +262,4 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, cons
 DEVICE void add_four(float* v, Float4 x, bool first) {
     if (first) v[0] = v[1] = v[2] = v[3] = 0.0f;
     v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
-}
-
-// Split k: every part of a tile is written to memory, and whoever comes last adds all parts in the order of k, its own
-// too: the same bits whoever that is. True for the last one, with the sum in `acc`; the others are done.
-//
-// `slot` numbers the warpgroup's tile. A part is [register / 4][thread] x 4 floats, as its readers hold it.
-DEVICE bool add_parts(const Params& p, Results& acc, long long slot, int split, u32 warpgroup, u32 flag) {
-    constexpr int FOURS = OUT_N / 8;  // of registers in a block of 64 rows
-    constexpr long long PART = M_BLOCKS * FOURS * 128;
-    const u32 thread = threadIdx.x % 128;
-    Float4* parts = p.partials + slot * p.walk.splits * PART + thread;
-#pragma unroll
-    for (u32 block = 0; block < M_BLOCKS; ++block)
-#pragma unroll
-        for (int j = 0; j < FOURS; ++j) {
-            const float* v = &acc[block][4 * j];
-            store_partial(parts + split * PART + (block * FOURS + j) * 128, {v[0], v[1], v[2], v[3]});
-        }
-    device_fence();
-    named_sync(1 + warpgroup, 128);
-    if (thread == 0) {
-        const bool last = count_up(p.counters + slot) == static_cast<u32>(p.walk.splits) - 1;
-        if (last) p.counters[slot] = 0;
-        store_shared(flag, last);
-    }
-    named_sync(1 + warpgroup, 128);
-    if (!load_shared(flag)) return false;
-    device_fence();
-    // Parts outside, registers inside: a thread has all of a part's loads in flight, and of small tiles those of several
-    // parts: what is waited for is the memory, part after part.
-    constexpr int REGISTERS = M_BLOCKS * FOURS * 4;
-    constexpr int AT_ONCE = M_BLOCKS > 1 ? 1 : REGISTERS <= 8 ? 8 : REGISTERS <= 16 ? 4 : REGISTERS <= 32 ? 2 : 1;
-#pragma unroll 1
-    for (int part = 0; part < p.walk.splits; part += AT_ONCE) {
-        Float4 next[AT_ONCE][M_BLOCKS][FOURS];
-        if constexpr (AT_ONCE > 1) {
-#pragma unroll
-            for (int i = 0; i < AT_ONCE * FOURS; ++i)
-                if (part + i / FOURS < p.walk.splits)
-                    next[i / FOURS][0][i % FOURS] = load_partial(parts + (part + i / FOURS) * PART + i % FOURS * 128);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            if (part + i >= p.walk.splits) break;
-#pragma unroll
-            for (u32 block = 0; block < M_BLOCKS; ++block)
-#pragma unroll
-                for (int j = 0; j < FOURS; ++j) {
-                    if constexpr (AT_ONCE == 1)
-                        next[0][block][j] = load_partial(parts + part * PART + (block * FOURS + j) * 128);
-                    add_four(&acc[block][4 * j], next[i][block][j], part + i == 0);
-                }
-        }
-    }
-    return true;
 }

@@ -31,7 +31,7 @@
 // for here. With CLUSTER_K there are as many of each block, and each of those has a part of k.
 #include "cluster_sum.cuh"
 #include "mainloop.cuh"
-#include "repair.cuh"
+#include "split_k.cuh"
 
 #if CLUSTER_M * CLUSTER_N * CLUSTER_K > 1
 #define CLUSTER_SHAPE __cluster_dims__(CLUSTER_M* CLUSTER_N* CLUSTER_K, 1, 1)
@@ -114,13 +114,21 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
     if (p.next == LOADED) allow_next();
 }
 
+DEVICE Place place_of(const Piece& piece, u32 rank, u32 share, u32 warp, u32 lane) {
+    Place place;
+    place.row0 = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64;
+    place.column0 = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N + rank_k(rank) * OUT_N;
+    place.row = place.row0 + 16 * warp + lane / 4;
+    place.column = place.column0 + 2 * (lane % 4);
+    place.batch = piece.batch;
+    return place;
+}
+
 // From a consumer's sums to d, or to the other parts of a split k.
 DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, const Piece& piece, u32 base, u32 rank,
                         u32 warpgroup, u32 warp, u32 lane, u32 marks, u32& sent) {
     const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     if constexpr (SPLIT) {
-        const long long tile =
-            (static_cast<long long>(piece.batch) * p.walk.tiles_m * p.walk.tiles_n + piece.tile) * CLUSTER + rank;
         if (p.walk.splits > 1) {
             u32 *of_a = nullptr, *of_b = nullptr;  // words through which the parts of a tile tell each other of marks
             if constexpr (PLANES > 1 && A_REGISTERS) {
@@ -131,17 +139,20 @@ DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, c
                 of_b = b_word(p, piece.column * TILE_N, piece.batch);
                 if (marks >> 2 != 0 && lane == 0) mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);
             }
-            if (!add_parts(p, acc, tile * SHARERS + share, piece.split, warpgroup, base + LAST_AT + 4 * warpgroup))
+            const long long matrix = static_cast<long long>(piece.batch) * p.walk.tiles_m * p.walk.tiles_n;
+            const long long slot = ((matrix + piece.tile) * CLUSTER + rank) * SHARERS + share;
+            Float4* parts = p.partials + slot * p.walk.splits * PART + threadIdx.x % 128;
+            const u32 flag = base + LAST_AT + 4 * warpgroup;
+            if (in_slices(p)) {
+                const Place place = place_of(piece, rank, share, warp, lane);
+                add_slices(p, acc, parts, place, piece.split, p.counters + slot, warpgroup, flag, of_a, of_b, marks);
                 return;
+            }
+            if (!add_parts(p, acc, parts, piece.split, p.counters + slot, warpgroup, flag)) return;
             if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
         }
     }
-    Place place;
-    place.row0 = (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64;
-    place.column0 = (piece.column * CLUSTER_N + rank_n(rank)) * TILE_N + rank_k(rank) * OUT_N;
-    place.row = place.row0 + 16 * warp + lane / 4;
-    place.column = place.column0 + 2 * (lane % 4);
-    place.batch = piece.batch;
+    const Place place = place_of(piece, rank, share, warp, lane);
     if constexpr (PLANES > 1) repair(p, acc, place, marks);
     const u32 staging = base + STAGING_AT + warpgroup * STAGING * CHUNK_BYTES;
     store_tile(p, map_d, acc, place, staging, warpgroup, sent);

@@ -34,7 +34,7 @@ struct Params {
     const void* c;
     const void* bias;
     Float4* partials;  // of split k
-    u32* counters;     // one for each of SHARERS shares of a block tile; 0 before and after
+    u64* counters;     // one for each of SHARERS shares of a block tile; 0 before and after (split_k.cuh)
     long long d_ld, d_batch;
     long long c_ld, c_batch;
 

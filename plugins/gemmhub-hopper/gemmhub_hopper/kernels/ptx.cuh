@@ -326,6 +326,19 @@ DEVICE u32 count_up(u32* counter) {
     return old;
 }
 
+// The old value.
+DEVICE u64 add_to_counter(u64* counter, u64 what) {
+    u64 old;
+    asm volatile("atom.global.acq_rel.gpu.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(counter), "l"(what) : "memory");
+    return old;
+}
+
+DEVICE u64 load_counter(const u64* counter) {
+    u64 value;
+    asm volatile("ld.global.acquire.gpu.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
+    return value;
+}
+
 // 2 bytes; 4, 8 or 16 bytes, at a multiple of as many; zeros where `there` is false. In the order of the program, so that all
 // loads that can be under way at once are.
 DEVICE void load_half_if(const void* from, bool there, u32 (&to)[1]) {

@@ -70,6 +70,21 @@ DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
     }
 }
 
+// The same of four registers, the first of them in this row and column.
+DEVICE void repair_four(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
+    const bool marks = a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
+    bool any = marks || p.all;
+#pragma unroll
+    for (u32 r = 0; r < 4; ++r) any = any || suspect(sums[r]);
+    if (!any) return;
+#pragma unroll
+    for (u32 r = 0; r < 4; ++r) {
+        const int m = row + 8 * (r / 2), n = column + r % 2;
+        if (m < p.m && n < p.n && (p.all || suspect(sums[r]) || (marks && (B_SPLIT || marked(p, m, n, batch, a)))))
+            sums[r] = inner_product(p, m, n, batch);
+    }
+}
+
 // Whoever is the last of all consumer warpgroups leaves the marks as the next pre-pass must find them.
 DEVICE void clear_marks(const Params& p, u32 warpgroup) {
     named_sync(1 + warpgroup, 128);

@@ -221,6 +221,21 @@ inline u32 count_up(u32* counter) {
     return (*counter)++;
 }
 
+inline u32 __popc(u32 word) { return static_cast<u32>(__builtin_popcount(word)); }
+inline int __ffs(u32 word) { return __builtin_ffs(static_cast<int>(word)); }
+inline u64 add_to_counter(u64* counter, u64 what) {
+    emulator::touch();
+    const u64 old = *counter;
+    *counter += what;
+    emulator::maybe_yield();
+    return old;
+}
+inline u64 load_counter(const u64* counter) {
+    emulator::touch();
+    emulator::pause(emulator::READY, 0, 0);
+    return *counter;
+}
+
 inline u32 load_word(const u32* from) {
     emulator::touch();
     return *from;

@@ -1,0 +1,133 @@
+"""Parts of k that each add a slice of the tile, on a double with multiprocessors for all parts at once."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from contextlib import suppress
+
+import fake_cuda
+import numpy as np
+import pytest
+from fakes import Home
+from gemmhub_hopper import cost_model
+from products import SLICES, SMALL, Product, Shape, stored
+from runs import Run
+from test_registers import SPLIT, R, check_marks
+
+from gemmhub.errors import KernelError
+from gemmhub.native.cuda import clusters_at_once
+from gemmhub.native.cuda_scratch import COUNTERS
+
+SMS = {"attributes": {16: 16}}
+
+# fmt: off
+NOT_IN_SLICES = [
+    Product(SMALL, 64, 64, 456, splits=5),
+    Product(SMALL, 200, 64, 456, splits=6),  # not all at once
+    Product(Shape(64, 16, 4, consumers=1), 64, 16, 1032, splits=16),
+    Product(Shape(64, 64, 3, pingpong=True), 64, 64, 456, splits=6),
+    Product(Shape(192, 64, 3, consumers=3), 192, 64, 456, splits=6),
+]
+# One part takes much longer than the others, who look once only and give up, or wait as long as it takes.
+_BEGINS, _GIVES_UP = "u32 warpgroup) {\n#pragma unroll", "    return come(add"
+SLOW = (_BEGINS, _BEGINS.replace("\n", "\nfor (int i = 0; split == 3 && i < 2000; ++i) device_fence();\n"))
+LATE = (_GIVES_UP, "    for (int i = 0; i < 2000; ++i) device_fence();\n" + _GIVES_UP)
+IMPATIENT = ("LOOKS = 64", "LOOKS = 1")
+PATIENT = ("LOOKS = 64", "LOOKS = 1000000")
+MUTATIONS = {
+    "nobody waits": [SLOW, ("come(load_counter(counter)) == all", "true")],
+    "what is given up is forgotten": [SLOW, IMPATIENT, ("return own | static_cast<u32>(before >> 32)", "return own")],
+    "who gives up adds all the same": [SLOW, IMPATIENT, ("== all ? own : 0", "== all ? own : own")],
+    "who gives up too late adds nothing": [LATE, IMPATIENT, ("== all ? own : 0", "== all ? 0 : 0")],
+    "the counter is left as it is": [("(looked >> 8 & 255) + slices == all", "false")],
+    "a slice ends too early": [("ALL_FOURS * (slice + 1) / all", "ALL_FOURS * (slice + 1) / all - 1")],
+}
+# fmt: on
+
+
+def in_slices(product):
+    choice = product.choice
+    return cost_model.in_slices(choice, clusters_at_once(16, choice.shape.cluster))
+
+
+@pytest.mark.parametrize("product", SLICES, ids=str)
+def test_slices(product):
+    assert in_slices(product)
+    run = Run(product, Home(**SMS))
+    for _ in range(4):
+        run.check()
+
+
+@pytest.mark.parametrize("product", NOT_IN_SLICES, ids=str)
+def test_last_one_adds_all(product):
+    assert not in_slices(product)
+    run = Run(product, Home(**SMS))
+    for _ in range(2):
+        run.check()
+
+
+def test_same_bits():
+    """Whoever adds. And the counters are left at zero."""
+    product = Product(SMALL, 60, 64, 1000, splits=8, out="float32")
+    home = Home(**SMS)
+    run = Run(product, home)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((product.m, product.k)).astype(run.values[0].dtype)
+    run.a[: a.nbytes] = stored(a, "row")
+    assert len({run().tobytes() for _ in range(8)}) == 1
+    address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
+    assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+
+
+def test_alpha_zero_forgets_the_product():
+    product = Product(SMALL, 60, 64, 456, splits=6, alpha=0, bias="n")
+    run = Run(product, Home(**SMS))
+    run.a[:] = 0xFF  # NaN
+    run.check()
+
+
+def test_marks():
+    check_marks(Product(SPLIT, 8, 64, 384, dtype="float32", splits=6, **R), **SMS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [[IMPATIENT], [SLOW, IMPATIENT], [LATE, IMPATIENT], [SLOW, PATIENT]],
+    ids=["some", "all", "late", "none"],
+)
+def test_giving_up(changes, monkeypatch, tmp_path):
+    """Slices that were given up are added by the last part."""
+    change(changes, monkeypatch, tmp_path)
+    assert right(Product(SMALL, 60, 64, 456, splits=6))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
+    product = Product(SMALL, 60, 64, 456, splits=6, alpha=0.5, beta=2)
+    change(MUTATIONS[mutation], monkeypatch, tmp_path)
+    with suppress(KernelError):
+        assert not right(product), "the emulator does not see it"
+
+
+def right(product):
+    """Several calls, of operands of their own: what was in memory before is not right by chance."""
+    run = Run(product, Home(**SMS))
+    for seed in range(12):
+        a, b, *_ = product.data(seed)
+        run.give(a, b)
+        if product.wrong(run(), product.exact(a, b, *run.values[2:])).any():
+            return False
+    return True
+
+
+def change(changes, monkeypatch, tmp_path):
+    folder = tmp_path / "sources"
+    shutil.copytree(fake_cuda._sources(), folder)
+    text = (folder / "split_k.cuh").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "split_k.cuh").write_text(text)
+    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
+    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)

@@ -254,8 +254,10 @@ class Variant:
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
         if many and form.transposed and form.addend and form.bias == "m" and smooth:
             return f"beside {registers} accumulators a thread has no registers for this epilogue"
-        if registers > 88 and shape.consumers == 3 and shape.sharing > 1 and smooth:
-            return f"beside {registers} accumulators and a cluster a thread has no registers for this activation"
+        more = shape.sharing > 1 or (self.split and form.addend)
+        if registers > 88 and shape.consumers == 3 and more and smooth:
+            what = "a cluster" if shape.sharing > 1 else "parts of k and c"
+            return f"beside {registers} accumulators and {what} a thread has no registers for this activation"
         if shape.stages < 2:
             return "a ring has at least two stages"
         if form.a_registers and form.planes == 1 and not (form.input == "tf32" and form.a_mn):
@@ -312,7 +314,7 @@ def _shape(m: int, n: int, **given: Any) -> Shape:
 SHAPES = (
     *(_shape(256, n) for n in (96, 112, 128, 192)),
     *(_shape(192, n, consumers=3) for n in (64, 96, 104, 112, 128, 144, 160, 176, 192)),
-    *(_shape(128, n) for n in (16, 32, 56, 64, 96, 104, 112, 128, 136, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(_shape(128, n) for n in (16, 32, 56, 64, 96, 104, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
     *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 80, 88, 96, 112, 120, 128)),
     *(_shape(64, n, consumers=1) for n in (144, 160, 168, 176, 192, 224, 256)),
     *(_shape(128, n, pingpong=True) for n in (64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 192)),
@@ -320,9 +322,10 @@ SHAPES = (
     *(Shape(128, 192, 4, pingpong=True, cluster_m=m) for m in (1, 2)),
     *(_shape(64, n, pingpong=True) for n in (96, 128, 192, 256)),
     _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
-    *(_shape(192, n, consumers=3, cluster_n=2) for n in (144, 160)),
-    *(_shape(128, n, cluster_m=2) for n in (128, 144, 160, 192, 208, 256)),
-    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (128, 160, 176, 192)),
+    *(_shape(192, n, consumers=3, cluster_n=2) for n in (136, 144, 160)),
+    *(_shape(128, n, cluster_m=2) for n in (144, 160, 192, 208, 224, 256)),
+    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (160, 176, 192)),
+    *(_shape(128, n, cluster_n=2, pingpong=True) for n in (128, 192)),
     _shape(128, 160, cluster_m=2, cluster_n=2, pingpong=True), _shape(128, 128, cluster_m=4, pingpong=True),
     _shape(64, 96, consumers=1, cluster_m=2, cluster_n=2),
     *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160, 192)),

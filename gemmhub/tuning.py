@@ -18,8 +18,10 @@ from gemmhub.timing import Clock, interleave, rotation
 
 _SCREENED, _NEAR = 8, 1.15
 """Of more candidates than this only so many, within this factor of the fastest, are timed in full."""
-_LARGE, _SAMPLES = 2**20, 1024
-"""Elements of a result beyond which so many of them are checked, where another candidate's was checked in full."""
+_LARGE, _LARGE_OPERAND, _SAMPLES = 2**20, 2**26, 1024
+"""Elements of a result, and of an operand, beyond which so many of the result's are checked, where another candidate's
+was checked in full: that reads all of the operands, in float64 on the host.
+"""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,9 @@ class _Trial:
         problem = self._call.problem
         first = backend not in self._checked
         self._checked.add(backend)
-        return None if first or problem.m * problem.n * problem.batch_count <= _LARGE else _SAMPLES
+        small = problem.m * problem.n * problem.batch_count <= _LARGE
+        small = small and problem.k * max(problem.m, problem.n) * problem.batch_count <= _LARGE_OPERAND
+        return None if first or small else _SAMPLES
 
 
 def _sets(call: arrays.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:

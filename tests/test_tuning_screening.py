@@ -292,6 +292,19 @@ def test_large_results_are_sampled_after_the_first(operands, looks, checked, mon
     assert set(checked) == {None, tuning._SAMPLES}
 
 
+def test_results_of_large_operands_are_sampled_after_the_first(operands, looks, checked, monkeypatch):
+    """a is 6 x 8. To look at all of a result is to read all of it."""
+    monkeypatch.setattr(tuning, "_LARGE_OPERAND", 47)
+    looks.backend("many", candidates(4))
+    gemmhub.tune(*operands)
+    assert checked.count(None) == 2
+    assert checked.count(tuning._SAMPLES) == 3
+    checked.clear()
+    monkeypatch.setattr(tuning, "_LARGE_OPERAND", 48)
+    gemmhub.tune(*operands)
+    assert set(checked) == {None}
+
+
 def test_small_results_are_checked_in_full(operands, looks, checked, monkeypatch):
     monkeypatch.setattr(tuning, "_LARGE", 24)
     looks.backend("many", candidates(4))

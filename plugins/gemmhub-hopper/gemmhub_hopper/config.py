@@ -189,22 +189,29 @@ class Variant:
         """Of all stages, and of b's planes beside them."""
         return self.shape.stages * self.stage_bytes + self.sets_bytes
 
-    def _shared(self, staging: int) -> int:
-        """As config.cuh adds it up: ring, staging buffers, barriers, flags, and 1024 bytes to align the base."""
+    @cached_property
+    def _unstaged(self) -> int:
+        """Bytes of shared memory but for staging buffers, as config.cuh adds them up: ring, barriers, flags, and 1024
+        to align the base.
+        """
         shape = self.shape
-        buffers = shape.consumers * staging * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
         marks = 64 * shape.sharers * shape.cluster_k if self.form.b_split else 0
-        return self.ring_bytes + 16 * shape.stages + buffers + marks + flags + 1024
+        return self.ring_bytes + 16 * shape.stages + marks + flags + 1024
+
+    @cached_property
+    def _staged(self) -> int:
+        """Of a staging buffer of each consumer."""
+        return self.shape.consumers * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
 
     @cached_property
     def staging(self) -> int:
         """Staging buffers of a warpgroup: two where there is room."""
-        return 2 if self._shared(2) <= SHARED_LIMIT else 1
+        return 2 if self._unstaged + 2 * self._staged <= SHARED_LIMIT else 1
 
     @property
     def shared_bytes(self) -> int:
-        return self._shared(self.staging)
+        return self._unstaged + self.staging * self._staged
 
     @cached_property
     def refusal(self) -> str | None:

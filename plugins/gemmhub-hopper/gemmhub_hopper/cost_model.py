@@ -261,7 +261,7 @@ def seconds_of(w: Work, card: Card, c: Constants) -> float:
 
     def main_loop(busy: float) -> float:
         resources = multiply, loaded / min(c.most_bytes, c.l2_bytes / busy), latency, c.least
-        stage: float = sum(x**_SHARPNESS for x in resources) ** (1 / _SHARPNESS)
+        stage: float = sum([x**_SHARPNESS for x in resources]) ** (1 / _SHARPNESS)
         return w.blocks * stage * (1 + c.together * w.doublings)
 
     epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
@@ -391,7 +391,9 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
             return f"{choice.slots} tiles, at most {most} have counters"
     if choice.pieces >= 2**31:
         return f"{choice.pieces} pieces: they are numbered by 31 bits"
-    for variant in slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
+    one = cut.count == 1
+    kernels = (choice.variant,) if one else slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count)
+    for variant in kernels:
         if variant.refusal is not None:
             return variant.refusal
     return cut

@@ -109,16 +109,15 @@ def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, w
     """What was measured, as it would be with the kernels of today."""
     if not record.get(NEXT_EARLY):
         seconds -= _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
+    constants = CONSTANTS[choice.way.form.input]
+
+    def over(before: Work) -> float:
+        return cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(before, H200, constants)
+
     if not record.get(_WIDE_CHUNKS):
-        constants = CONSTANTS[choice.way.form.input]
-        seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
-            with_dividing_chunks(choice, work), H200, constants
-        )
+        seconds *= over(with_dividing_chunks(choice, work))
     if not record.get(_SLICES) and work.in_slices:
-        constants = CONSTANTS[choice.way.form.input]
-        seconds *= cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(
-            work._replace(in_slices=False), H200, constants
-        )
+        seconds *= over(work._replace(in_slices=False))
     if not record.get(_FACTORS):
         rounds = work.full + (work.rest > 0)
         seconds -= _FIRST_ROUND + min(_LATER_ROUND * (rounds - 1), (0.07 if work.turns else 0.035) * seconds)

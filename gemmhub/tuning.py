@@ -196,9 +196,9 @@ class _Trial:
         problem = self._call.problem
         first = backend not in self._checked
         self._checked.add(backend)
-        small = problem.m * problem.n * problem.batch_count <= _LARGE
-        small = small and problem.k * max(problem.m, problem.n) * problem.batch_count <= _LARGE_OPERAND
-        return None if first or small else _SAMPLES
+        m, n, k, batch = problem.m, problem.n, problem.k, problem.batch_count
+        large = m * n * batch > _LARGE or k * max(m, n) * batch > _LARGE_OPERAND
+        return _SAMPLES if large and not first else None
 
 
 def _sets(call: arrays.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:

@@ -32,8 +32,9 @@ class Next(IntEnum):
 def gemm(choice: Choice, k_blocks: int, sms: int) -> Next:
     """Of gemm_kernel.cu, with so many blocks of k."""
     if choice.copied or choice.splits > 1:
-        # Parts of k are added by the last block of each tile. After copies comes another pre-pass, if products of one
-        # kind follow each other: many of its small blocks would crowd where there is room.
+        # Parts of k are added by the last block of each tile, or by blocks that wait for each other: others that settle
+        # meanwhile slow them down. After copies comes another pre-pass, if products of one kind follow each other: many
+        # of its small blocks would crowd where there is room.
         return Next.ENDED
     shape = choice.shape
     one_piece = choice.pieces * shape.cluster <= choice.grid(sms)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+
+import fake_cuda
+import numpy as np
 from fake_cuda import FakeCuda
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.probe import FUNCTIONS
 
 from gemmhub.native.cuda import Driver
-from gemmhub.testing import fake_cuda
+from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.testing import fake_cuda as doubles
 from gemmhub.testing.fake_kernels import FakeCompiler
 
 
@@ -22,8 +28,27 @@ class Home:
         backend.probe()
         return backend
 
+    def counters_are_clear(self):
+        """Of the workspace, marks and all."""
+        address = next(at for at, nbytes, _ in self.cuda.allocated if nbytes > COUNTERS)
+        return not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
 
-class FakeMemory(fake_cuda.FakeMemory):
+
+def mutated(monkeypatch, tmp_path, file, *pairs, **cuda):
+    """A home whose kernels have other words in them."""
+    folder = tmp_path / "sources"
+    shutil.copytree(fake_cuda._sources(), folder)
+    text = (folder / file).read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / file).write_text(text)
+    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
+    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
+    return Home(**cuda)
+
+
+class FakeMemory(doubles.FakeMemory):
     """That of a device of ``home``."""
 
     def __init__(self, home, index=0):

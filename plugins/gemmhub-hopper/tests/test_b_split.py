@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fakes import mutated
 from gemmhub_hopper import cost_model, forms, tensor_map
 from gemmhub_hopper.config import SMALL_SHAPES, Form, Shape, Variant, shapes
 from problems import problem
 from products import Product
 from runs import Run
-from test_float32 import data, errors, multiply, mutated, ratio, sgemm
+from test_float32 import data, errors, multiply, ratio, sgemm
 from test_kernel import notices
 from test_registers import (
     H200,

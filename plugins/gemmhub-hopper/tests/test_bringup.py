@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from pathlib import Path
 
-import fake_cuda
 import numpy as np
 import pytest
-from fakes import FakeMemory, Home
+from fakes import FakeMemory, Home, mutated
 
 _PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "hopper_bringup.py"
 
@@ -51,12 +49,7 @@ def test_right_products_pass(bringup):
 
 
 def test_wrong_ones_are_told(bringup, monkeypatch, tmp_path):
-    folder = tmp_path / "sources"
-    shutil.copytree(fake_cuda._sources(), folder)
-    text = (folder / "smem_desc.cuh").read_text()
-    (folder / "smem_desc.cuh").write_text(text.replace("stride << 32", "stride / 2 << 32"))
-    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
-    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
+    mutated(monkeypatch, tmp_path, "smem_desc.cuh", ("stride << 32", "stride / 2 << 32"))
     verdict = bringup.judge(emulated(bringup), bringup.PROBES[0])
     assert verdict["status"] == "FAIL"
     assert "b where it holds its row: first row" in verdict["detail"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-
-import fake_cuda
 import numpy as np
 import pytest
-from fakes import Home
+from fakes import Home, mutated
 from products import SPLIT, Product
 from runs import HOME, Run
 
@@ -90,20 +86,6 @@ def test_short_sums(k):
     for kind in ("normal", "worst"):
         a, b = data(kind, 64, 64, k)
         assert ratio(multiply(a, b), a, b) <= 1
-
-
-def mutated(monkeypatch, tmp_path, file, *pairs):
-    """A home whose kernels have other words in them."""
-    folder = tmp_path / "sources"
-    shutil.copytree(fake_cuda._sources(), folder)
-    text = (folder / file).read_text()
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / file).write_text(text)
-    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
-    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
-    return Home()
 
 
 # fmt: off
@@ -188,8 +170,7 @@ def test_marks_are_left_clear():
     for left, right in ((x, y), (a, b), (y[:8, :64].copy(), b), (x, b), (x, y)):
         run.give(left, right)
         assert ratio(run(), left, right) <= 1
-        address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
-        assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+        assert home.counters_are_clear()
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(71, 73, 200), (64, 5, 97)])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import fake_cuda
 import numpy as np
 import pytest
-from fakes import Home
+from fakes import mutated
 from gemmhub_hopper import forms, launch
 from problems import problem
 from products import PRODUCTS, SMALL, TURNS, Product, Shape, stored
@@ -189,16 +188,7 @@ def test_the_emulator_notices_of_clusters(mutation, monkeypatch, tmp_path):
 
 
 def notices(product, file, changes, monkeypatch, tmp_path):
-    folder = tmp_path / "sources"
-    shutil.copytree(fake_cuda._sources(), folder)
-    text = (folder / file).read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / file).write_text(text)
-    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
-    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
-    home = Home()
+    home = mutated(monkeypatch, tmp_path, file, *changes)
     run = Run(product, home)
     for _ in range(12):
         try:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
 from contextlib import suppress
 
-import fake_cuda
 import numpy as np
 import pytest
-from fakes import Home
-from gemmhub_hopper import cost_model
+from fakes import Home, mutated
+from gemmhub_hopper import cost_model, sources
 from products import SLICES, SMALL, Product, Shape, stored
 from runs import Run
 from test_registers import SPLIT, R, check_marks
 
 from gemmhub.errors import KernelError
 from gemmhub.native.cuda import clusters_at_once
-from gemmhub.native.cuda_scratch import COUNTERS
 
 SMS = {"attributes": {16: 16}}
 
@@ -67,6 +63,11 @@ def test_last_one_adds_all(product):
         run.check()
 
 
+def test_the_model_has_the_same_rule():
+    text = sources._files()["split_k.cuh"]
+    assert f"MANY = {cost_model._MANY_PARTS}, MUCH = {cost_model._MUCH};" in text
+
+
 def test_same_bits():
     """Whoever adds. And the counters are left at zero."""
     product = Product(SMALL, 60, 64, 1000, splits=8, out="float32")
@@ -76,8 +77,7 @@ def test_same_bits():
     a = rng.standard_normal((product.m, product.k)).astype(run.values[0].dtype)
     run.a[: a.nbytes] = stored(a, "row")
     assert len({run().tobytes() for _ in range(8)}) == 1
-    address = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
-    assert not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
+    assert home.counters_are_clear()
 
 
 def test_alpha_zero_forgets_the_product():
@@ -98,36 +98,23 @@ def test_marks():
 )
 def test_giving_up(changes, monkeypatch, tmp_path):
     """Slices that were given up are added by the last part."""
-    change(changes, monkeypatch, tmp_path)
-    assert right(Product(SMALL, 60, 64, 456, splits=6))
+    assert right(Product(SMALL, 60, 64, 456, splits=6), mutated(monkeypatch, tmp_path, "split_k.cuh", *changes, **SMS))
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
     product = Product(SMALL, 60, 64, 456, splits=6, alpha=0.5, beta=2)
-    change(MUTATIONS[mutation], monkeypatch, tmp_path)
+    home = mutated(monkeypatch, tmp_path, "split_k.cuh", *MUTATIONS[mutation], **SMS)
     with suppress(KernelError):
-        assert not right(product), "the emulator does not see it"
+        assert not right(product, home), "the emulator does not see it"
 
 
-def right(product):
+def right(product, home):
     """Several calls, of operands of their own: what was in memory before is not right by chance."""
-    run = Run(product, Home(**SMS))
+    run = Run(product, home)
     for seed in range(12):
         a, b, *_ = product.data(seed)
         run.give(a, b)
         if product.wrong(run(), product.exact(a, b, *run.values[2:])).any():
             return False
     return True
-
-
-def change(changes, monkeypatch, tmp_path):
-    folder = tmp_path / "sources"
-    shutil.copytree(fake_cuda._sources(), folder)
-    text = (folder / "split_k.cuh").read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "split_k.cuh").write_text(text)
-    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
-    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)

@@ -149,7 +149,7 @@ DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, c
                 return;
             }
             if (!add_parts(p, acc, parts, piece.split, p.counters + slot, warpgroup, flag)) return;
-            if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
+            marks = all_marks(of_a, of_b, marks);
         }
     }
     const Place place = place_of(piece, rank, share, warp, lane);

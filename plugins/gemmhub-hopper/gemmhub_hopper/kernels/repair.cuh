@@ -33,6 +33,12 @@ DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
     return cross(A_REGISTERS ? a : *a_word(p, row, batch), *b_word(p, column, batch));
 }
 
+// What all parts of a split k have found, where a is split in registers: their words. Else `marks` as they are.
+DEVICE u32 all_marks(const u32* of_a, const u32* of_b, u32 marks) {
+    if constexpr (PLANES > 1 && A_REGISTERS) return load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
+    return marks;
+}
+
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     const float* a = p.a + batch * p.a_step * p.a_batch + row * p.a_m;
     const float* b = p.b + batch * p.b_step * p.b_batch + column * p.b_n;

@@ -138,7 +138,7 @@ DEVICE void add_slices(const Params& p, const Results& acc, Float4* parts, const
     const u32 slices = __popc(mine);
     u64 looked = 0;
     if (threadIdx.x % 128 == 0) looked = add_to_counter(counter, slices * LOOKED);
-    if constexpr (PLANES > 1 && A_REGISTERS) marks = load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
+    marks = all_marks(of_a, of_b, marks);
     for (; mine != 0; mine &= mine - 1) {
         const int slice = __ffs(mine) - 1, end = ALL_FOURS * (slice + 1) / all;
 #pragma unroll 1

@@ -24,7 +24,7 @@ from gemmhub_cublas import model
 from gemmhub_cublas.facts import Size
 from gemmhub_cublas.forms import TYPE, Form
 
-MARGIN = 0.04
+MARGIN = 0.06
 """An algorithm must be expected to be faster by this share: below, prediction errors eat the gain."""
 
 CHAMPIONS = (

@@ -1,14 +1,15 @@
 """Times candidates of cuBLASLt and of gemmhub-hopper for random products of 16 bits, all of a product in one run.
 
-    python benchmarks/candidates.py FILE.json [--dtype bfloat16] [--seed 1] [--seconds 240] [--new SHAPE...]
+    python benchmarks/candidates.py FILE.json [--dtype bfloat16] [--seed 1] [--seconds 240] [--few] [--new SHAPE...]
 
 What cost models are fitted to (net_fit.py and the other *_fit.py): as all of a product meet the same card in the same
 second, what they have in common is not taken for a difference. Needs an NVIDIA card, torch, gemmhub-cublas and
-gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them, every third one a long one. Of
-cuBLASLt's algorithms the library's first choice is timed, those that are expected to be the fastest, and a few of the
-others; of gemmhub-hopper's likewise, and with ``--new`` the likeliest of some shapes that little is known of. Each is
-timed in three rounds by CUDA graphs (cuda_graphs.py), those near the fastest in some more, with torch.matmul. Times are
-in microseconds. With several cards, run it once for each, with seeds of their own and CUDA_VISIBLE_DEVICES.
+gemmhub-hopper. Sizes are drawn in turn as cublas_grid.py and hopper_torch.py draw them, every third one a long one;
+with ``--few`` all as hopper_read.py does, a few vectors by a large matrix. Of cuBLASLt's algorithms the library's first
+choice is timed, those that are expected to be the fastest, and a few of the others; of gemmhub-hopper's likewise, and
+with ``--new`` the likeliest of some shapes that little is known of. Each is timed in three rounds by CUDA graphs
+(cuda_graphs.py), those near the fastest in some more, with torch.matmul. Times are in microseconds. With several cards,
+run it once for each, with seeds of their own and CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ import torch
 from cuda_graphs import Rig, expected
 from gemmhub_cublas import choice, model
 from gemmhub_cublas.backend import CublasBackend
-from gemmhub_hopper import cost_model
+from gemmhub_hopper import ranking
 from gemmhub_hopper.backend import HopperBackend
 from hopper_fit import KERNELS, problem
-from hopper_torch import caller, close, drawn, explored, ways_of
+from hopper_torch import caller, close, drawn, explored, few_vectors, ways_of
 
 from gemmhub.capability import Absent, Refusal
 from gemmhub.problem import GemmProblem
@@ -65,6 +66,15 @@ def products(seed: int) -> Iterator[tuple[int, int, int, str]]:
                 yield m, n, k, order
 
 
+def decoding(seed: int) -> Iterator[tuple[int, int, int, str]]:
+    """Likewise, of a few vectors and large matrices. One vector alone has kernels of its own."""
+    rng = random.Random(seed)
+    while True:
+        size = few_vectors(rng)
+        if size[0] > 1:
+            yield size
+
+
 def algorithms(backend: CublasBackend, asked: GemmProblem, rng: random.Random) -> list[str]:
     """Names of cuBLASLt's, the library's first choice first."""
     analysis = backend._analyse(asked)
@@ -81,8 +91,8 @@ def likeliest(hopper: HopperBackend, asked: GemmProblem, shapes: list[str]) -> l
     """Candidates of these shapes."""
     if not shapes:
         return []
-    ranking = cost_model.ranked(ways_of(hopper, asked), hopper._card(asked), hopper.default_workspace(asked.device))
-    near = [x.choice for x in ranking if x.seconds < _SLOWER * ranking[0].seconds]
+    found = ranking.ranked(ways_of(hopper, asked), hopper._card(asked), hopper.default_workspace(asked.device))
+    near = [x.choice for x in found if x.seconds < _SLOWER * found[0].seconds]
     return [x.name for x in near if x.shape.name in shapes][:_NEW]
 
 
@@ -124,6 +134,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=240.0, help="begin no product after this time")
+    parser.add_argument("--few", action="store_true", help="products of a few vectors only")
     parser.add_argument("--new", nargs="+", default=[], metavar="SHAPE", help="such as 128x160x5c4x2")
     options = parser.parse_args()
     cublas, hopper = CublasBackend(), HopperBackend()
@@ -132,7 +143,7 @@ def main() -> int:
             print(f"{found.reason}; {found.remedy}")
             return 1
     rng, end, rows = random.Random(options.seed), time.monotonic() + options.seconds, []
-    for size in products(options.seed):
+    for size in (decoding if options.few else products)(options.seed):
         if time.monotonic() > end:
             break
         rows.append(measure(cublas, hopper, rng, options.dtype, options.new, size))

@@ -30,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins" / "gemmhu
 import numpy as np
 from gemmhub_hopper import sources
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES, Form, Shape, Variant
+from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
+from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
 from products import PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
 from vectors import VECTORS
 

@@ -24,10 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from fitted_trees import FOLDS, flattened, folds
 from gemmhub_hopper import corrections, cost_model, early, fitted
-from gemmhub_hopper.cost_model import Card, Choice, Ranked, Work
+from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper.cost_model import Card, Work
 from gemmhub_hopper.early import Next
 from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.forms import lowered
+from gemmhub_hopper.ranking import Ranked
 from gemmhub_hopper.slabs import Slabs
 
 from gemmhub.capability import Device
@@ -112,7 +114,7 @@ def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, w
     constants = CONSTANTS[choice.way.form.input]
 
     def over(before: Work) -> float:
-        return cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(before, H200, constants)
+        return float(cost_model.seconds_of(work, H200, constants) / cost_model.seconds_of(before, H200, constants))
 
     if not record.get(_WIDE_CHUNKS):
         seconds *= over(with_dividing_chunks(choice, work))
@@ -150,10 +152,10 @@ def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> lis
     found = []
     for name, us in times.items():
         try:
-            choice = cost_model.named(ways, name)
+            choice = named(ways, name)
         except ValueError:  # a shape that was given up
             continue
-        cut = cost_model.runnable(choice, WORKSPACE)
+        cut = runnable(choice, WORKSPACE)
         if not isinstance(cut, str):
             work = cost_model.work(choice, cut, H200.sms)
             seconds = of_now(record, us * 1e-6, choice, cut, work)
@@ -167,6 +169,7 @@ class Data:
     def __init__(self, timed: list[Timed]) -> None:
         self.timed = timed
         self.seconds = np.array([x.seconds for x in timed])
+        self.work = cost_model.together([x.work for x in timed])
         self.product = np.unique([x.product for x in timed], return_inverse=True)[1]
         best = np.full(self.product.max() + 1, np.inf)
         np.minimum.at(best, self.product, self.seconds)
@@ -179,7 +182,7 @@ class Data:
 
     def analytic(self, constants: Constants) -> Any:
         """Estimates in seconds."""
-        return np.array([cost_model.seconds_of(x.work, H200, constants) for x in self.timed])
+        return cost_model.seconds_of(self.work, H200, constants)
 
     def corrected(self, estimates: Any, trees: Trees) -> Any:
         """Estimates as the plugin corrects them."""

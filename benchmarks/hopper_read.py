@@ -27,7 +27,7 @@ from cuda_graphs import Call, Rig
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Function
 from hopper_fit import problem
-from hopper_torch import caller, close
+from hopper_torch import caller, close, few_vectors
 
 from gemmhub.capability import Absent
 from gemmhub.native import nvrtc
@@ -52,8 +52,6 @@ _WAYS = [(threads, blocks, loads) for threads in (256, 512, 1024) for blocks in 
 """Threads of a block, blocks of a multiprocessor, loads of 16 bytes that a thread asks for at once."""
 _MOST_THREADS = 2048
 """Of a multiprocessor."""
-_LEAST, _MOST = 4096, 16384
-"""Of k and n."""
 _BOUNDS = (50e6, 100e6, 200e6, 1e9)
 """Of the printed table, bytes of the matrix."""
 
@@ -132,9 +130,7 @@ def main() -> int:
         return 1
     reading, end = readers(backend), time.monotonic() + options.seconds
     while time.monotonic() < end:
-        n, k = (round(_LEAST * (_MOST / _LEAST) ** rng.random()) // 16 * 16 for _ in range(2))
-        size = rng.choice((1, 1, 1, 2, 4, 8, 16, rng.randint(1, 16))), n, k, rng.choice(("nn", "nt"))
-        rows.append(measure(backend, reading, size, options.dtype))
+        rows.append(measure(backend, reading, few_vectors(rng), options.dtype))
     table(rows)
     result = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,

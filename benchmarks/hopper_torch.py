@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected, launching
-from gemmhub_hopper import cost_model, gemv, gemv_model
+from gemmhub_hopper import gemv, gemv_model, ranking
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 from hopper_fit import KERNELS, problem
@@ -57,6 +58,8 @@ PRODUCTS = QUICK + (
 RATES = {"tf32": 3e14, "float32": 5e13}
 """Operations a second that torch may reach; 6e14 of others."""
 _DEVICE = Device("cuda", 0)
+_NARROWEST, _WIDEST = 4096, 16384
+"""k and n of a matrix by which a few vectors are multiplied."""
 _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
@@ -83,6 +86,12 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
             m, n = (n, m) if rng.random() < 0.2 else (m, n)
         if (1e5 if few else 1e7) < 2 * m * n * k < 2e12:
             yield m, n, k
+
+
+def few_vectors(rng: random.Random) -> tuple[int, int, int, str]:
+    """1 to 16 vectors by a matrix of 4096 x 4096 and more: (m, n, k, how a and b are stored)."""
+    n, k = (round(_NARROWEST * (_WIDEST / _NARROWEST) ** rng.random()) // 16 * 16 for _ in range(2))
+    return rng.choice((1, 1, 1, 2, 4, 8, 16, rng.randint(1, 16))), n, k, rng.choice(("nn", "nt"))
 
 
 def kind_of(dtype: str) -> torch.dtype:
@@ -146,8 +155,9 @@ def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
 
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
     """Those whose estimates are at most so many times the least."""
-    ranking = cost_model.corrected(ways_of(backend, asked), backend._card(asked), backend.default_workspace(_DEVICE))
-    return [x.choice.name for x in ranking if x.seconds < slower * ranking[0].seconds]
+    ways, workspace = ways_of(backend, asked), backend.default_workspace(_DEVICE)
+    found = ranking.corrected(ways, backend._card(asked), workspace, most=None)
+    return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:

@@ -123,7 +123,10 @@ def _algorithms(asked: Any, size: Any, timed: dict[str, float]) -> Candidates:
 
 def _shapes(record: dict[str, Any], row: dict[str, Any]) -> Candidates:
     timed = candidates(record, row, 0)
-    modelled = [cost_model.seconds_of(x.work, H200, CONSTANTS[record["dtype"]]) for x in timed]
+    if not timed:
+        return Candidates([], *(np.empty(0),) * 4)
+    work = cost_model.together([x.work for x in timed])
+    modelled = cost_model.seconds_of(work, H200, CONSTANTS[record["dtype"]]).tolist()
     rows = [hopper_corrections.features(x.choice, x.work, seconds) for x, seconds in zip(timed, modelled)]
     return Candidates(
         [x.name for x in timed], np.array([x.seconds for x in timed]), np.array(modelled), np.array(rows, np.float32),

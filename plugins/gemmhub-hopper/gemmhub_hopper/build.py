@@ -13,9 +13,10 @@ from gemmhub.cli.build import Job
 from gemmhub.native import cache, nvrtc
 from gemmhub.native.nvrtc import Source
 from gemmhub_hopper import gemv, sources
-from gemmhub_hopper.config import Form, Variant, shapes
+from gemmhub_hopper.config import Form, Variant
 from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
+from gemmhub_hopper.shapes import shapes
 
 
 def forms(kind: str) -> Iterator[Form]:

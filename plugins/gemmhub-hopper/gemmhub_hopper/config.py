@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
 
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a thread block may have (227 KiB)."""
@@ -145,17 +144,8 @@ class Variant:
 
     @cached_property
     def chunk(self) -> int:
-        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes.
-
-        They need not divide the tile's: the last chunk may begin within the one before, and to store twice what both
-        have costs less than many narrow chunks. The syncs of one take about as long as storing 16 columns. Not beside
-        c, which may lie where d does: what was stored must not be added again.
-        """
-        columns = self.shape.columns
-        widths = [x for x in (16, 32, 64) if x <= columns and x * self.form.output_bytes <= 128]
-        if self.form.addend:
-            widths = [x for x in widths if columns % x == 0]
-        return min(widths, key=lambda x: -(-columns // x) * (x + 16))
+        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
+        return chunk(self.shape.columns, self.form.output_bytes, self.form.addend is not None)
 
     @property
     def chunks(self) -> int:
@@ -298,89 +288,18 @@ class Variant:
 
 
 @cache
+def chunk(columns: int, nbytes: int, added: bool) -> int:
+    """Columns, of elements of so many bytes, that are stored at a time (:attr:`Variant.chunk`).
+
+    They need not divide the tile's: the last chunk may begin within the one before, and to store twice what both have
+    costs less than many narrow chunks. The syncs of one take about as long as storing 16 columns. Not beside c, which
+    is ``added`` and may lie where d does: what was stored must not be added again.
+    """
+    widths = [x for x in (16, 32, 64) if x <= columns and x * nbytes <= 128 and not (added and columns % x)]
+    return min(widths, key=lambda x: -(-columns // x) * (x + 16), default=16)
+
+
+@cache
 def variant(shape: Shape, form: Form, split: bool) -> Variant:
     """One object for each: what it knows of itself is found out once, and choosing asks hundreds of them."""
     return Variant(shape, form, split)
-
-
-SPLIT_SHAPES = (
-    Shape(128, 192, 3), Shape(128, 192, 3, cluster_m=2), Shape(128, 128, 4), Shape(128, 128, 4, cluster_m=2),
-    Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
-    Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
-)  # fmt: skip
-"""Those for split operands: a stage has three planes of each, and half as much of k."""
-
-
-def _shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit beside a staging buffer of each consumer, whatever the major-ness; up to 12."""
-    stage = (m + -(-n // 64) * 64) * 128
-    room = SHARED_LIMIT - (20000 if given.get("consumers") != 3 else 28672)
-    return Shape(m, n, min(12, room // stage), **given)
-
-
-SHAPES = (
-    *(_shape(256, n) for n in (96, 112, 128, 192)),
-    *(_shape(192, n, consumers=3) for n in (64, 96, 104, 112, 128, 144, 160, 176, 192)),
-    *(_shape(128, n) for n in (16, 32, 56, 64, 96, 104, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 80, 88, 96, 112, 120, 128)),
-    *(_shape(64, n, consumers=1) for n in (144, 160, 168, 176, 192, 224, 256)),
-    *(_shape(128, n, pingpong=True) for n in (64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 192)),
-    # With a stage less there is room for two staging buffers: of a short k, stores take as long as all else.
-    *(Shape(128, 192, 4, pingpong=True, cluster_m=m) for m in (1, 2)),
-    *(_shape(64, n, pingpong=True) for n in (96, 128, 192, 256)),
-    _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
-    *(_shape(192, n, consumers=3, cluster_n=2) for n in (136, 144, 160)),
-    *(_shape(128, n, cluster_m=2) for n in (144, 160, 192, 208, 224, 256)),
-    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (160, 176, 192)),
-    *(_shape(128, n, cluster_n=2, pingpong=True) for n in (128, 192)),
-    _shape(128, 160, cluster_m=2, cluster_n=2, pingpong=True), _shape(128, 128, cluster_m=4, pingpong=True),
-    _shape(64, 96, consumers=1, cluster_m=2, cluster_n=2),
-    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160, 192)),
-    # What few large tiles share, L2 is asked for once.
-    _shape(64, 192, consumers=1, cluster_m=2, cluster_n=4), _shape(128, 64, cluster_m=4),
-    _shape(128, 112, cluster_n=4), _shape(128, 144, cluster_m=2, cluster_n=2),
-    _shape(128, 128, cluster_m=2, cluster_n=4), *(_shape(128, n, cluster_m=4, cluster_n=2) for n in (160, 192)),
-    # Blocks of a cluster share k; of larger tiles, which L2 is slow to feed, they share one operand besides.
-    *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
-    *(_shape(64, n, consumers=1, cluster_k=k) for n, k in ((128, 4), (128, 8), (192, 4))),
-    _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
-    *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n in (128, 192) for k in (2, 4)),
-    *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 96, 128, 192)),
-    _shape(128, 192, cluster_m=2, cluster_k=2),
-    _shape(128, 64, cluster_k=4), _shape(128, 64, cluster_m=4, cluster_k=2),
-    _shape(128, 192, cluster_m=2, cluster_n=2, cluster_k=2),
-)  # fmt: skip
-"""Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
-
-
-def _register_shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit: of float32 elements of a, and planes of b."""
-    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **given)
-
-
-REGISTER_SHAPES = (
-    *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
-    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
-)
-"""Those for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
-
-
-def _small_shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit, up to 8: of float32 elements of both, and two sets of planes of b."""
-    room = SHARED_LIMIT - 22000 - 384 * n
-    return Shape(m, n, min(8, room // (128 * m + 128 * -(-n // 32) * 32)), **given)
-
-
-SMALL_SHAPES = (
-    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
-    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
-    *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
-)
-"""Those for float32 that is split by the kernel only: for small products."""
-
-
-def shapes(form: Form) -> tuple[Shape, ...]:
-    """Those that the cost model chooses from."""
-    if form.input == "split":
-        return SMALL_SHAPES if form.b_split else REGISTER_SHAPES if form.a_registers else SPLIT_SHAPES
-    return SHAPES

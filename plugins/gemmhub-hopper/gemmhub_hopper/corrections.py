@@ -20,7 +20,9 @@ from gemmhub.net import Net
 from gemmhub.trees import Trees
 
 if TYPE_CHECKING:
-    from gemmhub_hopper.cost_model import Choice, Ranked, Work
+    from gemmhub_hopper.choice import Choice
+    from gemmhub_hopper.cost_model import Work
+    from gemmhub_hopper.ranking import Ranked
 
 SMS = 132
 """Multiprocessors of the cards that were measured: H100 and H200 on SXM boards."""

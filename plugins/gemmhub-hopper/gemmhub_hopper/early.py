@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemmhub_hopper.cost_model import Choice
+    from gemmhub_hopper.choice import Choice
     from gemmhub_hopper.gemv import GemvChoice
 
 _SHORT = 2**26

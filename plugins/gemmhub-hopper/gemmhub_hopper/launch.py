@@ -17,8 +17,8 @@ from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub_hopper import early, tensor_map
+from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.cost_model import Choice
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments

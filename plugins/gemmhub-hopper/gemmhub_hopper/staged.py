@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from gemmhub.native.cuda import Gpu
 from gemmhub_hopper import prepass, slabs
+from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.cost_model import Choice
 from gemmhub_hopper.launch import Function, Gemm, Params, params, walked
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.workspace import Workspace

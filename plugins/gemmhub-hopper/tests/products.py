@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gemmhub_hopper import cost_model, forms, prepass, slabs, sources
+from gemmhub_hopper import forms, prepass, slabs, sources
+from gemmhub_hopper.choice import Choice, runnable
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.cost_model import Choice
 from problems import bias, problem
 
 from gemmhub.accuracy import activate
@@ -84,7 +84,7 @@ class Product:
         asked = self.registers, self.b_split, self.swapped
         way = next(way for way in ways if (way.form.a_registers, way.form.b_split, way.swapped) == asked)
         choice = Choice(way, self.shape, self.splits)
-        cut = cost_model.runnable(choice, self.limit)
+        cut = runnable(choice, self.limit)
         assert not isinstance(cut, str), cut
         return choice
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import mutated
-from gemmhub_hopper import cost_model, forms, tensor_map
-from gemmhub_hopper.config import SMALL_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper import cost_model, forms, ranking, tensor_map
+from gemmhub_hopper.choice import named, runnable
+from gemmhub_hopper.config import Form, Shape, Variant
+from gemmhub_hopper.shapes import SMALL_SHAPES, shapes
 from problems import problem
 from products import Product
 from runs import Run
@@ -52,7 +54,7 @@ def test_ways(a, b):
     for way in found.values():
         assert way.copied == ()
         assert way.nbytes == 4 * (64 * 100 + 72 * 100 + 64 * 72)
-        cut = cost_model.runnable(cost_model.Choice(way, SMALL, 1), 0)
+        cut = runnable(cost_model.Choice(way, SMALL, 1), 0)
         assert cut.nbytes == 0
 
 
@@ -97,24 +99,24 @@ def test_maps():
 
 def test_candidates():
     """Of small products; with names of their own, by which they are found again."""
-    found = {x.choice.name for x in cost_model.ranked(forms.lowered(float32(64, 432, 1024)), H200, LIMIT)}
+    found = {x.choice.name for x in ranking.ranked(forms.lowered(float32(64, 432, 1024)), H200, LIMIT)}
     assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
     for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
-        assert cost_model.named(forms.lowered(float32(64, 432, 1024)), name).name == name
+        assert named(forms.lowered(float32(64, 432, 1024)), name).name == name
 
 
 def test_parts_of_blocks_that_share_k():
     """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
     ways = forms.lowered(float32(64, 64, 16384))
-    found = [x.choice for x in cost_model.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
+    found = [x.choice for x in ranking.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
     assert "64x64x8k8rs/15" in {x.name for x in found}
     for choice in found:
         assert choice.splits * choice.shape.cluster_k * 2 <= choice.way.k_blocks
         if choice.splits > 1:
-            cut = cost_model.runnable(choice, LIMIT)
+            cut = runnable(choice, LIMIT)
             assert cut.nbytes == COUNTERS + choice.part_bytes
     ways = forms.lowered(float32(64, 64, 7168))
-    refused = cost_model.runnable(cost_model.named(ways, "64x64x8k8rs/30"), LIMIT)
+    refused = runnable(named(ways, "64x64x8k8rs/30"), LIMIT)
     assert refused == "k has 224 blocks, fewer than 240 parts"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import cost_model, forms, gemv, gemv_model, tensor_map
+from gemmhub_hopper import forms, gemv, gemv_model, ranking, tensor_map
 from gemmhub_hopper.config import Shape
 from problems import problem
 from products import Product, stored
@@ -136,22 +136,19 @@ def test_every_candidate_is_prepared(backend):
 
 
 def test_estimates_beside_other_backends(backend):
-    """A share and a moment more than the least of many, and more so where they are less sure; of vectors less, as there
-    are few ways.
-    """
+    """A share and a moment more than the least of many, most of 16 bits, less of vectors, as there are few ways."""
 
     def least(asked):
         ways = forms.lowered(asked)
-        seconds, _ = cost_model.choices(ways, backend._card(asked), backend.default_workspace(asked.device))[0]
+        seconds, _ = ranking.choices(ways, backend._card(asked), backend.default_workspace(asked.device))[0]
         return seconds
 
     def more(size, dtype="bfloat16", precision="ieee"):
         asked = problem(size, size, size, dtype, precision=precision)
         return backend.estimate(asked) / least(asked)
 
-    assert 1 < more(4096) < more(1024) < more(256) < 1.1
-    assert more(4096) == pytest.approx(more(4096, "float32", "tf32"), rel=1e-3)
-    assert more(4096) < more(4096, "float32") < 1.1
+    assert 1.05 < more(4096) < more(1024) < more(256) < 1.15
+    assert 1 < more(4096, "float32", "tf32") < more(4096, "float32") < more(4096)
     assert more(256, "float16") == pytest.approx(more(256))
 
     small, large = (problem(n, n, n) for n in (256, 4096))

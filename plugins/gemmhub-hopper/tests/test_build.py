@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 from gemmhub_hopper import build, forms, sources
-from gemmhub_hopper.config import shapes
+from gemmhub_hopper.shapes import shapes
 from problems import problem
 
 from gemmhub.native import cache, nvrtc

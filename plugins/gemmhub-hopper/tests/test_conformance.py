@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import config
+from gemmhub_hopper import shapes
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.shapes import ShapeList
 
 from gemmhub.testing import Case, ConformanceSuite
 
@@ -57,8 +59,8 @@ class TestEmulated(ConformanceSuite):
     @pytest.fixture(autouse=True)
     def _small_tiles(self, monkeypatch):
         """One shape: fewer variants to compile. The others are in tests/test_kernel.py."""
-        monkeypatch.setattr(config, "SHAPES", (config.Shape(64, 64, 12, consumers=1),))
-        monkeypatch.setattr(config, "SPLIT_SHAPES", (config.Shape(64, 64, 9, consumers=1),))
+        monkeypatch.setattr(shapes, "SHAPES", ShapeList((Shape(64, 64, 12, consumers=1),)))
+        monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList((Shape(64, 64, 9, consumers=1),)))
 
     @pytest.fixture(autouse=True)
     def _no_complaints(self):

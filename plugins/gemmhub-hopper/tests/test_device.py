@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gemmhub_hopper import forms, gemv
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.launch import streamed
+from gemmhub_hopper.shapes import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import problem
 from products import PRODUCTS, SLICES, Product, loaded, stored
 from test_float32 import data, ratio, specials

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from gemmhub_hopper import cost_model, early, forms, gemv, sources
+from gemmhub_hopper import cost_model, early, forms, gemv, ranking, sources
+from gemmhub_hopper.choice import named, runnable
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.early import Next
 from problems import problem
@@ -17,8 +18,8 @@ SMS = 132
 
 
 def gemm(name, m, n, k, dtype="bfloat16"):
-    choice = cost_model.named(forms.lowered(problem(m, n, k, dtype)), name)
-    cut = cost_model.runnable(choice, 2**30)
+    choice = named(forms.lowered(problem(m, n, k, dtype)), name)
+    cut = runnable(choice, 2**30)
     return early.gemm(choice, cut.blocks, SMS)
 
 
@@ -40,8 +41,8 @@ def test_parts_of_k_and_copies_are_waited_for():
     assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
     ways = forms.lowered(problem(1024, 1024, 384, "float32"))
     found = {
-        bool(choice.copied): early.gemm(choice, cost_model.runnable(choice, 2**30).blocks, SMS)
-        for choice in (x.choice for x in cost_model.ranked(ways, cost_model.Card(SMS, 2e9, 4e12), 2**30))
+        bool(choice.copied): early.gemm(choice, runnable(choice, 2**30).blocks, SMS)
+        for choice in (x.choice for x in ranking.ranked(ways, cost_model.Card(SMS, 2e9, 4e12), 2**30))
         if choice.splits == 1
     }
     assert found[True] is Next.ENDED

@@ -10,7 +10,8 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper.config import Form, Shape, Variant
+from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from gemmhub_hopper.sources import prepass, source
 
 from gemmhub.native import nvrtc

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import config
+from gemmhub_hopper import shapes
 from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.shapes import ShapeList
 from problems import operand, problem
 from test_float32 import data, ratio, specials
 
@@ -28,10 +30,10 @@ def home():
 @pytest.fixture(params=["planes", "registers"])
 def backend(home, monkeypatch, request):
     """float32 products read b's planes, or b itself and split it in registers."""
-    split = config.Shape(64, 64, 2, consumers=1)
-    monkeypatch.setattr(config, "SHAPES", (config.Shape(64, 64, 3, consumers=1),))
-    monkeypatch.setattr(config, "SPLIT_SHAPES", (split,))
-    monkeypatch.setattr(config, "REGISTER_SHAPES", (split,))
+    split = Shape(64, 64, 2, consumers=1)
+    monkeypatch.setattr(shapes, "SHAPES", ShapeList((Shape(64, 64, 3, consumers=1),)))
+    monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList((split,)))
+    monkeypatch.setattr(shapes, "REGISTER_SHAPES", ShapeList((split,)))
     made, candidates = home.backend(), HopperBackend.candidates
     preferred = request.param == "registers"
     made.candidates = lambda asked: sorted(candidates(made, asked), key=lambda name: ("r" in name) != preferred)
@@ -138,14 +140,14 @@ def test_copies_are_told(backend, monkeypatch):
     """
     asked = problem(64, 72, 100, dtype="float32")
     assert backend.copies(asked) == []
-    monkeypatch.setattr(config, "SMALL_SHAPES", ())
+    monkeypatch.setattr(shapes, "SMALL_SHAPES", ShapeList())
     backend._analyses.clear()
-    split_shapes = config.SPLIT_SHAPES
-    monkeypatch.setattr(config, "SPLIT_SHAPES", ())
+    split_shapes = shapes.SPLIT_SHAPES
+    monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList())
     (copy,) = backend.copies(asked)
     assert (copy.operand, copy.nbytes) in (("a", 3 * 64 * 208), ("b", 3 * 100 * 144), ("b", 3 * 72 * 208))
-    monkeypatch.setattr(config, "SPLIT_SHAPES", split_shapes)
-    monkeypatch.setattr(config, "REGISTER_SHAPES", ())
+    monkeypatch.setattr(shapes, "SPLIT_SHAPES", split_shapes)
+    monkeypatch.setattr(shapes, "REGISTER_SHAPES", ShapeList())
     backend._analyses.clear()
     assert [(copy.operand, copy.nbytes) for copy in backend.copies(asked)] == [
         ("a", 3 * 64 * 208), ("b", 3 * 100 * 144),

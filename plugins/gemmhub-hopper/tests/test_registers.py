@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import cost_model, forms, tensor_map
-from gemmhub_hopper.config import REGISTER_SHAPES, SHAPES, Form, Shape, Variant, shapes
+from gemmhub_hopper import forms, ranking, tensor_map
+from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.cost_model import Card
+from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, shapes
 from problems import problem
 from products import SPLIT, Product
 from runs import Run
@@ -181,7 +182,7 @@ def test_what_cannot_be():
 
 
 def names(asked):
-    return [choice.name for _, choice in cost_model.choices(forms.lowered(asked), H200, LIMIT)]
+    return [x.choice.name for x in ranking.corrected(forms.lowered(asked), H200, LIMIT, most=None)]
 
 
 def test_candidates():

@@ -7,7 +7,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import cost_model, sources
+from gemmhub_hopper import sources
+from gemmhub_hopper.choice import _MANY_PARTS, _MUCH
 from products import SLICES, SMALL, Product, Shape, stored
 from runs import Run
 from test_registers import SPLIT, R, check_marks
@@ -44,7 +45,7 @@ MUTATIONS = {
 
 def in_slices(product):
     choice = product.choice
-    return cost_model.in_slices(choice, clusters_at_once(16, choice.shape.cluster))
+    return choice.in_slices(clusters_at_once(16, choice.shape.cluster))
 
 
 @pytest.mark.parametrize("product", SLICES, ids=str)
@@ -65,7 +66,7 @@ def test_last_one_adds_all(product):
 
 def test_the_model_has_the_same_rule():
     text = sources._files()["split_k.cuh"]
-    assert f"MANY = {cost_model._MANY_PARTS}, MUCH = {cost_model._MUCH};" in text
+    assert f"MANY = {_MANY_PARTS}, MUCH = {_MUCH};" in text
 
 
 def test_same_bits():

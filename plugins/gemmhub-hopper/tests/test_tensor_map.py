@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from fake_cuda import FakeCuda
 from gemmhub_hopper import forms, tensor_map
-from gemmhub_hopper.config import INPUTS, SHAPES, SPLIT_SHAPES, Form, Shape
-from gemmhub_hopper.cost_model import Choice
+from gemmhub_hopper.choice import Choice
+from gemmhub_hopper.config import INPUTS, Form, Shape
 from gemmhub_hopper.launch import maps
+from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
 from gemmhub_hopper.tensor_map import MapArguments, Stored
 from problems import problem
 

@@ -1,0 +1,145 @@
+"""One way of running a product: what it comes to, and whether it can be run so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gemmhub.native.cuda import clusters_at_once
+from gemmhub_hopper import config, slabs
+from gemmhub_hopper.config import Shape, Variant
+from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.shapes import shapes
+from gemmhub_hopper.slabs import Slabs
+
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/(\d+))?")
+"""Of a choice: shape, through registers, split in shared memory, exchanged, parts of k."""
+_MANY_PARTS, _MUCH = 6, 40
+"""Parts of k, and fours of registers of all of them, from which on each adds a slice."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way of running a product."""
+
+    way: Lowered
+    shape: Shape
+    splits: int
+
+    @property
+    def name(self) -> str:
+        """Such as "128x256x4", or "64x16x16rt/8": the shape, "r" where the kernel's a goes through registers, "s" where
+        its b is split in shared memory, "t" where operands change places, parts of k.
+        """
+        form = self.way.form
+        letters = "r" * form.a_registers + "s" * form.b_split + "t" * self.way.swapped
+        return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
+
+    @cached_property
+    def variant(self) -> Variant:
+        return config.variant(self.shape, self.way.form, self.splits > 1)
+
+    @property
+    def copied(self) -> tuple[Reading, ...]:
+        """Operands that a pre-pass copies."""
+        return self.way.copied
+
+    @cached_property
+    def tiles(self) -> tuple[int, int]:
+        """Cluster tiles of one matrix below and beside each other."""
+        shape, way = self.shape, self.way
+        return -(-way.m // (shape.m * shape.cluster_m)), -(-way.n // (shape.n * shape.cluster_n))
+
+    @property
+    def pieces(self) -> int:
+        return self.tiles[0] * self.tiles[1] * self.splits * self.way.batch
+
+    @property
+    def slots(self) -> int:
+        """Shares of tiles that consumer warpgroups have: counters that a split k takes."""
+        return self.tiles[0] * self.tiles[1] * self.way.batch * self.shape.cluster * self.shape.sharers
+
+    @property
+    def part_bytes(self) -> int:
+        """Of workspace for the parts of a split k."""
+        parts = self.slots * self.splits * self.shape.m // self.shape.sharers * self.shape.columns * 4
+        return (self.splits > 1) * parts
+
+    def in_slices(self, at_once: int) -> bool:
+        """Whether each part of a split k adds a slice of the tile, as split_k.cuh says; else the last one adds all."""
+        shape, splits = self.shape, self.splits
+        fours = shape.m // shape.sharers * shape.columns // 512
+        many = (fours >= 4) & (splits >= _MANY_PARTS) & (splits * fours >= _MUCH)
+        return many & (shape.consumers < 3) & (shape.sharers == shape.consumers) & (self.pieces <= at_once)
+
+    def cut(self, workspace: int) -> Slabs | str:
+        """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
+        return slabs.cut(self.way, self.part_bytes, workspace)
+
+    def grid(self, sms: int) -> int:
+        """Thread blocks. A cluster that shares k has one piece."""
+        if self.shape.cluster_k > 1:
+            return self.pieces * self.shape.cluster
+        return min(self.pieces, clusters_at_once(sms, self.shape.cluster)) * self.shape.cluster
+
+    def group(self, sms: int) -> int:
+        """Rows of cluster tiles to walk together, so that the blocks that run at once read the least from memory."""
+        shape, (rows, _) = self.shape, self.tiles
+        at_once = clusters_at_once(sms, shape.cluster)
+        height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
+        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
+        return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
+
+
+@dataclass(frozen=True)
+class Choices(Choice):
+    """Many of one way at once: numbers are arrays, and so is what is computed of them (tiles, pieces, slots,
+    part_bytes, in_slices).
+    """
+
+    shape: Any
+    """:class:`gemmhub_hopper.shapes.Shapes`."""
+    splits: Any
+
+
+def named(ways: Sequence[Lowered], name: str) -> Choice:
+    """The choice of that name (:attr:`Choice.name`). ValueError where there is none."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"there is no kernel called {name}")
+    for way in ways:
+        if (way.form.a_registers, way.form.b_split, way.swapped) == (bool(found[2]), bool(found[3]), bool(found[4])):
+            for shape in shapes(way.form):
+                if shape.name == found[1]:
+                    return Choice(way, shape, int(found[5] or 1))
+    raise ValueError(f"there is no kernel called {name} for this problem")
+
+
+def runnable(choice: Choice, workspace: int) -> Slabs | str:
+    """How k is cut when a product is run so in that many bytes of workspace; or why it cannot be."""
+    cut = choice.cut(workspace)
+    if isinstance(cut, str):
+        return cut
+    shared, last = choice.shape.cluster_k, choice.way.k_blocks - (cut.count - 1) * cut.blocks
+    if shared > last:
+        return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
+    if choice.splits > slabs.MOST_PARTS:
+        return f"{choice.splits} parts of k, at most {slabs.MOST_PARTS}"
+    if choice.splits > 1:
+        if choice.splits * shared > cut.blocks:
+            return f"k has {cut.blocks} blocks, fewer than {choice.splits * shared} parts"
+        most = slabs.counters(choice.way.form)
+        if choice.slots > most:
+            return f"{choice.slots} tiles, at most {most} have counters"
+    if choice.pieces >= 2**31:
+        return f"{choice.pieces} pieces: they are numbered by 31 bits"
+    one = cut.count == 1
+    kernels = (choice.variant,) if one else slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count)
+    for variant in kernels:
+        if variant.refusal is not None:
+            return variant.refusal
+    return cut

@@ -1,0 +1,115 @@
+"""Which of all ways of running a product should be the fastest: the cost model's answer, as measurements correct it."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemmhub_hopper import corrections, cost_model, slabs
+from gemmhub_hopper.choice import Choice, Choices, runnable
+from gemmhub_hopper.config import Shape
+from gemmhub_hopper.cost_model import Card, Numbers, Work
+from gemmhub_hopper.fitted import CONSTANTS
+from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.shapes import shapes
+from gemmhub_hopper.slabs import Slabs
+
+
+class Ranked(NamedTuple):
+    """A choice with the seconds that it should take."""
+
+    seconds: float
+    choice: Choice
+    work: Work
+    apart: float = 0.0
+    """Seconds of those that corrections are not for: of copies, where they were fitted to products without any."""
+
+
+def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | None = None) -> list[Ranked]:
+    """The fastest by the model alone, at most so many, and all where ``most`` is None; the fastest first. They are of
+    every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k that
+    may pay.
+    """
+    constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.HALVES
+    works: list[Work] = []
+    places: list[tuple[Lowered, int, int]] = []
+    for way in ways:
+        cut = slabs.cut(way, 0, workspace)
+        if not isinstance(cut, str):
+            numbers, splits = _parts(way, cut, card)
+            every = Choices(way, shapes(way.form).at_once.some(numbers), splits)
+            works.append(cost_model.works(every, *_cuts(every, workspace), card.sms))
+            places += zip(repeat(way), numbers.tolist(), splits.tolist())
+    if not works:
+        return []
+    work = cost_model.together(works)
+    seconds = cost_model.seconds_of(work, card, constants)
+    apart = cost_model.copying(work, card, constants) * uncopied
+    kept: list[int] = []
+    found: list[Choice] = []
+    for i in np.argsort(seconds, kind="stable").tolist():
+        if len(found) == most:
+            break
+        way, number, parts = places[i]
+        choice = Choice(way, shapes(way.form)[number], parts)
+        if not isinstance(runnable(choice, workspace), str):
+            kept.append(i)
+            found.append(choice)
+    rows = zip(seconds[kept].tolist(), found, work.one_by_one(kept), apart[kept].tolist())
+    return [Ranked(*row) for row in rows]
+
+
+def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
+    """Numbers of shapes, and of the parts of k that may pay with each: all of them together make at most two waves.
+    Blocks that share k may where all of them run at once: they are for products of few tiles.
+    """
+    every: Any = shapes(way.form).at_once
+    shared: Numbers = every.cluster_k
+    whole = np.ones(len(shared), int)
+    pieces = Choices(way, every, whole).pieces
+    at_once = cost_model.clusters(every, card.sms)
+    allowed = (shared == 1) | (pieces <= at_once)
+    divided = allowed & ((shared == 1) | way.form.b_split)
+    one, two = (
+        np.minimum(np.minimum(waves * at_once // pieces, cut.blocks // (2 * shared)), slabs.MOST_PARTS)
+        for waves in (1, 2)
+    )
+    kept = (allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)))
+    splits = [parts[which] for parts, which in zip((whole, one, two), kept)]
+    return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
+
+
+def _cuts(choices: Choices, workspace: int) -> tuple[Numbers, Numbers]:
+    """Blocks of k in a slab, and slabs."""
+    way, parts = choices.way, np.asarray(choices.part_bytes)
+    blocks, count = np.full(len(parts), way.k_blocks), np.ones(len(parts), int)
+    if way.copied:
+        whole = slabs.cut(way, 0, 2**62)
+        assert not isinstance(whole, str)
+        for i in np.flatnonzero(whole.nbytes + parts > workspace).tolist():
+            cut = slabs.cut(way, int(parts[i]), workspace)
+            if not isinstance(cut, str):
+                blocks[i], count[i] = cut.blocks, cut.count
+    return blocks, count
+
+
+def corrected(
+    ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | None = corrections.CORRECTED
+) -> list[Ranked]:
+    """Those of :func:`ranked` as measurements correct them, where there are any of such a card."""
+    ranking, by = ranked(ways, card, workspace, most), corrections.learned(ways[0].form.input, card.sms)
+    return ranking if by is None else corrections.corrected(ranking, by)
+
+
+def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
+    """The shapes of the fastest, once with the kernel's a through registers and once without, once with its b split in
+    shared memory: each the better way around and with its best number of parts of k, by the model as measurements
+    correct it. The fastest first.
+    """
+    best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
+    for x in corrected(ways, card, workspace):
+        form = x.choice.way.form
+        best.setdefault((x.choice.shape, form.a_registers, form.b_split), (x.seconds, x.choice))
+    return list(best.values())

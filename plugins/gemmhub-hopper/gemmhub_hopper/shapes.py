@@ -1,0 +1,128 @@
+"""The shapes that the cost model chooses from.
+
+Which they are was found by timing: those without which many products would be slower. What shape suits what product is
+the model's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gemmhub_hopper.config import SHARED_LIMIT, Form, Shape
+
+_DERIVED = ("sharers", "columns")
+"""What is not computed of arrays as of numbers."""
+
+
+class Shapes(Shape):
+    """Many shapes at once: each number is an array of theirs, and so is what is computed of it."""
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape]) -> Shapes:
+        return cls._made(lambda name: np.array([getattr(x, name) for x in shapes], bool if name == "pingpong" else int))
+
+    def some(self, which: Any) -> Shapes:
+        """Those of these indices, in that order."""
+        return self._made(lambda name: getattr(self, name)[which])
+
+    @classmethod
+    def _made(cls, column: Any) -> Shapes:
+        made = cls(*(column(field.name) for field in fields(Shape)))
+        made.__dict__.update({name: column(name) for name in _DERIVED})
+        return made
+
+
+class ShapeList(tuple[Shape, ...]):
+    """Shapes one after the other."""
+
+    @cached_property
+    def at_once(self) -> Shapes:
+        return Shapes.of(self)
+
+
+SPLIT_SHAPES = ShapeList((
+    Shape(128, 192, 3), Shape(128, 192, 3, cluster_m=2), Shape(128, 128, 4), Shape(128, 128, 4, cluster_m=2),
+    Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
+    Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
+))  # fmt: skip
+"""Those for split operands: a stage has three planes of each, and half as much of k."""
+
+
+def _shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit beside a staging buffer of each consumer, whatever the major-ness; up to 12."""
+    stage = (m + -(-n // 64) * 64) * 128
+    room = SHARED_LIMIT - (20000 if given.get("consumers") != 3 else 28672)
+    return Shape(m, n, min(12, room // stage), **given)
+
+
+SHAPES = ShapeList((
+    *(_shape(256, n) for n in (96, 112, 128, 192)),
+    *(_shape(192, n, consumers=3) for n in (64, 96, 104, 112, 128, 144, 160, 176, 192)),
+    *(_shape(128, n) for n in (16, 32, 56, 64, 96, 104, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 80, 88, 96, 112, 120, 128)),
+    *(_shape(64, n, consumers=1) for n in (144, 160, 168, 176, 192, 224, 256)),
+    *(_shape(128, n, pingpong=True) for n in (64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 192)),
+    # With a stage less there is room for two staging buffers: of a short k, stores take as long as all else.
+    *(Shape(128, 192, 4, pingpong=True, cluster_m=m) for m in (1, 2)),
+    *(_shape(64, n, pingpong=True) for n in (96, 128, 192, 256)),
+    _shape(256, 128, cluster_n=2), _shape(192, 192, consumers=3, cluster_m=2),
+    *(_shape(192, n, consumers=3, cluster_n=2) for n in (136, 144, 160)),
+    *(_shape(128, n, cluster_m=2) for n in (144, 160, 192, 208, 224, 256)),
+    *(_shape(128, n, cluster_m=2, pingpong=True) for n in (160, 176, 192)),
+    *(_shape(128, n, cluster_n=2, pingpong=True) for n in (128, 192)),
+    _shape(128, 160, cluster_m=2, cluster_n=2, pingpong=True), _shape(128, 128, cluster_m=4, pingpong=True),
+    _shape(64, 96, consumers=1, cluster_m=2, cluster_n=2),
+    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160, 192)),
+    # What few large tiles share, L2 is asked for once.
+    _shape(64, 192, consumers=1, cluster_m=2, cluster_n=4), _shape(128, 64, cluster_m=4),
+    _shape(128, 112, cluster_n=4), _shape(128, 144, cluster_m=2, cluster_n=2),
+    _shape(128, 128, cluster_m=2, cluster_n=4), *(_shape(128, n, cluster_m=4, cluster_n=2) for n in (160, 192)),
+    # Blocks of a cluster share k; of larger tiles, which L2 is slow to feed, they share one operand besides.
+    *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
+    *(_shape(64, n, consumers=1, cluster_k=k) for n, k in ((128, 4), (128, 8), (192, 4))),
+    _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
+    *(_shape(64, n, consumers=1, cluster_m=2, cluster_k=k) for n in (128, 192) for k in (2, 4)),
+    *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 96, 128, 192)),
+    _shape(128, 192, cluster_m=2, cluster_k=2),
+    _shape(128, 64, cluster_k=4), _shape(128, 64, cluster_m=4, cluster_k=2),
+    _shape(128, 192, cluster_m=2, cluster_n=2, cluster_k=2),
+))  # fmt: skip
+"""Those for all others. For narrow problems the operands change places, so that the narrow side is the kernel's n."""
+
+
+def _register_shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit: of float32 elements of a, and planes of b."""
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **given)
+
+
+REGISTER_SHAPES = ShapeList((
+    *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
+    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
+))  # fmt: skip
+"""Those for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
+
+
+def _small_shape(m: int, n: int, **given: Any) -> Shape:
+    """With as many stages as fit, up to 8: of float32 elements of both, and two sets of planes of b."""
+    room = SHARED_LIMIT - 22000 - 384 * n
+    return Shape(m, n, min(8, room // (128 * m + 128 * -(-n // 32) * 32)), **given)
+
+
+SMALL_SHAPES = ShapeList((
+    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
+    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
+    *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
+))  # fmt: skip
+"""Those for float32 that is split by the kernel only: for small products."""
+
+
+def shapes(form: Form) -> ShapeList:
+    """Those for ``form``."""
+    if form.input == "split":
+        return SMALL_SHAPES if form.b_split else REGISTER_SHAPES if form.a_registers else SPLIT_SHAPES
+    return SHAPES

@@ -1,0 +1,59 @@
+"""The arithmetic of a choice, and what cannot be run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmhub_hopper import cost_model, forms, ranking
+from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper.config import Shape, Variant
+from gemmhub_hopper.cost_model import Card
+from problems import problem
+
+from gemmhub.native.cuda_scratch import COUNTERS
+
+H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
+LIMIT = 64 * 2**20
+
+
+def test_blocks_that_share_k():
+    """One piece a cluster, all at once, or none; no workspace."""
+
+    def shared(m, n, k):
+        found = (x.choice for x in ranking.ranked(forms.lowered(problem(m, n, k)), H200, LIMIT))
+        return [choice for choice in found if choice.shape.cluster_k > 1]
+
+    found = shared(128, 512, 8192)
+    assert {choice.shape.cluster_k for choice in found} == {2, 4, 8}
+    for choice in found:
+        assert choice.grid(132) == choice.pieces * choice.shape.cluster <= 132
+        assert choice.splits == 1
+    assert not shared(4096, 4096, 8192)
+    way, _ = forms.lowered(problem(128, 256, 1152))
+    choice = named((way,), "64x64x12c2x1k4")
+    assert choice.shape == Shape(64, 64, 12, 1, 2, cluster_k=4)
+    cut = runnable(choice, 0)
+    assert (cut.blocks, cut.nbytes) == (18, 0)
+    facts = cost_model.work(choice, cut, 132)
+    assert (facts.blocks, facts.part, facts.doublings, facts.shared_k) == (5, 64 * 16 * 4, 1, 4)
+    assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
+    short, _ = forms.lowered(problem(128, 256, 192))
+    assert "fewer than the 4 that" in runnable(replace(choice, way=short), 0)
+    assert "no other parts" in Variant(choice.shape, way.form, split=True).refusal
+
+
+def test_workspace():
+    """A float32 for every element of every part of every tile, behind the counters."""
+    way, _ = forms.lowered(problem(256, 512, 4096))
+    choice = Choice(way, Shape(128, 256, 4), 3)
+    assert choice.slots == 2 * 2 * 2
+    nbytes = COUNTERS + 3 * 4 * 128 * 256 * 4
+    assert choice.cut(LIMIT).nbytes == nbytes
+    assert runnable(choice, nbytes).nbytes == nbytes
+    turns = Choice(way, Shape(128, 128, 6, pingpong=True), 3)
+    assert turns.slots == 2 * 4  # a tile is one warpgroup's
+    assert turns.cut(LIMIT).nbytes == nbytes
+    assert "workspace" in runnable(choice, nbytes - 1)
+    assert "at most 32" in runnable(Choice(way, choice.shape, 33), 2**40)
+    way, _ = forms.lowered(problem(256, 512, 1024))
+    assert "fewer than 17 parts" in runnable(Choice(way, choice.shape, 17), 2**40)

@@ -1,0 +1,97 @@
+"""Variants of the kernel: which there can be, and their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gemmhub_hopper.config import Form, Shape, Variant
+from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
+
+
+@pytest.mark.parametrize("output", ["bfloat16", "float32"])
+def test_all_shapes_can_be_compiled_with_every_major(output):
+    for shape in SHAPES:
+        for a_mn in (False, True):
+            for b_mn in (False, True):
+                for transposed in (False, True):
+                    variant = Variant(shape, Form(a_mn, b_mn, "bfloat16", output, transposed))
+                    assert variant.refusal is None
+                    assert variant.shared_bytes <= 232448
+    assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+
+
+def test_all_shapes_of_planes_too():
+    for shape in SPLIT_SHAPES:
+        for mn in (False, True):
+            for output in ("float32", "bfloat16"):
+                for transposed in (False, True):
+                    variant = Variant(shape, Form(mn, mn, "split", output, transposed))
+                    assert variant.refusal is None
+                    assert variant.shared_bytes <= 232448
+    assert len({shape.name for shape in SPLIT_SHAPES}) == len(SPLIT_SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "why"),
+    [
+        (Shape(64, 64, 4), {}, "64 of each of 2"),
+        (Shape(128, 264, 2), {}, "264 columns"),
+        (Shape(128, 8, 4), {}, "8 columns"),
+        (Shape(128, 100, 4), {}, "multiples of 8"),
+        (Shape(64, 72, 4, 1, cluster_k=2), {}, "are multiples of 16"),
+        (Shape(64, 72, 4, 1), {"addend": "bfloat16"}, "are multiples of 16"),
+        (Shape(256, 256, 2), {}, "accumulators"),
+        (Shape(256, 192, 3), {"scaled": True}, "the plainest epilogue only"),
+        (Shape(128, 128, 1), {}, "two stages"),
+        (Shape(128, 128, 6, consumers=1, pingpong=True), {}, "takes two consumer warpgroups"),
+        (Shape(32, 128, 6, pingpong=True), {}, "64 of each of 1"),
+        (Shape(128, 256, 4, pingpong=True), {}, "256 accumulators"),
+        (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plainest epilogue only"),
+        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "its turn"),
+        (Shape(128, 256, 5), {}, "bytes of shared memory"),
+        (Shape(128, 192, 4, cluster_m=6), {}, "clusters of one, two, four or eight"),
+        (Shape(128, 128, 4, cluster_k=3), {}, "four or eight"),
+        (Shape(128, 128, 4, cluster_m=4, cluster_k=4), {}, "at most eight blocks"),
+        (Shape(128, 128, 6, pingpong=True, cluster_k=2), {}, "take no turns"),
+        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "no operands split beforehand"),
+        (Shape(128, 256, 4, cluster_k=2), {}, "those of the blocks that share k"),
+        (Shape(128, 192, 2, cluster_k=4), {}, "the ring has no room"),
+        (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),
+        (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plainest epilogue only"),
+    ],
+)
+def test_what_cannot_be(shape, changes, why):
+    form = Form(**{"a_mn": False, "b_mn": False, "input": "bfloat16", "output": "bfloat16", **changes})
+    assert why in Variant(shape, form).refusal
+
+
+@pytest.mark.parametrize(
+    ("columns", "output", "chunk", "count"),
+    [(256, "bfloat16", 64, 4), (112, "bfloat16", 64, 2), (176, "float16", 64, 3), (80, "bfloat16", 32, 3),
+     (96, "bfloat16", 32, 3), (48, "bfloat16", 16, 3), (16, "bfloat16", 16, 1), (208, "float32", 32, 7),
+     (72, "bfloat16", 32, 3), (136, "bfloat16", 32, 5)],
+)  # fmt: skip
+def test_chunks(columns, output, chunk, count):
+    """As few as pays, of a width that has not to divide the tile's; beside a c, which may be d, it has to."""
+    variant = Variant(Shape(64, columns, 3, consumers=1), Form(False, False, "bfloat16", output))
+    assert (variant.chunk, variant.chunks) == (chunk, count)
+    added = replace(variant, form=replace(variant.form, addend=output))
+    assert added.refusal is not None if columns % 16 else columns % added.chunk == 0
+
+
+def test_staging_buffers_of_float32():
+    """As many bytes as of 16 bits, in half as many columns; one buffer where there is no room for two."""
+
+    def chosen(shape, kind="bfloat16"):
+        variant = Variant(shape, Form(False, False, kind, "float32"))
+        return variant.chunk, variant.staging
+
+    assert chosen(Shape(128, 256, 4)) == (32, 2)
+    assert chosen(Shape(128, 192, 5)) == (32, 1)
+    assert chosen(Shape(128, 16, 9)) == (16, 2)
+    assert chosen(Shape(64, 64, 9, consumers=1), "split") == (32, 1)
+    for output in ("bfloat16", "float32"):
+        staged = Variant(Shape(128, 256, 4), Form(False, False, "bfloat16", output))
+        direct = replace(staged, form=replace(staged.form, tma_store=False))
+        assert staged.shared_bytes == direct.shared_bytes + 2 * 2 * 8192

@@ -1,0 +1,126 @@
+"""What the model of the machine prefers, and that it can be run."""
+
+from __future__ import annotations
+
+import pytest
+from gemmhub_hopper import cost_model, forms, ranking
+from gemmhub_hopper.choice import Choice, runnable
+from gemmhub_hopper.cost_model import Card
+from gemmhub_hopper.shapes import shapes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import problem
+
+H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
+LIMIT = 64 * 2**20
+
+
+def chosen(m, n, k, **given):
+    return ranking.choices(forms.lowered(problem(m, n, k, **given)), H200, LIMIT)
+
+
+def test_large_products_take_large_tiles():
+    seconds, choice = chosen(8192, 8192, 8192)[0]
+    assert choice.shape.m * choice.shape.n >= 128 * 144
+    assert choice.splits == 1
+    peak = 132 * 4096 * 1.98e9
+    assert 0.4 * peak < 2 * 8192**3 / seconds < peak
+
+
+@pytest.mark.parametrize("m", [1, 8, 16])
+def test_decoding_reads_b_at_memory_speed(m):
+    """The narrow side becomes the kernel's n, and b streams."""
+    seconds, choice = chosen(m, 8192, 8192)[0]
+    assert choice.way.swapped
+    assert choice.shape.n <= 32
+    assert 2 * 8192 * 8192 / 4.8e12 < seconds < 2.2 * 2 * 8192 * 8192 / 4.8e12
+
+
+def test_few_tiles_split_k():
+    _, choice = chosen(256, 256, 16384)[0]
+    assert choice.splits * choice.shape.cluster_k > 1
+    assert choice.grid(132) <= 132
+
+
+def test_short_k_takes_turns():
+    """Epilogues take as long as main loops there, and only turns hide them."""
+    _, choice = chosen(4096, 32768, 512)[0]
+    assert choice.shape.pingpong
+
+
+def test_candidates_take_turns_and_do_not():
+    """Tuning measures both for k of middling length."""
+    found = [choice.shape.pingpong for _, choice in chosen(4096, 4096, 2048)[:8]]
+    assert {True, False} == set(found)
+
+
+def test_no_split_without_workspace():
+    ways = forms.lowered(problem(256, 256, 16384))
+    assert all(choice.splits == 1 for _, choice in ranking.choices(ways, H200, 0))
+
+
+@pytest.mark.parametrize("limit", [2**18, 2**22, LIMIT])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"m": 300, "n": 500, "k": 700}, {"m": 304, "n": 504, "k": 8192, "a": "col"}, {"m": 8, "n": 4096, "k": 4096},
+        {"m": 768, "n": 768, "k": 768, "dtype": "float32", "precision": "tf32"},
+        {"m": 64, "n": 520, "k": 16384, "dtype": "float32"}, {"m": 4096, "n": 8192, "k": 512, "batch": (3,)},
+    ],
+)  # fmt: skip
+def test_all_at_once_is_as_one_by_one(given, limit):
+    ways = forms.lowered(problem(**given))
+    found = ranking.ranked(ways, H200, limit)
+    assert [x.seconds for x in found] == sorted(x.seconds for x in found)
+    assert len({x.choice.name for x in found}) == len(found)
+    for x in found:
+        cut = runnable(x.choice, limit)
+        assert x.seconds == pytest.approx(cost_model.seconds(x.choice, cut, H200), rel=1e-12)
+        assert x.work == cost_model.work(x.choice, cut, H200.sms)
+    assert ranking.ranked(ways, H200, limit, 7) == found[:7]
+    whole = {x.choice for x in found if x.choice.splits == 1}
+    for way in ways:
+        for shape in (shape for shape in shapes(way.form) if shape.cluster_k == 1):
+            choice = Choice(way, shape, 1)
+            assert (choice in whole) is not isinstance(runnable(choice, limit), str)
+
+
+def test_nothing_can_be_run():
+    """Where there is no room for copies."""
+    assert ranking.ranked(forms.lowered(problem(300, 500, 70)), H200, 0) == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(m=st.integers(1, 700), n=st.integers(1, 90), k=st.integers(0, 300), batch=st.sampled_from([(), (3,)]))
+def test_every_choice_can_run(m, n, k, batch):
+    found = chosen(m, 8 * n, 8 * k, batch=batch)
+    assert found
+    names = [choice.name for _, choice in found]
+    assert len(set(names)) == len(names)
+    for seconds, choice in found:
+        assert seconds > cost_model.LAUNCH
+        assert not isinstance(runnable(choice, LIMIT), str)
+        rows, columns = choice.tiles
+        shape, way = choice.shape, choice.way
+        assert rows * shape.m * shape.cluster_m >= way.m
+        assert columns * shape.n * shape.cluster_n >= way.n
+        assert 1 <= choice.splits <= way.k_blocks
+        assert choice.grid(132) % shape.cluster == 0
+        assert 0 < choice.grid(132) <= 132
+        assert choice.group(132) >= 1
+
+
+def test_float32_is_faster_than_ordinary_instructions():
+    """51 TFLOPS are what those reach; six products of bfloat16 make 130 at best."""
+    seconds, choice = chosen(8192, 8192, 8192, dtype="float32")[0]
+    assert choice.shape.m * choice.shape.n >= 128 * 128
+    assert 60e12 < 2 * 8192**3 / seconds < 165e12
+    seconds, _ = chosen(4096, 4096, 1024, dtype="float32")[0]
+    assert 60e12 < 2 * 4096**2 * 1024 / seconds < 165e12
+
+
+def test_a_small_workspace_costs_time():
+    ways = forms.lowered(problem(2048, 2048, 8192, dtype="float32"))
+    times = [ranking.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[1] > times[2] == times[3]

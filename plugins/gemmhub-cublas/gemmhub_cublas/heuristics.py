@@ -15,6 +15,7 @@ import re
 import struct
 from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gemmhub.dtypes import as_dtype
@@ -26,6 +27,8 @@ WANTED = 16
 """Algorithms to ask for. The library gave 8 at most."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
+_PARSED = 4096
+"""Configurations to remember the numbers of: each new problem asks for those of some fifty, several times."""
 _FIELDS = "iIiIIIIHH"
 """The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
 _ID, _SPLIT, _REDUCTION, _SWIZZLE = 0, 2, 3, 4
@@ -65,6 +68,7 @@ class Algorithm:
     """Bytes."""
 
 
+@lru_cache(_PARSED)
 def parse(config: str) -> tuple[int, ...]:
     """The nine numbers. ValueError for anything else."""
     words = config.split(".")

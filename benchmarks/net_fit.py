@@ -295,7 +295,8 @@ def report(products: list[Product], nets: tuple[Net, Net]) -> None:
 def taken(x: Product, algorithms: Any, shapes: Any, reference: float) -> float:
     """Seconds of what the hub would take."""
     least, few = backend.cautious(shapes, "bfloat16"), backend.cautious(x.vectors.modelled, "vectors")
-    found = [*zip(least, x.hopper.measured), *zip(few, x.vectors.measured)]
+    own = [*zip(least, x.hopper.measured), *zip(few, x.vectors.measured)]
+    found = [(backend.MARGIN * seconds, measured) for seconds, measured in own]
     if len(algorithms):
         first = algorithms[0]
         i = 0 if np.isnan(first) else int(np.nanargmin(algorithms))

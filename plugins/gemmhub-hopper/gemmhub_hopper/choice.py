@@ -137,9 +137,7 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
             return f"{choice.slots} tiles, at most {most} have counters"
     if choice.pieces >= 2**31:
         return f"{choice.pieces} pieces: they are numbered by 31 bits"
-    one = cut.count == 1
-    kernels = (choice.variant,) if one else slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count)
-    for variant in kernels:
+    for variant in slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
         if variant.refusal is not None:
             return variant.refusal
     return cut

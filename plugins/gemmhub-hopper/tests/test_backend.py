@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import FakeMemory, Home
 from gemmhub_hopper import forms, gemv, gemv_model, ranking, tensor_map
+from gemmhub_hopper.backend import MARGIN
 from gemmhub_hopper.config import Shape
 from problems import problem
 from products import Product, stored
@@ -136,7 +137,9 @@ def test_every_candidate_is_prepared(backend):
 
 
 def test_estimates_beside_other_backends(backend):
-    """A share and a moment more than the least of many, most of 16 bits, less of vectors, as there are few ways."""
+    """A share and a moment more than the least of many, and more so where they are less sure; of vectors less, as there
+    are few ways. And all by a margin.
+    """
 
     def least(asked):
         ways = forms.lowered(asked)
@@ -147,8 +150,9 @@ def test_estimates_beside_other_backends(backend):
         asked = problem(size, size, size, dtype, precision=precision)
         return backend.estimate(asked) / least(asked)
 
-    assert 1.05 < more(4096) < more(1024) < more(256) < 1.15
-    assert 1 < more(4096, "float32", "tf32") < more(4096, "float32") < more(4096)
+    assert MARGIN < more(4096) < more(1024) < more(256) < 1.15
+    assert more(4096) == pytest.approx(more(4096, "float32", "tf32"), rel=1e-3)
+    assert more(4096) < more(4096, "float32") < 1.15
     assert more(256, "float16") == pytest.approx(more(256))
 
     small, large = (problem(n, n, n) for n in (256, 4096))
@@ -158,7 +162,7 @@ def test_estimates_beside_other_backends(backend):
     of_vectors = [gemv_model.timed(gemv.choices(forms.lowered(x)), backend._card(x))[0] for x in vectors]
     own = backend.estimate(vectors[0]) / of_vectors[0][0]
     assert backend.candidates(vectors[0])[0] == of_vectors[0][1].name
-    assert 1 < own < share
+    assert MARGIN < own < share
     expected = min(own * of_vectors[1][0], share * least(vectors[1]) + moment)
     assert backend.estimate(vectors[1]) == pytest.approx(expected)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,29 @@ class Trees:
         )
         return cls(roots, feature, threshold, left, right, value, float(base), int(depth))
 
+    @cached_property
+    def _children(self) -> Array:
+        """Left and right of each node, one after the other."""
+        found: Array = np.stack((self.left, self.right), axis=1).ravel().astype(np.intp)
+        return found
+
+    @cached_property
+    def _inner(self) -> Array:
+        """Whether a node sends rows on."""
+        found: Array = self.left != np.arange(len(self.left))
+        return found
+
     def predict(self, rows: Array) -> Array:
         """One number for each row of features."""
-        nodes = np.tile(self.roots, len(rows))
-        row = np.repeat(np.arange(len(rows)), len(self.roots))
-        going = np.arange(len(nodes))
+        features = np.ravel(rows)
+        row = np.repeat(np.arange(len(rows)) * rows.shape[-1], len(self.roots))
+        at = np.tile(self.roots, len(rows))
+        nodes, place = at.copy(), np.arange(len(at))
         for _ in range(self.depth):
-            at = nodes[going]
-            goes_left = rows[row[going], self.feature[at]] <= self.threshold[at]
-            at = np.where(goes_left, self.left[at], self.right[at])
-            nodes[going] = at
-            going = going[self.left[at] != at]  # most leaves are reached long before the deepest
+            goes_left = features.take(row + self.feature.take(at)) <= self.threshold.take(at)
+            at = self._children.take(2 * at + ~goes_left)
+            nodes[place] = at
+            going = np.flatnonzero(self._inner.take(at))  # most leaves are reached long before the deepest
+            at, row, place = at.take(going), row.take(going), place.take(going)
         total: Array = self.base + self.value[nodes].reshape(len(rows), len(self.roots)).sum(axis=1)
         return total

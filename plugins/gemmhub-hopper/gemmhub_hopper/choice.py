@@ -74,7 +74,8 @@ class Choice:
         shape, splits = self.shape, self.splits
         fours = shape.m // shape.sharers * shape.columns // 512
         many = (fours >= 4) & (splits >= _MANY_PARTS) & (splits * fours >= _MUCH)
-        return many & (shape.consumers < 3) & (shape.sharers == shape.consumers) & (self.pieces <= at_once)
+        no_turns = shape.sharers == shape.consumers
+        return many & no_turns & (shape.consumers < 3) & (self.pieces <= at_once)
 
     def cut(self, workspace: int) -> Slabs | str:
         """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""

@@ -140,7 +140,7 @@ def works(choices: Choices, blocks: Numbers, slabs: Numbers, sms: int) -> Work:
     width = np.array([config.chunk(x, form.output_bytes, form.addend is not None) for x in columns.tolist()], int)
     chunks = -(-columns // width)
     accumulators = shape.m // shape.sharers * columns // 128
-    results = way.m * way.n * way.batch
+    results = float(way.m * way.n * way.batch)  # bytes of all may be more than an array of int has room for
     again = (slabs - 1) * results * 4  # sums that slabs add to
     parts = choices.part_bytes * slabs
     stored = results * form.output_bytes
@@ -172,7 +172,7 @@ def works(choices: Choices, blocks: Numbers, slabs: Numbers, sms: int) -> Work:
         launches=slabs * (2 if way.copied else 1),
         read=way.nbytes - stored + parts + again,
         written=stored + parts + again,
-        copied=sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied),
+        copied=float(sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied)),
     )  # fmt: skip
     return Work(*(np.broadcast_to(column, count) for column in found))
 

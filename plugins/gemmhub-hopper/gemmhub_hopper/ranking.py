@@ -39,8 +39,8 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
         cut = slabs.cut(way, 0, workspace)
         if not isinstance(cut, str):
             numbers, splits = _parts(way, cut, card)
-            every = Choices(way, shapes(way.form).at_once.some(numbers), splits)
-            works.append(cost_model.works(every, *_cuts(every, workspace), card.sms))
+            every = Choices(way, shapes(way.form).arrays.some(numbers), splits)
+            works.append(cost_model.works(every, *_cuts(every, cut, workspace), card.sms))
             places += zip(repeat(way), numbers.tolist(), splits.tolist())
     if not works:
         return []
@@ -65,7 +65,7 @@ def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
     """Numbers of shapes, and of the parts of k that may pay with each: all of them together make at most two waves.
     Blocks that share k may where all of them run at once: they are for products of few tiles.
     """
-    every: Any = shapes(way.form).at_once
+    every: Any = shapes(way.form).arrays
     shared: Numbers = every.cluster_k
     whole = np.ones(len(shared), int)
     pieces = Choices(way, every, whole).pieces
@@ -81,14 +81,12 @@ def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
     return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
 
 
-def _cuts(choices: Choices, workspace: int) -> tuple[Numbers, Numbers]:
-    """Blocks of k in a slab, and slabs."""
+def _cuts(choices: Choices, whole: Slabs, workspace: int) -> tuple[Numbers, Numbers]:
+    """Blocks of k in a slab, and slabs; ``whole`` is how k is cut where it has no other parts."""
     way, parts = choices.way, np.asarray(choices.part_bytes)
-    blocks, count = np.full(len(parts), way.k_blocks), np.ones(len(parts), int)
-    if way.copied:
-        whole = slabs.cut(way, 0, 2**62)
-        assert not isinstance(whole, str)
-        for i in np.flatnonzero(whole.nbytes + parts > workspace).tolist():
+    blocks, count = np.full(len(parts), whole.blocks), np.full(len(parts), whole.count)
+    if way.copied:  # beside the copies there may be no room for parts of k, or for so many
+        for i in np.flatnonzero((parts > 0) & ((whole.count > 1) | (whole.nbytes + parts > workspace))).tolist():
             cut = slabs.cut(way, int(parts[i]), workspace)
             if not isinstance(cut, str):
                 blocks[i], count[i] = cut.blocks, cut.count

@@ -41,7 +41,7 @@ class ShapeList(tuple[Shape, ...]):
     """Shapes one after the other."""
 
     @cached_property
-    def at_once(self) -> Shapes:
+    def arrays(self) -> Shapes:
         return Shapes.of(self)
 
 

@@ -179,7 +179,8 @@ def works(choices: Choices, blocks: Numbers, slabs: Numbers, sms: int) -> Work:
 
 def clusters(shapes: Any, sms: int) -> Numbers:
     """How many of those of each of :class:`gemmhub_hopper.shapes.Shapes` run at once."""
-    return np.array([clusters_at_once(sms, size) for size in shapes.cluster.tolist()], int)
+    sizes = range(1, 1 + shapes.cluster.max(initial=0))
+    return np.array([0, *(clusters_at_once(sms, size) for size in sizes)])[shapes.cluster]
 
 
 def _misalignment(reading: Reading, way: Lowered, blocks: Numbers) -> Numbers:

@@ -7,18 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import mutated
-from gemmhub_hopper import cost_model, forms, ranking, tensor_map
-from gemmhub_hopper.choice import named, runnable
+from gemmhub_hopper import forms, ranking, tensor_map
+from gemmhub_hopper.choice import Choice, named, runnable
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.shapes import SMALL_SHAPES, shapes
-from problems import problem
+from problems import H200, LIMIT, problem
 from products import Product
 from runs import Run
 from test_float32 import data, errors, multiply, ratio, sgemm
 from test_kernel import notices
 from test_registers import (
-    H200,
-    LIMIT,
     at_k_major,
     at_mn_major,
     check_marks,
@@ -54,7 +52,7 @@ def test_ways(a, b):
     for way in found.values():
         assert way.copied == ()
         assert way.nbytes == 4 * (64 * 100 + 72 * 100 + 64 * 72)
-        cut = runnable(cost_model.Choice(way, SMALL, 1), 0)
+        cut = runnable(Choice(way, SMALL, 1), 0)
         assert cut.nbytes == 0
 
 

@@ -7,13 +7,9 @@ from dataclasses import replace
 from gemmhub_hopper import cost_model, forms, ranking
 from gemmhub_hopper.choice import Choice, named, runnable
 from gemmhub_hopper.config import Shape, Variant
-from gemmhub_hopper.cost_model import Card
-from problems import problem
+from problems import H200, LIMIT, problem
 
 from gemmhub.native.cuda_scratch import COUNTERS
-
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
-LIMIT = 64 * 2**20
 
 
 def test_blocks_that_share_k():

@@ -10,15 +10,12 @@ import pytest
 from gemmhub_hopper import corrections, cost_model, forms, ranking
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.cost_model import Card
-from problems import problem
+from problems import H200, LIMIT, problem
 
 from gemmhub.testing.nets import check_net
 from gemmhub.testing.trees import check_trees
 from gemmhub.trees import Trees
 
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
-LIMIT = 64 * 2**20
 STAGES, PINGPONG = 10, 12
 """Places of features."""
 FEATURES = 50

@@ -8,11 +8,7 @@ import pytest
 from gemmhub_hopper import cost_model, forms
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.cost_model import Card
-from problems import problem
-
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
-LIMIT = 64 * 2**20
+from problems import H200, LIMIT, problem
 
 
 def test_rows_that_begin_within_a_line():

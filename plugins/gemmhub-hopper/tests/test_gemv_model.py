@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from gemmhub_hopper import forms, gemv, gemv_model
 from gemmhub_hopper.cost_model import Card
-from problems import problem
+from problems import H200, problem
 
 from gemmhub.testing.trees import check_trees, walked
-
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
 
 
 def choices(*given, **changes):

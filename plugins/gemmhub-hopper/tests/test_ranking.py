@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 from gemmhub_hopper import cost_model, forms, ranking
 from gemmhub_hopper.choice import Choice, runnable
-from gemmhub_hopper.cost_model import Card
 from gemmhub_hopper.shapes import shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import problem
-
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
-LIMIT = 64 * 2**20
+from problems import H200, LIMIT, problem
 
 
 def chosen(m, n, k, **given):

@@ -9,9 +9,8 @@ import pytest
 from fakes import Home, mutated
 from gemmhub_hopper import forms, ranking, tensor_map
 from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.cost_model import Card
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, shapes
-from problems import problem
+from problems import H200, LIMIT, problem
 from products import SPLIT, Product
 from runs import Run
 from test_addresses import tma_box
@@ -20,8 +19,6 @@ from test_kernel import notices
 
 from gemmhub.native.cuda_scratch import COUNTERS
 
-H200 = Card(sms=132, clock=1.98e9, bandwidth=4.8e12)
-LIMIT = 64 * 2**20
 R = {"registers": True}
 
 

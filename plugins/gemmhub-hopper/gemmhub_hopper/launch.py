@@ -63,22 +63,19 @@ class Arguments(ctypes.Structure):
     )
 
 
-def params(choice: Choice, cut: Slabs, sms: int) -> Params:
-    """All but the addresses and scalars of a call; of the first slab."""
-    way = choice.way
+def params(choice: Choice, k: int, sms: int) -> Params:
+    """All but the addresses and scalars of a call; of a slab with ``k`` elements along k."""
+    way, shape = choice.way, choice.shape
+    k_blocks = -(-k // way.form.block_k)
+    splits = min(choice.splits, k_blocks)  # the last slab may have fewer blocks
     made = Params(
-        m=way.m, n=way.n, walk=walked(choice, cut.blocks, choice.splits, sms), streamed=streamed(way),
-        a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0, d_ld=way.d_ld, d_batch=way.d_batch,
-        c_ld=way.c_ld, c_batch=way.c_batch, k=way.k, all=way.k <= _RECOMPUTED,
-        kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0), next=early.gemm(choice, cut.blocks, sms),
+        m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(sms), k_blocks, splits, shape.cluster_k),
+        streamed=streamed(way), a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0,
+        d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch, k=k, all=way.k <= _RECOMPUTED,
+        kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0), next=early.gemm(choice, k_blocks, sms),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
-
-
-def walked(choice: Choice, k_blocks: int, splits: int, sms: int) -> Walk:
-    """Of a slab with so many blocks of k, in so many parts."""
-    return walk(choice.tiles, choice.way.batch, choice.group(sms), k_blocks, splits, choice.shape.cluster_k)
 
 
 def streamed(way: Lowered) -> bool:
@@ -198,7 +195,7 @@ class Launch:
         self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
         self._alone = alone
         self._dummy = workspace.dummy()
-        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, params(choice, cut, gpu.sms), self._dummy)
+        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, params(choice, choice.way.k, gpu.sms), self._dummy)
 
     @property
     def run(self) -> Run:

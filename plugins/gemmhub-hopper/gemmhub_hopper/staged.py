@@ -12,7 +12,7 @@ from gemmhub.native.cuda import Gpu
 from gemmhub_hopper import prepass, slabs
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.launch import Function, Gemm, Params, params, walked
+from gemmhub_hopper.launch import Function, Gemm, Params, params
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.workspace import Workspace
 
@@ -80,11 +80,8 @@ class Staged:
 
     def _params(self, which: int, count: int) -> Params:
         """Of the kernel of the first slab (0), those between, or the last one."""
-        choice, cut, sms = self._choice, self._cut, self._gpu.sms
-        way, p = choice.way, params(choice, cut, sms)
-        p.k = self._part(cut.count - 1 if which == count - 1 else 0)
-        k_blocks = -(-p.k // way.form.block_k)
-        p.walk = walked(choice, k_blocks, min(choice.splits, k_blocks), sms)
+        way, cut = self._choice.way, self._cut
+        p = params(self._choice, self._part(cut.count - 1 if which == count - 1 else 0), self._gpu.sms)
         if count > 1:
             ld, batch, pairs = way.d_ld, way.d_batch, int(way.pairs)
             if self._in_sums is not None:

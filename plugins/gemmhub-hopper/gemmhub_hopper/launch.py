@@ -68,14 +68,22 @@ def params(choice: Choice, k: int, sms: int) -> Params:
     way, shape = choice.way, choice.shape
     k_blocks = -(-k // way.form.block_k)
     splits = min(choice.splits, k_blocks)  # the last slab may have fewer blocks
+    a_kept, b_kept = marks_kept(way)
     made = Params(
         m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(sms), k_blocks, splits, shape.cluster_k),
         streamed=streamed(way), a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0,
         d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch, k=k, all=way.k <= _RECOMPUTED,
-        kept=(1 if way.a.packed else 0) | (2 if way.b.packed else 0), next=early.gemm(choice, k_blocks, sms),
+        kept=a_kept | b_kept << 1, next=early.gemm(choice, k_blocks, sms),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
+
+
+def marks_kept(way: Lowered) -> tuple[bool, bool]:
+    """Whether the marks of the kernel's a, and of its b, are those of a packed operand: no product writes to them. Of
+    operands that a kernel splits itself it finds marks of its own.
+    """
+    return way.a.packed and not way.form.a_registers, way.b.packed and not way.form.b_split
 
 
 def streamed(way: Lowered) -> bool:

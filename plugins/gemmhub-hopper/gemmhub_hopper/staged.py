@@ -12,7 +12,7 @@ from gemmhub.native.cuda import Gpu
 from gemmhub_hopper import prepass, slabs
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.launch import Function, Gemm, Params, params
+from gemmhub_hopper.launch import Function, Gemm, Params, marks_kept, params
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.workspace import Workspace
 
@@ -32,6 +32,8 @@ class _Side(NamedTuple):
     copy: int | None
     """Its copy and its marks in the workspace."""
     marks: int
+    kept: bool
+    """Its marks are those of a packed operand."""
 
 
 class Staged:
@@ -58,11 +60,11 @@ class Staged:
             for i, variant in enumerate(variants)
         ]
         self._sides = {
-            name: _Side(name, reading, cut.k(form) * reading.strides[1] * reading.size, copy, marks)
-            for name, reading, copy, marks in (
-                ("a", way.a, cut.a, slabs.A_MARKS), ("b", way.b, cut.b, slabs.B_MARKS),
+            name: _Side(name, reading, cut.k(form) * reading.strides[1] * reading.size, copy, marks, kept)
+            for name, reading, copy, marks, kept in zip(
+                "ab", (way.a, way.b), (cut.a, cut.b), (slabs.A_MARKS, slabs.B_MARKS), marks_kept(way)
             )
-        }  # fmt: skip
+        }
         self._copied = [side for side in self._sides.values() if side.copy is not None]
         parts = {self._part(0), self._part(cut.count - 1)} if self._copied else ()
         self._copiers = {k: self._copier(copier, k) for k in parts}
@@ -148,7 +150,8 @@ class Staged:
         side = self._sides[name]
         original = operand
         if side.reading.packed:
-            setattr(p, f"{name}_marks", operand.marks)
+            if side.kept:
+                setattr(p, f"{name}_marks", operand.marks)
             form = self._choice.way.form
             once = form.a_registers if name == "a" else form.b_split
             original, operand = operand.plain, operand.of("tf32" if once else form.input)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import shapes
+from gemmhub_hopper import forms, shapes
 from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.shapes import ShapeList
 from problems import operand, problem
@@ -82,6 +84,28 @@ def test_subnormal_elements_of_a_packed_b(home, backend):
     for scale in (2.0**100, 1.0, 2.0**100):
         x = a * np.float32(scale)
         assert ratio(multiply(home, backend, x, made, asked), x, b) <= 1
+
+
+def test_no_product_writes_to_a_packed_b(home, backend):
+    """What a kernel finds that splits b itself stays with it: others' results would change."""
+    a, b = data("normal", 64, 128, 256)
+    b[3, 7] = 2.0**-112  # exactly its planes, but beyond what a kernel is sure of
+    asked = problem(64, 128, 256, dtype="float32")
+    made = packed(home, backend, b, asked)
+    ways = forms.lowered(replace(asked, packed_by="hopper"))
+    kept = memory(made)
+    for registers, splits in ((False, 1), (True, 1), (True, 2), (False, 2)):
+        way = next(way for way in ways if way.swapped and way.form.a_registers == registers and not way.form.b_split)
+        launch = backend.launch(0, Choice(way, Shape(64, 64, 2, consumers=1), splits), LIMIT)
+        left, out = place(home, a * np.float32(1000)), place(home, np.empty((64, 128), np.float32))
+        launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+        result = out.view(np.float32).reshape(64, 128)
+        assert ratio(result, a * np.float32(1000), b) <= 1
+        assert memory(made) == kept
+
+
+def memory(made):
+    return ctypes.string_at(made.marks, made.nbytes)
 
 
 @pytest.mark.parametrize("order", ["row", "col"])

@@ -130,13 +130,16 @@ DEVICE void finish_tile(const Params& p, const TensorMap* map_d, Results& acc, c
     const u32 share = PINGPONG ? 0 : warpgroup;  // of a tile
     if constexpr (SPLIT) {
         if (p.walk.splits > 1) {
-            u32 *of_a = nullptr, *of_b = nullptr;  // words through which the parts of a tile tell each other of marks
+            // Words through which the parts of a tile tell each other of marks: no other tile's, or results would depend on
+            // whether that one has come first.
+            u32 *of_a = nullptr, *of_b = nullptr;
             if constexpr (PLANES > 1 && A_REGISTERS) {
-                of_a = a_word(p, (piece.row * CLUSTER_M + rank_m(rank)) * TILE_M + share * M_BLOCKS * 64, piece.batch);
+                const u32 row = piece.batch * p.walk.tiles_m + piece.row;
+                of_a = p.a_marks + group_word((row * CLUSTER_M + rank_m(rank)) * SHARERS + share);
                 if ((marks & 3) != 0 && lane == 0) mark(p.a_marks, marks & 3), mark(of_a, marks & 3);
             }
             if constexpr (B_SPLIT) {
-                of_b = b_word(p, piece.column * TILE_N, piece.batch);
+                of_b = p.b_marks + group_word(piece.batch * p.walk.tiles_n + piece.column);
                 if (marks >> 2 != 0 && lane == 0) mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);
             }
             const long long matrix = static_cast<long long>(piece.batch) * p.walk.tiles_m * p.walk.tiles_n;

@@ -20,7 +20,7 @@ constexpr long long PART = ALL_FOURS * 128;  // Float4s: [register / 4][thread],
 // Parts, and fours of registers of each, of a slice that are loaded at once: as there are registers.
 constexpr int SLICE_PARTS = PLANES == 1 && ALL_FOURS <= 16 ? 8 : 4, SLICE_FOURS = PLANES == 1 && ALL_FOURS <= 24 ? 2 : 1;
 
-// With three consumers there are no registers for it, and with PINGPONG what runs at once keeps half of them idle. cost_model.py
+// With three consumers there are no registers for it, and with PINGPONG what runs at once keeps half of them idle. choice.py
 // has the same rule.
 DEVICE bool in_slices(const Params& p) {
     return CONSUMERS < 3 && !PINGPONG && ALL_FOURS >= 4 && p.walk.splits >= MANY && p.walk.splits * ALL_FOURS >= MUCH &&

@@ -39,6 +39,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+    "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),
+    "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
 }
 """What :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, and the types of the arguments; each
 returns a CUresult."""
@@ -116,11 +118,11 @@ class Driver:
         device = c_int()
         return None if self.cuda.cuCtxGetDevice(byref(device)) else device.value
 
-    def capture(self, stream: int) -> int:
-        """The number of the capture that ``stream`` takes part in; 0 when it is not being captured."""
-        status, number = c_int(), c_uint64()
-        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), None, None, None)
-        return number.value if status.value == _CAPTURING else 0
+    def capture(self, stream: int) -> tuple[int, int]:
+        """The number of the capture that ``stream`` takes part in, and its graph; zeros when it is not captured."""
+        status, number, graph = c_int(), c_uint64(), c_void_p()
+        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), byref(graph), None, None)
+        return (number.value, graph.value or 0) if status.value == _CAPTURING else (0, 0)
 
 
 def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
@@ -243,7 +245,11 @@ class Gpu:
             if code:
                 raise DriverError("cuMemAlloc", code, self.driver.words(code))
             if zeroed:
-                self._clear(address.value, nbytes)
+                try:
+                    self._clear(address.value, nbytes)
+                except DriverError:
+                    self.driver.cuda.cuMemFree_v2(address.value)
+                    raise
         return address.value
 
     def free(self, address: int) -> None:

@@ -35,6 +35,8 @@ RELAXED = 2
 """The capture mode of a thread that may allocate while streams are captured."""
 CONTEXT = 0x1000
 """The primary context of device 0; that of device 1 is one more."""
+GRAPH = 0x9000000
+"""The graph of capture 0; that of capture 1 is one more."""
 NAMES = {
     0: (b"CUDA_SUCCESS", b"no error"),
     OUT_OF_MEMORY: (b"CUDA_ERROR_OUT_OF_MEMORY", b"out of memory"),
@@ -71,6 +73,8 @@ TYPES: Types = {
         "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         "cuStreamSynchronize": (c_void_p,),
         "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+        "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),
+        "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
     }.items()
 }
 
@@ -102,6 +106,10 @@ class FakeCuda(FakeLibrary):
         """Streams being captured: handle -> number."""
         self.invalidated: set[int] = set()
         """Captures spoilt by a forbidden call."""
+        self.objects: dict[int, tuple[int, int]] = {}
+        """User objects that have no graph yet: handle -> (pointer, what destroys it)."""
+        self.graphs: dict[int, list[tuple[int, int]]] = {}
+        """The user objects of graphs that are not gone."""
         self._kept: list[Any] = []
         self._local, self._handles = threading.local(), itertools.count(0x7000)
         self._initialised = False
@@ -249,11 +257,36 @@ class FakeCuda(FakeLibrary):
         pass
 
     def _cuStreamGetCaptureInfo_v2(
-        self, stream: int, status: int, number: int, graph: None, dependencies: None, count: None
+        self, stream: int, status: int, number: int, graph: int, dependencies: None, count: None
     ) -> None:
-        assert graph is dependencies is count is None
+        assert dependencies is count is None
         put(status, c_int, 1 if stream in self.captures else 0)
         put(number, c_uint64, self.captures.get(stream) or next(self._handles))
+        put(graph, c_void_p, self.graph(stream) if stream in self.captures else next(self._handles))
+
+    # Graphs
+
+    def graph(self, stream: int) -> int:
+        """That which ``stream`` is captured into."""
+        return GRAPH + self.captures[stream]
+
+    def destroy(self, graph: int) -> None:
+        """It is gone, and all that was instantiated of it."""
+        for pointer, destroy in self.graphs.pop(graph, ()):
+            ctypes.CFUNCTYPE(None, c_void_p)(destroy)(pointer)
+
+    def _cuUserObjectCreate(self, out: int, pointer: int, destroy: int, count: int, flags: int) -> None:
+        assert pointer
+        assert destroy
+        assert (count, flags) == (1, 1)
+        handle = next(self._handles)
+        self.objects[handle] = pointer, destroy
+        put(out, c_void_p, handle)
+
+    def _cuGraphRetainUserObject(self, graph: int, user_object: int, count: int, flags: int) -> None:
+        assert graph in {self.graph(stream) for stream in self.captures}
+        assert (count, flags) == (1, 1), "the graph takes the caller's reference"
+        self.graphs.setdefault(graph, []).append(self.objects.pop(user_object))
 
     def _cuThreadExchangeStreamCaptureMode(self, out: int) -> None:
         old = self.mode

@@ -7,12 +7,14 @@ torch is imported when something here is first used.
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
+from gemmhub.native.cuda import Gpu
 from gemmhub.testing.operands import Array, Memory
 
 Run = Callable[..., object]
@@ -104,6 +106,43 @@ def check_graph(run: Run, product: TorchProduct) -> None:
         product.out.fill_(float("nan"))
         graph.replay()
         product.require(f"replay {turn} of a captured call")
+
+
+def check_graphs_that_are_gone(run: Run, product: TorchProduct, gpu: Gpu, graphs: int = 20) -> None:
+    """Of a kernel with scratch memory: what a graph has others get when it is gone, and not before."""
+    torch = _torch()
+    sizes: list[int] = []
+    allocate = gpu.allocate
+
+    def noted(nbytes: int, zeroed: bool = False) -> int:
+        sizes.append(nbytes)
+        return allocate(nbytes, zeroed)
+
+    def captured() -> Any:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            product.run(run)
+        return graph
+
+    def replayed(graph: Any) -> None:
+        product.out.fill_(float("nan"))
+        graph.replay()
+        product.require("replay of a captured call")
+
+    gpu.allocate = noted  # type: ignore[method-assign]
+    try:
+        kept = captured()
+        for _ in range(graphs):
+            graph = captured()
+            replayed(graph)
+            graph.reset()
+            torch.cuda.synchronize()
+            time.sleep(0.01)  # a thread of the driver tells of its end
+            replayed(kept)
+    finally:
+        gpu.allocate = allocate  # type: ignore[method-assign]
+    if len(sizes) > graphs // 2:
+        raise AssertionError(f"{len(sizes)} allocations for {graphs} graphs, one after the other")
 
 
 def check_equal_results(run: Run, product: TorchProduct, runs: int = 50) -> None:

@@ -157,8 +157,10 @@ class CublasBackend(MachineBackend[probe.Machine]):
         limit = workspace_limit - lowered.zero_bytes
         chosen = {form: self._fitting(problem, analysis, form, None, limit) for form in lowered.forms}
         chosen[analysis.form] = first = self._fitting(problem, analysis, analysis.form, candidate, limit)
-        gemm = Gemm(self.machine, problem, lowered, chosen, limit)
         workspace = max(algorithm.workspace for algorithm in chosen.values())
+        if workspace:
+            self.machine.workspaces[problem.device.index].reserve(workspace, limit)
+        gemm = Gemm(self.machine, problem, lowered, chosen, limit)
         description = f"cuBLASLt {self.machine.library.version} algorithm {first.config}"
         if first.config != candidate:
             description += f" ({candidate} needs more workspace than {workspace_limit} bytes)"

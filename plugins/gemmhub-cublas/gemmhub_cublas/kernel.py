@@ -130,7 +130,7 @@ class Gemm:
                 launch.descriptors.set_bias(bias)
             buffer = self._memory.buffer(stream, launch.workspace, self._limit) if launch.workspace else None
             with _FREE if buffer is None else buffer.lock:
-                workspace, nbytes = (None, 0) if buffer is None else (buffer.address, buffer.nbytes)
+                nbytes, workspace = (0, None) if buffer is None else buffer.place
                 for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
                     d = out + d_offset
                     status = self._matmul(

@@ -13,7 +13,7 @@ from fakes import bias, operand, problem
 from gemmhub_cublas.backend import CublasBackend
 
 from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
-from gemmhub.testing.torch_cuda import TorchProduct, check_fresh_thread, check_graph
+from gemmhub.testing.torch_cuda import TorchProduct, check_fresh_thread, check_graph, check_graphs_that_are_gone
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -144,6 +144,10 @@ def test_configurations_are_rebuilt_by_another_backend(backend):
 
 def test_graph_capture(backend):
     check_graph(splitting(backend).run, tensors(SPLIT))
+
+
+def test_graphs_that_are_gone(backend):
+    check_graphs_that_are_gone(splitting(backend).run, tensors(SPLIT), backend.machine.gpus[0])
 
 
 def test_replay_beside_eager_work(backend):

@@ -60,9 +60,9 @@ def test_growth_is_by_half_at_least(home):
     """So that the outgrown ones together never exceed the one in use; but not beyond the limit."""
     workspace = home.backend().machine.workspaces[0]
     workspace.buffer(0, 1000, 5000)
-    assert workspace.buffer(0, 1001, 5000).nbytes == 2000
-    assert workspace.buffer(0, 2001, 3000).nbytes == 3000
-    assert workspace.buffer(0, 9000, 9000).nbytes == 9000
+    assert workspace.buffer(0, 1001, 5000).place[0] == 2000
+    assert workspace.buffer(0, 2001, 3000).place[0] == 3000
+    assert workspace.buffer(0, 9000, 9000).place[0] == 9000
 
 
 def test_no_workspace_no_questions(home):
@@ -103,13 +103,18 @@ def test_the_per_thread_stream_is_another_in_each_thread(home):
     here = workspace.buffer(2, 100, 100)
     with ThreadPoolExecutor(1) as pool:
         there = pool.submit(workspace.buffer, 2, 100, 100).result()
-    assert here.address != there.address
+    assert here.place != there.place
     assert workspace.buffer(2, 100, 100) is here
 
 
 def test_out_of_memory(home):
+    """Noticed before the call, where another backend can still be chosen; on another stream in the call."""
     home.cuda.memory = BYTES - 1
+    with pytest.raises(AllocationError, match=f"no {BYTES} bytes of workspace on cuda:0"):
+        kernel(home.backend())
+    home.cuda.memory = BYTES
     run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
+    arrays.run(run, stream=7)
     before = arrays.out.copy()
     with pytest.raises(AllocationError, match=f"no {BYTES} bytes of workspace on cuda:0"):
         arrays.run(run)

@@ -127,6 +127,8 @@ class CudaBackend(MachineBackend[probe.Machine]):
             refusal = cost_model.refusal(choice, card, workspace_limit)
         if refusal is not None:
             raise ValueError(f"{candidate} does not run {problem}: {refusal}")
+        if choice.workspace_bytes:
+            machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
             machine.gpus[index], choice, self._function(index, choice.variant),
             cost_model.room(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,

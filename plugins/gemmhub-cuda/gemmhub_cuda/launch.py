@@ -120,7 +120,8 @@ class Launch:
             with self._gpu:
                 if self._choice.splits > 1:
                     buffer = self._workspace.buffer(stream, self._choice.workspace_bytes, self._limit)
-                    p.counters, p.partials = buffer, buffer + COUNTERS
+                    _, address = buffer.place
+                    p.counters, p.partials = address, address + COUNTERS
                 self._check(self._launch_all(slot, stream, a, b, c, out))
         finally:
             self._slots.append(slot)

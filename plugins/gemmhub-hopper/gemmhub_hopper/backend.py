@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gemmhub.backend import Array, Kernel, Run
@@ -77,6 +78,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
+        self._loading = threading.Lock()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
@@ -117,13 +119,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if isinstance(ways, Refusal):
             return ways
         workspace = self.default_workspace(problem.device)
-        card = self._card(problem)
-        kind = ways[0].form.input
-        timed: list[tuple[float, Choice | GemvChoice]] = [
-            (cautious(seconds, kind), choice) for seconds, choice in ranking.choices(ways, card, workspace)
-        ]
-        timed += [(cautious(x, "vectors"), choice) for x, choice in gemv_model.timed(gemv.choices(ways), card)]
-        timed.sort(key=lambda x: x[0])
+        timed = self._timed(ways, self._card(problem), workspace)
         if not timed:
             why = runnable(Choice(ways[0], shapes(ways[0].form)[-1], 1), workspace)
             narrow = ways[0].copied and ways[0].form.output != "float32"
@@ -132,6 +128,16 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
             )
         return Analysis(ways, tuple(choice for _, choice in timed[:_PROPOSED]), timed[0][0])
+
+    @staticmethod
+    def _timed(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
+        """What runs in so many bytes of workspace, with the seconds to expect; the fastest first."""
+        kind = ways[0].form.input
+        timed: list[tuple[float, Choice | GemvChoice]] = [
+            (cautious(seconds, kind), choice) for seconds, choice in ranking.choices(ways, card, workspace)
+        ]
+        timed += [(cautious(x, "vectors"), choice) for x, choice in gemv_model.timed(gemv.choices(ways), card)]
+        return sorted(timed, key=lambda x: x[0])
 
     def estimate(self, problem: GemmProblem) -> float:
         analysis = self._analyse(problem)
@@ -166,22 +172,32 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         index = problem.device.index
-        choice = _named(analysis.ways, candidate)
+        choice, note = _named(analysis.ways, candidate), ""
+        why = None if isinstance(choice, GemvChoice) else self._otherwise(problem, choice, workspace_limit)
+        if why is not None:
+            fitting = self._timed(analysis.ways, self._card(problem), workspace_limit)
+            if not fitting:
+                raise ValueError(f"{candidate} does not run {problem}: {why}; raise the setting workspace_mib")
+            choice, note = fitting[0][1], f" ({candidate}: {why})"
         if isinstance(choice, GemvChoice):
-            return Kernel(_unpacked(self.gemv(index, choice).run, choice.way, "tf32"), _gemv_words(choice))
+            run = _unpacked(self.gemv(index, choice).run, choice.way, "tf32")
+            return Kernel(run, _gemv_words(choice) + note)
         cut = runnable(choice, workspace_limit)
-        note = ""
-        if isinstance(cut, str) and (choice.splits > 1 or choice.shape.cluster_k > 1):
-            note = f" ({candidate}: {cut})"
-            choice = Choice(choice.way, replace(choice.shape, cluster_k=1), 1)
-            cut = runnable(choice, workspace_limit)
-        if isinstance(cut, str):
-            raise ValueError(f"{candidate} does not run {problem}: {cut}; raise workspace_limit")
+        assert not isinstance(cut, str), cut
+        if cut.nbytes:
+            self.machine.workspaces[index].reserve(cut.nbytes, workspace_limit)
         launch = self.launch(index, choice, workspace_limit)
         run = launch.run
         if isinstance(launch, Launch):
             run = _unpacked(run, choice.way, "tf32" if choice.way.form.b_split else choice.way.form.input)
         return Kernel(run, _words(choice, cut) + note, cut.nbytes)
+
+    def _otherwise(self, problem: GemmProblem, choice: Choice, workspace: int) -> str | None:
+        """Why in this workspace another choice may be the fastest, or the only one that runs."""
+        cut = runnable(choice, workspace)
+        if isinstance(cut, str) or cut == runnable(choice, self.default_workspace(problem.device)):
+            return cut if isinstance(cut, str) else None
+        return f"k in {cut.count} slabs for {workspace} bytes of workspace"
 
     def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
         """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
@@ -209,7 +225,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     def _loaded(
         self, index: int, what: Variant | GemvKernel | int, source: Callable[[], Source], name: str, shared: int
     ) -> int:
-        with self._lock:
+        with self._loading:  # not the lock of what is known: new products need not wait for a compiler
             key = index, what
             if key not in self._functions:
                 image = nvrtc.cubin(self.machine.compiler, source())

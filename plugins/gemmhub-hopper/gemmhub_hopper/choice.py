@@ -16,8 +16,10 @@ from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
 from gemmhub_hopper.slabs import Slabs
 
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/(\d+))?")
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/([1-9]\d*))?")
 """Of a choice: shape, through registers, split in shared memory, exchanged, parts of k."""
+_MOST_PIECES = 2**31 - 2**16
+"""They are numbered by 31 bits, and clusters count beyond the last one."""
 _MANY_PARTS, _MUCH = 6, 40
 """Parts of k, and fours of registers of all of them, from which on each adds a slice."""
 
@@ -136,8 +138,8 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
         most = slabs.counters(choice.way.form)
         if choice.slots > most:
             return f"{choice.slots} tiles, at most {most} have counters"
-    if choice.pieces >= 2**31:
-        return f"{choice.pieces} pieces: they are numbered by 31 bits"
+    if choice.pieces >= _MOST_PIECES:
+        return f"{choice.pieces} pieces, at most {_MOST_PIECES}"
     for variant in slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
         if variant.refusal is not None:
             return variant.refusal

@@ -77,7 +77,9 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
-    problem = fold_batch(problem) or problem
+    folded = fold_batch(problem)
+    if folded is not None and folded.m <= LONGEST:
+        problem = folded
     # a and b may lie anyhow: where the kernel cannot read them they are copied.
     call = lower(replace(problem, a=_dense(problem.a), b=_dense(problem.b)))
     if isinstance(call, Refusal):

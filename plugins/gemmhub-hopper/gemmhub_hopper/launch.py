@@ -15,7 +15,7 @@ from gemmhub.errors import KernelError
 from gemmhub.native import cuda_launch
 from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_hopper import early, tensor_map
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
@@ -23,7 +23,6 @@ from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.walk import Walk, walk
-from gemmhub_hopper.workspace import Workspace
 
 _INVALID_CONTEXT = 201
 _RECOMPUTED = 3
@@ -193,7 +192,7 @@ class Gemm(Function):
 class Launch:
     """A product that needs no copies: :attr:`run` calls its kernel. Safe in any number of threads."""
 
-    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Workspace, limit: int, alone: bool) -> None:
+    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool) -> None:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
         Raises DriverError where the driver does not take the tensor maps.
@@ -261,10 +260,10 @@ class Launch:
             stream = stream or 0
             if self._alone and self._choice.splits == 1 and gemm.started(slot, stream):
                 return
-            with self._workspace.turn, self._gpu:
+            with self._gpu:
                 if self._choice.splits > 1:
-                    buffer = self._workspace.buffer(stream, self._cut.nbytes, self._limit)
-                    p.counters, p.partials = buffer, buffer + COUNTERS
+                    _, address = self._workspace.buffer(stream, self._cut.nbytes, self._limit).place
+                    p.counters, p.partials = address, address + COUNTERS
                 gemm.check(gemm.start(slot, stream))
         finally:
             gemm.free.append(slot)

@@ -62,12 +62,13 @@ def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) 
         for kind, copier in copiers.items():
             reading = operands.reading(replace(problem, b=b, batch=()), "b", b, 1, 0, forms[kind])
             reading = replace(reading, mn_major=False)
-            call = Function(gpu, copier, prepass.Parameters(), 1, prepass.THREADS, 0)
+            call = Function(gpu, copier, prepass.Arguments(), 1, prepass.THREADS, 0)
             slot = call.slot()
-            job = slot.arguments.jobs[0]
-            slot.arguments.first_tiles = prepass.fill(job, reading, forms[kind], made[kind], k)
+            p = slot.arguments.p
+            job = p.jobs[0]
+            p.first_tiles = prepass.fill(job, reading, forms[kind], made[kind], k)
             job.source, job.to, job.marks = address, packed.of(kind), packed.marks
-            slot.grid[0] = slot.arguments.first_tiles
+            slot.grid[0] = p.first_tiles
             call.check(call.start(slot, 0))
         gpu.driver.call("cuCtxSynchronize")
     return packed

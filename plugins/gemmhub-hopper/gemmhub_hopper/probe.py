@@ -9,8 +9,8 @@ from typing import Any
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.native import cuda, nvrtc
 from gemmhub.native.cuda import Driver, Gpu
+from gemmhub.native.cuda_scratch import Scratch
 from gemmhub.native.nvrtc import Compiler
-from gemmhub_hopper.workspace import Workspace
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
@@ -40,7 +40,7 @@ class Machine:
         self.compiler = compiler
         self.gpus = gpus
         """All of them: their numbers are those of gemmhub's devices."""
-        self.workspaces = tuple(map(Workspace, gpus))
+        self.workspaces = tuple(map(Scratch, gpus))
 
     @property
     def hoppers(self) -> tuple[Gpu, ...]:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemmhub.native.cuda import Gpu
+from gemmhub.native.cuda_scratch import Scratch
 from gemmhub_hopper import prepass, slabs
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.launch import Function, Gemm, Params, marks_kept, params
 from gemmhub_hopper.operands import Reading
-from gemmhub_hopper.workspace import Workspace
 
 _JOBS = tuple(
     (prepass.Parameters.jobs.offset + i * ctypes.sizeof(prepass.Job) + prepass.Job.source.offset) // 8 for i in range(2)
@@ -43,7 +43,7 @@ class Staged:
     """
 
     def __init__(
-        self, gpu: Gpu, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Workspace, limit: int
+        self, gpu: Gpu, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Scratch, limit: int
     ) -> None:
         """``kernel`` compiles a variant; ``copier`` is the pre-pass for the form's input, if copies are needed.
 
@@ -98,54 +98,56 @@ class Staged:
         way, cut = self._choice.way, self._cut
         stream = stream or 0
         first, second = (b, a) if way.swapped else (a, b)
-        with self._workspace.turn, self._gpu:
+        with self._gpu:
             buffer = self._workspace.buffer(stream, cut.nbytes, self._limit)
-            sums = out if cut.sums is None else buffer + cut.sums
-            for i in range(cut.count):
-                if self._copied:
-                    self._copy(i, buffer, first, second, stream)
-                last = i == cut.count - 1
-                gemm = self._gemms[0 if i == 0 else -1 if last else 1]
-                slot = gemm.take()
-                try:
-                    p = slot.arguments.p
-                    if slot.known != (i, buffer):
-                        self._point(p, i, buffer)
-                        slot.known = i, buffer
-                    p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
-                    p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
-                    at_a, at_b = self._operand(p, "a", i, buffer, first), self._operand(p, "b", i, buffer, second)
-                    gemm.place(slot, at_a, at_b, out if last else sums)
-                    gemm.check(gemm.start(slot, stream))
-                finally:
-                    gemm.free.append(slot)
+            with buffer.lock:
+                _, scratch = buffer.place
+                sums = out if cut.sums is None else scratch + cut.sums
+                for i in range(cut.count):
+                    if self._copied:
+                        self._copy(i, scratch, first, second, stream)
+                    last = i == cut.count - 1
+                    gemm = self._gemms[0 if i == 0 else -1 if last else 1]
+                    slot = gemm.take()
+                    try:
+                        p = slot.arguments.p
+                        if slot.known != (i, scratch):
+                            self._point(p, i, scratch)
+                            slot.known = i, scratch
+                        p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
+                        p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
+                        at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
+                        gemm.place(slot, at_a, at_b, out if last else sums)
+                        gemm.check(gemm.start(slot, stream))
+                    finally:
+                        gemm.free.append(slot)
 
     def _part(self, i: int) -> int:
         """Elements along k of slab ``i``."""
         k = self._cut.k(self._choice.way.form)
         return min(k, self._choice.way.k - i * k)
 
-    def _copy(self, i: int, buffer: int, a: Any, b: Any, stream: int) -> None:
+    def _copy(self, i: int, scratch: int, a: Any, b: Any, stream: int) -> None:
         copier = self._copiers[self._part(i)]
         slot = copier.take()
         try:
             for job, side in zip(_JOBS, self._copied):
                 slot.words[job] = (a if side.name == "a" else b) + i * side.step
-                if slot.known != buffer:
-                    slot.words[job + 1], slot.words[job + 2] = buffer + (side.copy or 0), buffer + side.marks
-            slot.known = buffer
+                if slot.known != scratch:
+                    slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
+            slot.known = scratch
             copier.check(copier.start(slot, stream))
         finally:
             copier.free.append(slot)
 
-    def _point(self, p: Any, i: int, buffer: int) -> None:
+    def _point(self, p: Any, i: int, scratch: int) -> None:
         """The parameters of slab ``i`` in a workspace, but for the operands."""
         way, cut = self._choice.way, self._cut
         p.a_block, p.b_block = (0 if x.direct is None else i * cut.blocks for x in (way.a, way.b))
-        p.counters, p.partials = buffer, buffer + cut.partials
-        p.a_marks, p.b_marks, p.finished = (buffer + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))
+        p.counters, p.partials = scratch, scratch + cut.partials
+        p.a_marks, p.b_marks, p.finished = (scratch + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))
 
-    def _operand(self, p: Any, name: str, i: int, buffer: int, operand: Any) -> int:
+    def _operand(self, p: Any, name: str, i: int, scratch: int, operand: Any) -> int:
         """Where the map of the kernel's a (b) begins in slab ``i``. Into ``p`` goes what computing anew needs."""
         side = self._sides[name]
         original = operand
@@ -156,4 +158,4 @@ class Staged:
             once = form.a_registers if name == "a" else form.b_split
             original, operand = operand.plain, operand.of("tf32" if once else form.input)
         setattr(p, name, original + i * side.step)
-        return int(operand) if side.copy is None else buffer + side.copy
+        return int(operand) if side.copy is None else scratch + side.copy

@@ -5,18 +5,18 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from fakes import FakeMemory, Home
 from gemmhub_hopper import forms, gemv, gemv_model, ranking, tensor_map
-from gemmhub_hopper.backend import MARGIN
+from gemmhub_hopper.backend import MARGIN, cautious
 from gemmhub_hopper.config import Shape
 from problems import problem
 from products import Product, stored
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import AllocationError, KernelError
-from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub.layout import fold_batch
+from gemmhub.native.cuda_scratch import COUNTERS
 
 LIMIT = 64 * 2**20
 SHAPE = Shape(64, 64, 3, consumers=1)
@@ -177,7 +177,7 @@ def test_candidates_by_name(backend):
         "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, k shared by 4 blocks",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
-    for name in ("64x64x5", "nonsense", "64x64x12/", "nothing"):
+    for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "nothing"):
         with pytest.raises(ValueError, match="no kernel called"):
             backend.prepare(asked, name, LIMIT)
 
@@ -188,11 +188,43 @@ def test_without_room_for_parts(backend):
     assert "needs" in kernel.description
 
 
+def test_a_small_workspace(backend):
+    """What runs in it is chosen for it: not what would be the fastest in a larger one, in many slabs or not at all."""
+    asked = problem(2048, 2048, 2048, "float32")
+    first, limit = backend.candidates(asked)[0], 2**20
+    kernel = backend.prepare(asked, first, limit)
+    ways, card = forms.lowered(asked), backend._card(asked)
+    seconds, best = ranking.choices(ways, card, limit)[0]
+    assert kernel.description.startswith(f"tile {best.shape.m}x{best.shape.n}, {best.shape.stages} stages")
+    assert f"({first}: " in kernel.description
+    assert kernel.workspace_bytes <= limit
+    assert cautious(seconds, "split") >= backend.estimate(asked) / MARGIN
+    assert f"({first}: " not in backend.prepare(asked, first, LIMIT).description
+
+
+def test_workspace_is_there_before_the_call():
+    """Where there is none another backend can still be chosen."""
+    home, asked = Home(memory=COUNTERS), problem(64, 72, 1024)
+    backend = home.backend()
+    with pytest.raises(AllocationError):
+        backend.prepare(asked, "64x64x12/4", LIMIT)
+    home.cuda.memory = 2**30
+    kernel = backend.prepare(asked, "64x64x12/4", LIMIT)
+    assert kernel.workspace_bytes in [nbytes for _, nbytes, _ in home.cuda.allocated]
+
+
+def test_a_batch_that_folds_into_too_many_rows(backend):
+    """Is multiplied as a batch."""
+    asked = replace(problem(2**20, 8, 8, batch=(4096,)), b=problem(2**20, 8, 8).b)
+    assert fold_batch(asked) is not None
+    assert backend.supports(asked) is None
+
+
 def test_slabs_too_short_to_share(backend):
-    """In a workspace for slabs of four blocks of k, the last of three, k is shared by none; in a larger one by four."""
+    """In a workspace for slabs of four blocks of k, the last of three, no four share it; in a larger one they do."""
     asked = problem(70, 73, 330, "float32", precision="tf32")
     kernel = backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
-    assert kernel.description.startswith("tile 64x64, 12 stages, a copied")
+    assert "k shared by 4 blocks" not in kernel.description
     assert "its last slab, has 3 blocks, fewer than the 4 that are to share it" in kernel.description
     assert "k shared by 4 blocks" in backend.prepare(asked, "64x64x12k4", LIMIT).description
 
@@ -212,46 +244,7 @@ def test_refusals(backend):
     refusal = backend.supports(asked)
     assert "bytes of workspace at least" in refusal.reason
     assert "float32 result" in refusal.remedy
-    with pytest.raises(ValueError, match="raise workspace_limit"):
-        backend.prepare(problem(512, 512, 512, dtype="float32"), "128x128x4", 2**16)
+    with pytest.raises(ValueError, match="raise the setting workspace_mib"):
+        backend.prepare(problem(70, 73, 330, "float32", precision="tf32"), "64x64x12", 2**16)
     with pytest.raises(ValueError, match="no kernel for float64"):
         backend.prepare(problem(dtype="float64"), "64x64x12", LIMIT)
-
-
-class TestWorkspace:
-    def test_a_buffer_for_each_stream(self, home, backend):
-        memory = Scratch(backend.machine.gpus[0])
-        first = memory.buffer(1, COUNTERS + 1000, LIMIT)
-        assert memory.buffer(1, COUNTERS, LIMIT) == first
-        assert memory.buffer(2, COUNTERS, LIMIT) != first
-        counters = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * COUNTERS).from_address(first))
-        assert not counters.any()
-
-    def test_it_grows(self, home, backend):
-        memory = Scratch(backend.machine.gpus[0])
-        memory.buffer(1, 1000, 5000)
-        memory.buffer(1, 1001, 5000)
-        memory.buffer(1, 4500, 5000)
-        assert [size for _, size, _ in home.cuda.allocated[-3:]] == [1000, 2000, 4500]
-
-    def test_captures_have_their_own(self, home, backend):
-        memory = Scratch(backend.machine.gpus[0])
-        eager = memory.buffer(1, 1000, LIMIT)
-        home.cuda.captures[1] = 77
-        try:
-            captured = memory.buffer(1, 1000, LIMIT)
-        finally:
-            home.cuda.captures.clear()
-        assert captured != eager
-        assert home.cuda.complaints == []
-
-    def test_no_memory(self):
-        home = Home(memory=100)
-        with pytest.raises(AllocationError, match="workspace"):
-            Scratch(home.backend().machine.gpus[0]).buffer(1, 1000, LIMIT)
-
-    def test_a_thread_that_means_its_own_stream(self, backend):
-        memory = Scratch(backend.machine.gpus[0])
-        here = memory.buffer(2, 1000, LIMIT)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(memory.buffer, 2, 1000, LIMIT).result() != here

@@ -26,6 +26,7 @@ from gemmhub.testing.torch_cuda import (
     check_equal_results,
     check_fresh_thread,
     check_graph,
+    check_graphs_that_are_gone,
     check_streams_and_threads,
 )
 
@@ -183,6 +184,10 @@ def tensors(seed):
 
 def test_graph_capture(backend):
     check_graph(SPLIT.launch(backend).run, tensors(0))
+
+
+def test_graphs_that_are_gone(backend):
+    check_graphs_that_are_gone(SPLIT.launch(backend).run, tensors(0), backend.machine.gpus[0])
 
 
 def test_split_k_is_deterministic(backend):
@@ -355,15 +360,26 @@ def test_special_values(backend):
         assert ratio(result.cpu().numpy(), x, y) <= 1, scale
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(256, 256, 8192), (2048, 16, 8192), (96, 1024, 8192)])
+def test_float32_that_is_computed_anew_is_deterministic(backend, m, n, k):
+    """Of some tiles: parts of k tell each other."""
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda") * 1000
+    a[m // 2 :, ::977] = 2.0**-120
+    asked = problem(m, n, k, dtype="float32")
+    for name in backend.candidates(asked):
+        check_equal_results(backend.prepare(asked, name, LIMIT).run, TorchProduct(a, b, torch.float32, tolerance=1e-2))
+
+
 def test_float32_in_a_graph(backend):
     """The pre-pass and the kernel of every slab, replayed with new operands."""
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
-    asked = problem(512, 512, 512, dtype="float32")
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], COUNTERS + 2**20)
+    product = Product(Shape(128, 128, 4), 512, 512, 512, dtype="float32", limit=COUNTERS + 2**20)
+    assert product.cut.count > 1
+    run = product.launch(backend).run
     out, graph = torch.empty(512, 512, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         stream = torch.cuda.current_stream().cuda_stream
-        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
     for _ in range(3):
         a.normal_()
         graph.replay()

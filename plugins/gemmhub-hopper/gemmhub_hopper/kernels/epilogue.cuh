@@ -60,7 +60,7 @@ struct Block {
             bias_m[1] = rows > 8 ? load_element<BIAS_TYPE>(p.bias, row + 8) : 0.0f;
         }
         if constexpr (BIAS == 2)
-            bias = static_cast<const char*>(p.bias) + (BIAS_TYPE == 2 ? 4 : 2) * column;
+            bias = static_cast<const char*>(p.bias) + (BIAS_TYPE == 2 ? 4ll : 2ll) * column;
     }
 };
 

@@ -3,7 +3,8 @@
 // Block q gets slice q of the columns from all of them, its own too, and adds in the order of k. Nothing goes through
 // memory, and nobody is the last one to add everything. Slices are sent where the ring was: such a cluster has one piece,
 // so nobody needs the ring once all its blocks have come by the first of two syncs of the cluster. The second one, which
-// ends when the kernel does, keeps a block there until everything that it was sent or has sent has come.
+// ends when the kernel does, keeps a block there until all have sent what they had; its own sum's barrier, until that has
+// come.
 //
 // sum: one arrival, of thread 0 from the start, and the bytes of all slices; ends the wait of all consumer threads.
 //

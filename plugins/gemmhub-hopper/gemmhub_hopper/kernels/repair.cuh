@@ -48,9 +48,20 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     return sum;
 }
 
-// `a`: the marks of this warp's rows; or those of the whole of a. With B_SPLIT, and 4 times those of the tile's b.
+// Whether a tile may have elements that marks tell of. `a`: the marks of this warp's rows; or those of the whole of a.
+// With B_SPLIT, and 4 times those of the tile's b.
+DEVICE bool marked_tile(const Params& p, u32 a) {
+    return a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
+}
+
+// Whether this element, if there is one, is to be computed anew. `marks`: as marked_tile() says.
+DEVICE bool wrong(const Params& p, float sum, int row, int column, int batch, u32 a, bool marks) {
+    if (row >= p.m || column >= p.n) return false;
+    return p.all || suspect(sum) || (marks && (B_SPLIT || marked(p, row, column, batch, a)));
+}
+
 DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
-    const bool marks = a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
+    const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
     for (u32 i = 0; i < M_BLOCKS; ++i)
@@ -62,12 +73,11 @@ DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
 #pragma unroll 1
         for (u32 r = 0; r < OUT_N / 2; ++r) {  // registers have no addresses: r is compared with each number
             const int row = at.row + 64 * i + 8 * (r / 2 % 2), column = at.column + 8 * (r / 4) + r % 2;
-            if (row >= p.m || column >= p.n) continue;
             float sum = 0.0f;
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) sum = acc[i][j];
-            if (!p.all && !suspect(sum) && !(marks && (B_SPLIT || marked(p, row, column, at.batch, a)))) continue;
+            if (!wrong(p, sum, row, column, at.batch, a, marks)) continue;
             sum = inner_product(p, row, column, at.batch);
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)
@@ -78,7 +88,7 @@ DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
 
 // The same of four registers, the first of them in this row and column.
 DEVICE void repair_four(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
-    const bool marks = a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
+    const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) any = any || suspect(sums[r]);
@@ -86,8 +96,7 @@ DEVICE void repair_four(const Params& p, float (&sums)[4], int row, int column, 
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) {
         const int m = row + 8 * (r / 2), n = column + r % 2;
-        if (m < p.m && n < p.n && (p.all || suspect(sums[r]) || (marks && (B_SPLIT || marked(p, m, n, batch, a)))))
-            sums[r] = inner_product(p, m, n, batch);
+        if (wrong(p, sums[r], m, n, batch, a, marks)) sums[r] = inner_product(p, m, n, batch);
     }
 }
 

@@ -121,13 +121,15 @@ def _learn(
         short = device_calls.remember(_warm, call, kernel, _settings, a, b, out)
         if short is not None:
             _devices[type(a)] = short
+    elif out is not None and not isinstance(out, _ndarray):
+        pass  # an array of another library, which tells no strides, or not in bytes
     elif call.problem.packed_by is None and (decision.layout_free or call.exact):
         key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         run = planning.shortcut(call, kernel, execute)
         if out is not None:
-            # Strides tell an out whose elements share memory; its shape the matmul finds wrong itself.
+            # Strides tell an out whose elements share memory; its shape the matmul of two matrices finds wrong itself.
             key = (*key, type(out), out.dtype, out.strides)
-            run = run if out.ndim <= 2 else planning.same_out(run, out.shape)
+            run = planning.same_out(run, out.shape) if call.problem.batch else run
         if not decision.layout_free:
             run = planning.by_layout(_warm.get(key), run, a, b, out)
         _remember(_warm, key, run)

@@ -195,7 +195,8 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     decisions = _decisions  # before settings are read
     asked = request(options)
     call, decision, kernel = _decided(a, b, out, asked, decisions)
-    return make_plan(call, decision, kernel, asked, arrays.describe, b)
+    with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
+    return make_plan(call, decision, kernel, asked, arrays.describe, b, with_epilogue)
 
 
 @signature()

@@ -93,15 +93,19 @@ def test_a_plan_keeps_nothing_of_its_examples(dtype, rng):
 
     a, b = draw(rng, (5, 6), dtype).view(Tracked), draw(rng, (6, 7), dtype).view(Tracked)
     bias = draw(rng, (7,), result_of(dtype)).view(Tracked)
+    c = draw(rng, (5, 7), result_of(dtype)).view(Tracked)
     planned = gemmhub.plan(a, b)
     with_bias = gemmhub.plan(a, b, bias=bias)
-    watched = [weakref.ref(x) for x in (a, b)]
-    del a, b
+    with_c = gemmhub.plan(a, b, c=c, beta=2)
+    watched = [weakref.ref(x) for x in (a, b, c, bias)]
+    del a, b, c, bias
     gc.collect()
+    assert [ref() for ref in watched] == [None] * 4
     a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
     assert ratio(planned(a, b), a, b) <= 1
-    assert ratio(with_bias(a, b, bias=np.asarray(bias)), a, b, bias=np.asarray(bias)) <= 1
-    assert [ref() for ref in watched] == [None, None]
+    bias, c = draw(rng, (7,), result_of(dtype)), draw(rng, (5, 7), result_of(dtype))
+    assert ratio(with_bias(a, b, bias=bias), a, b, bias=bias) <= 1
+    assert ratio(with_c(a, b, c=c), a, b, c=c, beta=2) <= 1
 
 
 @pytest.mark.parametrize("dtype", PATHS, ids=str)
@@ -187,7 +191,7 @@ def test_plans_with_an_epilogue(dtype, rng):
         {"c": c, "bias": bias[:, 0]},
         {"c": c, "bias": bias.T},
         {"c": c.astype(np.complex64), "bias": bias},
-        {"c": c, "bias": bias, "alpha": 1},
+        {"c": c, "bias": bias, "beta": 0},
         {"c": c, "bias": bias, "alpha": "2"},
         {"c": c, "bias": bias, "beta": None, "alpha": [2]},
         {"c": c, "bias": bias, "beta": 1j},

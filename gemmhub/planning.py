@@ -206,7 +206,7 @@ def make_plan(
     ``with_epilogue``: alpha, beta, c, bias or stream was named, if only by its default.
     """
     execute = bind(call, decision.chosen or "", kernel)
-    problem, out_shape, layout_free = call.problem, call.out_shape, decision.layout_free
+    problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
 
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:

@@ -7,6 +7,7 @@ import pytest
 from products import E4M3, F16, F32, F64, I8, draw, ratio
 
 import gemmhub
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, plugins
 from gemmhub.errors import InputError, OutputError
 
 DTYPES = (F32, F64, F16)
@@ -148,3 +149,59 @@ def test_an_argument_that_does_not_exist(rng):
             planned(a, a, gamma=1)
     with pytest.raises((TypeError, InputError), match="alpha"):
         gemmhub.plan(a, a)(a, a, alpha=2)
+
+
+# Strides
+
+
+class Simple(Backend):
+    """NumPy, of any name, cost and care for layouts."""
+
+    def __init__(self, name, seconds, layout_sensitive):
+        self.name, self.seconds, self.layout_sensitive, self.asked = name, seconds, layout_sensitive, 0
+
+    def probe(self):
+        return Ready((Device(),))
+
+    def supports(self, problem):
+        self.asked += 1
+
+    def estimate(self, problem):
+        return self.seconds
+
+    def prepare(self, problem, candidate, workspace_limit):
+        def run(a, b, out, c, bias, alpha, beta, stream):
+            out[...] = np.matmul(a, b) + (0 if bias is None else bias)
+
+        return Kernel(run, self.name, direct=lambda a, b, out: np.matmul(a, b, out=out))
+
+
+@pytest.mark.parametrize("form", ["ndarray", "subclass"])
+@pytest.mark.parametrize("chosen_looks", [False, True])
+def test_a_plan_depends_on_strides_where_its_backend_does(chosen_looks, form, rng):
+    """Whatever backends that were not chosen look at. matmul decides anew for other strides: another may be chosen."""
+    chosen, beaten = Simple("chosen", 1e-9, chosen_looks), Simple("beaten", 1e-8, not chosen_looks)
+    for backend in (chosen, beaten):
+        description = BackendDescription(backend.name, lambda x=backend: x, "for tests", contract=1)
+        plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    a, b, bias = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32), draw(rng, (12,), F32)
+    wrapped = FORMS[form]
+    plain = gemmhub.plan(wrapped(a), wrapped(b))
+    with_bias = gemmhub.plan(wrapped(a), wrapped(b), bias=wrapped(bias[:6]))
+    out = np.empty((6, 12), F32)[:, ::2]
+    assert plain.decision.chosen == "chosen"
+    for planned, left, right, options in (
+        (plain, a.T, b, {}), (plain, a, b[::-1], {}), (plain, a, b, {"out": out}),
+        (with_bias, a.T, b, {"bias": bias[:6]}), (with_bias, a, b, {"bias": bias[::2]}),
+    ):  # fmt: skip
+        given = {name: wrapped(x) for name, x in options.items()}
+        if chosen_looks:
+            with pytest.raises(InputError, match="planned"):
+                planned(wrapped(left), wrapped(right), **given)
+        else:
+            got = planned(wrapped(left), wrapped(right), **given)
+            assert ratio(np.asarray(got), left, right, bias=options.get("bias")) <= 1
+    before = beaten.asked
+    for left in (a, a.T, a[::-1]):
+        assert ratio(gemmhub.matmul(left, b), left, b) <= 1
+    assert beaten.asked >= before + 2

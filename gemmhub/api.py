@@ -95,42 +95,46 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """The long way: look up with strides and options, or decide."""
+    warm, devices, known, decisions = _warm, _devices, _known, _decisions  # before settings are read
     asked = request(options)
     key = _key(a, b, out, asked)
-    execute = _known.get(key) if key is not None else None
+    execute = known.get(key) if key is not None else None
     if execute is None:
-        call, decision, kernel = _decided(a, b, out, asked)
+        call, decision, kernel = _decided(a, b, out, asked, decisions)
         from gemmhub import planning
 
         execute = planning.bind(call, decision.chosen or "", kernel)
         if key is not None:
-            _remember(_known, key, execute)
+            _remember(known, key, execute)
             if not options:
-                _learn(call, decision, kernel, execute, a, b, out)
+                _learn(warm, devices, call, decision, kernel, execute, a, b, out)
         return planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
     return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
 
 
 def _learn(
-    call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None
-) -> None:
+    warm: dict[tuple[Any, ...], Any], devices: dict[type, Any],
+    call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None,
+) -> None:  # fmt: skip
     """Give a plain call the short way, where it has one."""
     from gemmhub import device_calls, planning
 
     if call.problem.device.kind != "cpu":
-        short = device_calls.remember(_warm, call, kernel, _settings, a, b, out)
+        short = device_calls.remember(warm, call, kernel, _settings, a, b, out)
         if short is not None:
-            _devices[type(a)] = short
+            devices[type(a)] = short
+    elif out is not None and not isinstance(out, _ndarray):
+        pass  # an array of another library, which tells no strides, or not in bytes
     elif call.problem.packed_by is None and (decision.layout_free or call.exact):
         key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         run = planning.shortcut(call, kernel, execute)
         if out is not None:
-            # Strides tell an out whose elements share memory; its shape the matmul finds wrong itself.
+            # Strides tell an out whose elements share memory; its shape the matmul of two matrices finds wrong itself.
             key = (*key, type(out), out.dtype, out.strides)
-            run = run if out.ndim <= 2 else planning.same_out(run, out.shape)
+            run = planning.same_out(run, out.shape) if call.problem.batch else run
         if not decision.layout_free:
-            run = planning.by_layout(_warm.get(key), run, a, b, out)
-        _remember(_warm, key, run)
+            run = planning.by_layout(warm.get(key), run, a, b, out)
+        _remember(warm, key, run)
 
 
 def _remember(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
@@ -164,15 +168,17 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
     return key
 
 
-def _decided(a: Array, b: Array, out: Array | None, asked: Request) -> tuple[Call, Decision, Any]:
+def _decided(
+    a: Array, b: Array, out: Array | None, asked: Request, decisions: dict[tuple[Any, ...], tuple[Decision, Any]]
+) -> tuple[Call, Decision, Any]:
     from gemmhub import arrays, decision, planning
 
     call = arrays.describe(a, b, out, asked)
     key = call.problem, asked.settings, planning.overlaps(call)
-    decided = _decisions.get(key)  # looked up once: another thread may forget it at any time
+    decided = decisions.get(key)  # looked up once: another thread may forget it at any time
     if decided is None:
         decided = decision.resolve(*key)
-        _remember(_decisions, key, decided)
+        _remember(decisions, key, decided)
     return call, *decided
 
 
@@ -186,9 +192,11 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     from gemmhub import arrays
     from gemmhub.planning import make_plan
 
+    decisions = _decisions  # before settings are read
     asked = request(options)
-    call, decision, kernel = _decided(a, b, out, asked)
-    return make_plan(call, decision, kernel, asked, arrays.describe, b)
+    call, decision, kernel = _decided(a, b, out, asked, decisions)
+    with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
+    return make_plan(call, decision, kernel, asked, arrays.describe, b, with_epilogue)
 
 
 @signature()
@@ -243,15 +251,19 @@ def reload() -> None:
     """
     from gemmhub import decision, native, plugins, records
 
-    forget_decisions()
     for module in (config, plugins, records, decision, native):
         module.forget()
+    forget_decisions()  # last: until here a call in another thread may still decide by what was
 
 
 def forget_decisions() -> None:
-    """Empty the caches of decided calls (new records, new settings)."""
-    for cache in (_warm, _devices, _known, _decisions):
-        cache.clear()
+    """Begin new caches of decided calls (new records, new settings).
+
+    New ones, and not the same ones emptied: a call that is being decided in another thread has the old ones, and
+    what it decided by the old records and settings goes with them.
+    """
+    global _warm, _devices, _known, _decisions
+    _warm, _devices, _known, _decisions = {}, {}, {}, {}
 
 
 __all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]

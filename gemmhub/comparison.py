@@ -13,7 +13,7 @@ from gemmhub.arrays import Call
 from gemmhub.capability import Refusal
 from gemmhub.errors import GemmhubError, InputError
 from gemmhub.options import Options, Request, request
-from gemmhub.verify import spot_check
+from gemmhub.verify import generator, spot_check
 from gemmhub.views import as_matrix, expand
 
 if TYPE_CHECKING:
@@ -90,17 +90,26 @@ def compare(
     :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. Raises as
     :func:`gemmhub.matmul`; InputError when a named backend cannot run it, with its reason.
     """
+    if "out" in options:
+        raise InputError(
+            "out",
+            "given to compare",
+            "operands and the other options of matmul",
+            "leave it out: each backend makes a result of its own",
+        )
+    named = _named(backends)
+    generator(seed)  # before anything is computed
     asked = request(options)
     here = _Side(arrays.describe(a, b, None, asked), a, b, asked)
     call = here.call
     able = {x.entry.name: (x, here) for x in decision.able_backends(call.problem)}
-    names = tuple(backends or able)
-    if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not backends or HOST in backends):
+    names = named or tuple(able)
+    if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
         host = _host_side(here, options)
         numpy = next((x for x in decision.able_backends(host.call.problem) if x.entry.name == HOST), None)
-        if numpy is not None and (backends or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
+        if numpy is not None and (named or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
             able[HOST] = numpy, host
-            names = names if backends else (*names, HOST)
+            names = names if named else (*names, HOST)
     for name in names:
         if name not in able:
             verdicts = {v.backend: v for v in decision.decide(call.problem, asked.settings).verdicts}
@@ -127,6 +136,18 @@ def compare(
         remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
         rows.append(Compared(name, ok, ratio, _difference(result, first), remark))
     return Comparison(str(call.problem), tuple(rows))
+
+
+def _named(backends: Any) -> tuple[str, ...]:
+    """The names in ``backends``, in order; InputError for what is no sequence of names."""
+    try:
+        names = () if backends is None else tuple(backends)
+    except TypeError:
+        names = (None,)
+    if isinstance(backends, str) or not all(isinstance(name, str) for name in names):
+        remedy = f"pass [{backends!r}]" if isinstance(backends, str) else ""
+        raise InputError("backends", f"{backends!r:.80}", "a sequence of names of backends", remedy)
+    return names
 
 
 def _host_side(here: _Side, options: Options) -> _Side:
@@ -180,7 +201,7 @@ def check_result(
         return found.ok, found.worst, "" if found.ok else found.reason
     if problem.empty or problem.packed_by is not None:
         return True, 0.0, "not checked"
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     rows = np.sort(rng.choice(problem.m, min(_ROWS, problem.m), replace=False))
     left = as_matrix(call.a, "a")[..., rows, :]
     bias = call.bias

@@ -207,16 +207,17 @@ _outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_sett
 """What each ``use`` entered here found, innermost last. Kept here and not in the ``use`` object, which several
 threads and tasks may share."""
 
-_root: Settings | None = None
+_root: list[Settings] = []
+"""The settings of files and environment, once they are read."""
 _interned: dict[tuple[Any, ...], Settings] = {}
 
 
 def root() -> Settings:
     """The settings of files and environment, read once."""
-    global _root
-    if _root is None:
-        _root = read()
-    return _root
+    known = _root  # forget() makes a new list: what another thread is reading meanwhile stays in the old one
+    if not known:
+        known.append(read())
+    return known[0]
 
 
 def current() -> Settings:
@@ -227,7 +228,7 @@ def current() -> Settings:
 def forget() -> None:
     """Read files and environment again at the next need."""
     global _root
-    _root = None
+    _root = []
     _interned.clear()
 
 

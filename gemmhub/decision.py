@@ -64,6 +64,8 @@ class Decision:
     """Copies the call makes before any backend: an ``out`` that overlaps an operand."""
     layout_free: bool = field(default=False, repr=False)
     """No backend that was asked looks at strides: the decision holds for any."""
+    chosen_layout_free: bool = field(default=False, repr=False)
+    """The chosen backend does not look at strides: its kernel, and so a plan, holds for any."""
 
     def __getitem__(self, backend: str) -> Verdict:
         for verdict in self.verdicts:
@@ -196,6 +198,7 @@ def _decide(
         _origins(settings, chosen),
         copies,
         layout_free,
+        problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive,
     )
     return decision, chosen
 

@@ -24,7 +24,7 @@ from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelErro
 from gemmhub.families import NUMPY, layout_key
 from gemmhub.options import Request, scalar, scalar_kind, stream_handle
 from gemmhub.packed import PackedB
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.views import DeviceView, as_matrix, broadcast, expand, same_memory
 
 Array = Any
@@ -178,10 +178,12 @@ def translated(error: Exception, backend: str) -> GemmhubError:
 class Plan(Protocol):
     """What :func:`gemmhub.plan` returns: a function of operands with the planned shapes and dtypes.
 
-    (A function and not an object with ``__call__``, which costs 0.15 us more.) A plan of a plain product takes
-    ``(a, b, out=None)``; one with an epilogue takes ``c`` and ``bias`` too, where they were planned, and
-    ``alpha`` and ``beta``. These and ``stream`` default to the planned ones. Raises InputError for operands that
-    are not as planned, before anything is written.
+    (A function and not an object with ``__call__``, which costs 0.15 us more.) It takes ``c`` and ``bias`` where they
+    were planned, ``alpha``, ``beta`` and ``stream``, which default to the planned ones. Raises InputError for
+    operands that are not as planned, before anything is written.
+
+    One that was planned without any of these may be a function of ``(a, b, out=None)`` alone: keyword arguments that
+    are never given would cost a sixth of what a planned call may.
     """
 
     decision: Decision
@@ -191,11 +193,20 @@ class Plan(Protocol):
 
 
 def make_plan(
-    call: Call, decision: Decision, kernel: Kernel, request: Request, describe: Callable[..., Call], b: object
+    call: Call,
+    decision: Decision,
+    kernel: Kernel,
+    request: Request,
+    describe: Callable[..., Call],
+    b: object,
+    with_epilogue: bool,
 ) -> Plan:
-    """The public plan of a decided call. ``describe`` checks later operands as the first ones were."""
+    """The public plan of a decided call. ``describe`` checks later operands as the first ones were.
+
+    ``with_epilogue``: alpha, beta, c, bias or stream was named, if only by its default.
+    """
     execute = bind(call, decision.chosen or "", kernel)
-    problem, layout_free = call.problem, decision.layout_free
+    problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
 
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:
@@ -203,12 +214,13 @@ def make_plan(
         kind = (x.backend, x.a_dtype, x.device) if isinstance(x, PackedB) else layout_free or layout_key(x)
         return type(x), x.shape, x.dtype, kind
 
-    c_planned = None if request.beta == 0 else request.c
+    takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
     planned: Any = None
     if call.exact or problem.packed_by:  # else describe() looks at the operands of every call
         planned = tuple(map(facts, (call.a, b if isinstance(b, PackedB) else call.b, c_planned, request.bias)))
     scalars_planned = scalar_kind(request.alpha), scalar_kind(request.beta)
-    out_planned = type(call.a), call.out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
+    out_planned = type(call.a), out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
+    request = replace(request, c=None, bias=None)  # examples, too
 
     def checked(
         a: Any, b: Any, out: Any = None, *, c: Any = None, bias: Any = None, alpha: Any = None, beta: Any = None,
@@ -227,21 +239,24 @@ def make_plan(
         except AttributeError:  # a list, say: describe() views it
             as_planned = False
         if not as_planned:
-            if c is not None and request.c is None:
+            if c is not None and not takes_c:
                 raise InputError("c", "given to a plan without c", "no c", "make a plan with c= and beta=")
+            _must_suit(alpha, beta, request)
             if c is None and beta != 0:
-                raise InputError("beta" if request.beta == 0 else "c", f"beta is {beta} without c", "beta with c")
+                raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
             now = replace(request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype)
-            _must_equal(describe(a, b, out, now).problem, problem, layout_free)
+            _must_equal(describe(a, b, out, now), problem, out_shape, layout_free)
         return execute(a, b, out, c, bias, alpha, beta, stream)
 
     run = shortcut(call, kernel, execute)
-    if run is not execute and decision.layout_free:
-        plan = cast("Plan", _short_plan(run, checked, call))
-    elif problem.device.kind != "cpu":
-        plan = cast("Plan", _device_plan(call, kernel, checked) if request.stream is None else checked)
-    else:
-        plan = cast("Plan", checked)
+    way: Execute = checked
+    if run is not execute and layout_free:
+        way = _short_plan(run, checked, call, with_epilogue)
+    elif problem.device.kind != "cpu" and request.stream is None:
+        way = _device_plan(call, kernel, checked)
+    for function in (checked, way):
+        function.__qualname__ = "plan"  # what Python calls it where it is given arguments that do not exist
+    plan = cast("Plan", way)
     plan.decision = decision
     plan.kernel = kernel
     return plan
@@ -251,6 +266,7 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
     """A plan that knows operands it has checked before again by the facts that the kernel relies on."""
     known: dict[Any, device_calls.Entry] = {}
     warm: device_calls.Warm | None = None
+    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
 
     def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
         nonlocal warm
@@ -263,42 +279,48 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
                 return result
         result = checked(a, b, out, **epilogue)
         if not epilogue:
-            warm = device_calls.remember(known, call, kernel, device_calls.no_settings, a, b, out) or warm
+            warm = device_calls.remember(known, kind, kernel, device_calls.no_settings, a, b, out) or warm
         return result
 
     short = call.problem.packed_by is None and isinstance(call.family, TorchFamily)
     return device_calls.planned_torch(call, kernel, planned) if short else planned
 
 
-def _short_plan(run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call) -> Execute:
+def _short_plan(
+    run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, with_epilogue: bool
+) -> Execute:
     """A plan that checks no more than it must before handing over to a self-checking matmul."""
     a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
-    out_dtype, array = call.problem.out.dtype, np.ndarray
+    b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
+    shape, single = call.out_shape, not call.problem.batch  # a stack NumPy would broadcast to a larger one
     # Strides tell the itemsize. Of types as wide as float32 and complex128 NumPy refuses to round into any other;
     # float64 it would round into complex64. (One attribute is a tenth of what a planned call may cost.)
-    told_by_strides = out_dtype.itemsize != 8
-    shape, single = call.out_shape, len(call.out_shape) <= 2  # a stack NumPy would broadcast to a larger one
+    told_by_strides = single and out_dtype.itemsize != 8
 
     def planned(a: Any, b: Any, out: Any = None) -> Array:
         # With these, the matmul itself finds any other fault of out: matrices of the wrong size, and a read-only
-        # one; and also a wrong b (one that fits is multiplied right, in the wider dtype, and rounded into out).
+        # one; and also a wrong b with as many dimensions (one that fits is multiplied right, in the wider dtype, and
+        # rounded into out). With a vector for a matrix, or a stack, it would broadcast the product into out.
         try:
-            if a.__class__ is array is b.__class__ and a.shape == a_shape and a.dtype is a_dtype:
+            if a.__class__ is array and b.__class__ is array and a.shape == a_shape and a.dtype is a_dtype:
                 if out is None:
                     if b.shape == b_shape and b.dtype is b_dtype:
                         return run(a, b, None)
                 elif (
                     out.strides == out_strides
-                    and (told_by_strides or out.dtype is out_dtype)
-                    and (single or out.shape == shape)
+                    and b.ndim == b_ndim
+                    and (told_by_strides or (out.dtype is out_dtype and (single or out.shape == shape)))
                 ):
                     return run(a, b, out)
         except Exception:
             pass  # said below, in our words
         return checked(a, b, out)
 
-    return planned
+    def planned_with_epilogue(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+        return checked(a, b, out, **epilogue) if epilogue else planned(a, b, out)
+
+    return planned_with_epilogue if with_epilogue else planned
 
 
 def _out_strides(call: Call) -> tuple[int, ...]:
@@ -309,20 +331,44 @@ def _out_strides(call: Call) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) * size for i in range(len(shape)))
 
 
-def _must_equal(given: GemmProblem, planned: GemmProblem, layout_free: bool) -> None:
+def _must_suit(alpha: Any, beta: Any, planned: Request) -> None:
+    """InputError for scalars that need another kernel.
+
+    One that multiplies by alpha takes 1 as well. But one that adds ``beta * c`` may read c whatever beta is, and c
+    must not count where beta is 0, not even where it is NaN; one that adds nothing has no place for c.
+    """
+    if planned.alpha == 1 and alpha != 1:
+        raise InputError("alpha", f"{alpha} in a plan for alpha 1", "1", "plan with another alpha: that takes any")
+    if (planned.beta == 0) != (beta == 0):
+        allowed = "0" if planned.beta == 0 else "numbers other than 0"
+        raise InputError("beta", f"{beta} in a plan for beta {planned.beta}", allowed, "make another plan")
+
+
+def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], layout_free: bool) -> None:
     """InputError naming what differs from the plan."""
-    names = ("m", "n", "k", "batch", "bias", "packed_by", "alpha_is_one")
-    differing = [name for name in names if getattr(given, name) != getattr(planned, name)]
-    for name in ("a", "b", "out", "c"):
-        before, after = getattr(planned, name), getattr(given, name)
-        if layout_free:
-            before, after = before and before.dtype, after and after.dtype
-        elif before is not None and after is not None:
-            least = min(before.alignment, after.alignment)  # better than planned will do
-            before, after = (
-                replace(before, layout=before.layout.essential),
-                replace(after, layout=after.layout.essential, alignment=least),
-            )
+    given = call.problem
+    names = {"m": "m", "n": "n", "k": "k", "batch": "batch", "packed_by": "b"}
+    differing = [name for field, name in names.items() if getattr(given, field) != getattr(planned, field)]
+    for name in ("a", "b", "out", "c", "bias"):
+        before, after = (_compared(getattr(x, name), layout_free) for x in (planned, given))
+        if isinstance(before, Operand) and isinstance(after, Operand):
+            after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
         differing += [name] if before != after else []
+    if call.out_shape != out_shape and not differing:
+        differing = ["a, b"]  # a vector and a matrix of one row, say
     if differing:
-        raise InputError(", ".join(differing), f"{given}", f"what was planned: {planned}", "make another plan")
+        raise InputError(
+            ", ".join(dict.fromkeys(differing)),
+            f"{given}, a result of shape {call.out_shape}",
+            f"what was planned: {planned}, a result of shape {out_shape}",
+            "make another plan",
+        )
+
+
+def _compared(x: Operand | Bias | None, layout_free: bool) -> object:
+    """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
+    if isinstance(x, Bias):
+        return (x.dtype.name, x.axis) if layout_free else x
+    if isinstance(x, Operand):
+        return x.dtype.name if layout_free else replace(x, layout=x.layout.essential)
+    return None

@@ -296,11 +296,13 @@ _registry_lock = threading.Lock()
 def registry() -> Registry:
     """The registry of this process."""
     global _registry
-    if _registry is None:
+    found = _registry  # looked up once: another thread may forget it at any time
+    if found is None:
         with _registry_lock:
-            if _registry is None:
-                _registry = Registry()
-    return _registry
+            found = _registry
+            if found is None:
+                found = _registry = Registry()
+    return found
 
 
 def forget() -> None:

@@ -55,6 +55,7 @@ class GemmProblem:
     """The addend; None when beta == 0 (then it is never read)."""
     bias: Bias | None = None
     alpha_is_one: bool = True
+    """True: alpha is always 1. False: it may be any number, 1 too (a plan's alpha may come from the data)."""
     activation: str | None = None
     precision: str = "ieee"
     """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""

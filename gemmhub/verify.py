@@ -95,7 +95,7 @@ def spot_check(
     Raises
     ------
     ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
-    InputError : ragged sequences, an unknown precision, points outside ``c``.
+    InputError : ragged sequences, an unknown precision, points outside ``c``, a seed that is none.
     """
     given = {name: _native(x, name) for name, x in (("a", a), ("b", b), ("c", c))}
     *_, out_shape = product_shapes(given["a"].shape, given["b"].shape)
@@ -110,7 +110,7 @@ def spot_check(
     )
     if points is not None and samples is not None:
         raise InputError("points, samples", "both", "one of them")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     if points is not None:
         product.at(_inside(points, out_shape), out_shape)
     elif samples is not None:
@@ -280,9 +280,21 @@ def _model(a: dtypes.DType, b: dtypes.DType, c: dtypes.DType, precision: str | N
     return accuracy.error_model(a, b, out, dtypes.compute_dtype(a, b, out), precision)
 
 
+def generator(seed: Any) -> np.random.Generator:
+    """Random numbers; InputError for what NumPy takes no seed from."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError("seed", f"{seed!r:.80}", "None, or an integer of at least 0") from None
+
+
 def _inside(points: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Array:
     """Flat indices of ``points``; InputError for what is no index of an array of ``shape``."""
     flat = []
+    try:
+        points = tuple(points)
+    except TypeError:
+        raise InputError("points", repr(points), f"a sequence of tuples of {len(shape)} integers") from None
     for point in points:
         try:
             index = tuple(as_index(i) for i in point)

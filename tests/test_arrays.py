@@ -208,6 +208,38 @@ def test_out_as_a_tensor(rng):
         gemmhub.matmul(Tensor(a), Tensor(b), out=[[0.0] * 4] * 4)
 
 
+class Described(Tensor):
+    """One that tells as much of itself as a torch tensor does: strides are a method, and in elements."""
+
+    device = "cpu"
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    @property
+    def shape(self):
+        return self.data.shape
+
+    def stride(self):
+        return tuple(step // self.data.itemsize for step in self.data.strides)
+
+    def data_ptr(self):
+        return self.data.ctypes.data
+
+
+def test_out_as_a_tensor_that_tells_no_strides_in_bytes(rng):
+    if not np.from_dlpack(Tensor(np.zeros(1))).flags.writeable:
+        pytest.skip("this NumPy imports DLPack read-only")
+    a, b = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32)
+    for out in (np.zeros((3, 5), F32), np.zeros((3, 5), F32, order="F"), np.zeros((3, 10), F32)[:, ::2]):
+        for _ in range(2):
+            target = Described(out)
+            assert gemmhub.matmul(Described(a), Described(b), out=target) is target
+            assert ratio(out, a, b) <= 1
+        assert ratio(gemmhub.matmul(Described(a), Described(b)).data, a, b) <= 1
+
+
 def test_sequences_follow_the_tensor_they_meet(rng):
     b = draw(rng, (2, 3), F64)
     for left, right in (([[1.0, 2.0]], Tensor(b)), (Tensor(b.T.copy()), [1.0, 2.0])):

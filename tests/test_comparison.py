@@ -130,6 +130,22 @@ def test_a_named_backend_that_cannot_is_told_with_its_reason(operands):
         gemmhub.compare(*operands, backends=["nobody"])
 
 
+@pytest.mark.parametrize(("argument", "value", "remedy"), [
+    ("backends", "numpy", "['numpy']"), ("backends", 5, ""), ("backends", [["numpy"]], ""), ("backends", [None], ""),
+    ("seed", -1, ""), ("seed", "one", ""), ("out", np.zeros((60, 40), np.float32), "leave it out"),
+])  # fmt: skip
+def test_bad_arguments(operands, argument, value, remedy):
+    with pytest.raises(InputError) as caught:
+        gemmhub.compare(*operands, **{argument: value})
+    assert caught.value.argument == argument
+    assert remedy in caught.value.remedy
+
+
+def test_backends_may_be_named_by_any_sequence(operands):
+    for names in (["numpy"], ("numpy",), {"numpy"}, iter(["numpy"]), np.array(["numpy"])):
+        assert [row.backend for row in gemmhub.compare(*operands, backends=names).rows] == ["numpy"]
+
+
 def test_bad_operands_raise_as_in_a_product(operands):
     a, b = operands
     with pytest.raises(ShapeError):

@@ -14,7 +14,7 @@ from products import BF16, F16, F32, F64, I8, I32, I64, draw, product_shape, rat
 
 import gemmhub
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, plugins
-from gemmhub.errors import ShapeError
+from gemmhub.errors import OutputError, ShapeError
 from gemmhub.numpy_backend.backend import NumpyBackend
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -150,6 +150,22 @@ def test_what_out_held_does_not_matter(dtype, fill, rng):
         out = np.full((7, 6), np.float64(fill).astype(out_dtype))
     gemmhub.matmul(a, b, out=out)
     assert ratio(out, a, b) <= 1
+
+
+@pytest.mark.parametrize(
+    "shapes", [((1, 3, 4), (4,)), ((4,), (1, 4, 3)), ((1, 4), (1, 4, 1)), ((1, 2, 4), (4, 3))], ids=str
+)
+def test_a_product_is_not_repeated_into_a_larger_out(shapes, rng):
+    """As a ufunc would: NumPy takes the outermost dimensions of out for a larger stack."""
+    a, b = (draw(rng, shape, F32) for shape in shapes)
+    shape = np.matmul(a, b).shape
+    for _ in range(3):
+        gemmhub.matmul(a, b, out=np.empty(shape, F32))
+        larger = np.full((5, *shape[1:]), 7, F32)
+        assert larger.strides == np.empty(shape, F32).strides
+        with pytest.raises(OutputError):
+            gemmhub.matmul(a, b, out=larger)
+        assert np.all(larger == 7)
 
 
 def test_the_dtype_of_out_is_the_result_dtype(rng):

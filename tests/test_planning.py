@@ -14,7 +14,7 @@ import pytest
 from products import BF16, F16, F32, F64, I8, I32, I64, U8, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config, decision, plugins, records
 from gemmhub.errors import ConfigError, DTypeError, GemmhubError, InputError, NoBackendError, OutputError, ShapeError
 
 PATHS = (F32, F16, I8, I64)
@@ -93,15 +93,19 @@ def test_a_plan_keeps_nothing_of_its_examples(dtype, rng):
 
     a, b = draw(rng, (5, 6), dtype).view(Tracked), draw(rng, (6, 7), dtype).view(Tracked)
     bias = draw(rng, (7,), result_of(dtype)).view(Tracked)
+    c = draw(rng, (5, 7), result_of(dtype)).view(Tracked)
     planned = gemmhub.plan(a, b)
     with_bias = gemmhub.plan(a, b, bias=bias)
-    watched = [weakref.ref(x) for x in (a, b)]
-    del a, b
+    with_c = gemmhub.plan(a, b, c=c, beta=2)
+    watched = [weakref.ref(x) for x in (a, b, c, bias)]
+    del a, b, c, bias
     gc.collect()
+    assert [ref() for ref in watched] == [None] * 4
     a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
     assert ratio(planned(a, b), a, b) <= 1
-    assert ratio(with_bias(a, b, bias=np.asarray(bias)), a, b, bias=np.asarray(bias)) <= 1
-    assert [ref() for ref in watched] == [None, None]
+    bias, c = draw(rng, (7,), result_of(dtype)), draw(rng, (5, 7), result_of(dtype))
+    assert ratio(with_bias(a, b, bias=bias), a, b, bias=bias) <= 1
+    assert ratio(with_c(a, b, c=c), a, b, c=c, beta=2) <= 1
 
 
 @pytest.mark.parametrize("dtype", PATHS, ids=str)
@@ -187,7 +191,7 @@ def test_plans_with_an_epilogue(dtype, rng):
         {"c": c, "bias": bias[:, 0]},
         {"c": c, "bias": bias.T},
         {"c": c.astype(np.complex64), "bias": bias},
-        {"c": c, "bias": bias, "alpha": 1},
+        {"c": c, "bias": bias, "beta": 0},
         {"c": c, "bias": bias, "alpha": "2"},
         {"c": c, "bias": bias, "beta": None, "alpha": [2]},
         {"c": c, "bias": bias, "beta": 1j},
@@ -508,6 +512,75 @@ def test_reload_forgets_everything(monkeypatch, rng):
     monkeypatch.setenv("GEMMHUB_PRECISION", "tf32")
     gemmhub.reload()
     assert gemmhub.explain(x, x).problem.precision == "tf32"
+
+
+@pytest.mark.parametrize("module", [config, plugins, records, decision])
+def test_a_call_in_another_thread_while_reloading_leaves_nothing_behind(module, monkeypatch, rng):
+    x = draw(rng, (2, 2), F32)
+    forget = module.forget
+
+    def interrupted():
+        with ThreadPoolExecutor(1) as pool:
+            assert ratio(pool.submit(gemmhub.matmul, x, x).result(), x, x) <= 1
+        forget()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "forget", interrupted)
+        gemmhub.reload()
+    monkeypatch.setenv("GEMMHUB_PRECISION", "nonsense")
+    config.forget()
+    with pytest.raises(ConfigError):
+        gemmhub.matmul(x, x)
+
+
+@pytest.mark.parametrize("function", [gemmhub.matmul, lambda a, b: gemmhub.plan(a, b)(a, b)])
+def test_a_call_that_is_being_decided_while_reloading_leaves_nothing_behind(function, other, monkeypatch, rng):
+    x = draw(rng, (2, 2), F32)
+    runs = []
+
+    def interrupted(problem, candidate, workspace_limit):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(gemmhub.reload).result()
+        return Kernel(lambda a, b, out, *_: runs.append(np.matmul(a, b, out=out)), "other")
+
+    monkeypatch.setattr(other, "prepare", interrupted)
+    for _ in range(3):
+        assert ratio(function(x, x), x, x) <= 1
+    assert len(runs) == 1  # the other calls were decided after the reload, which found no such backend
+
+
+def test_settings_that_are_being_read_while_reloading_are_read_again(monkeypatch):
+    read = config.read
+
+    def interrupted():
+        found = read()
+        gemmhub.reload()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(config, "read", interrupted)
+        assert config.current().precision == "ieee"
+    monkeypatch.setenv("GEMMHUB_PRECISION", "tf32")
+    assert config.current().precision == "tf32"
+
+
+@pytest.mark.parametrize(("function", "module"), [(config.root, config), (plugins.registry, plugins)])
+def test_who_looks_while_another_thread_reloads_finds_something(function, module):
+    """Whenever the other thread gets its turn: here, before every line."""
+
+    def turn(frame, event, _):
+        if frame.f_code is function.__code__:
+            module.forget()
+            return turn
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(turn)
+    try:
+        found = function()
+    finally:
+        sys.settrace(before)
+    assert found is not None
 
 
 def test_what_distinguishes_calls(rng):

@@ -405,6 +405,9 @@ def test_a_seed_repeats_the_check(always_sketch, rng):
         (InputError, "points", np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), {"points": [(0, -1)]}),
         (InputError, "points", np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), {"points": [(0,)]}),
         (InputError, "points", np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), {"points": [3]}),
+        (InputError, "points", np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), {"points": 5}),
+        (InputError, "seed", np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)), {"seed": -1}),
+        (InputError, "seed", np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)), {"seed": 1.5}),
         (InputError, "points, samples", np.ones(2), np.ones(2), 2.0, {"points": [()], "samples": 1}),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -211,6 +213,56 @@ def test_a_plan_takes_what_is_aligned_better(library, backend, pair):
         out = library.array(np.zeros((4, 4), F32))
         assert np.array_equal(planned(a, b, out).host, a.host @ b.host)
         assert np.array_equal(planned(a, b).host, a.host @ b.host)
+
+
+def test_a_plan_keeps_nothing_of_its_examples(library, backend, pair):
+    arrays = [library.array(np.ones((4, 4), F32)) for _ in range(4)]
+    a, b, c, out = arrays
+    bias = library.array(np.ones(4, F32))
+    planned = [gemmhub.plan(a, b), gemmhub.plan(a, b, out=out), gemmhub.plan(a, b, c=c, beta=1, bias=bias)]
+    watched = [weakref.ref(x) for x in (*arrays, bias)]
+    del a, b, c, out, bias, arrays
+    gc.collect()
+    assert [ref() for ref in watched] == [None] * 5
+    assert np.array_equal(planned[0](*pair).host, pair[0].host @ pair[1].host)
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    (((4,), (4, 5)), ((1, 4), (4, 5))), (((5, 4), (4,)), ((5, 4), (4, 1))), (((1, 4), (4, 5)), ((1, 1, 4), (4, 5))),
+], ids=str)  # fmt: skip
+def test_a_plan_takes_no_vector_for_a_matrix_of_one_row(library, backend, first, second):
+    for planned_for, called_with in ((first, second), (second, first)):
+        a, b = (library.array(np.ones(shape, F32)) for shape in planned_for)
+        x, y = (library.array(np.ones(shape, F32)) for shape in called_with)
+        planned = gemmhub.plan(a, b)
+        for _ in range(2):
+            planned(a, b)
+            with pytest.raises(InputError) as raised:
+                planned(x, y)
+            assert "a, b" in raised.value.argument
+
+
+def test_a_plan_for_any_alpha_takes_1(library, backend, pair):
+    a, b = pair
+    planned = gemmhub.plan(a, b, alpha=0.5)
+    for alpha in (1.0, 2, 0.5, 1):
+        assert np.array_equal(planned(a, b, alpha=alpha).host, alpha * (a.host @ b.host))
+    for plain in (gemmhub.plan(a, b), gemmhub.plan(a, b, out=library.array(np.zeros((4, 4), F32)))):
+        with pytest.raises(InputError) as raised:
+            plain(a, b, alpha=2)
+        assert raised.value.argument == "alpha"
+
+
+def test_a_plan_keeps_beta_0_or_other_than_0(library, backend, pair):
+    """A kernel that adds c gets its address, and may read there whatever beta is."""
+    a, b = pair
+    c = library.array(np.full((4, 4), np.nan, F32))
+    for first, second in ((0, 1), (0.5, 0.0)):
+        planned = gemmhub.plan(a, b, c=c, beta=first)
+        with pytest.raises(InputError) as raised:
+            planned(a, b, c=c, beta=second)
+        assert raised.value.argument == "beta"
+    assert np.array_equal(gemmhub.plan(a, b, c=c, beta=0)(a, b, c=c).host, a.host @ b.host)
 
 
 def test_a_plan_sees_overlaps(library, backend, machine, pair):

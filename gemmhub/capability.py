@@ -31,6 +31,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Raised(Refusal):
+    """A no that gemmhub made of an exception in a plugin's code."""
+
+    kind: type[BaseException] = field(default=Exception, repr=False, compare=False)
+    """Its class. (Not the exception itself, which would keep the operands of the call alive.)"""
+
+
+@dataclass(frozen=True)
 class Absent(Refusal):
     """The whole backend cannot run here: no device, no library, a driver too old."""
 

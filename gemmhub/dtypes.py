@@ -100,6 +100,13 @@ def info(dtype: DType) -> DTypeInfo:
     return DTypeInfo(name, kind, dtype.itemsize, 0.0, 0.0, float(np.iinfo(dtype).max))
 
 
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether the inexact dtype ``wide`` has every number of ``narrow``. (NumPy calls int64 to float64 a safe cast.)"""
+    if info(narrow).inexact:
+        return bool(np.can_cast(narrow, wide))
+    return info(narrow).largest * info(wide).unit_roundoff <= 1
+
+
 def unsupported(argument: str, dtype: object) -> DTypeError:
     """The error for a dtype outside the table."""
     remedy = "convert it, for example with .astype(numpy.float32)"

@@ -140,6 +140,13 @@ def stream_handle(value: Any) -> int | None:
     return handle
 
 
+def one_backend(value: Any) -> str | None:
+    """``value`` of the argument ``backend``; InputError for what names no single backend."""
+    if value is not None and (not isinstance(value, str) or not value or "," in value):
+        raise InputError("backend", f"{value!r}", "the name of one backend; gemmhub.backends() lists them")
+    return value
+
+
 def _unknown(name: str) -> TypeError:
     return TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(DEFAULTS)}")
 
@@ -160,19 +167,18 @@ def request(options: Options) -> Request:
         raise InputError("beta", f"{beta} without c", "beta with c", "pass c=; c=out accumulates into out")
     if given["c"] is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
-    activation, precision, backend = given["activation"], given["precision"], given["backend"]
+    activation, precision = given["activation"], given["precision"]
     if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         raise InputError("activation", f"{activation!r}", ", ".join(ACTIVATIONS))
     if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
         raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS))
-    if backend is not None and (not isinstance(backend, str) or not backend or "," in backend):
-        raise InputError("backend", f"{backend!r}", "the name of one backend; gemmhub.backends() lists them")
     deterministic = given["deterministic"]
     if not isinstance(deterministic, bool):
         raise InputError("deterministic", f"{deterministic!r}", "True or False")
     settings = config.override(
-        config.current(), "the call", backend=backend, precision=precision, deterministic=deterministic or None
-    )
+        config.current(), "the call",
+        backend=one_backend(given["backend"]), precision=precision, deterministic=deterministic or None,
+    )  # fmt: skip
     wanted = given["out_dtype"]
     try:
         out_dtype = None if wanted is None else _wanted(wanted)

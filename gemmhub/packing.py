@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import arrays, config, decision, dtypes, families, plugins
-from gemmhub.capability import Device, Refusal
+from gemmhub import arrays, config, decision, dtypes, families, options, plugins
+from gemmhub.capability import Device, Raised, Refusal
 from gemmhub.decision import Decision, Verdict
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
 from gemmhub.layout import MatrixLayout
@@ -15,8 +15,8 @@ from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.views import DeviceView, alignment
 
-_PACKED_RESULT = np.dtype(np.float32)
-"""The result assumed for operands (fp8) that have no natural one; it does not change the packed form."""
+_ASSUMED_RESULT = {False: np.dtype(np.float32), True: np.dtype(np.complex64)}
+"""Whether an operand is complex -> the result assumed for operands (fp8) that have no natural one."""
 
 
 def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
@@ -30,7 +30,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     if native.ndim != 2:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
     left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
-    settings = config.override(config.current(), "the call", backend=backend)
+    settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
     problem = _typical(native, left, m, family.device)
     given = native.address if isinstance(native, DeviceView) else native
     chosen = decision.decide(problem, settings)
@@ -46,7 +46,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if not isinstance(payload, Refusal):
             k, n = native.shape
             return PackedB((k, n), native.dtype, left, able.entry.name, payload, family.device)
-        if payload.traceback is not None and "MemoryError" in payload.reason:
+        if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
     others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
@@ -62,7 +62,7 @@ def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProbl
     try:
         out = dtypes.result_dtype(a_dtype, b.dtype)
     except DTypeError:
-        out = dtypes.output_dtype(a_dtype, b.dtype, _PACKED_RESULT)
+        out = dtypes.output_dtype(a_dtype, b.dtype, _ASSUMED_RESULT["c" in a_dtype.kind + b.dtype.kind])
     return GemmProblem(
         m=m,
         n=n,

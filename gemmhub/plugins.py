@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmhub import config
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
-from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub.capability import Absent, Device, Raised, Ready, Refusal
 
 if TYPE_CHECKING:
     import pluggy
@@ -133,7 +133,7 @@ def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
         return call()
     except (Exception, SystemExit) as error:
         text = str(error).strip() or "no message"
-        return Refusal(f"{doing} raised {type(error).__name__}: {text}", remedy, traceback.format_exc())
+        return Raised(f"{doing} raised {type(error).__name__}: {text}", remedy, traceback.format_exc(), type(error))
 
 
 def _builtin() -> Entry:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Copy, Ready, Refusal
-from gemmhub.dtypes import DType
+from gemmhub.dtypes import DType, holds
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.problem import GemmProblem
@@ -73,11 +73,14 @@ class NumpyBackend(Backend):
         return blocked_kernel(problem, workspace_limit)
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
-        """``b`` converted to what the BLAS multiplies in: saves converting it in every call."""
+        """``b`` converted to what the BLAS multiplies in, where that is exact: saves converting it in every call."""
         kinds = work_dtypes(problem)
         if kinds is None:
             return Refusal(f"{problem.a.dtype} by {problem.b.dtype} does not go through the BLAS", "multiply unpacked")
-        return np.array(b, dtype=kinds[0], order="C")
+        # What the BLAS's dtype would round is kept as it is: a product of another out_dtype may be computed in a
+        # wider dtype, or in integers.
+        dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
+        return np.array(b, dtype=dtype, order="C")
 
 
 def _is_native(problem: GemmProblem) -> bool:

@@ -177,14 +177,9 @@ class TorchFamily(DeviceFamily):
             layout = "nested" if x.is_nested else x.layout
             raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
         if x.requires_grad and torch.is_grad_enabled():
-            raise InputError(
-                argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
-                "pass x.detach(), or call under torch.no_grad()",
-            )  # fmt: skip
+            raise recorded(argument)
         if x.is_conj() or x.is_neg():
-            raise InputError(
-                argument, "a lazily conjugated or negated tensor", "plain memory", "x.resolve_conj().resolve_neg()"
-            )
+            raise lazy(argument)
         dtype = self._dtypes.get(x.dtype)
         if dtype is None:
             raise dtypes.unsupported(argument, x.dtype)
@@ -259,6 +254,21 @@ class TorchFamily(DeviceFamily):
             lambda: self._runtime.Event(enable_timing=True), lambda x, y: x.elapsed_time(y), flush.zero_, cache,
             lambda: self.on(None),
         )  # fmt: skip
+
+
+def recorded(argument: str) -> InputError:
+    """The error for a tensor whose products torch would record."""
+    return InputError(
+        argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
+        "pass x.detach(), or call under torch.no_grad()",
+    )  # fmt: skip
+
+
+def lazy(argument: str) -> InputError:
+    """The error for a tensor whose memory holds other numbers than its elements."""
+    return InputError(
+        argument, "a lazily conjugated or negated tensor", "plain memory", "x.resolve_conj().resolve_neg()"
+    )
 
 
 def _raw_stream(torch: Any, device: Device) -> Any:

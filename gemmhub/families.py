@@ -7,14 +7,17 @@ Results go back as arrays of the operands' own family.
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
+from gemmhub import device_families
 from gemmhub.capability import CPU, Device
-from gemmhub.dtypes import DType
+from gemmhub.dtypes import ML_DTYPES, DType
 from gemmhub.errors import AllocationError, InputError, OutputError
 from gemmhub.packed import PackedB
 from gemmhub.timing import CLOCK, Clock
@@ -24,6 +27,7 @@ Array = Any
 
 SEQUENCES = (int, float, complex, list, tuple)
 """What NumPy makes an array of; it takes the family of the array it meets."""
+_WITHOUT_LIBRARY = (PackedB, *SEQUENCES)
 
 
 class Family(Protocol):
@@ -173,27 +177,35 @@ class DLPackFamily(NumpyFamily):
         if isinstance(x, SEQUENCES):
             return super().view(x, argument)
         try:
+            tensor = hasattr(x, "data_ptr")
+            if tensor:
+                if getattr(x, "is_neg", bool)():  # DLPack says nothing of it
+                    raise device_families.lazy(argument)
+                if getattr(x, "requires_grad", False):
+                    x = _unrecorded(x, argument)
             native = np.from_dlpack(x)
-            if native.size and hasattr(x, "data_ptr") and not x.data_ptr():  # a fake tensor: NumPy made up memory
+            if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
                 raise ValueError("it has no memory")
+        except InputError:
+            raise
         except Exception as error:  # __dlpack__ is foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack"
-            ) from error
+                argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack",
+                _viewable(x),
+            ) from error  # fmt: skip
         return native
 
     def holds(self, out: object) -> bool:
         return not isinstance(out, SEQUENCES)
 
     def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
-        like = next(x for x in operands if x is not None and not isinstance(x, (PackedB, *SEQUENCES)))
+        for like in operands:
+            if like is not None and not isinstance(like, _WITHOUT_LIBRARY):
+                break
         if not isinstance(native, np.ndarray):
             native = np.asarray(native)
-        namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
-        if namespace is None:
-            namespace = __import__(type(like).__module__.partition(".")[0])
         try:
-            return namespace.from_dlpack(native)
+            made = (_from_dlpack(like.__class__) or like.__array_namespace__().from_dlpack)(native)
         except (AttributeError, BufferError, RuntimeError) as error:
             raise InputError(
                 "a, b",
@@ -201,6 +213,55 @@ class DLPackFamily(NumpyFamily):
                 "arrays whose library has from_dlpack",
                 "pass numpy.from_dlpack(x) and convert the result",
             ) from None
+        return unconverted(made, native)
+
+
+def _unrecorded(x: Any, argument: str) -> Any:
+    """A torch tensor that requires grad, as DLPack exports it; InputError where torch would record its product."""
+    if sys.modules["torch"].is_grad_enabled():
+        raise device_families.recorded(argument)
+    return x.detach()
+
+
+def _viewable(x: Any) -> str:
+    """What to do with an array that NumPy cannot view."""
+    if _has(x, "is_conj") and x.is_conj():
+        return "pass x.resolve_conj()"
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    if name not in ML_DTYPES:  # which NumPy's DLPack does not know
+        return ""
+    if not _has(x, "data_ptr"):
+        return "pass numpy.asarray(x)"
+    bits = "int16" if name == "bfloat16" else "uint8"
+    return f"pass x.view(torch.{bits}).numpy().view(ml_dtypes.{name})"
+
+
+@lru_cache(maxsize=64)
+def _from_dlpack(kind: type) -> Any:
+    """``from_dlpack`` of the library of a type of array, or of one that it is a subclass of; None where its arrays tell
+    their namespace.
+    """
+    if hasattr(kind, "__array_namespace__"):
+        return None
+    for base in kind.__mro__:
+        library: Any = sys.modules.get(base.__module__.partition(".")[0])
+        if hasattr(library, "from_dlpack"):
+            return library.from_dlpack
+    raise AttributeError("its library has no from_dlpack")
+
+
+def unconverted(made: Array, native: Array) -> Array:
+    """``made``, which a library made of a result; InputError where it converted it, as JAX does with 64 bits."""
+    try:
+        if made.dtype.itemsize == native.dtype.itemsize:
+            return made
+    except AttributeError:  # dtypes that do not say
+        return made
+    raise InputError(
+        "out_dtype", f"{native.dtype}, of which {type(made).__module__.partition('.')[0]} makes {made.dtype}",
+        "dtypes that the operands' library has",
+        "give out_dtype= another; JAX has 64 bits after jax.config.update('jax_enable_x64', True)",
+    )  # fmt: skip
 
 
 NUMPY = NumpyFamily()
@@ -218,14 +279,14 @@ def family_of(x: object, argument: str) -> Family:
     if own is not None:
         return own(x)  # type: ignore[no-any-return]
     if _may_be_on_a_device(x):
-        from gemmhub import device_families, foreign
+        from gemmhub import foreign
 
         found = device_families.native_family(x, argument) or foreign.family(x, argument)
         if found is not None:
             return found
-    if hasattr(x, "__dlpack_device__"):
+    if _has(x, "__dlpack_device__"):
         return DLPACK
-    if hasattr(x, "__array_interface__") or hasattr(x, "__array__") or _is_buffer(x):
+    if _has(x, "__array_interface__") or _has(x, "__array__") or _is_buffer(x):
         return NUMPY
     raise InputError(
         argument,
@@ -235,9 +296,17 @@ def family_of(x: object, argument: str) -> Family:
     )
 
 
+def _has(x: object, name: str) -> bool:
+    """hasattr, also of objects whose ``__getattr__`` raises what it likes."""
+    try:
+        return hasattr(x, name)
+    except Exception:
+        return False
+
+
 def _may_be_on_a_device(x: object) -> bool:
     # Torch tensors have __cuda_array_interface__ on any device: it raises AttributeError where it is none.
-    return hasattr(x, "__dlpack_device__") or hasattr(x, "__cuda_array_interface__")
+    return _has(x, "__dlpack_device__") or _has(x, "__cuda_array_interface__")
 
 
 def _is_buffer(x: Any) -> bool:

@@ -19,6 +19,7 @@ from gemmhub import device_families
 from gemmhub.capability import Device
 from gemmhub.device_families import CupyFamily, TorchFamily
 from gemmhub.errors import DeviceError, InputError, OutputError
+from gemmhub.families import unconverted
 from gemmhub.packed import PackedB
 from gemmhub.views import DeviceView
 
@@ -138,7 +139,7 @@ class ForeignFamily:
         take = next((taker for taker in takers if taker is not None), None)
         if take is None:
             raise InputError("a, b", f"{self.name} has no from_dlpack to take a result", "out= given", "pass out=")
-        return take(result)
+        return unconverted(take(result), result)
 
     def _adopt(self, x: Any, argument: str) -> Array:
         """``x`` as the carrier's array, sharing its memory; the carrier's stream waits for the producer's."""

@@ -102,8 +102,12 @@ class Request:
 
 def scalar(value: object, argument: str) -> Any:
     """A Python int, float or complex; InputError for anything else, and for ints beyond all floats."""
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()
+    try:
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            value = value.item()
+    except Exception as error:  # foreign code
+        given = f"a {type(value).__qualname__} that is not read: {type(error).__name__}: {error}"
+        raise InputError(argument, given, "a number (an int, a float, a complex)") from error
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int) and abs(value) >= 2**1023:

@@ -1,0 +1,220 @@
+"""CPU arrays of torch and JAX, where DLPack alone says too little of them: doubles, and the libraries if present."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from products import BF16, E4M3, F16, F32, F64, I8, I32, I64, draw, ratio
+
+import gemmhub
+from gemmhub.errors import DTypeError, InputError
+
+WAYS = (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.matmul)
+
+
+class Tensor:
+    """A tensor in what torch's say of themselves beside DLPack."""
+
+    requires_grad = False
+    negated = conjugated = False
+
+    def __init__(self, data):
+        self.data = data
+        self.shape, self.dtype, self.device = data.shape, f"fake.{data.dtype}", "cpu"
+
+    def stride(self):
+        return self.data.strides
+
+    def data_ptr(self):
+        return self.data.ctypes.data
+
+    def is_neg(self):
+        return self.negated
+
+    def is_conj(self):
+        return self.conjugated
+
+    def detach(self):
+        return Tensor(self.data)
+
+    def __dlpack__(self, **options):
+        if self.requires_grad or self.conjugated:  # not of negated ones: as torch
+            raise BufferError("cannot be exported")
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def convert(x):
+    made = Tensor(np.from_dlpack(x.astype(library.converted.get(x.dtype, x.dtype))).copy())
+    made.dtype = made.data.dtype
+    return made
+
+
+library = types.ModuleType("fake")
+library.from_dlpack = convert
+Tensor.__module__ = "fake"
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    """The module that these tensors are of. ``converted``: dtypes that it does not have, and what it makes of them."""
+    monkeypatch.setitem(sys.modules, "fake", library)
+    library.converted = {}
+    return library
+
+
+def test_lazily_negated_and_conjugated_tensors_are_refused(rng):
+    """Their memory holds other numbers than their elements."""
+    plain = Tensor(draw(rng, (4, 4), F32))
+    negated, conjugated = Tensor(plain.data), Tensor(draw(rng, (4, 4), np.dtype(np.complex64)))
+    gemmhub.matmul(plain, plain)  # a warm call must see it, too
+    negated.negated = conjugated.conjugated = True
+    for function in WAYS:
+        for a, b, argument in ((negated, plain, "a"), (plain, negated, "b")):
+            with pytest.raises(InputError, match="resolve_neg") as raised:
+                function(a, b)
+            assert raised.value.argument == argument
+        with pytest.raises(InputError, match="resolve_conj"):
+            function(conjugated, conjugated)
+    with pytest.raises(InputError, match="resolve_neg"):
+        gemmhub.matmul(plain, plain, out=negated)
+    with pytest.raises(InputError, match="resolve_neg"):
+        gemmhub.spot_check(negated, plain, plain)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_parameters_are_taken_where_torch_records_nothing(enabled, monkeypatch, rng):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(is_grad_enabled=lambda: enabled))
+    a, b = Tensor(draw(rng, (3, 4), F32)), Tensor(draw(rng, (4, 5), F32))
+    b.requires_grad = True
+    for _ in range(2):
+        if enabled:
+            with pytest.raises(InputError, match=r"b: a tensor that requires grad.*detach"):
+                gemmhub.matmul(a, b)
+        else:
+            assert ratio(gemmhub.matmul(a, b).data, a.data, b.data) <= 1
+
+
+def test_subclasses_of_other_modules(rng):
+    class Tagged(Tensor):
+        pass
+
+    assert Tagged.__module__ == __name__
+    a, b = draw(rng, (3, 4), F16), draw(rng, (4, 5), F16)
+    got = gemmhub.matmul(Tagged(a), Tagged(b))
+    assert type(got) is Tensor
+    assert ratio(got.data, a, b) <= 1
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [(F32, F64), (I8, I64)], ids=str)
+def test_a_library_that_converts_results_is_told(fake, dtype, out_dtype, rng):
+    """As JAX does while it is not told to have 64 bits."""
+    fake.converted = {F64: F32, I64: I32}
+    x = Tensor(draw(rng, (4, 4), dtype))
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"{out_dtype}, of which fake makes .*32.*jax_enable_x64") as raised:
+            gemmhub.matmul(x, x, out_dtype=out_dtype)
+        assert raised.value.argument == "out_dtype"
+        gemmhub.matmul(x, x)
+
+
+@pytest.mark.parametrize("tensor", [True, False])
+@pytest.mark.parametrize("dtype", [BF16, E4M3], ids=str)
+def test_dtypes_that_dlpack_does_not_know_have_a_remedy(dtype, tensor, monkeypatch):
+    if not tensor:
+        monkeypatch.delattr(Tensor, "data_ptr")
+    x = Tensor(np.ones((2, 2), dtype))
+    remedy = rf"pass x\.view\(torch\.u?int\d+\)\.numpy\(\)\.view\(ml_dtypes\.{dtype}\)" if tensor else "numpy.asarray"
+    with pytest.raises(InputError, match=remedy):
+        gemmhub.matmul(x, x)
+
+
+class Rude:
+    """Raises what it likes where an attribute is missing."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name} here")
+
+
+def test_objects_whose_attributes_raise_anything(rng):
+    x = draw(rng, (3, 3), F32)
+    for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.tune, gemmhub.matmul):
+        for a, b, options, argument in (
+            (Rude(), x, {}, "a"),
+            (x, Rude(), {}, "b"),
+            (x, x, {"out": Rude()}, "out"),
+            (x, x, {"c": Rude(), "beta": 1}, "c"),
+            (x, x, {"bias": Rude()}, "bias"),
+            (x, x, {"alpha": Rude()}, "alpha"),
+            (x, x, {"c": x, "beta": Rude()}, "beta"),
+        ):
+            with pytest.raises(InputError, match="Rude") as raised:
+                function(a, b, **options)
+            assert raised.value.argument == argument
+    with pytest.raises(InputError, match="Rude"):
+        gemmhub.pack(Rude())
+
+
+def test_an_array_whose_missing_attributes_raise_anything(rng):
+    class Guarded(Tensor):
+        __getattr__ = Rude.__getattr__
+
+    a, b = draw(rng, (3, 4), F16), draw(rng, (4, 5), F16)
+    assert ratio(gemmhub.matmul(Guarded(a), Guarded(b)).data, a, b) <= 1
+
+
+# The libraries themselves
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture
+def jax():
+    return pytest.importorskip("jax", reason="jax is not installed")
+
+
+def test_of_torch(torch, rng):
+    a, b = draw(rng, (4, 4), F32), draw(rng, (4, 4), F32)
+    x, y = torch.from_numpy(a), torch.from_numpy(b)
+    z = torch.complex(x, -x)
+    for lazy in (z.conj().imag, z.conj()):
+        with pytest.raises(InputError, match="resolve_"):
+            gemmhub.matmul(lazy, lazy)
+    assert ratio(gemmhub.matmul(z.conj().imag.resolve_neg(), y).numpy(), a, b) <= 1
+    weight = torch.nn.Parameter(y)
+    with pytest.raises(InputError, match="no_grad"):
+        gemmhub.matmul(x, weight)
+    with torch.no_grad():
+        assert ratio(gemmhub.matmul(x, weight).numpy(), a, b) <= 1
+
+    class Tagged(torch.Tensor):
+        pass
+
+    assert ratio(gemmhub.matmul(x.as_subclass(Tagged), y.as_subclass(Tagged)).numpy(), a, b) <= 1
+    assert gemmhub.matmul(x, y, out_dtype="float64").dtype == torch.float64
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        with pytest.raises(InputError, match="ml_dtypes"):
+            gemmhub.matmul(x.to(dtype), y.to(dtype))
+    half = x.to(torch.bfloat16).view(torch.int16).numpy().view(BF16)  # what the remedy says
+    assert np.array_equal(half, a.astype(BF16))
+
+
+def test_of_jax(jax, rng):
+    x = jax.numpy.asarray(draw(rng, (4, 4), F32))
+    if not jax.config.jax_enable_x64:
+        with pytest.raises(InputError, match="jax_enable_x64"):
+            gemmhub.matmul(x, x, out_dtype="float64")
+    half = x.astype("bfloat16")
+    with pytest.raises(InputError, match=r"numpy\.asarray"):
+        gemmhub.matmul(half, half)
+    assert ratio(gemmhub.matmul(np.asarray(half), np.asarray(half)), np.asarray(half), np.asarray(half)) <= 1
+    with pytest.raises(DTypeError):
+        gemmhub.matmul(x, x, out_dtype="int32")

@@ -124,6 +124,8 @@ def _checked(answer: Ready | Absent) -> Ready | Absent:
             raise TypeError(f"devices are {answer.devices!r}, not of class Device")
         if not all(isinstance(text, str) for pair in answer.versions.items() for text in pair):
             raise TypeError(f"versions are {answer.versions!r}, not a table of strings")
+        if isinstance(answer.features, str) or not all(isinstance(text, str) for text in answer.features):
+            raise TypeError(f"features are {answer.features!r}, not a tuple of strings")
     return answer
 
 

@@ -8,12 +8,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api, arrays, decision, families, planning, records, views
+from gemmhub import api, arrays, decision, families, planning, plugins, records, views
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
 from gemmhub.errors import GemmhubError, NoBackendError
 from gemmhub.options import Request
+from gemmhub.problem import GemmProblem
 from gemmhub.timing import Clock, interleave, rotation
 
 _SCREENED, _NEAR = 8, 1.15
@@ -69,7 +70,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         rows: list[Tuned] = []
         ready: list[_Contender] = []
         for backend in able:
-            for candidate in backend.backend.candidates(problem):
+            for candidate in _candidates(backend, problem, rows):
                 trial.enter(backend, candidate, ready, rows)
         ready = _finalists(ready, trial, clock, rows)
         if not ready:
@@ -88,6 +89,20 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     rows += [Tuned(r.backend, r.candidate, r.seconds) for r in found]
     rows.sort(key=lambda row: (row.seconds is None, row.seconds or 0.0))
     return TuneResult(str(problem), tuple(rows), path)
+
+
+def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
+    """The names of a backend's candidates; none where any is no name, which ``rows`` then say: records need names."""
+    remedy = f"report it to the authors of {able.entry.distribution}"
+    names = plugins.guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
+    if isinstance(names, Refusal):
+        rows.append(Tuned(able.entry.name, "", None, f"{names.reason}; {names.remedy}"))
+        return ()
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        rows.append(Tuned(able.entry.name, "", None, f"candidates() names {wrong[0]!r:.60}, not a string; {remedy}"))
+        return ()
+    return names
 
 
 @dataclass(frozen=True)

@@ -280,6 +280,8 @@ LATE = {
     "probe_names_devices": ("failed", "probing raised TypeError: devices are ('cpu',), not of class Device", True),
     "probe_lacks_devices": ("failed", "probing raised TypeError", True),
     "probe_gives_version_numbers": ("failed", "probing raised TypeError: versions are", True),
+    "probe_lacks_features": ("failed", "probing raised TypeError", True),
+    "probe_gives_features_as_text": ("failed", "probing raised TypeError: features are 'avx'", True),
     "probe_absent": ("absent", "no example card in this machine", False),
 }
 

@@ -136,6 +136,26 @@ def test_a_candidate_that_cannot_be_prepared(operands):
     assert rows["plain"].seconds > 0
 
 
+@pytest.mark.parametrize("names", [(1, 2), ("default", 64), (["a"],), [None]], ids=repr)
+def test_candidates_without_a_name(operands, names):
+    add(Scripted("nameless", candidates=names))
+    result = gemmhub.tune(*operands)
+    (row,) = (row for row in result.rows if row.backend == "nameless")
+    assert row.seconds is None
+    assert row.remark.startswith("candidates() names ")
+    assert "not a string" in row.remark
+    assert result.best.backend == "numpy"
+    assert {r.backend for r in records.read(result.path).records.values()} == {"numpy"}
+
+
+def test_candidates_that_fail_when_they_are_asked_for_again(operands):
+    answers = iter([("default",)])
+    add(Scripted("once", candidates=lambda problem: next(answers)))
+    (row,) = (row for row in gemmhub.tune(*operands).rows if row.backend == "once")
+    assert row.seconds is None
+    assert "candidates() raised StopIteration" in row.remark
+
+
 def test_nothing_right_is_left(operands):
     add(Scripted("wrong", run=lambda a, b, out, candidate: out.fill(3)))
     with pytest.raises(NoBackendError, match="nothing to tune") as caught:

@@ -80,6 +80,8 @@ LOADING_FAULTS: dict[str, dict[str, Any]] = {
     "probe_names_devices": {"probe": Ready(("cpu",))},  # type: ignore[arg-type]
     "probe_lacks_devices": {"probe": Ready(None)},  # type: ignore[arg-type]
     "probe_gives_version_numbers": {"probe": Ready(_CPU, {"driver": 12.4})},  # type: ignore[dict-item]
+    "probe_lacks_features": {"probe": Ready(_CPU, {}, None)},  # type: ignore[arg-type]
+    "probe_gives_features_as_text": {"probe": Ready(_CPU, {}, "avx")},  # type: ignore[arg-type]
     "probe_absent": {"probe": Absent("no example card in this machine", "plug one in")},
 }
 """Answers that are wrong, by name: those that keep the backend from being loaded and probed."""

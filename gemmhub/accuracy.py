@@ -332,7 +332,10 @@ def _exact_reference(
     """Integer products: exact modulo 2**64, then reduced to the width of the accumulator and the result."""
     wanted = np.dtype(np.int64) if out_dtype is None else out_dtype
     if wanted == np.bool_:
+        # A sum is an "or". alpha and beta are 0 or 1; with an alpha of 0, a and b are zeros by now.
         value = np.matmul(a.astype(np.bool_), b.astype(np.bool_))
+        for term in (c if beta != 0 else None, bias):
+            value = value if term is None else value | term.astype(np.bool_)
         return Reference(value, np.zeros(value.shape), value.astype(np.float64), model)
     product = np.matmul(a.astype(np.int64), b.astype(np.int64))
     product = product.astype(compute_dtype(a.dtype, b.dtype, wanted))

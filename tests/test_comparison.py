@@ -105,6 +105,18 @@ def test_every_dtype_can_be_compared(rng, dtype):
     assert result.rows[0].difference == 0
 
 
+@pytest.mark.parametrize("alpha", [0, 1])
+def test_logical_products_with_an_epilogue(alpha):
+    a = b = np.eye(6, dtype=bool)
+    c = ~a
+    add(Scripted("product", supports=None))  # it leaves the rest of the epilogue away
+    for options in ({"c": c, "beta": 1}, {"bias": c[0]}, {"c": c, "beta": 1, "bias": c[:, :1]}, {"c": c, "beta": 0}):
+        result = gemmhub.compare(a, b, alpha=alpha, **options)
+        assert "numpy" not in result.deviating, options
+        assert ("product" in result.deviating) == (alpha == 0 or options.get("beta", 1) == 1)
+        assert gemmhub.tune(a, b, alpha=alpha, **options, backend="numpy").best.backend == "numpy"
+
+
 def test_empty_products_and_vectors(rng):
     a, b = rng.standard_normal((3, 4), np.float32), rng.standard_normal((4, 2), np.float32)
     for given in ((a[:0], b), (a[:, :0], b[:0]), (a[0], b), (a[0], b[:, 0]), (a, b[:, 0])):

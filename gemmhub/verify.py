@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, inf, log10, prod
 from operator import index as as_index
 from typing import Any
 
@@ -151,7 +151,8 @@ class _Product:
             if self.method == "freivalds":
                 reason += f"; a single error above {self.detects:.3g} bounds would have been seen"
         else:
-            reason = f"element {where} is {self.got}, expected {self.expected} within {self.bound:.3g}"
+            got, expected = (_shown(x, self.bound) for x in (self.got, self.expected))
+            reason = f"element {where} is {got}, expected {expected} within {self.bound:.3g}"
         return SpotCheck(
             ok, self.method, self.checked, self.sums, max(self.worst, 0.0), where,
             self.got, self.expected, self.bound, self.detects, reason,
@@ -255,6 +256,15 @@ class _Product:
 def _scalar(x: Any) -> Any:
     """A Python number."""
     return x.item() if x.dtype.kind in "biu" else accuracy.widen(x).item()
+
+
+def _shown(x: Any, bound: float) -> str:
+    """``x`` with six digits, or as many as it takes to tell a tenth of ``bound``."""
+    if isinstance(x, int) or not 0 < bound < inf:  # exact numbers are shown as they are
+        return str(x)
+    size = abs(x)
+    digits = ceil(log10(size) - log10(bound) + 2) if 0 < size < inf else 0
+    return f"{x:.{min(max(6, digits), 17)}g}"
 
 
 def _native(x: object, argument: str) -> Array:

@@ -155,7 +155,7 @@ def _unknown(name: str) -> TypeError:
     return TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(DEFAULTS)}")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)  # True is not 1.0
 def _wanted(value: Any) -> DType:
     return as_dtype(value)
 

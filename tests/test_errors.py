@@ -432,6 +432,15 @@ def test_out_dtype(value, warm):
     assert refused({"out_dtype": value, "out": None}, DTypeError, warm=warm).argument == "out_dtype"
 
 
+def test_out_dtype_is_told_from_its_equals():
+    """1.0 == True == 1, but only the first has a dtype."""
+    x = np.ones((2, 2))
+    assert gemmhub.matmul(x, x, out_dtype=np.float64(1)).dtype == F64
+    for value in (True, 1):
+        with pytest.raises(DTypeError, match="out_dtype"):
+            gemmhub.matmul(x, x, out_dtype=value)
+
+
 @pytest.mark.parametrize("dtype", [np.dtype(np.complex64), I64, np.dtype(bool)], ids=str)
 def test_activations_that_make_no_sense(dtype):
     x = np.ones((2, 2), dtype)

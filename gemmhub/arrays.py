@@ -216,7 +216,8 @@ def _bias(
     if axis is None:
         raise ShapeError("bias", f"shape {native.shape}", " or ".join(map(str, shapes)))
     vector = flat(native, "bias")
-    return vector, Bias(native.dtype, axis, vector.strides[0] // vector.itemsize)
+    stride = vector.strides[0] // vector.itemsize if vector.size > 1 else 1  # without neighbours it means nothing
+    return vector, Bias(native.dtype, axis, stride)
 
 
 def flat(bias: Array, argument: str = "bias") -> Array:
@@ -225,7 +226,8 @@ def flat(bias: Array, argument: str = "bias") -> Array:
     """
     if isinstance(bias, DeviceView):
         long = max(range(bias.ndim), key=lambda axis: bias.shape[axis])
-        vector = DeviceView(bias.address, bias.dtype, (bias.size,), (bias.strides[long],), bias.owner)
+        step = bias.strides[long] if bias.size > 1 else bias.itemsize
+        vector = DeviceView(bias.address, bias.dtype, (bias.size,), (step,), bias.owner)
         if alignment(vector) < vector.itemsize:
             raise InputError(argument, f"address or stride is no multiple of {vector.itemsize}", "aligned elements")
         return vector

@@ -169,6 +169,16 @@ def test_the_layout_that_backends_are_told(rng):
     assert (layout.batch, layout.batch_strides) == ((2, 5), (0, 8))
 
 
+@pytest.mark.parametrize(("length", "expected"), [(0, 1), (1, 1), (2, 3)])
+def test_the_stride_of_a_bias(length, expected):
+    x = np.ones((2, length), F32)
+    bias = np.ones(3 * length, F32)[::3]
+    for axis in (0, None):  # (n,) and (1, n)
+        given = bias if axis is None else bias[np.newaxis]
+        problem = arrays.describe(x[:, :0], np.ones((0, length), F32), None, _request(bias=given)).problem
+        assert problem.bias.stride == expected
+
+
 # Other libraries
 
 

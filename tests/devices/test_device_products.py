@@ -152,6 +152,20 @@ def test_out_may_have_any_strides(library, backend, machine, rng):
         assert np.array_equal(memory, before)
 
 
+@pytest.mark.parametrize("step", [4, 12, 0, 6], ids="{} bytes".format)
+def test_a_bias_of_one_element_has_no_stride(library, backend, machine, step, rng):
+    """Kernels that take contiguous ones only need not refuse it."""
+    if library.name == "torch" and step % 4:
+        pytest.skip("torch counts strides in elements")
+    x, y = small(rng, (5, 6)), small(rng, (6, 1))
+    bias = library.at(machine.allocate(64, 0), 4, F32, (1,), (step,))
+    bias.host[...] = 3
+    for _ in range(2):
+        got = gemmhub.matmul(library.array(x), library.array(y), bias=bias)
+        assert np.array_equal(got.host, x @ y + 3)
+    assert backend.problems[-1].bias.stride == 1
+
+
 def steps(draw, shape, dtype, negative):
     """A view of that shape: axes permuted, stepped through, perhaps reversed or broadcast."""
     order = draw(st.permutations(range(len(shape))))

@@ -15,7 +15,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.options import Request
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
-from gemmhub.views import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, expand
+from gemmhub.views import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, broadcast_shapes, expand
 
 Array = Any
 
@@ -156,7 +156,7 @@ def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, .
             "a, b", f"shapes {a} and {b}: inner dimensions {k} and {inner} differ", "(..., m, k) and (..., k, n)"
         )
     try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
+        batch = broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
         raise ShapeError(
             "a, b", f"batch dimensions {a[:-2]} and {b[:-2]} do not broadcast", "equal sizes, or 1"

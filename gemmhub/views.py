@@ -57,7 +57,7 @@ class DeviceView:
 
     def broadcast(self, shape: tuple[int, ...]) -> DeviceView:
         """As numpy.broadcast_to; ValueError where the shape does not fit."""
-        if np.broadcast_shapes(self.shape, shape) != shape:
+        if broadcast_shapes(self.shape, shape) != shape:
             raise ValueError(f"{self.shape} does not broadcast to {shape}")
         own = (*(1,) * (len(shape) - self.ndim), *self.shape)
         steps = (*(0,) * (len(shape) - self.ndim), *self.strides)
@@ -92,6 +92,19 @@ def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
     if x.shape == shape:
         return x
     return x.broadcast(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
+
+
+def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
+    """As numpy.broadcast_shapes, which ends at 32 dimensions where arrays do not; ValueError where they do not fit."""
+    if len(x) < len(y):
+        x, y = y, x
+    sizes = list(x)
+    for axis, size in enumerate(y, len(x) - len(y)):
+        if sizes[axis] == 1:
+            sizes[axis] = size
+        elif size not in (1, sizes[axis]):
+            raise ValueError(f"{x} and {y} do not broadcast")
+    return tuple(sizes)
 
 
 def whole_strides(x: Array) -> bool:

@@ -7,10 +7,12 @@ import types
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from products import BF16, F16, F32, F64, I8, I32, I64, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import arrays, families
+from gemmhub import arrays, families, views
 from gemmhub.errors import DeviceError, InputError, OutputError
 
 
@@ -344,7 +346,26 @@ def test_kinds_of_array_do_not_mix(rng):
             gemmhub.matmul(left, right)
 
 
-# Overlap and reach
+# Broadcasting, overlap and reach
+
+SHORT = st.lists(st.integers(0, 3), max_size=4).map(tuple)
+
+
+@given(SHORT, SHORT)
+def test_shapes_broadcast_as_in_numpy(x, y):
+    try:
+        expected = np.broadcast_shapes(x, y)
+    except ValueError:
+        with pytest.raises(ValueError, match="do not broadcast"):
+            views.broadcast_shapes(x, y)
+        return
+    assert views.broadcast_shapes(x, y) == expected
+
+
+def test_a_device_view_broadcasts_to_any_number_of_dimensions():
+    shape = (*[1] * 60, 7, 2, 3)
+    wide = views.DeviceView(4096, F32, (2, 1), (4, 8)).broadcast(shape)
+    assert (wide.shape, wide.strides) == (shape, (*[0] * 61, 4, 0))
 
 
 def test_reach_is_the_memory_that_an_array_lies_in(rng):

@@ -44,6 +44,27 @@ def test_shapes_are_those_of_numpy(shapes, dtype, seed):
     assert ratio(got, a, b) <= 1
 
 
+@pytest.mark.parametrize("dtype", [*PATHS, np.dtype(bool)], ids=str)
+def test_as_many_dimensions_as_arrays_have(dtype, rng):
+    """numpy.broadcast_shapes ends at 32; arrays have up to 64 since NumPy 2."""
+    most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+    a, b = draw(rng, (2, *[1] * (most - 4), 3, 4, 5), dtype), draw(rng, (3, 5, 6), dtype)
+    expected = (*a.shape[:-1], 6)
+    for _ in range(2):
+        got = gemmhub.matmul(a, b)
+        assert got.shape == expected
+        assert ratio(got, a, b) <= 1
+    assert gemmhub.plan(a, b)(a, b).shape == expected
+    assert gemmhub.spot_check(a, b, got)
+    assert gemmhub.matmul(a, b[0, :, 0]).shape == expected[:-1]
+    assert gemmhub.matmul(b[0, :, 0], np.swapaxes(a, -1, -2)).shape == expected[:-1]
+    result = gemmhub.matmul(a, b, c=got[:, ..., :1, :], beta=1, bias=got[(0,) * (most - 1)])
+    assert ratio(result, a, b, c=got[:, ..., :1, :], beta=1, bias=got[(0,) * (most - 1)]) <= 1
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        gemmhub.matmul(a, draw(rng, (4, 5, 6), dtype))
+    assert gemmhub.compare(a, b)
+
+
 @given(ANY_SHAPE, ANY_SHAPE, st.sampled_from(PATHS))
 @example((), (3,), F32)
 @example((3,), (), F16)

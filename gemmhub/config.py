@@ -132,9 +132,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
 
-def _table(path: Path) -> dict[str, Any] | None:
-    """The settings table of one file; None when a pyproject.toml has none."""
-    data: Any = _read_toml(path)
+def _table(path: Path, data: Any) -> dict[str, Any] | None:
+    """The settings table in the ``data`` of one file; None when a pyproject.toml has none."""
     if path.name == "pyproject.toml":
         data = data.get("tool")
         if not isinstance(data, dict) or "gemmhub" not in data:
@@ -156,7 +155,17 @@ def _project_table() -> tuple[Path, dict[str, Any]] | None:
         for name in ("gemmhub.toml", "pyproject.toml"):
             path = folder / name
             if os.path.isfile(path):  # unlike Path.is_file, never raises for a folder that is closed to us
-                table = _table(path)
+                try:
+                    data = _read_toml(path)
+                except ConfigError as error:
+                    if name != "pyproject.toml":
+                        raise
+                    # Most of them are none of ours, and whoever works in their folder may be unable to mend them.
+                    import logging
+
+                    logging.getLogger("gemmhub").warning("%s; passed over", error)
+                    continue
+                table = _table(path, data)
                 if table is not None:
                     return path, table
     return None
@@ -171,13 +180,13 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
         path = Path(chosen)
         if not os.path.exists(path):
             raise ConfigError(f"environment variable {CONFIG_VARIABLE}: no file {chosen!r}; allowed: a TOML file")
-        return [(path, _table(path) or {})]
+        return [(path, _table(path, _read_toml(path)) or {})]
     from platformdirs import user_config_dir
 
     found = []
     user = Path(user_config_dir("gemmhub", appauthor=False)) / "gemmhub.toml"
     if os.path.isfile(user):
-        found.append((user, _table(user) or {}))
+        found.append((user, _table(user, _read_toml(user)) or {}))
     project = _project_table()
     return [*found, project] if project else found
 

@@ -177,6 +177,21 @@ def test_a_pyproject_without_our_table_is_passed_over(home, text):
     assert settings().precision == "tf32"
 
 
+@pytest.mark.parametrize("content", [b"[tool.gemmhub", b"name = '\xff'", b"x = " + b"[" * 100_000], ids=len)
+def test_a_pyproject_that_is_no_toml_is_passed_over_with_a_warning(home, caplog, monkeypatch, content):
+    """It is another project's, for all we know: nobody's products must fail for it. What is named must be right."""
+    put(home / "project" / "gemmhub.toml", "precision = 'tf32'")
+    path = home / "project" / "src" / "pyproject.toml"
+    path.write_bytes(content)
+    assert settings().precision == "tf32"
+    assert f"{path}: cannot be read as TOML" in caplog.text
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+    assert caplog.text.count("passed over") == 1
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(path))
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        settings()
+
+
 def test_folders_named_like_files_are_passed_over(home):
     (home / "project" / "src" / "gemmhub.toml").mkdir()
     put(home / "project" / "gemmhub.toml", "precision = 'tf32'")

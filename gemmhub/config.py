@@ -78,7 +78,7 @@ def _flag(value: object) -> bool:
 def _path(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError
-    return value
+    return os.path.expanduser(value)
 
 
 def _mebibytes(value: object) -> float:
@@ -177,7 +177,7 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
 
     chosen = os.environ.get(CONFIG_VARIABLE)
     if chosen:
-        path = Path(chosen)
+        path = Path(os.path.expanduser(chosen))
         if not os.path.exists(path):
             raise ConfigError(f"environment variable {CONFIG_VARIABLE}: no file {chosen!r}; allowed: a TOML file")
         return [(path, _table(path, _read_toml(path)) or {})]
@@ -200,7 +200,7 @@ def read() -> Settings:
             values[key] = parse(key, value, str(path))
             origin[key] = str(path)
             if key == "records" and value not in ("default", "off"):
-                values[key] = str(path.parent / value)
+                values[key] = str(path.parent / values[key])
     for key, entry in KEYS.items():
         text = os.environ.get(entry.variable)
         if text is not None:

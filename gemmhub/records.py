@@ -31,6 +31,9 @@ _log = logging.getLogger("gemmhub")
 FORMAT = 1
 """Version of the record format; entries of another are skipped."""
 
+_PATIENCE = 30.0
+"""Seconds to wait for other writers, each of which takes milliseconds."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -127,17 +130,25 @@ def read(path: Path) -> RecordFile:
 
 
 def write(path: Path, records: Iterable[Record]) -> RecordFile:
-    """Merge ``records`` into ``path``, atomically and safe against other writers. Returns the new content."""
-    from filelock import FileLock
+    """Merge ``records`` into ``path``, atomically and safe against other writers. Returns the new content.
 
+    RecordError where it cannot be written, is no regular file, or another process does not let go of its lock.
+    """
+    from filelock import FileLock, Timeout
+
+    path = Path(os.path.realpath(path))  # os.replace would put a file in place of a link
     try:
+        if path.exists() and not path.is_file():  # and in place of a device
+            raise RecordError(f"{path}: cannot be written: it is no regular file; give another, or 'off' for none")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
+        with FileLock(f"{path}.lock", timeout=_PATIENCE):
             content = read(path)
             for new in records:
                 content.add(new)
             ordered = sorted(content.records.values(), key=lambda r: (r.problem, r.backend, r.candidate, r.recorded))
             lines = [entry.line() for entry in ordered] + content.unread
+            if not lines and not path.exists():  # the lock file beside it has shown that it can be written
+                return content
             # The lock makes this name ours. Unlike a mkstemp file it gets the permissions of an ordinary one.
             temporary = Path(f"{path}.tmp")
             try:
@@ -149,6 +160,10 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
+    except Timeout:
+        raise RecordError(
+            f"{path}: cannot be written: another process has held {path}.lock for {_PATIENCE:g} s; end it, or try again"
+        ) from None
     except (OSError, NotImplementedError) as error:  # the latter from file systems without locks
         raise RecordError(f"{path}: cannot be written: {error}") from None
     return content

@@ -61,6 +61,9 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     """See :func:`gemmhub.tune`."""
     call = arrays.describe(a, b, out, asked)
     problem = call.problem
+    path = records.path()
+    if path is not None:
+        records.write(path, ())  # whether that can be done is told before the measuring, which may take minutes
     able = decision.able_backends(problem)
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
@@ -81,7 +84,6 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)
         for x, timing in zip(ready, timings)
     ]
-    path = records.path()
     if path is not None:
         records.write(path, found)
         records.forget()

@@ -223,6 +223,19 @@ def test_relative_record_files_start_from_the_configuration_file(home, monkeypat
     assert settings().records == "here.jsonl"
 
 
+def test_the_home_folder_may_be_a_tilde(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home / "user"))
+    expected = str(home / "user" / "records.jsonl")
+    path = put(home / "project" / "gemmhub.toml", "records = '~/records.jsonl'")
+    assert settings().records == expected
+    monkeypatch.setenv("GEMMHUB_RECORDS", "~/records.jsonl")
+    assert settings().records == expected
+    os.rename(path, home / "user" / "other.toml")
+    monkeypatch.delenv("GEMMHUB_RECORDS")
+    monkeypatch.setenv("GEMMHUB_CONFIG", "~/other.toml")
+    assert settings().records == expected
+
+
 def test_settings_are_read_once(home, monkeypatch):
     path = home / "project" / "gemmhub.toml"
     put(path, "precision = 'tf32'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 from hypothesis import given
@@ -202,8 +204,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_paths_that_cannot_be_read_or_written(tmp_path, monkeypatch):
-    for action in (records.read, lambda path: records.write(path, [SOME])):
-        with pytest.raises(RecordError, match="cannot be read") as caught:
+    for action, message in (
+        (records.read, "cannot be read"), (lambda path: records.write(path, [SOME]), "no regular file")
+    ):  # fmt: skip
+        with pytest.raises(RecordError, match=message) as caught:
             action(tmp_path)
         assert str(tmp_path) in str(caught.value)
     (tmp_path / "file").touch()
@@ -213,6 +217,48 @@ def test_paths_that_cannot_be_read_or_written(tmp_path, monkeypatch):
     gemmhub.reload()
     with pytest.raises(RecordError, match="cannot be read"):
         gemmhub.matmul(ONE, ONE)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_is_no_file_stays_what_it_is(tmp_path, monkeypatch, kind):
+    path = tmp_path / "records.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        except OSError:
+            pytest.skip("only root makes device nodes")
+    before = path.stat()
+    with pytest.raises(RecordError, match=r"no regular file; give another, or 'off' for none"):
+        records.write(path, [SOME])
+    after = path.stat()
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_a_link(tmp_path, exists):
+    target, link = tmp_path / "real" / "records.jsonl", tmp_path / "records.jsonl"
+    if exists:
+        records.write(target, [SOME])
+    link.symlink_to(target)
+    records.write(link, [replace(SOME, backend="other")])
+    assert link.is_symlink()
+    assert len(records.read(target).records) == 1 + exists
+    assert not list(tmp_path.glob("*.lock")), "both names must lock the same"
+
+
+def test_a_lock_that_is_not_let_go_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_PATIENCE", 0.1)
+    path = tmp_path / "records.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    gemmhub.reload()
+    with filelock.FileLock(f"{path}.lock"):
+        for call in (lambda: records.write(path, [SOME]), lambda: gemmhub.tune(ONE, ONE)):
+            with pytest.raises(RecordError, match=rf"another process has held {path}\.lock for 0\.1 s"):
+                call()
+    records.write(path, [SOME])
 
 
 def test_a_default_file_that_cannot_be_read_is_only_warned_of(tmp_path, monkeypatch, caplog):

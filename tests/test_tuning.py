@@ -192,6 +192,15 @@ def test_a_file_that_cannot_be_written(operands, monkeypatch, tmp_path):
         gemmhub.tune(*operands)
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(operands, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "file" / "records.jsonl"))
+    gemmhub.reload()
+    monkeypatch.setattr(tuning, "interleave", lambda *given, **named: pytest.fail("timed"))
+    with pytest.raises(RecordError, match="cannot be written"):
+        gemmhub.tune(*operands)
+
+
 def test_operands_and_results_stay_as_they_are(operands):
     a, b = operands
     before = a.copy(), b.copy()

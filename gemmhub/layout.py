@@ -97,6 +97,11 @@ class MatrixLayout:
         return any(size > 1 and stride == 0 for size, stride in zip(self.batch, self.batch_strides))
 
     @property
+    def matrices(self) -> int:
+        """Matrices of the stack; those that a stride of 0 repeats are counted once."""
+        return prod(size if stride != 0 else min(size, 1) for size, stride in zip(self.batch, self.batch_strides))
+
+    @property
     def distinct_elements(self) -> int:
         """Elements that have to be read; those that a stride of 0 repeats are counted once."""
         sizes = (*self.batch, self.rows, self.cols)

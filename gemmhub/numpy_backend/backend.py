@@ -13,7 +13,7 @@ from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import GemmProblem, Operand
 
 _SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
 """Flop rate relative to SGEMM, by the dtype the BLAS works in (a complex flop is counted as four real)."""
@@ -56,14 +56,21 @@ class NumpyBackend(Backend):
         return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """numpy.matmul copies operands that its BLAS cannot address; blocks of them where we convert."""
-        if work_dtypes(problem) is None or not _is_native(problem):
-            return ()
-        return [
-            Copy(name, x.layout.distinct_elements * x.dtype.itemsize, "neither dimension is dense: numpy.matmul copies")
-            for name, x in (("a", problem.a), ("b", problem.b))
-            if x.layout.order is None and problem.packed_by is None
-        ]
+        """What numpy.matmul copies of what it is given: blocks that we convert ourselves are workspace."""
+        kinds = work_dtypes(problem)
+        given = [("a", problem.a)]
+        if problem.packed_by is None or kinds is None:
+            given.append(("b", problem.b))
+        if problem.plain and (kinds is None or _is_native(problem)):
+            given.append(("out", problem.out))
+        dtype = problem.compute_dtype if kinds is None else kinds[0]
+        found = []
+        for name, x in given:
+            why = _why_copied(problem, x, dtype, kinds is not None)
+            size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
+            if why and size:
+                found.append(Copy(name, size, f"{why}: numpy.matmul copies"))
+        return found
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         if work_dtypes(problem) is None:
@@ -81,6 +88,19 @@ class NumpyBackend(Backend):
         # wider dtype, or in integers.
         dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
         return np.array(b, dtype=dtype, order="C")
+
+
+def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> str:
+    """Why numpy.matmul, which multiplies in ``dtype``, copies an operand (in full, though a stride of 0 repeats its
+    elements); "" where it does not. What the BLAS cannot address it copies where no dimension is 1, as of NumPy 2.3.
+    """
+    if x.dtype != dtype:
+        return "" if blas else f"it is no {dtype}"
+    if x.alignment < x.dtype.itemsize:
+        return "its elements are not aligned"
+    if blas and x.layout.order is None and min(problem.m, problem.n, problem.k) > 1:
+        return "neither dimension is dense"
+    return ""
 
 
 def _is_native(problem: GemmProblem) -> bool:

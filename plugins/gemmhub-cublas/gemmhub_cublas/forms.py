@@ -27,6 +27,8 @@ NO_EPILOGUE = 1
 """cublasLtEpilogue: parts to be combined, and the code where there is none."""
 MOST_LAUNCHES = 4096
 """Products a call may consist of, where its batch is not evenly spaced."""
+MOST_COUNTED = 2**31 - 1
+"""Products of one launch."""
 BIAS_ALIGNMENT = 16
 """Bytes at which a bias lies as a rule: arrays begin there, slices may not."""
 
@@ -129,6 +131,8 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     if isinstance(call, Refusal):
         return call
     dim, outer = batches.split(call.batch)
+    if dim.count > MOST_COUNTED:
+        return Refusal(f"a batch of {dim.count} products: cuBLASLt counts to {MOST_COUNTED}", "multiply in parts")
     launches = 1
     for each in outer:
         launches *= each.count

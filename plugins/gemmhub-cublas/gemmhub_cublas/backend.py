@@ -122,7 +122,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
             forms.advice(problem, form),
         )
 
-    def estimate(self, problem: GemmProblem) -> float:
+    def estimate(self, problem: GemmProblem) -> float | None:
         analysis = self._analyse(problem)
         gpu = self.machine.gpus[problem.device.index]
         if not isinstance(analysis, Analysis):

@@ -109,8 +109,12 @@ def constants(problem: GemmProblem) -> Constants:
     return {"half": HALF, "tf32": TF32, "single": SINGLE}[kind(problem)]
 
 
-def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None = None) -> float:
-    """A call, with that many products, by the algorithm that was chosen where that is said."""
+def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None = None) -> float | None:
+    """A call, with that many products, by the algorithm that was chosen where that is said; None where the driver does
+    not say how fast the device is.
+    """
+    if not _rated(gpu):
+        return None
     if chosen is not None and launches == 1:
         found = estimates(problem, gpu, chosen.size, [chosen.config])
         if found:
@@ -124,7 +128,7 @@ def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None
 def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]) -> dict[str, float]:
     """Seconds of one launch by each algorithm about which something is known; ``size`` is what the library sees."""
     tables, net = facts.tables(), corrections.net()
-    if tables is None or net is None or kind(problem) != "half":
+    if tables is None or net is None or kind(problem) != "half" or not _rated(gpu):
         return {}
     whole, row = _described(problem, gpu)
     if row is None:
@@ -132,6 +136,11 @@ def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]
     known = [config for config in configs if tables.knows(config)]
     rows = [row + corrections.of_chosen(Chosen(size, config), tables, whole) for config in known]
     return {config: whole * factor for config, factor in zip(known, corrections.factors(net, rows))}
+
+
+def _rated(gpu: Gpu) -> bool:
+    """Whether the driver tells the device's rates: it may say 0."""
+    return bool(gpu.sms and gpu.clock and gpu.bandwidth)
 
 
 def features(problem: GemmProblem, gpu: Gpu) -> list[float] | None:

@@ -102,6 +102,16 @@ def test_estimates_know_what_will_run(backend, monkeypatch):
     assert told[1] is None
 
 
+@pytest.mark.parametrize("attribute", [13, 36, 37, 16], ids=["clock", "memory clock", "bus", "multiprocessors"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_no_estimate_where_the_driver_does_not_tell_rates(attribute, dtype):
+    backend = Home(attributes={attribute: 0}).backend()
+    for asked in (problem(256, 512, 1024, dtype), problem(m=0, dtype=dtype)):
+        assert backend.supports(asked) is None
+        assert backend.candidates(asked)
+        assert backend.estimate(asked) is None
+
+
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0), (6, 1)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
 def test_estimates_for_every_card(backend, capability, dtype):

@@ -1,6 +1,6 @@
 """Fits the networks that correct gemmhub-cublas's and gemmhub-hopper's estimates for 16 bits, both at once.
 
-    python benchmarks/net_fit.py [--held FILE...] [--epochs 30] [--write] --files FILE...
+    python benchmarks/net_fit.py [--held FILE...] [--epochs 20] [--write] --files FILE...
 
 Needs gemmhub-cublas, gemmhub-hopper, jax and optax, no card. FILEs are what candidates.py wrote on an H200, compressed
 by xz or not; one that is named several times counts as often. Both networks see the same product in one step, and what
@@ -311,7 +311,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--files", nargs="+", type=Path, required=True)
     parser.add_argument("--held", nargs="*", type=Path, default=[])
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--write", action="store_true", help=f"{_CUBLAS_NET.name} and {_HOPPER_NET.name}")
     options = parser.parse_args()
     held = [x for file in options.held for x in read(file)]

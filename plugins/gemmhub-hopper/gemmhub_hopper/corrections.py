@@ -67,6 +67,8 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
         math.log1p(work.steps * work.rows * work.step * work.blocks * rounds),
         math.log1p(sum(work.loaded) * work.blocks * rounds), math.log(work.stored), math.log(work.read + work.written),
         math.log(choice.group(SMS)), math.log1p(work.part) if choice.splits > 1 or shape.cluster_k > 1 else 0.0,
+        # How even the width is: wgmma, swizzles and stores take powers of two.
+        math.log(math.gcd(shape.n, 64)),
     ]  # fmt: skip
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gemmhub_hopper import forms, ranking
 from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
+from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES, shapes
+from problems import H200, LIMIT, problem
 
 
 @pytest.mark.parametrize("output", ["bfloat16", "float32"])
@@ -19,6 +21,16 @@ def test_all_shapes_can_be_compiled_with_every_major(output):
                     assert variant.refusal is None
                     assert variant.shared_bytes <= 232448
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+
+
+def test_widths_for_b_with_neighbours_along_n():
+    """wgmma is slow with others; the ways around differ."""
+    widths = {b_mn: {shape.n for shape in shapes(Form(False, b_mn, "bfloat16", "bfloat16"))} for b_mn in (False, True)}
+    assert widths[True] == {n for n in widths[False] if n % 16 == 0} < widths[False]
+    ways = forms.lowered(problem(4352, 384, 4544))
+    assert {way.form.b_mn for way in ways} == {False, True}
+    for x in ranking.ranked(ways, H200, LIMIT):
+        assert not (x.choice.way.form.b_mn and x.choice.shape.n % 16)
 
 
 def test_all_shapes_of_planes_too():

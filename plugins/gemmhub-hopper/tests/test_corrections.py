@@ -18,7 +18,7 @@ from gemmhub.trees import Trees
 
 STAGES, PINGPONG = 10, 12
 """Places of features."""
-FEATURES = 50
+FEATURES = 51
 
 
 def ranked(m=2048, n=4096, k=1024, card=H200, **given):
@@ -60,7 +60,7 @@ def test_features():
     assert found[45] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
     assert found[46] == math.log(128 * 192 * 2)
     assert found[47] == math.log(work.read + work.written)
-    assert found[48:] == [math.log(choice.group(132)), 0]
+    assert found[48:] == [math.log(choice.group(132)), 0, math.log(64)]
 
 
 def test_features_of_a_shared_k():

@@ -46,8 +46,8 @@ class ShapeList(tuple[Shape, ...]):
 
     @cached_property
     def whole(self) -> ShapeList:
-        """Those for a b with neighbours along n, of which wgmma seems to take 16 columns at a time: a width that 16 does
-        not divide was measured to take 1.2 times as long as the next one that it does.
+        """Those for a b with neighbours along n, of which wgmma seems to take 16 columns at a time: widths that 16 does
+        not divide were measured to take 1.2 times as long as the next one that it does.
         """
         return ShapeList(shape for shape in self if shape.n % 16 == 0)
 

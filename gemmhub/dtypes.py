@@ -123,7 +123,7 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
         value = getattr(ml_dtypes, value)
     try:
         dtype: DType = np.dtype(cast(Any, value))
-    except (TypeError, ValueError, SyntaxError):  # numpy parses strings
+    except Exception:  # numpy parses strings, and asks objects for attributes: foreign code
         raise unsupported(argument, value) from None
     if value is None or dtype.name not in SUPPORTED or not dtype.isnative:
         raise unsupported(argument, value if value is None else dtype)

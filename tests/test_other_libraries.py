@@ -152,12 +152,14 @@ def test_objects_whose_attributes_raise_anything(rng):
             (x, x, {"bias": Rude()}, "bias"),
             (x, x, {"alpha": Rude()}, "alpha"),
             (x, x, {"c": x, "beta": Rude()}, "beta"),
+            (x, x, {"out_dtype": Rude()}, "out_dtype"),
         ):
             with pytest.raises(InputError, match="Rude") as raised:
                 function(a, b, **options)
             assert raised.value.argument == argument
-    with pytest.raises(InputError, match="Rude"):
-        gemmhub.pack(Rude())
+    for options in ({"b": Rude()}, {"b": x, "a_dtype": Rude()}):
+        with pytest.raises(InputError, match="Rude"):
+            gemmhub.pack(options.pop("b"), **options)
 
 
 def test_an_array_whose_missing_attributes_raise_anything(rng):

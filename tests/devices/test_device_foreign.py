@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -64,6 +65,16 @@ def test_out(theirs, backend, machine, rng):
     assert gemmhub.matmul(a, b, out=a) is a
     assert np.array_equal(a.host, x @ y)
     assert len(machine.done("copy")) == 1
+
+
+def test_a_library_that_converts_results_is_told(carrier, fakejax, backend, monkeypatch, rng):
+    """As JAX does while it is not told to have 64 bits."""
+    x = fakejax.array(small(rng, (4, 4), np.float64))
+    monkeypatch.setattr(fakejax, "from_dlpack", lambda result: types.SimpleNamespace(dtype=F32))
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"float64, of which .*jax_enable_x64") as raised:
+            gemmhub.matmul(x, x)
+        assert raised.value.argument == "out_dtype"
 
 
 @pytest.mark.parametrize("shapes", [((0, 4), (4, 5)), ((3, 0), (0, 5)), ((4,), (4,)), ((2, 3, 4), (4, 5))], ids=str)

@@ -14,7 +14,7 @@ from gemmhub import dtypes
 
 class dtype:  # noqa: N801
     def __init__(self, name, numpy):
-        self.name, self.numpy = name, numpy
+        self.name, self.numpy, self.itemsize = name, numpy, numpy.itemsize
 
     def __repr__(self):
         return f"torch.{self.name}"

@@ -174,8 +174,6 @@ class DLPackFamily(NumpyFamily):
     name = "dlpack"
 
     def view(self, x: Any, argument: str) -> Array:
-        if isinstance(x, SEQUENCES):
-            return super().view(x, argument)
         try:
             tensor = hasattr(x, "data_ptr")
             if tensor:
@@ -183,6 +181,8 @@ class DLPackFamily(NumpyFamily):
                     raise device_families.lazy(argument)
                 if getattr(x, "requires_grad", False):
                     x = _unrecorded(x, argument)
+            elif isinstance(x, SEQUENCES):
+                return super().view(x, argument)
             native = np.from_dlpack(x)
             if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
                 raise ValueError("it has no memory")

@@ -56,15 +56,6 @@ def test_growth_keeps_the_old_buffer(home):
     assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [BYTES // 2, BYTES]
 
 
-def test_growth_is_by_half_at_least(home):
-    """So that the outgrown ones together never exceed the one in use; but not beyond the limit."""
-    workspace = home.backend().machine.workspaces[0]
-    workspace.buffer(0, 1000, 5000)
-    assert workspace.buffer(0, 1001, 5000).place[0] == 2000
-    assert workspace.buffer(0, 2001, 3000).place[0] == 3000
-    assert workspace.buffer(0, 9000, 9000).place[0] == 9000
-
-
 def test_no_workspace_no_questions(home):
     asked = problem(m=64, n=64, k=64)
     Arrays(home, asked).run(kernel(home.backend(), asked))
@@ -96,15 +87,6 @@ def test_a_capture_has_buffers_of_its_own(home):
     eager, one, one_again, branch, _, two, _, last = places(home)
     assert len({eager, one, branch, two}) == 4
     assert (one, eager) == (one_again, last)
-
-
-def test_the_per_thread_stream_is_another_in_each_thread(home):
-    workspace = home.backend().machine.workspaces[0]
-    here = workspace.buffer(2, 100, 100)
-    with ThreadPoolExecutor(1) as pool:
-        there = pool.submit(workspace.buffer, 2, 100, 100).result()
-    assert here.place != there.place
-    assert workspace.buffer(2, 100, 100) is here
 
 
 def test_out_of_memory(home):

@@ -14,7 +14,7 @@ demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
 # The longest first: `make -j2 -O test` runs them side by side.
-test: test-musa-kernels test-musa test-core test-hopper test-cuda test-plugins
+test: test-hopper test-musa-kernels test-musa test-core test-cuda test-plugins
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest

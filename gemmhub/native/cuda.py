@@ -1,7 +1,11 @@
 """The few functions of the NVIDIA driver (libcuda) that plugins call: devices, contexts, memory, kernels.
 
-For plugins that must not need a CUDA toolkit, or a Python package that wraps one. Nothing here is called in the warm
-path of a product that needs no workspace on a machine with one device.
+For plugins that must not need a CUDA toolkit, or a Python package that wraps one.
+
+A thread has a current context, or none. The CUDA runtime gives a thread one when it first needs it; neither a launch
+through the driver nor cuBLASLt does. So every kernel's ``run`` sees to it that the device's primary context is current:
+``with gpu:`` where :meth:`Gpu.is_current` is false. A launch by cuLaunchKernelEx needs no look beforehand on a machine
+with one device: without the right context it fails before anything starts, and is repeated ``with gpu:``.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (c_void_p,),
+    "cuCtxGetCurrent": (c_void_p,),
     "cuCtxGetDevice": (c_void_p,),
     "cuMemAlloc_v2": (c_void_p, c_size_t),
     "cuMemFree_v2": (c_uint64,),
@@ -44,6 +49,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 """What :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, and the types of the arguments; each
 returns a CUresult."""
+
+_STREAM_ID = "cuStreamGetId"
+"""Called where there is one: since CUDA 12.0."""
 
 KERNELS: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (c_void_p, c_void_p),
@@ -74,6 +82,15 @@ class DriverError(RuntimeError):
         self.code = code
 
 
+class _Answers:
+    """Where the driver writes what it is asked of a stream. One call at a time uses it."""
+
+    def __init__(self) -> None:
+        self.status, self.number, self.graph, self.identity = c_int(), c_uint64(), c_void_p(), c_uint64()
+        self.capture = byref(self.status), byref(self.number), byref(self.graph), None, None
+        self.at_identity = byref(self.identity)
+
+
 class Driver:
     """libcuda, initialised."""
 
@@ -87,6 +104,11 @@ class Driver:
             function.restype = c_int
             function.argtypes = arguments
         self.cuda = cuda
+        self._answers: list[_Answers] = []
+        """Those that no call uses."""
+        self._stream_id: Any = getattr(cuda, _STREAM_ID, None)
+        if self._stream_id is not None:
+            self._stream_id.restype, self._stream_id.argtypes = c_int, (c_void_p, c_void_p)
         self.call("cuInit", 0)
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
@@ -118,11 +140,24 @@ class Driver:
         device = c_int()
         return None if self.cuda.cuCtxGetDevice(byref(device)) else device.value
 
-    def capture(self, stream: int) -> tuple[int, int]:
-        """The number of the capture that ``stream`` takes part in, and its graph; zeros when it is not captured."""
-        status, number, graph = c_int(), c_uint64(), c_void_p()
-        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), byref(graph), None, None)
-        return (number.value, graph.value or 0) if status.value == _CAPTURING else (0, 0)
+    def stream(self, stream: int) -> tuple[int, int, int]:
+        """The number of the capture that ``stream`` takes part in and its graph, zeros when it is not captured; and the
+        number that no other stream of the process ever has, 0 where the driver knows none: a handle it does give to a
+        later stream. Needs a context.
+        """
+        try:
+            answers = self._answers.pop()
+        except IndexError:
+            answers = _Answers()
+        code = self.cuda.cuStreamGetCaptureInfo_v2(stream, *answers.capture)
+        if code:
+            raise DriverError("cuStreamGetCaptureInfo", code, self.words(code))
+        if self._stream_id is not None and self._stream_id(stream, answers.at_identity):
+            answers.identity.value = 0
+        capturing = answers.status.value == _CAPTURING
+        found = answers.number.value * capturing, (answers.graph.value or 0) * capturing, answers.identity.value
+        self._answers.append(answers)
+        return found
 
 
 def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
@@ -185,7 +220,11 @@ class Gpu:
         self.default_workspace = max(WORKSPACE, memory.value // _WORKSPACE_SHARE)
         """Bytes: what a backend may return as its ``default_workspace`` where copies of operands are to fit."""
         self._context: int | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        # Without declared types and with pointers made beforehand: less to convert a call.
+        self._get_current = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuCtxGetCurrent, c_void_p).value or 0)
+        self._cells: list[tuple[c_void_p, Any]] = []
+        """Where the driver writes a context, and pointers to that; those that no call uses."""
 
     def attribute(self, number: int) -> int:
         """A CUdevice_attribute."""
@@ -196,7 +235,7 @@ class Gpu:
     def __enter__(self) -> Gpu:
         context = self._context
         if context is None:
-            with self._lock:
+            with self._lock:  # by a nested call twice: that retains the context once more
                 retained = c_void_p()
                 if self._context is None:
                     self.driver.call("cuDevicePrimaryCtxRetain", byref(retained), self._device)
@@ -208,6 +247,19 @@ class Gpu:
     def __exit__(self, *error: object) -> None:
         popped = c_void_p()
         self.driver.call("cuCtxPopCurrent_v2", byref(popped))
+
+    def is_current(self) -> bool:
+        """Whether the device's primary context is that of this thread: no other context, of another device or of this
+        one, and not none.
+        """
+        try:
+            cell, place = self._cells.pop()
+        except IndexError:
+            cell = c_void_p()
+            place = byref(cell)
+        found = None if self._get_current(place) else cell.value
+        self._cells.append((cell, place))
+        return found is not None and found == self._context
 
     @contextmanager
     def outside_captures(self) -> Iterator[None]:

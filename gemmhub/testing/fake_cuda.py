@@ -51,6 +51,7 @@ H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144}
 TYPES: Types = {
     name: (c_int, arguments)
     for name, arguments in {
+        "cuCtxGetCurrent": (c_void_p,),
         "cuCtxGetDevice": (c_void_p,),
         "cuCtxPopCurrent_v2": (c_void_p,),
         "cuCtxPushCurrent_v2": (c_void_p,),
@@ -70,6 +71,7 @@ TYPES: Types = {
         "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
         "cuStreamCreate": (c_void_p, c_uint),
         "cuStreamDestroy_v2": (c_void_p,),
+        "cuStreamGetId": (c_void_p, c_void_p),
         "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         "cuStreamSynchronize": (c_void_p,),
         "cuThreadExchangeStreamCaptureMode": (c_void_p,),
@@ -106,6 +108,8 @@ class FakeCuda(FakeLibrary):
         """Streams being captured: handle -> number."""
         self.invalidated: set[int] = set()
         """Captures spoilt by a forbidden call."""
+        self.identities: dict[int, int] = {}
+        """The numbers of streams: by handle. A stream that is not here has its handle as its number."""
         self.objects: dict[int, tuple[int, int]] = {}
         """User objects that have no graph yet: handle -> (pointer, what destroys it)."""
         self.graphs: dict[int, list[tuple[int, int]]] = {}
@@ -113,6 +117,9 @@ class FakeCuda(FakeLibrary):
         self._kept: list[Any] = []
         self._local, self._handles = threading.local(), itertools.count(0x7000)
         self._initialised = False
+        self.runtime = {threading.get_ident()}
+        """Threads whose CUDA runtime has made device 0's primary context current, as torch does: that which made this.
+        """
 
     @property
     def stack(self) -> list[int]:
@@ -121,6 +128,11 @@ class FakeCuda(FakeLibrary):
             self._local.stack = []
         stack: list[int] = self._local.stack
         return stack
+
+    @property
+    def context(self) -> int:
+        """This thread's; 0 where it has none."""
+        return self.stack[-1] if self.stack else CONTEXT * (threading.get_ident() in self.runtime)
 
     @property
     def current(self) -> int:
@@ -186,8 +198,11 @@ class FakeCuda(FakeLibrary):
     def _cuCtxPopCurrent_v2(self, out: int) -> None:
         put(out, c_void_p, self.stack.pop())
 
+    def _cuCtxGetCurrent(self, out: int) -> None:
+        put(out, c_void_p, self.context)
+
     def _cuCtxGetDevice(self, out: int) -> int:
-        if not self.stack:
+        if not self.context:
             return INVALID_CONTEXT
         put(out, c_int, self.current)
         return 0
@@ -258,11 +273,20 @@ class FakeCuda(FakeLibrary):
 
     def _cuStreamGetCaptureInfo_v2(
         self, stream: int, status: int, number: int, graph: int, dependencies: None, count: None
-    ) -> None:
+    ) -> int:
         assert dependencies is count is None
+        if not self.context:
+            return INVALID_CONTEXT
         put(status, c_int, 1 if stream in self.captures else 0)
         put(number, c_uint64, self.captures.get(stream) or next(self._handles))
         put(graph, c_void_p, self.graph(stream) if stream in self.captures else next(self._handles))
+        return 0
+
+    def _cuStreamGetId(self, stream: int | None, out: int) -> int:
+        if not self.context:
+            return INVALID_CONTEXT
+        put(out, c_uint64, self.identities.get(stream or 0, stream or 0))
+        return 0
 
     # Graphs
 

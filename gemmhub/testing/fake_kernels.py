@@ -18,13 +18,14 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
+from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gemmhub.native.cuda_launch import LaunchAttribute
 from gemmhub.native.nvrtc import Compiled, Source
-from gemmhub.testing.fake_cuda import INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
+from gemmhub.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
 from gemmhub.testing.fake_library import Types, put
 
 KERNEL_TYPES: Types = {
@@ -105,6 +106,8 @@ class FakeKernels(FakeCuda):
         """(module, grid, stream) of each that passed :meth:`check`."""
         self.seed = 0
         """For what :meth:`execute` does in random order; another one in every launch."""
+        self.interrupt: Callable[[], None] | None = None
+        """Called before each launch, when its parameters are written, as a signal handler might be."""
         self._turn = threading.Lock()
         self._modules: dict[int, Any] = {}
         self._functions: dict[int, Kernel] = {}
@@ -148,7 +151,9 @@ class FakeKernels(FakeCuda):
         self._functions[function].shared = value
 
     def _cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: int | None) -> int:
-        if not self.stack and self.devices > 1:
+        if self.interrupt is not None:
+            self.interrupt()
+        if self.context not in range(CONTEXT, CONTEXT + self.devices):
             return INVALID_CONTEXT
         assert extra is None
         given = LaunchConfig.from_address(config)

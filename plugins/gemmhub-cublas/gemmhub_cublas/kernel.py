@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from ctypes import addressof
@@ -21,7 +20,7 @@ from gemmhub_cublas.probe import Machine
 
 _REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}
 _PART: dict[str, Any] = {"complex64": ctypes.c_float, "complex128": ctypes.c_double}
-_FREE = nullcontext()
+_NOTHING = nullcontext()
 
 
 def scalar(value: Any, dtype: str) -> Any:
@@ -37,12 +36,23 @@ class Launch:
 
     def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
         self.workspace = algorithm.workspace
+        self._library, self._form = machine.library, form
         self.descriptors = Descriptors(machine.library, form)
         self.operation, self.a, self.b, self.c, self.d = self.descriptors.handles
+        self.free = [self.descriptors]
         self._algo = ctypes.create_string_buffer(algorithm.data, len(algorithm.data))
         self.algo = addressof(self._algo)
-        self.lock = threading.Lock() if form.bias_type is not None else _FREE
-        """The address of a bias is part of the descriptor: one thread at a time."""
+
+    def with_bias(self, address: int) -> Descriptors:
+        """Descriptors with that bias, for one call: the address is part of the operation's, and a call that comes in
+        between, on another thread or nested in this one, has another. To be put back into ``free``.
+        """
+        try:
+            descriptors = self.free.pop()
+        except IndexError:
+            descriptors = Descriptors(self._library, self._form)
+        descriptors.set_bias(address)
+        return descriptors
 
 
 class Gemm:
@@ -63,9 +73,9 @@ class Gemm:
         self._matmul = machine.library.lt.cublasLtMatmul
         self._handle = machine.handle(index)
         self._memory = machine.workspaces[index]
-        self._home = machine.gpus[index]
-        # With one device every thread is on it; with several a thread may be on another.
-        self._gpu = machine.gpus[index] if len(machine.gpus) > 1 else None
+        self._gpu = machine.gpus[index]
+        self._versions = machine.library.version, machine.driver.cuda_version
+        self._alone = len(machine.gpus) == 1
         self._lowered = lowered
         self._limit = workspace_limit
         self._launches = {form: Launch(machine, form, algorithms[form]) for form in lowered.forms}
@@ -78,7 +88,7 @@ class Gemm:
     def run(self) -> Run:
         """The function of gemmhub's contract; a short one where one call of the library is all there is to do."""
         main = self._lowered.main
-        if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._gpu is None:
+        if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
             launch = self._launches[main]
             if not launch.workspace:
                 short = self._short(launch)
@@ -86,19 +96,26 @@ class Gemm:
         return self._run
 
     def _recorded(self, form: Form, short: Run) -> Run | None:
+        if self._versions not in recorded.VERIFIED:
+            return None
+
         def enqueue(a: int, b: int, out: int, stream: int) -> None:
             short(a, b, out, None, None, 1, 0, stream)
 
         first, second = (form.b, form.a) if self._lowered.swapped else (form.a, form.b)
-        return recorded.record(self._home, enqueue, (first.alignment, second.alignment, form.d.alignment), short)
+        return recorded.record(self._gpu, enqueue, (first.alignment, second.alignment, form.d.alignment), short)
 
     def _short(self, launch: Launch) -> Run:
         """For alpha 1, beta 0 and no bias; one product without workspace; one device."""
         matmul, handle, swapped = self._matmul, self._handle, self._lowered.swapped
         operation, a_layout, b_layout, d_layout, algo = launch.operation, launch.a, launch.b, launch.d, launch.algo
-        one, nil, owner = addressof(self._one), addressof(self._nil), self
+        one, nil, owner, gpu = addressof(self._one), addressof(self._nil), self, self._gpu
+        is_current, slow = gpu.is_current, self._run
 
         def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+            if not is_current():
+                slow(a, b, out, c, bias, alpha, beta, stream)
+                return
             if swapped:
                 a, b = b, a
             status = matmul(
@@ -122,25 +139,31 @@ class Gemm:
         launch = self._launches[form]
         if bias is not None and bias % BIAS_ALIGNMENT:
             launch = self._launches[bias_anywhere(form)]
+        descriptors = None if bias is None else launch.with_bias(bias)
+        operation = launch.operation if descriptors is None else descriptors.operation.handle
         # In local variables, so that they live while the library reads them.
         alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
         alpha_at, beta_at = addressof(alpha_here), addressof(beta_here)
-        with launch.lock, self._gpu or _FREE:
-            if bias is not None:
-                launch.descriptors.set_bias(bias)
-            buffer = self._memory.buffer(stream, launch.workspace, self._limit) if launch.workspace else None
-            with _FREE if buffer is None else buffer.lock:
-                nbytes, workspace = (0, None) if buffer is None else buffer.place
-                for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
-                    d = out + d_offset
-                    status = self._matmul(
-                        self._handle, launch.operation, alpha_at,
-                        a + a_offset if product else a, launch.a, b + b_offset if product else b, launch.b,
-                        beta_at, d if c is None else c + c_offset, launch.d if c is None else launch.c,
-                        d, launch.d, launch.algo, workspace, nbytes, stream,
-                    )  # fmt: skip
-                    if status:
-                        raise self.failed(status)
+        with _NOTHING if self._gpu.is_current() else self._gpu, self._workspace(launch, stream) as lease:
+            nbytes, workspace = (0, None) if lease is None else (lease.nbytes, lease.address)
+            for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
+                d = out + d_offset
+                status = self._matmul(
+                    self._handle, operation, alpha_at,
+                    a + a_offset if product else a, launch.a, b + b_offset if product else b, launch.b,
+                    beta_at, d if c is None else c + c_offset, launch.d if c is None else launch.c,
+                    d, launch.d, launch.algo, workspace, nbytes, stream,
+                )  # fmt: skip
+                if status:
+                    raise self.failed(status)
+        if descriptors is not None:
+            launch.free.append(descriptors)
+
+    def _workspace(self, launch: Launch, stream: Any) -> Any:
+        """A lease of what the algorithm needs."""
+        if not launch.workspace:
+            return _NOTHING
+        return self._memory.lease(stream or 0, launch.workspace, self._limit)
 
     def _scalar(self, value: Any) -> Any:
         return self._one if value == 1 else self._nil if value == 0 else scalar(value, self._dtype)

@@ -25,7 +25,7 @@ class Machine:
         self.gpus = gpus
         self.workspaces = tuple(map(Workspace, gpus))
         self._handles: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def handle(self, index: int) -> int:
         """The library's handle for a device, for all threads. StatusError when it cannot be made."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from gemmhub.testing.fake_library import FakeLibrary
 
-SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
+SUCCESS, NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 1, 7, 13, 15
 
 F32, F64, F16, I8, C32, C64, I32, BF16, E4M3, E5M2 = 0, 1, 2, 3, 4, 5, 10, 14, 28, 29
 NUMPY = {
@@ -111,6 +111,8 @@ class FakeLt(FakeLibrary):
         """What each cublasLtMatmul was: (device, algorithm id, workspace address, stream, capture)."""
         self.pause = 0.0
         """Seconds between the two kernels of a product that uses workspace."""
+        self.interrupt = None
+        """Called between the two kernels of a product that uses workspace, as a signal handler might be."""
         self._objects, self._numbers, self._busy = {}, itertools.count(0x100000, 0x100), set()
 
     @property
@@ -327,6 +329,8 @@ class FakeLt(FakeLibrary):
         self, handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algo, workspace, nbytes,
         stream,
     ):  # fmt: skip
+        if not self.cuda.context:
+            return EXECUTION_FAILED  # what the library has used before it launches without the runtime
         device = self._on_device(handle)
         desc, layouts = self._operands(desc, a_layout, b_layout, c_layout, d_layout)
         desc = dict(desc)
@@ -352,10 +356,13 @@ class FakeLt(FakeLibrary):
             self._busy.add(workspace)
             ctypes.memset(workspace, 0xFF, needed)
             time.sleep(self.pause)
+            if self.interrupt is not None:
+                self.interrupt()
         try:
             self._compute(desc, layouts, (a, b, c, d), alpha, beta)
         finally:
             self._busy.discard(workspace)
+        return SUCCESS
 
     def _matrix(self, address, layout, index):
         dtype = NUMPY[layout[0]]

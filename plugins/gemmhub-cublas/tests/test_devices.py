@@ -60,12 +60,25 @@ def test_a_thread_without_a_context(home):
         assert pool.submit(multiply, home, backend, index=1).result()[0] == 1
 
 
-@pytest.mark.parametrize("changes", [{}, {"m": 64, "n": 64, "k": 512}, {"k": 0}], ids=str)
-def test_a_thread_without_a_context_and_one_device(changes):
+@pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
+@pytest.mark.parametrize("changes", [{}, {"bias": bias()}, {"m": 64, "n": 64, "k": 512}, {"k": 0}], ids=str)
+def test_a_thread_whose_context_is_not_the_devices(changes, context):
+    """With kernels that it prepared, and with one that was prepared, and has run, elsewhere."""
     home = Home()
-    backend = home.backend()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(multiply, home, backend, **changes).result()[0] == 0
+    backend, asked = home.backend(), problem(**changes)
+    run, arrays = backend.prepare(asked, backend.candidates(asked)[0], LIMIT), Arrays(home, asked)
+    expected = arrays.run(run).copy()
+
+    def work():
+        home.cuda.stack.extend([context] if context else [])
+        arrays.out[...] = 7
+        assert np.array_equal(arrays.run(run), expected)
+        assert multiply(home, backend, **changes)[0] == 0
+        return home.cuda.stack
+
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == ([context] if context else [])
     assert home.cuda.complaints == []
 
 

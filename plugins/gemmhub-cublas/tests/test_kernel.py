@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,11 +36,34 @@ def test_plain_products_are_one_call(home):
     home.cuda.calls.clear()
     assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
     assert home.lt.calls == ["cublasLtMatmul"]
-    assert home.cuda.calls == []
+    assert home.cuda.calls == ["cuCtxGetCurrent"]
+
+
+def test_a_nested_call_with_another_bias(home):
+    """It may come after the outer one's bias is set: by a signal handler, a profiler, a finalizer."""
+    asked = problem(m=8, n=12, k=16, bias=bias())
+    outer, inner = Arrays(home, asked), Arrays(home, asked, 1)
+    kind, given = home.lt.types["cublasLtMatmulDescSetAttribute"]
+    set_attribute, interrupts, nested = home.lt.cublasLtMatmulDescSetAttribute, [], []
+
+    def interrupted(number, attribute, buffer, size):
+        status = set_attribute(number, attribute, buffer, size)
+        if interrupts:
+            interrupts.pop()
+            nested.append(inner.run(run).copy())
+        return status
+
+    home.lt.cublasLtMatmulDescSetAttribute = ctypes.CFUNCTYPE(kind, *given)(interrupted)
+    run = kernel(home.backend(), asked)
+    for _ in range(2):
+        interrupts.append(None)
+        assert np.array_equal(outer.run(run), outer.a @ outer.b + outer.bias)
+        assert np.array_equal(nested[-1], inner.a @ inner.b + inner.bias)
+    assert len(nested) == 2
 
 
 def test_biases_from_many_threads(home):
-    """The address of the bias is part of the descriptor that threads share."""
+    """The address of the bias is part of the operation's descriptor."""
     asked = problem(m=8, n=12, k=16, bias=bias())
     run = kernel(home.backend(), asked)
     sets = [Arrays(home, asked, seed) for seed in range(8)]

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmhub.native.cuda import Driver, Gpu
-from gemmhub.testing.fake_cuda import RELAXED, TYPES, FakeCuda
+from gemmhub.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, RELAXED, TYPES, FakeCuda
 from gemmhub.testing.fake_kernels import LaunchConfig
 from gemmhub.testing.fake_library import put
 
@@ -330,6 +330,8 @@ class RecordingCuda(FakeCuda):
             ctypes.memset(buffer, 0xEE, len(buffer))
 
     def _cuLaunchKernelEx(self, config, function, params, extra):
+        if self.context != CONTEXT:
+            return INVALID_CONTEXT
         found = self._launch(config, function, params, extra)
         with self._lock():
             assert config not in self._busy, "two threads launch from the same memory"
@@ -677,6 +679,22 @@ def test_a_launch_that_fails_goes_through_the_library(machine):
     assert len(machine.fallen_back) == 2
 
 
+@pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
+def test_a_thread_whose_context_is_not_the_devices(machine, context):
+    """The launch is repeated in the device's; the thread keeps what it has."""
+    run, given = machine.record(), (0x1000, 0x2000, 0x3000, None, None, 1.0, 0.0, 42)
+
+    def work():
+        machine.cuda.stack.extend([context] if context else [])
+        run(*given)
+        return machine.cuda.stack
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == ([context] if context else [])
+    assert machine.cuda.launches == [(machine.filled(*given[:3]), 42)]
+    assert machine.fallen_back == []
+
+
 def test_what_the_fallback_raises_is_raised(machine):
     def fallback(*given):
         raise MemoryError("no context")
@@ -809,6 +827,41 @@ def test_a_driver_that_cannot_record_a_product(home):
     home.lt.calls.clear()
     assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
     assert home.lt.calls == ["cublasLtMatmul"]
+
+
+@pytest.mark.parametrize(("library", "driver", "recorded"), [
+    (130100, 13000, True), (130101, 13000, False), (130200, 13000, False), (130100, 13010, False),
+    (120900, 13000, False),
+])  # fmt: skip
+def test_recorded_with_verified_versions_only(library, driver, recorded):
+    """How another version packs parameters nobody has looked at."""
+    home = RecordingHome(version=driver)
+    home.lt.version = library
+    run, arrays = prepared(home, problem()), Arrays(home, problem())
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
+    assert len(home.cuda.launches) == recorded
+
+
+@pytest.mark.parametrize("driver", [13000, 12090], ids=["recorded", "not recorded"])
+def test_fresh_threads(driver):
+    """That never met CUDA, whatever ran before: the library uses what its first product has set up, and no longer gives
+    a thread a context itself.
+    """
+    home = RecordingHome(version=driver)
+    home.lt.version = 130100 if driver >= 13000 else 120900
+    run, arrays = prepared(home, problem()), Arrays(home, problem())
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
+
+    def work():
+        arrays.out[...] = 0
+        arrays.run(run)
+        return home.cuda.stack
+
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == []
+        assert np.array_equal(arrays.out, arrays.a @ arrays.b)
+    assert home.cuda.complaints == []
 
 
 def test_several_devices():

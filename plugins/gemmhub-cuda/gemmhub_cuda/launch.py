@@ -13,8 +13,6 @@ from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Slot, Starter
 from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_cuda.cost_model import Choice
 
-_INVALID_CONTEXT = 201
-
 
 class Params(ctypes.Structure):
     """Params of params.cuh."""
@@ -96,7 +94,7 @@ class Launch:
             status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
-                # A thread without a context, say.
+                # A thread whose context is not the device's.
                 slow(a, b, out, c, bias, alpha, beta, stream)
 
         return run
@@ -112,16 +110,17 @@ class Launch:
         p = slot.arguments.p
         p.alpha, p.beta, p.bias = float(alpha), float(beta), bias or 0
         try:
-            if self._alone and self._choice.splits == 1:
+            if self._choice.splits > 1:
+                with self._gpu, self._workspace.lease(stream, self._choice.workspace_bytes, self._limit) as lease:
+                    p.counters, p.partials = lease.address, lease.address + COUNTERS
+                    self._check(self._launch_all(slot, stream, a, b, c, out))
+                return
+            if self._alone:
                 status = self._launch_all(slot, stream, a, b, c, out)
-                if status != _INVALID_CONTEXT:
+                if not status or self._gpu.is_current():
                     self._check(status)
                     return
             with self._gpu:
-                if self._choice.splits > 1:
-                    buffer = self._workspace.buffer(stream, self._choice.workspace_bytes, self._limit)
-                    _, address = buffer.place
-                    p.counters, p.partials = address, address + COUNTERS
                 self._check(self._launch_all(slot, stream, a, b, c, out))
         finally:
             self._slots.append(slot)

@@ -78,6 +78,44 @@ def test_threads(home, backend):
     assert all(call.right for call in calls)
 
 
+@pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
+@pytest.mark.parametrize("parts", ["", "/3"])
+def test_a_thread_whose_context_is_not_the_devices(home, backend, parts, context):
+    """A kernel that was prepared, and has run, elsewhere; the thread keeps what it has."""
+    kernel, call = backend.prepare(problem(72, 136, 200), NAME + parts, LIMIT), Call(home, 72, 136, 200)
+    call.run(kernel.run)
+
+    def work():
+        home.cuda.stack.extend([context] if context else [])
+        call.run(kernel.run, stream=7)
+        return home.cuda.stack
+
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == ([context] if context else [])
+        assert call.right
+    assert home.cuda.complaints == []
+
+
+@pytest.mark.parametrize("parts", ["", "/3"])
+def test_nested_calls(home, backend, parts):
+    """On the same stream, when the outer call's parameters are written: they share none, and no scratch memory."""
+    kernel, outer = backend.prepare(problem(72, 136, 200), NAME + parts, LIMIT), Call(home, 72, 136, 200)
+    inner = Call(home, 72, 136, 200, seed=1)
+
+    def interrupt():
+        home.cuda.interrupt = None
+        inner.run(kernel.run, stream=7)
+
+    for _ in range(2):
+        home.cuda.interrupt = interrupt
+        outer.run(kernel.run, stream=7)
+        assert home.cuda.interrupt is None
+        assert outer.right
+        assert inner.right
+    assert home.cuda.complaints == []
+
+
 def test_a_batch_is_one_launch(home, backend):
     call = Call(home, 64, 64, 32, batch=(3,))
     before = len(home.cuda.launches)

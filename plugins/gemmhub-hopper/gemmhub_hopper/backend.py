@@ -78,7 +78,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
-        self._loading = threading.Lock()
+        self._loading = threading.RLock()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)

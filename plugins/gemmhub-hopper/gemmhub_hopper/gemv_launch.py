@@ -71,19 +71,16 @@ class GemvLaunch:
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         function = self._function
         slot = function.take()
-        try:
-            words = slot.words
-            if not self._without_k:
-                words[_X], words[_W] = (b, a) if self._swapped else (a, b)
-            words[_D] = out
-            if not self._bare:
-                p = slot.arguments.p
-                p.c, p.bias = c or 0, bias or 0
-                p.alpha, p.beta = 0.0 if self._without_k else float(alpha), float(beta)
-            stream = stream or 0
-            if self._alone and function.started(slot, stream):
-                return
+        words = slot.words
+        if not self._without_k:
+            words[_X], words[_W] = (b, a) if self._swapped else (a, b)
+        words[_D] = out
+        if not self._bare:
+            p = slot.arguments.p
+            p.c, p.bias = c or 0, bias or 0
+            p.alpha, p.beta = 0.0 if self._without_k else float(alpha), float(beta)
+        stream = stream or 0
+        if not (self._alone and function.started(slot, stream)):
             with self._gpu:
                 function.check(function.start(slot, stream))
-        finally:
-            function.free.append(slot)
+        function.free.append(slot)

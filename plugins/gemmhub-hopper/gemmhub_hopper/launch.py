@@ -24,7 +24,6 @@ from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.tensor_map import MapArguments
 from gemmhub_hopper.walk import Walk, walk
 
-_INVALID_CONTEXT = 201
 _RECOMPUTED = 3
 """Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
 
@@ -126,16 +125,18 @@ class Function(Starter):
         return Slot(*self._made)
 
     def take(self) -> Slot:
-        """One that no other thread has; to be put back into ``free``."""
+        """One that no other call has; to be put back into ``free``. Where a call fails it is not put back: what it is
+        known to hold may be written half.
+        """
         try:
             return self.free.pop()
         except IndexError:
             return self.slot()
 
     def started(self, slot: Slot, stream: int) -> bool:
-        """Launched, without looking for a context first; not where this thread has none."""
+        """Launched, without looking for a context first; not where this thread's is not the device's."""
         status = self.start(slot, stream)
-        if status == _INVALID_CONTEXT:
+        if status and not self._gpu.is_current():
             return False
         self.check(status)
         return True
@@ -239,7 +240,7 @@ class Launch:
             status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
-                # A thread without a context, say.
+                # A thread whose context is not the device's.
                 slow(*((b, a) if swapped else (a, b)), out, c, bias, alpha, beta, stream)
 
         return run
@@ -252,18 +253,16 @@ class Launch:
             alpha = 0
         elif way.swapped:
             a, b = b, a
-        try:
-            gemm.place(slot, a, b, out)
-            p = slot.arguments.p
-            p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
-            p.c, p.bias = c or 0, bias or 0
-            stream = stream or 0
-            if self._alone and self._choice.splits == 1 and gemm.started(slot, stream):
-                return
-            with self._gpu:
-                if self._choice.splits > 1:
-                    _, address = self._workspace.buffer(stream, self._cut.nbytes, self._limit).place
-                    p.counters, p.partials = address, address + COUNTERS
+        gemm.place(slot, a, b, out)
+        p = slot.arguments.p
+        p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
+        p.c, p.bias = c or 0, bias or 0
+        stream = stream or 0
+        if self._choice.splits > 1:
+            with self._gpu, self._workspace.lease(stream, self._cut.nbytes, self._limit) as lease:
+                p.counters, p.partials = lease.address, lease.address + COUNTERS
                 gemm.check(gemm.start(slot, stream))
-        finally:
-            gemm.free.append(slot)
+        elif not (self._alone and gemm.started(slot, stream)):
+            with self._gpu:
+                gemm.check(gemm.start(slot, stream))
+        gemm.free.append(slot)

@@ -98,29 +98,25 @@ class Staged:
         way, cut = self._choice.way, self._cut
         stream = stream or 0
         first, second = (b, a) if way.swapped else (a, b)
-        with self._gpu:
-            buffer = self._workspace.buffer(stream, cut.nbytes, self._limit)
-            with buffer.lock:
-                _, scratch = buffer.place
-                sums = out if cut.sums is None else scratch + cut.sums
-                for i in range(cut.count):
-                    if self._copied:
-                        self._copy(i, scratch, first, second, stream)
-                    last = i == cut.count - 1
-                    gemm = self._gemms[0 if i == 0 else -1 if last else 1]
-                    slot = gemm.take()
-                    try:
-                        p = slot.arguments.p
-                        if slot.known != (i, scratch):
-                            self._point(p, i, scratch)
-                            slot.known = i, scratch
-                        p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
-                        p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
-                        at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
-                        gemm.place(slot, at_a, at_b, out if last else sums)
-                        gemm.check(gemm.start(slot, stream))
-                    finally:
-                        gemm.free.append(slot)
+        with self._gpu, self._workspace.lease(stream, cut.nbytes, self._limit) as lease:
+            scratch = lease.address
+            sums = out if cut.sums is None else scratch + cut.sums
+            for i in range(cut.count):
+                if self._copied:
+                    self._copy(i, scratch, first, second, stream)
+                last = i == cut.count - 1
+                gemm = self._gemms[0 if i == 0 else -1 if last else 1]
+                slot = gemm.take()
+                p = slot.arguments.p
+                if slot.known != (i, scratch):
+                    self._point(p, i, scratch)
+                    slot.known = i, scratch
+                p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
+                p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
+                at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
+                gemm.place(slot, at_a, at_b, out if last else sums)
+                gemm.check(gemm.start(slot, stream))
+                gemm.free.append(slot)
 
     def _part(self, i: int) -> int:
         """Elements along k of slab ``i``."""
@@ -130,15 +126,13 @@ class Staged:
     def _copy(self, i: int, scratch: int, a: Any, b: Any, stream: int) -> None:
         copier = self._copiers[self._part(i)]
         slot = copier.take()
-        try:
-            for job, side in zip(_JOBS, self._copied):
-                slot.words[job] = (a if side.name == "a" else b) + i * side.step
-                if slot.known != scratch:
-                    slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
-            slot.known = scratch
-            copier.check(copier.start(slot, stream))
-        finally:
-            copier.free.append(slot)
+        for job, side in zip(_JOBS, self._copied):
+            slot.words[job] = (a if side.name == "a" else b) + i * side.step
+            if slot.known != scratch:
+                slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
+        slot.known = scratch
+        copier.check(copier.start(slot, stream))
+        copier.free.append(slot)
 
     def _point(self, p: Any, i: int, scratch: int) -> None:
         """The parameters of slab ``i`` in a workspace, but for the operands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -93,6 +94,80 @@ def test_threads(home, backend):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda pair: pair[1].run(launch.run, pair[0] + 1), enumerate(calls)))
     assert all(call.right for call in calls)
+
+
+PLANES = Product(Shape(64, 64, 3, consumers=1), 70, 73, 100, dtype="float32")
+SLABS = Product(Shape(64, 64, 3, consumers=1), 70, 73, 330, dtype="tf32", limit=COUNTERS + 2**16)
+
+
+@pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
+@pytest.mark.parametrize("product", [PLAIN, SPLIT, PLANES], ids=str)
+def test_a_thread_whose_context_is_not_the_devices(home, backend, product, context):
+    """A kernel that was prepared, and has run, elsewhere; the thread keeps what it has."""
+    launch, call = product.launch(backend), Call(home, product)
+    call.run(launch.run)
+    assert call.right
+
+    def work():
+        home.cuda.stack.extend([context] if context else [])
+        call.run(launch.run, stream=7)
+        return home.cuda.stack
+
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == ([context] if context else [])
+        assert call.right
+    assert home.cuda.complaints == []
+
+
+@pytest.mark.parametrize("product", [PLAIN, SPLIT, PLANES, SLABS], ids=str)
+def test_nested_calls(home, backend, product):
+    """On the same stream, before each of the kernels of a call: they share no parameters and no scratch memory."""
+    launch, outer = product.launch(backend), Call(home, product)
+    before = len(home.cuda.launches)
+    outer.run(launch.run, stream=7)
+    kernels, finished = len(home.cuda.launches) - before, []
+    assert kernels == {PLAIN: 1, SPLIT: 1, PLANES: 2}.get(product, kernels)
+    assert product is not SLABS or kernels > 2
+    for at in range(kernels):
+        interrupt(home, at, launch.run, Call(home, product, 1 + at), finished)
+        outer.run(launch.run, stream=7)
+        assert len(finished) == 1 + at
+        assert outer.right, at
+        assert finished[-1].right, at
+    assert home.cuda.complaints == []
+
+
+def interrupt(home, at, run, inner, finished):
+    """The next call's launch number ``at`` will be interrupted by another call."""
+    count = itertools.count()
+
+    def interrupts():
+        if next(count) == at:
+            home.cuda.interrupt = None
+            inner.run(run, stream=7)
+            finished.append(inner)
+
+    home.cuda.interrupt = interrupts
+
+
+def test_a_call_that_ends_half_done(home, backend):
+    """By KeyboardInterrupt, when some of the addresses are written and none is noted: the next call writes them all."""
+    launch, first, second = PLAIN.launch(backend), Call(home, PLAIN), Call(home, PLAIN, 1)
+    first.run(launch._run)
+    gemm, place = launch.gemm, launch.gemm.place
+
+    def half(slot, a, b, d):
+        place(slot, a, b, d)
+        slot.a, slot.b, slot.d = (x.ctypes.data for x in (*first.buffers, first.out))
+        raise KeyboardInterrupt
+
+    gemm.place = half
+    with pytest.raises(KeyboardInterrupt):
+        second.run(launch._run)
+    del gemm.place
+    first.run(launch.run)
+    assert first.right
 
 
 def test_a_failed_launch(home, backend):

@@ -127,6 +127,8 @@ MUTATIONS = {
     "the consumers do": ("mainloop.cuh", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
     "the parity does not flip": ("pipeline.cuh", "parity ^= 1;", ""),
     "no fence before the store": ("epilogue.cuh", "async_fence();", ""),
+    "only the thread that stores fences": (
+        "epilogue.cuh", "async_fence();  // by every", "if (stores) async_fence();  // by every"),
     "no sync before the store": (
         "epilogue.cuh", "named_sync(1 + warpgroup, 128);\n            if (stores)", "if (stores)"),
     "a staging buffer is written too early": ("epilogue.cuh", "if (stores) tma_store_wait_read();", ""),

@@ -221,9 +221,9 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
                 stage_floats(p, block, acc[i], column / 8, place);
             else
                 stage_16_bits(p, block, acc[i], column / 8, place);
+            async_fence();  // by every thread that has written: one thread's fence is only for its own
             named_sync(1 + warpgroup, 128);
             if (stores) {
-                async_fence();
                 const int m = at.row0 + 64 * i, n = at.column0 + column;
                 if constexpr (TRANSPOSED) {
 #pragma unroll

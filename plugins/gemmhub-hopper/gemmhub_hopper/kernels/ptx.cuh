@@ -81,9 +81,12 @@ DEVICE void barrier_arrive(u32 barrier) {
 }
 
 // One arrival at the barrier of the same name in block `rank` of the cluster (which may be this one). It orders nothing
-// for the whole cluster: what the arriving warp has done is read shared memory by wgmma, which is complete when
-// wgmma_wait returns. With .release.cluster, and .acquire.cluster at the wait, each stage costs fences of the whole GPU
-// and the L1 cache: on an H200 a third of the speed.
+// for the whole cluster, and need not: no value is handed over. What the arriving warp has done is read a stage that TMA
+// then writes again, and a read that is complete sees no later write. Reads by wgmma are complete when wgmma_wait returns.
+// Reads by ld.shared (a through registers, b split here) are complete when an instruction has taken their values from the
+// registers of all lanes: as operands of a wgmma, or for stores of planes. Those instructions come before the arrival,
+// and neither compiler changes that order, as all of them are volatile. With .release.cluster, and .acquire.cluster at the
+// wait, each stage costs fences of the whole GPU and the L1 cache: on an H200 a third of the speed.
 DEVICE void barrier_arrive_cluster(u32 barrier, u32 rank) {
     asm volatile(
         "{\n"
@@ -174,8 +177,8 @@ DEVICE void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 
 // Until all groups of this thread are written.
 DEVICE void tma_store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Orders ordinary accesses of shared memory, this thread's and those that it knows of by a sync, before its later ones by
-// TMA and wgmma.
+// Orders this thread's ordinary accesses of shared memory before those by TMA and wgmma that follow, its own and, after a
+// sync, other threads'. Every thread that writes what TMA or wgmma will read executes it before that sync.
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // --- wgmma (the multiplication itself is in the generated wgmma.cuh) ------------------------------------------

@@ -69,7 +69,6 @@ struct Block {
     u32 lanes[32][32][5];
     u32 alive = 0;
     u32 gathered = 0;
-    std::vector<std::pair<u32, u16>> told;  // of before a sync, and not fenced yet
 };
 struct Fiber {
     ucontext_t context;

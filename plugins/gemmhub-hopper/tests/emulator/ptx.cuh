@@ -2,8 +2,8 @@
 //
 // Threads of a launch are fibers that switch at random where they wait. What Hopper does asynchronously happens at a
 // random later moment, or at the last one that its rules allow: TMA's loads and stores, the reads of wgmma. What is
-// written by ordinary stores is seen by TMA after a fence only, of that thread or, after a sync, of any. So a missing
-// wait, a wrong count or address shows as a wrong number, an error or a deadlock.
+// written by ordinary stores is seen by TMA after a fence of the thread that wrote it, and only then. So a missing wait, a
+// wrong count or address shows as a wrong number, an error or a deadlock.
 #pragma once
 #include "machine.hpp"
 
@@ -59,10 +59,6 @@ inline void barrier_wait(u32 barrier, u32 parity) {
         emulator::pause(emulator::BARRIER, barrier, parity);
 }
 inline void named_sync(u32 name, u32 threads) {
-    auto& mine = emulator::me().unfenced;
-    auto& told = emulator::here().told;
-    told.insert(told.end(), mine.begin(), mine.end());
-    mine.clear();
     emulator::meet(emulator::here().named[name], threads, emulator::NAMED, name);
 }
 inline void block_sync() { named_sync(0, emulator::machine->threads); }
@@ -111,10 +107,9 @@ inline void tma_store_commit() { ++emulator::me().store_group; }
 inline void tma_store_wait_read() { emulator::finish_stores(); }
 inline void tma_store_wait_all() { emulator::finish_stores(); }
 inline void async_fence() {
-    for (auto* written : {&emulator::here().told, &emulator::me().unfenced}) {
-        for (auto& [address, bits] : *written) memcpy(emulator::shared_at(emulator::here(), address), &bits, 2);
-        written->clear();
-    }
+    auto& written = emulator::me().unfenced;
+    for (auto& [address, bits] : written) memcpy(emulator::shared_at(emulator::here(), address), &bits, 2);
+    written.clear();
 }
 
 inline void wgmma_fence() {}

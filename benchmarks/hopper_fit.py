@@ -110,7 +110,7 @@ def of_today(record: dict[str, Any], work: Work) -> bool:
 def of_now(record: dict[str, Any], seconds: float, choice: Choice, cut: Slabs, work: Work) -> float:
     """What was measured, as it would be with the kernels of today."""
     if not record.get(NEXT_EARLY):
-        seconds -= _SAVED[early.gemm(choice, cut.blocks, H200.sms)]
+        seconds -= _SAVED[early.gemm(choice, cut.blocks, H200)]
     constants = CONSTANTS[choice.way.form.input]
 
     def over(before: Work) -> float:
@@ -157,7 +157,7 @@ def candidates(record: dict[str, Any], row: dict[str, Any], product: int) -> lis
             continue
         cut = runnable(choice, WORKSPACE)
         if not isinstance(cut, str):
-            work = cost_model.work(choice, cut, H200.sms)
+            work = cost_model.work(choice, cut, H200)
             seconds = of_now(record, us * 1e-6, choice, cut, work)
             found.append(Timed(product, name, seconds, len(times) <= _FEW, choice, work, not of_today(record, work)))
     return found

@@ -60,8 +60,6 @@ KERNELS: dict[str, tuple[Any, ...]] = {
 }
 """What :meth:`Gpu.function` calls besides."""
 
-_GROUPS = 12
-"""Multiprocessors that clusters of more than two blocks leave idle."""
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = 100
 _SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
@@ -186,14 +184,6 @@ def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[D
     if not gpus:
         return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
     return driver, gpus
-
-
-def clusters_at_once(sms: int, size: int) -> int:
-    """How many clusters of ``size`` thread blocks run at once, a block on each multiprocessor. A cluster lies within
-    one of the groups of multiprocessors of a chip, and those are no multiples of four: H200s with 132 were measured to
-    run 30 clusters of four and 15 of eight.
-    """
-    return max(1, (sms if size <= 2 else sms - _GROUPS) // size)
 
 
 class Gpu:

@@ -44,8 +44,9 @@ NAMES = {
     INVALID_CONTEXT: (b"CUDA_ERROR_INVALID_CONTEXT", b"invalid device context"),
     LAUNCH_FAILED: (b"CUDA_ERROR_LAUNCH_FAILED", b"unspecified launch failure"),
 }
-H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144}
-"""By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits)."""
+H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144, 97: 232_448}
+"""By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits), bytes
+of shared memory that a block may have."""
 
 # Written from cuda.h, not from gemmhub.native.cuda: tests compare the two.
 TYPES: Types = {

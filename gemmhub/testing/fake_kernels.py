@@ -33,12 +33,15 @@ KERNEL_TYPES: Types = {
     "cuLaunchKernelEx": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
     "cuModuleGetFunction": (c_int, (c_void_p, c_void_p, c_char_p)),
     "cuModuleLoadData": (c_int, (c_void_p, c_char_p)),
+    "cuOccupancyMaxActiveClusters": (c_int, (c_void_p, c_void_p, c_void_p)),
 }
 MOST_SHARED = 232448
 """Bytes of shared memory that a block may have."""
 _UNASKED_SHARED = 49152
 """What it may have if nobody asks for more."""
 _MAX_DYNAMIC_SHARED = 8
+_NOT_SUPPORTED = 801
+_CLUSTER_DIMENSION = 4
 _EARLY = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
@@ -106,6 +109,8 @@ class FakeKernels(FakeCuda):
         """(module, grid, stream) of each that passed :meth:`check`."""
         self.seed = 0
         """For what :meth:`execute` does in random order; another one in every launch."""
+        self.clusters: dict[int, int] = {}
+        """How many clusters run at once, by their size; of others this driver does not tell."""
         self.interrupt: Callable[[], None] | None = None
         """Called before each launch, when its parameters are written, as a signal handler might be."""
         self._turn = threading.Lock()
@@ -135,12 +140,16 @@ class FakeKernels(FakeCuda):
         if not self.stack:
             return INVALID_CONTEXT
         handle = next(self._handles)
-        self._modules[handle] = self.load(image)
+        self._modules[handle] = image if image.startswith(b".version") else self.load(image)
         put(out, c_void_p, handle)
         return 0
 
     def _cuModuleGetFunction(self, out: int, module: int, name: bytes) -> None:
-        assert name.decode() in self.entry_points(self._modules[module])
+        loaded = self._modules[module]
+        if isinstance(loaded, bytes):
+            assert b".entry %s()" % name in loaded
+        else:
+            assert name.decode() in self.entry_points(loaded)
         handle = next(self._handles)
         self._functions[handle] = Kernel(self._modules[module], name.decode())
         put(out, c_void_p, handle)
@@ -149,6 +158,21 @@ class FakeKernels(FakeCuda):
         assert attribute == _MAX_DYNAMIC_SHARED
         assert 0 <= value <= MOST_SHARED
         self._functions[function].shared = value
+
+    def _cuOccupancyMaxActiveClusters(self, out: int, function: int, config: int) -> int:
+        if not self.stack:
+            return INVALID_CONTEXT
+        given = LaunchConfig.from_address(config)
+        (attribute,) = (LaunchAttribute * given.numAttrs).from_address(given.attrs)
+        assert attribute.id == _CLUSTER_DIMENSION
+        size, *others = (c_uint * 3).from_address(ctypes.addressof(attribute) + 8)
+        assert others == [1, 1]
+        assert given.gridDimX % size == 0
+        assert given.sharedMemBytes == self._functions[function].shared == self.attributes[97]
+        if size not in self.clusters:
+            return _NOT_SUPPORTED
+        put(out, c_int, self.clusters[size])
+        return 0
 
     def _cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: int | None) -> int:
         if self.interrupt is not None:

@@ -36,13 +36,6 @@ class Library(SimpleNamespace):
         super().__init__(**{name: make(answers[name]) for name, make in makers.items()})
 
 
-@pytest.mark.parametrize(("sms", "size", "expected"), [
-    (132, 1, 132), (132, 2, 66), (132, 4, 30), (132, 8, 15), (114, 4, 25), (2, 1, 2), (16, 8, 1), (1, 2, 1),
-])  # fmt: skip
-def test_clusters_at_once(sms, size, expected):
-    assert cuda.clusters_at_once(sms, size) == expected
-
-
 def test_no_driver():
     found = looked(raising(OSError("libcuda.so.1: cannot open shared object file")))
     assert "no NVIDIA driver" in found.reason

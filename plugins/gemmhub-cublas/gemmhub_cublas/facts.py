@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemmhub.native.cuda import clusters_at_once
+from gemmhub.native.cuda_clusters import estimated
 from gemmhub_cublas.heuristics import HOPPER, parse
 
 DATA = "tiles132.npz"
@@ -62,7 +62,7 @@ def facts(size: Size, config: str, tables: Tables) -> dict[str, float]:
     k = size.k / split
     tiles_m, tiles_n = ceil(size.m / rows), ceil(size.n / cols)
     clusters = ceil(tiles_m / across) * ceil(tiles_n / down) * split * size.count
-    rounds = clusters / clusters_at_once(tables.sms, across * down)
+    rounds = clusters / estimated(tables.sms, across * down)  # as when the estimates were fitted
     whole = max(1, ceil(rounds - 1e-9))
     return {
         "work": log(whole * rows * cols * k),

@@ -10,7 +10,7 @@ from typing import Any
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.native import nvrtc
+from gemmhub.native import cuda_clusters, nvrtc
 from gemmhub.native.cuda import Driver, DriverError
 from gemmhub.native.machine import MachineBackend
 from gemmhub.native.nvrtc import Compiler, Source
@@ -78,6 +78,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
+        self._cards: dict[int, Card] = {}
         self._loading = threading.RLock()
 
     def _ready(self, machine: probe.Machine) -> Ready:
@@ -92,8 +93,15 @@ class HopperBackend(MachineBackend[probe.Machine]):
         return self.machine.gpus[device.index].default_workspace
 
     def _card(self, problem: GemmProblem) -> Card:
-        gpu = self.machine.gpus[problem.device.index]
-        return Card(gpu.sms, gpu.clock, gpu.bandwidth)
+        return self._card_of(problem.device.index)
+
+    def _card_of(self, index: int) -> Card:
+        """What the model knows of a device; asked of it once."""
+        card = self._cards.get(index)
+        if card is None:
+            gpu = self.machine.gpus[index]
+            card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu))
+        return card
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
         """None where the result has no elements."""
@@ -202,12 +210,12 @@ class HopperBackend(MachineBackend[probe.Machine]):
     def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
         """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
-        form = choice.way.form
+        form, card = choice.way.form, self._card_of(index)
         if choice.way.copied or (form.input == "split" and not (form.b_split and choice.splits == 1)):
             copier = self._prepass(index, form.input) if choice.way.copied else 0
-            return Staged(gpu, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
+            return Staged(gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
         alone = len(self.machine.gpus) == 1
-        return Launch(gpu, choice, self._function(index, choice.variant), workspace, limit, alone)
+        return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, alone)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """``choice`` ready to run on a device."""

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-from gemmhub.native.cuda import clusters_at_once
 from gemmhub_hopper import config, slabs
 from gemmhub_hopper.config import Shape, Variant
 from gemmhub_hopper.forms import Lowered
@@ -22,6 +21,13 @@ _MOST_PIECES = 2**31 - 2**16
 """They are numbered by 31 bits, and clusters count beyond the last one."""
 _MANY_PARTS, _MUCH = 6, 40
 """Parts of k, and fours of registers of all of them, from which on each adds a slice."""
+
+
+class Room(Protocol):
+    """A device, or what is known of one."""
+
+    def clusters_at_once(self, size: int) -> int:
+        """Clusters of ``size`` thread blocks that run at once, a block on each multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +89,16 @@ class Choice:
         """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
         return slabs.cut(self.way, self.part_bytes, workspace)
 
-    def grid(self, sms: int) -> int:
+    def grid(self, card: Room) -> int:
         """Thread blocks. A cluster that shares k has one piece."""
         if self.shape.cluster_k > 1:
             return self.pieces * self.shape.cluster
-        return min(self.pieces, clusters_at_once(sms, self.shape.cluster)) * self.shape.cluster
+        return min(self.pieces, card.clusters_at_once(self.shape.cluster)) * self.shape.cluster
 
-    def group(self, sms: int) -> int:
+    def group(self, card: Room) -> int:
         """Rows of cluster tiles to walk together, so that the blocks that run at once read the least from memory."""
         shape, (rows, _) = self.shape, self.tiles
-        at_once = clusters_at_once(sms, shape.cluster)
+        at_once = card.clusters_at_once(shape.cluster)
         height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)

@@ -18,6 +18,7 @@ import numpy as np
 
 from gemmhub.net import Net
 from gemmhub.trees import Trees
+from gemmhub_hopper.cost_model import Card
 
 if TYPE_CHECKING:
     from gemmhub_hopper.choice import Choice
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gemmhub_hopper.ranking import Ranked
 
 SMS = 132
+_FITTED = Card(SMS, 1.98e9, 4.8e12)
 """Multiprocessors of the cards that were measured: H100 and H200 on SXM boards."""
 NET, TREES = "net.npz", "trees.npz"
 HALVES = ("float16", "bfloat16")
@@ -66,7 +68,7 @@ def features(choice: Choice, work: Work, seconds: float) -> list[float]:
         math.log(max(1, work.blocks)), math.log(choice.splits), math.log(shape.m * shape.n),
         math.log1p(work.steps * work.rows * work.step * work.blocks * rounds),
         math.log1p(sum(work.loaded) * work.blocks * rounds), math.log(work.stored), math.log(work.read + work.written),
-        math.log(choice.group(SMS)), math.log1p(work.part) if choice.splits > 1 or shape.cluster_k > 1 else 0.0,
+        math.log(choice.group(_FITTED)), math.log1p(work.part) if choice.splits > 1 or shape.cluster_k > 1 else 0.0,
         # How even the width is: wgmma, swizzles and stores take powers of two.
         math.log(math.gcd(shape.n, 64)),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub.native.cuda import clusters_at_once
+from gemmhub.native.cuda_clusters import estimated
 from gemmhub_hopper import config
 from gemmhub_hopper.choice import Choice, Choices
 from gemmhub_hopper.config import Variant
@@ -45,6 +45,12 @@ class Card:
     """Hz."""
     bandwidth: float
     """Bytes a second."""
+    clusters: tuple[int, ...] = ()
+    """How many run at once, by their size; of those that are not here it is estimated."""
+
+    def clusters_at_once(self, size: int) -> int:
+        """Clusters of ``size`` thread blocks that run at once, a block on each multiprocessor."""
+        return self.clusters[size] if size < len(self.clusters) else estimated(self.sms, size)
 
 
 class Work(NamedTuple):
@@ -121,17 +127,17 @@ def together(works: Sequence[Work]) -> Work:
     return Work(*(np.concatenate([np.atleast_1d(x) for x in column]) for column in zip(*works)))
 
 
-def work(choice: Choice, cut: Slabs, sms: int) -> Work:
+def work(choice: Choice, cut: Slabs, card: Card) -> Work:
     """Of one choice, in plain numbers."""
     many = Choices(choice.way, Shapes.of([choice.shape]), np.array([choice.splits]))
-    return works(many, np.array([cut.blocks]), np.array([cut.count]), sms).one_by_one([0])[0]
+    return works(many, np.array([cut.blocks]), np.array([cut.count]), card).one_by_one([0])[0]
 
 
-def works(choices: Choices, blocks: Numbers, slabs: Numbers, sms: int) -> Work:
+def works(choices: Choices, blocks: Numbers, slabs: Numbers, card: Card) -> Work:
     """Of many choices, whose k is cut into ``slabs`` of ``blocks`` each."""
     way, shape, form, splits = choices.way, choices.shape, choices.way.form, choices.splits
     count, columns = len(splits), shape.columns
-    at_once = clusters(shape, sms)
+    at_once = clusters(shape, card)
     full, rest = np.divmod(choices.pieces, at_once)
     variant = Variant(shape, form)  # whose bytes are arrays
     loaded = np.zeros((4, count))
@@ -177,10 +183,10 @@ def works(choices: Choices, blocks: Numbers, slabs: Numbers, sms: int) -> Work:
     return Work(*(np.broadcast_to(column, count) for column in found))
 
 
-def clusters(shapes: Any, sms: int) -> Numbers:
+def clusters(shapes: Any, card: Card) -> Numbers:
     """How many of those of each of :class:`gemmhub_hopper.shapes.Shapes` run at once."""
     sizes = range(1, 1 + shapes.cluster.max(initial=0))
-    return np.array([0, *(clusters_at_once(sms, size) for size in sizes)])[shapes.cluster]
+    return np.array([0, *(card.clusters_at_once(size) for size in sizes)])[shapes.cluster]
 
 
 def _misalignment(reading: Reading, way: Lowered, blocks: Numbers) -> Numbers:
@@ -233,4 +239,4 @@ def copying(w: Work, card: Card, c: Constants) -> Numbers:
 
 def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
     """A call with its slabs."""
-    return float(seconds_of(work(choice, cut, card.sms), card, CONSTANTS[choice.way.form.input]))
+    return float(seconds_of(work(choice, cut, card), card, CONSTANTS[choice.way.form.input]))

@@ -7,15 +7,34 @@ the more the longer it takes. What gains was found by measuring (benchmarks/hopp
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemmhub_hopper.choice import Choice
+    from gemmhub_hopper.choice import Choice, Room
     from gemmhub_hopper.gemv import GemvChoice
 
 _SHORT = 2**26
 """Bytes that vectors by a matrix may move: where it is more, they take so long that nothing is gained."""
+
+
+VARIABLE = "GEMMHUB_HOPPER_PDL"
+
+
+@cache
+def allowed() -> bool:
+    """Whether kernels may begin early at all: read once, from the environment variable. ValueError for other values.
+
+    A kernel that begins early waits until the one before it in the stream has ended. That one has waited for the one
+    before, if it is of this plugin. A kernel of somebody else that was itself launched early, lets the next one begin
+    and never waits may end before the one before it has: then what that one writes is read too early here.
+    """
+    given = os.environ.get(VARIABLE, "on")
+    if given not in ("on", "off"):
+        raise ValueError(f"the environment variable {VARIABLE} is {given!r}; allowed: on, off")
+    return given == "on"
 
 
 class Next(IntEnum):
@@ -29,7 +48,7 @@ class Next(IntEnum):
     """What remains is to store its last results."""
 
 
-def gemm(choice: Choice, k_blocks: int, sms: int) -> Next:
+def gemm(choice: Choice, k_blocks: int, card: Room) -> Next:
     """Of gemm_kernel.cu, with so many blocks of k."""
     if choice.copied or choice.splits > 1:
         # Parts of k are added by the last block of each tile, or by blocks that wait for each other: others that settle
@@ -37,7 +56,7 @@ def gemm(choice: Choice, k_blocks: int, sms: int) -> Next:
         # of its small blocks would crowd where there is room.
         return Next.ENDED
     shape = choice.shape
-    one_piece = choice.pieces * shape.cluster <= choice.grid(sms)
+    one_piece = choice.pieces * shape.cluster <= choice.grid(card)
     return Next.LOADED if one_piece and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED
 
 

@@ -17,7 +17,7 @@ from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.native.cuda_scratch import COUNTERS, Scratch
 from gemmhub_hopper import early, tensor_map
-from gemmhub_hopper.choice import Choice
+from gemmhub_hopper.choice import Choice, Room
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.slabs import Slabs
@@ -61,17 +61,17 @@ class Arguments(ctypes.Structure):
     )
 
 
-def params(choice: Choice, k: int, sms: int) -> Params:
+def params(choice: Choice, k: int, card: Room) -> Params:
     """All but the addresses and scalars of a call; of a slab with ``k`` elements along k."""
     way, shape = choice.way, choice.shape
     k_blocks = -(-k // way.form.block_k)
     splits = min(choice.splits, k_blocks)  # the last slab may have fewer blocks
     a_kept, b_kept = marks_kept(way)
     made = Params(
-        m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(sms), k_blocks, splits, shape.cluster_k),
+        m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
         streamed=streamed(way), a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0,
         d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch, k=k, all=way.k <= _RECOMPUTED,
-        kept=a_kept | b_kept << 1, next=early.gemm(choice, k_blocks, sms),
+        kept=a_kept | b_kept << 1, next=early.gemm(choice, k_blocks, card),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
@@ -118,7 +118,7 @@ class Function(Starter):
         """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
         super().__init__(gpu.driver, function)
         self._gpu = gpu
-        self._made = template, (grid, 1, 1), threads, shared, True
+        self._made = template, (grid, 1, 1), threads, shared, early.allowed()
         self.free: list[Slot] = []
 
     def slot(self) -> Slot:
@@ -150,9 +150,12 @@ class Gemm(Function):
     """The kernel of a variant with its tensor maps."""
 
     def __init__(
-        self, gpu: Gpu, choice: Choice, cut: Slabs, variant: Variant, function: int, template: Params, dummy: int
-    ) -> None:
-        """``dummy``: an address that maps can be made for. DriverError where the driver does not take them."""
+        self, gpu: Gpu, choice: Choice, cut: Slabs, variant: Variant, function: int, template: Params, grid: int,
+        dummy: int,
+    ) -> None:  # fmt: skip
+        """``grid``: thread blocks. ``dummy``: an address that maps can be made for. DriverError where the driver does
+        not take them.
+        """
         self._maps = maps(choice, cut, variant)
         arguments = Arguments(p=template)
         places = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)
@@ -168,7 +171,7 @@ class Gemm(Function):
         fields = Params.a.offset, Params.b.offset, Params.d.offset
         self.plain = tuple((Arguments.p.offset + offset) // WORD for offset in fields)
         """The words of the addresses of a, b and d themselves."""
-        super().__init__(gpu, function, arguments, choice.grid(gpu.sms), choice.shape.threads, variant.shared_bytes)
+        super().__init__(gpu, function, arguments, grid, choice.shape.threads, variant.shared_bytes)
 
     @property
     def patched(self) -> bool:
@@ -193,7 +196,9 @@ class Gemm(Function):
 class Launch:
     """A product that needs no copies: :attr:`run` calls its kernel. Safe in any number of threads."""
 
-    def __init__(self, gpu: Gpu, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool) -> None:
+    def __init__(
+        self, gpu: Gpu, card: Room, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool
+    ) -> None:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
         Raises DriverError where the driver does not take the tensor maps.
@@ -203,7 +208,8 @@ class Launch:
         self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
         self._alone = alone
         self._dummy = workspace.dummy()
-        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, params(choice, choice.way.k, gpu.sms), self._dummy)
+        template = params(choice, choice.way.k, card)
+        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, template, choice.grid(card), self._dummy)
 
     @property
     def run(self) -> Run:

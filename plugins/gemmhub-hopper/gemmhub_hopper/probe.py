@@ -11,6 +11,7 @@ from gemmhub.native import cuda, nvrtc
 from gemmhub.native.cuda import Driver, Gpu
 from gemmhub.native.cuda_scratch import Scratch
 from gemmhub.native.nvrtc import Compiler
+from gemmhub_hopper import early
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
@@ -49,6 +50,10 @@ class Machine:
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
     """The machine, or what it lacks and what to do. Never raises."""
+    try:
+        early.allowed()
+    except ValueError as error:
+        return Absent(str(error), "set it to one of these, or unset it")
     found = cuda.look(open_driver, "550", "a Hopper GPU")
     if isinstance(found, Absent):
         return found

@@ -40,7 +40,7 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
         if not isinstance(cut, str):
             numbers, splits = _parts(way, cut, card)
             every = Choices(way, shapes(way.form).arrays.some(numbers), splits)
-            works.append(cost_model.works(every, *_cuts(every, cut, workspace), card.sms))
+            works.append(cost_model.works(every, *_cuts(every, cut, workspace), card))
             places += zip(repeat(way), numbers.tolist(), splits.tolist())
     if not works:
         return []
@@ -69,7 +69,7 @@ def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
     shared: Numbers = every.cluster_k
     whole = np.ones(len(shared), int)
     pieces = Choices(way, every, whole).pieces
-    at_once = cost_model.clusters(every, card.sms)
+    at_once = cost_model.clusters(every, card)
     allowed = (shared == 1) | (pieces <= at_once)
     divided = allowed & ((shared == 1) | way.form.b_split)
     one, two = (

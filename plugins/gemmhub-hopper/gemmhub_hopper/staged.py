@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gemmhub.native.cuda import Gpu
 from gemmhub.native.cuda_scratch import Scratch
 from gemmhub_hopper import prepass, slabs
-from gemmhub_hopper.choice import Choice
+from gemmhub_hopper.choice import Choice, Room
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.launch import Function, Gemm, Params, marks_kept, params
 from gemmhub_hopper.operands import Reading
@@ -43,20 +43,23 @@ class Staged:
     """
 
     def __init__(
-        self, gpu: Gpu, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Scratch, limit: int
-    ) -> None:
+        self, gpu: Gpu, card: Room, choice: Choice, kernel: Callable[[Variant], int], copier: int, workspace: Scratch,
+        limit: int,
+    ) -> None:  # fmt: skip
         """``kernel`` compiles a variant; ``copier`` is the pre-pass for the form's input, if copies are needed.
 
         Raises DriverError where the driver does not take the tensor maps.
         """
         cut = choice.cut(limit)
         assert not isinstance(cut, str), cut
+        self._card = card
         self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
         way, form = choice.way, choice.way.form
         self._in_sums = slabs.sums(way) if cut.sums is not None else None
+        grid = choice.grid(card)
         variants = slabs.variants(choice.shape, form, choice.splits > 1, cut.count)
         self._gemms = [
-            Gemm(gpu, choice, cut, variant, kernel(variant), self._params(i, len(variants)), workspace.dummy())
+            Gemm(gpu, choice, cut, variant, kernel(variant), self._params(i, len(variants)), grid, workspace.dummy())
             for i, variant in enumerate(variants)
         ]
         self._sides = {
@@ -83,7 +86,7 @@ class Staged:
     def _params(self, which: int, count: int) -> Params:
         """Of the kernel of the first slab (0), those between, or the last one."""
         way, cut = self._choice.way, self._cut
-        p = params(self._choice, self._part(cut.count - 1 if which == count - 1 else 0), self._gpu.sms)
+        p = params(self._choice, self._part(cut.count - 1 if which == count - 1 else 0), self._card)
         if count > 1:
             ld, batch, pairs = way.d_ld, way.d_batch, int(way.pairs)
             if self._in_sums is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import forms, gemv, gemv_model, ranking, tensor_map
+from gemmhub_hopper import early, forms, gemv, gemv_model, ranking, tensor_map
 from gemmhub_hopper.backend import MARGIN, cautious
 from gemmhub_hopper.config import Shape
 from problems import problem
@@ -168,6 +168,23 @@ def test_a_call_that_ends_half_done(home, backend):
     del gemm.place
     first.run(launch.run)
     assert first.right
+
+
+@pytest.mark.parametrize(("value", "attributes"), [(None, 1), ("on", 1), ("off", 0)])
+def test_early_starts_may_be_switched_off(home, backend, monkeypatch, value, attributes):
+    """Where a kernel of somebody else ends before the one before it has: of every kernel, once for all."""
+    if value is not None:
+        monkeypatch.setenv(early.VARIABLE, value)
+        early.allowed.cache_clear()
+    launch, staged = PLAIN.launch(backend), PLANES.launch(backend)
+    vectors = backend.gemv(0, gemv.choices(forms.lowered(problem(1, 64, 64)))[0])
+    monkeypatch.setenv(early.VARIABLE, "anything")  # not read again
+    copiers = staged._copiers.values()
+    for function in (launch.gemm, *staged._gemms, *copiers, vectors._function):
+        assert function.slot()._config.count == attributes
+    call = Call(home, PLAIN)
+    call.run(launch.run)
+    assert call.right
 
 
 def test_a_failed_launch(home, backend):

@@ -22,7 +22,7 @@ def test_blocks_that_share_k():
     found = shared(128, 512, 8192)
     assert {choice.shape.cluster_k for choice in found} == {2, 4, 8}
     for choice in found:
-        assert choice.grid(132) == choice.pieces * choice.shape.cluster <= 132
+        assert choice.grid(H200) == choice.pieces * choice.shape.cluster <= 132
         assert choice.splits == 1
     assert not shared(4096, 4096, 8192)
     way, _ = forms.lowered(problem(128, 256, 1152))
@@ -30,7 +30,7 @@ def test_blocks_that_share_k():
     assert choice.shape == Shape(64, 64, 12, 1, 2, cluster_k=4)
     cut = runnable(choice, 0)
     assert (cut.blocks, cut.nbytes) == (18, 0)
-    facts = cost_model.work(choice, cut, 132)
+    facts = cost_model.work(choice, cut, H200)
     assert (facts.blocks, facts.part, facts.doublings, facts.shared_k) == (5, 64 * 16 * 4, 1, 4)
     assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
     short, _ = forms.lowered(problem(128, 256, 192))

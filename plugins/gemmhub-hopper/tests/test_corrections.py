@@ -38,7 +38,7 @@ def test_features():
     """Of 16 x 11 tiles on 132 multiprocessors: one round, and a third of another."""
     way = forms.lowered(problem(2048, 11 * 192 - 64, 1024))[0]
     choice = Choice(way, Shape(128, 192, 5, pingpong=True), 1)
-    work = cost_model.work(choice, choice.cut(LIMIT), 132)
+    work = cost_model.work(choice, choice.cut(LIMIT), H200)
     found = corrections.features(choice, work, 1e-4)
     assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, False]
     assert found[8:15] == [128, 192, 5, 2, True, 1, 1]
@@ -60,13 +60,13 @@ def test_features():
     assert found[45] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
     assert found[46] == math.log(128 * 192 * 2)
     assert found[47] == math.log(work.read + work.written)
-    assert found[48:] == [math.log(choice.group(132)), 0, math.log(64)]
+    assert found[48:] == [math.log(choice.group(H200)), 0, math.log(64)]
 
 
 def test_features_of_a_shared_k():
     way = forms.lowered(problem(256, 256, 8192))[0]
     for choice in (Choice(way, Shape(128, 128, 6), 4), Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1)):
-        work = cost_model.work(choice, choice.cut(LIMIT), 132)
+        work = cost_model.work(choice, choice.cut(LIMIT), H200)
         found = corrections.features(choice, work, 1e-5)
         assert found[42] == math.log(choice.splits)
         assert found[49] == math.log1p(work.part) > 0
@@ -84,7 +84,7 @@ def test_features_of_every_choice_are_finite():
 def test_shapes_nobody_has_measured_have_features():
     """They are counts, so that larger clusters and more consumers are told of, too."""
     choice = Choice(forms.lowered(problem(4096, 4096, 4096))[0], Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1)
-    found = corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), 132), 1e-4)
+    found = corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), H200), 1e-4)
     assert found[8:15] == [192, 160, 4, 3, False, 2, 2]
     assert np.isfinite(found).all()
 
@@ -136,7 +136,7 @@ def test_copies_are_left_alone():
 def test_copies_and_the_rest_are_all():
     way = forms.lowered(problem(300, 500, 70))[0]
     choice = Choice(way, Shape(128, 128, 6), 1)
-    work = cost_model.work(choice, choice.cut(LIMIT), 132)
+    work = cost_model.work(choice, choice.cut(LIMIT), H200)
     constants = cost_model.CONSTANTS["bfloat16"]
     copies = cost_model.copying(work, H200, constants)
     uncopied = work._replace(copied=0.0, launches=work.slabs)

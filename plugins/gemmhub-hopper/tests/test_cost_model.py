@@ -18,7 +18,7 @@ def test_rows_that_begin_within_a_line():
         way = forms.lowered(problem(2048, 4096, k, b="col"))[0]
         choice = Choice(way, Shape(64, 64, 12, consumers=1), 1)
         cut = choice.cut(LIMIT)
-        loaded = cost_model.work(choice, cut, 132).loaded
+        loaded = cost_model.work(choice, cut, H200).loaded
         assert loaded[place] == sum(loaded) == 2 * 64 * 128
         estimates.append(cost_model.seconds(choice, cut, H200) / k)
     assert estimates == sorted(estimates)

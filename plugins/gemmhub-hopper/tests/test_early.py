@@ -15,12 +15,13 @@ from test_kernel import notices
 from vectors import vector
 
 SMS = 132
+CARD = cost_model.Card(SMS, 2e9, 4e12)
 
 
 def gemm(name, m, n, k, dtype="bfloat16"):
     choice = named(forms.lowered(problem(m, n, k, dtype)), name)
     cut = runnable(choice, 2**30)
-    return early.gemm(choice, cut.blocks, SMS)
+    return early.gemm(choice, cut.blocks, CARD)
 
 
 def vectors(name, m, n, k, b="row"):
@@ -41,8 +42,8 @@ def test_parts_of_k_and_copies_are_waited_for():
     assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
     ways = forms.lowered(problem(1024, 1024, 384, "float32"))
     found = {
-        bool(choice.copied): early.gemm(choice, runnable(choice, 2**30).blocks, SMS)
-        for choice in (x.choice for x in ranking.ranked(ways, cost_model.Card(SMS, 2e9, 4e12), 2**30))
+        bool(choice.copied): early.gemm(choice, runnable(choice, 2**30).blocks, CARD)
+        for choice in (x.choice for x in ranking.ranked(ways, CARD, 2**30))
         if choice.splits == 1
     }
     assert found[True] is Next.ENDED

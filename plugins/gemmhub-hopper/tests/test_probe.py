@@ -55,6 +55,14 @@ def test_no_driver():
     assert "no NVIDIA driver" in absent(Home(), raising(OSError("libcuda.so.1: not found"))).reason
 
 
+@pytest.mark.parametrize("value", ["", "0", "false", "no"])
+def test_a_switch_that_is_neither(monkeypatch, value):
+    monkeypatch.setenv("GEMMHUB_HOPPER_PDL", value)
+    found = absent(Home())
+    assert f"GEMMHUB_HOPPER_PDL is {value!r}; allowed: on, off" in found.reason
+    assert "unset it" in found.remedy
+
+
 def test_old_driver():
     assert "too old" in absent(Home(), raising(AttributeError("cuLaunchKernelEx"))).reason
     assert "12.4 is needed" in absent(Home(version=12030)).reason

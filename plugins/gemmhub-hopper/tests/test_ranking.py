@@ -35,7 +35,7 @@ def test_decoding_reads_b_at_memory_speed(m):
 def test_few_tiles_split_k():
     _, choice = chosen(256, 256, 16384)[0]
     assert choice.splits * choice.shape.cluster_k > 1
-    assert choice.grid(132) <= 132
+    assert choice.grid(H200) <= 132
 
 
 def test_short_k_takes_turns():
@@ -72,7 +72,7 @@ def test_all_at_once_is_as_one_by_one(given, limit):
     for x in found:
         cut = runnable(x.choice, limit)
         assert x.seconds == pytest.approx(cost_model.seconds(x.choice, cut, H200), rel=1e-12)
-        assert x.work == cost_model.work(x.choice, cut, H200.sms)
+        assert x.work == cost_model.work(x.choice, cut, H200)
     assert ranking.ranked(ways, H200, limit, 7) == found[:7]
     whole = {x.choice for x in found if x.choice.splits == 1}
     for way in ways:
@@ -101,9 +101,9 @@ def test_every_choice_can_run(m, n, k, batch):
         assert rows * shape.m * shape.cluster_m >= way.m
         assert columns * shape.n * shape.cluster_n >= way.n
         assert 1 <= choice.splits <= way.k_blocks
-        assert choice.grid(132) % shape.cluster == 0
-        assert 0 < choice.grid(132) <= 132
-        assert choice.group(132) >= 1
+        assert choice.grid(H200) % shape.cluster == 0
+        assert 0 < choice.grid(H200) <= 132
+        assert choice.group(H200) >= 1
 
 
 def test_float32_is_faster_than_ordinary_instructions():

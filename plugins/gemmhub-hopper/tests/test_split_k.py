@@ -14,7 +14,7 @@ from runs import Run
 from test_registers import SPLIT, R, check_marks
 
 from gemmhub.errors import KernelError
-from gemmhub.native.cuda import clusters_at_once
+from gemmhub.native.cuda_clusters import estimated
 
 SMS = {"attributes": {16: 16}}
 
@@ -45,7 +45,7 @@ MUTATIONS = {
 
 def in_slices(product):
     choice = product.choice
-    return choice.in_slices(clusters_at_once(16, choice.shape.cluster))
+    return choice.in_slices(estimated(16, choice.shape.cluster))
 
 
 @pytest.mark.parametrize("product", SLICES, ids=str)

@@ -1,0 +1,55 @@
+"""How many clusters run at once: as the driver tells, else estimated."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmhub.native import cuda_clusters
+from gemmhub.native.cuda import KERNELS, Driver, Gpu
+from gemmhub.testing.fake_kernels import FakeKernels
+
+
+@pytest.fixture
+def cuda():
+    fake = FakeKernels()
+    yield fake
+    assert fake.complaints == []
+    assert fake.stack == []
+
+
+def asked(cuda):
+    return cuda_clusters.asked(Gpu(Driver(cuda, KERNELS), 0))
+
+
+@pytest.mark.parametrize(("sms", "size", "expected"), [
+    (132, 1, 132), (132, 2, 66), (132, 4, 30), (132, 8, 15), (114, 4, 25), (2, 1, 2), (16, 8, 1), (1, 2, 1),
+])  # fmt: skip
+def test_estimated(sms, size, expected):
+    assert cuda_clusters.estimated(sms, size) == expected
+
+
+def test_what_the_driver_tells(cuda):
+    """No more than there are multiprocessors for; each size once, with all the shared memory that a block may have."""
+    cuda.clusters = {2: 65, 3: 40, 4: 31, 5: 24, 6: 20, 7: 17, 8: 99}
+    assert asked(cuda) == (132, 132, 65, 40, 31, 24, 20, 17, 16)
+    assert cuda.calls.count("cuOccupancyMaxActiveClusters") == 7
+    assert cuda.calls.count("cuModuleLoadData") == 1
+
+
+def test_while_a_stream_is_captured(cuda):
+    cuda.clusters, cuda.captures = {4: 31}, {7: 1}
+    assert asked(cuda)[4] == 31
+    assert cuda.invalidated == set()
+
+
+def test_what_the_driver_does_not_tell(cuda):
+    """Of some sizes, or of any."""
+    expected = tuple(cuda_clusters.estimated(132, max(1, size)) for size in range(9))
+    cuda.clusters = {4: 0}
+    assert asked(cuda) == expected
+    cuda.faults["cuModuleLoadData"] = 221  # no compiler of PTX
+    cuda.clusters = {4: 31}
+    assert asked(cuda) == expected
+    cuda.faults.clear()
+    del cuda.cuOccupancyMaxActiveClusters
+    assert asked(cuda) == expected

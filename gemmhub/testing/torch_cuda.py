@@ -7,11 +7,14 @@ torch is imported when something here is first used.
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref, c_void_p
 from typing import Any
 
+import gemmhub
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
 from gemmhub.native.cuda import Gpu
@@ -173,9 +176,97 @@ def check_streams_and_threads(run: Run, products: Sequence[TorchProduct], runs: 
         product.require(f"calls from thread {i}")
 
 
-def check_fresh_thread(run: Run, product: TorchProduct) -> None:
-    """A call from a thread that never met CUDA."""
+def check_fresh_thread(run: Run, product: TorchProduct, threads: int = 3) -> None:
+    """Calls from threads that never met CUDA, one after the other; after one from this thread, so that whatever a
+    library sets up once is there already.
+    """
     stream = _torch().cuda.current_stream()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(product.run, run, stream).result()
-    product.require("a call from a fresh thread")
+    product.run(run, stream)
+    product.require("a call from this thread")
+    for i in range(threads):
+        product.out.fill_(float("nan"))
+        _torch().cuda.synchronize()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(product.run, run, stream).result()
+        product.require(f"a call from fresh thread {i}")
+
+
+def check_other_context(run: Run, product: TorchProduct, gpu: Gpu) -> None:
+    """Calls from a thread whose current context is another one of the same device, which it then still has: on the
+    default stream, and on one of torch's.
+    """
+    torch = _torch()
+    cuda = gpu.driver.cuda
+
+    def work(stream: Any) -> None:
+        made, found = c_void_p(), c_void_p()
+        if cuda.cuCtxCreate_v2(byref(made), 0, gpu.index):
+            raise AssertionError("the driver makes no context")
+        try:
+            product.run(run, stream)
+            cuda.cuCtxGetCurrent(byref(found))
+        finally:
+            cuda.cuCtxDestroy_v2(made)
+        if found.value != made.value:
+            raise AssertionError("the thread's context is another one than before")
+
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        product.out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, stream).result()
+        product.require("a call from a thread with another context")
+
+
+def check_nested_calls(run: Run, outer: TorchProduct, inner: TorchProduct, runs: int = 3) -> None:
+    """Calls with another call of the same kernel, on the same stream, at every call of a Python or C function within:
+    as a profiler makes them, or a signal handler.
+    """
+    torch = _torch()
+    nested = 0
+
+    def nest(frame: Any, event: str, argument: Any) -> None:
+        nonlocal nested
+        if event in ("call", "c_call"):
+            nested += 1
+            inner.run(run)
+
+    for turn in range(runs):
+        for product in (outer, inner):
+            product.out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        before = sys.getprofile()
+        sys.setprofile(nest)
+        try:
+            outer.run(run)
+        finally:
+            sys.setprofile(before)
+        outer.require(f"call {turn}, in which {nested} were nested so far")
+        inner.require(f"the last of {nested} nested calls")
+    if not nested:
+        raise AssertionError("no call was nested")
+
+
+def check_users_in_fresh_threads(backend: str, dtypes: Sequence[str], threads: int = 3) -> None:
+    """gemmhub.matmul and a plan, with and without ``out``, from threads that never met CUDA: operands and plan were
+    made, and have been used, elsewhere.
+    """
+    torch = _torch()
+    for dtype in dtypes:
+        kind = getattr(torch, dtype)
+        a, b = (torch.randint(-2, 3, (256, 256), device="cuda").to(kind) for _ in range(2))
+        out, exact = torch.empty_like(a), (a.double() @ b.double()).to(kind)
+        planned = gemmhub.plan(a, b, out=out, backend=backend)
+
+        def work() -> list[Any]:
+            results = [planned(a, b, out).clone()]  # noqa: B023 (called within the loop)
+            results += [gemmhub.matmul(a, b, out=out, backend=backend).clone()]  # noqa: B023
+            results += [gemmhub.matmul(a, b, backend=backend)]  # noqa: B023
+            torch.cuda.synchronize()
+            return results
+
+        for i in range(1 + threads):
+            with ThreadPoolExecutor(1) as pool:
+                results = pool.submit(work).result() if i else work()
+            if not all(torch.equal(result, exact) for result in results):
+                raise AssertionError(f"{dtype}: wrong result in {'fresh thread' if i else 'this thread'} {i}")

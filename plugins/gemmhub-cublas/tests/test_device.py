@@ -10,10 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import bias, operand, problem
+from gemmhub_cublas import recorded
 from gemmhub_cublas.backend import CublasBackend
 
 from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
-from gemmhub.testing.torch_cuda import TorchProduct, check_fresh_thread, check_graph, check_graphs_that_are_gone
+from gemmhub.testing.torch_cuda import (
+    TorchProduct,
+    check_fresh_thread,
+    check_graph,
+    check_graphs_that_are_gone,
+    check_nested_calls,
+    check_other_context,
+    check_users_in_fresh_threads,
+)
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -224,12 +233,64 @@ def test_int8_scalars(backend, alpha):
     assert np.array_equal(out.cpu().numpy(), alpha * (a.astype(np.int32) @ bt.T.astype(np.int32)))
 
 
-def test_a_fresh_thread():
-    """One that never met CUDA, with a kernel that was prepared elsewhere."""
-    made = CublasBackend()
-    made.probe()
+@pytest.fixture(params=["recorded", "not recorded", "bias", "workspace"])
+def kernel_and_problem(request, backend, monkeypatch):
+    """Of each kind of launch."""
     asked = problem(m=64, n=64, k=64, dtype="float16")
-    check_fresh_thread(prepared(made, asked).run, tensors(asked))
+    if request.param == "workspace":
+        return splitting(backend), SPLIT
+    if request.param == "bias":
+        asked = replace(asked, bias=bias("float16"))
+    if request.param == "not recorded":
+        monkeypatch.setattr(recorded, "VERIFIED", ())
+    return prepared(backend, asked), asked
+
+
+class Biased(TorchProduct):
+    """With a bias of its own, where the problem has one."""
+
+    vector = None
+
+    def run(self, run, stream=None, **given):
+        super().run(run, stream, bias=None if self.vector is None else self.vector.data_ptr(), **given)
+
+
+def biased(asked, seed=0):
+    product = tensors(asked, seed)
+    product.__class__ = Biased
+    if asked.bias is not None:
+        product.vector = torch.arange(asked.n, device="cuda", dtype=torch.float16) + seed
+        product.exact += product.vector
+    return product
+
+
+def test_a_fresh_thread(kernel_and_problem):
+    """One that never met CUDA, with a kernel that was prepared elsewhere, whatever ran before."""
+    kernel, asked = kernel_and_problem
+    check_fresh_thread(kernel.run, biased(asked))
+
+
+def test_another_context(backend, kernel_and_problem):
+    kernel, asked = kernel_and_problem
+    check_other_context(kernel.run, biased(asked), backend.machine.gpus[0])
+
+
+def test_nested_calls(kernel_and_problem):
+    kernel, asked = kernel_and_problem
+    check_nested_calls(kernel.run, biased(asked), biased(asked, 1))
+
+
+def test_users_in_fresh_threads():
+    check_users_in_fresh_threads("cublas", ["float16", "float32", "float64"])
+
+
+def test_launches_are_recorded(backend):
+    """With the versions of library and driver that are said to be verified, and no others."""
+    versions = backend.machine.library.version, backend.machine.driver.cuda_version
+    asked = problem(m=256, n=256, k=256, dtype="float16")
+    runs = [prepared(backend, asked, candidate).run for candidate in backend.candidates(asked)]
+    print(versions, "verified" if versions in recorded.VERIFIED else "not verified")
+    assert any("_launcher" in run.__qualname__ for run in runs) == (versions in recorded.VERIFIED)
 
 
 def test_every_device(backend):

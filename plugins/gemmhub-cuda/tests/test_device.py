@@ -21,7 +21,10 @@ from gemmhub.testing.torch_cuda import (
     check_equal_results,
     check_fresh_thread,
     check_graph,
+    check_nested_calls,
+    check_other_context,
     check_streams_and_threads,
+    check_users_in_fresh_threads,
 )
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
@@ -123,10 +126,31 @@ def test_streams_and_threads(split):
     check_streams_and_threads(split, [tensors(*SIZE, seed=i) for i in range(4)])
 
 
-def test_a_fresh_thread(backend):
+@pytest.fixture(params=["plain", "split"])
+def run_and_size(request, backend, split):
+    if request.param == "split":
+        return split, SIZE
     asked = problem(64, 64, 64)
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
-    check_fresh_thread(kernel.run, tensors(64, 64, 64))
+    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT).run, (64, 64, 64)
+
+
+def test_a_fresh_thread(run_and_size):
+    run, size = run_and_size
+    check_fresh_thread(run, tensors(*size))
+
+
+def test_another_context(backend, run_and_size):
+    run, size = run_and_size
+    check_other_context(run, tensors(*size), backend.machine.gpus[0])
+
+
+def test_nested_calls(run_and_size):
+    run, size = run_and_size
+    check_nested_calls(run, tensors(*size), tensors(*size, seed=1))
+
+
+def test_users_in_fresh_threads(backend):
+    check_users_in_fresh_threads("cuda", types(backend))
 
 
 _SANITIZED = """

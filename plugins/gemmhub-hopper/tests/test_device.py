@@ -18,6 +18,7 @@ from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
 from gemmhub.capability import Absent
+from gemmhub.native import cuda_clusters
 from gemmhub.native.cuda_scratch import COUNTERS
 from gemmhub.testing import ConformanceSuite, TorchMemory, check
 from gemmhub.testing.cases import draw_few_kernels
@@ -27,7 +28,10 @@ from gemmhub.testing.torch_cuda import (
     check_fresh_thread,
     check_graph,
     check_graphs_that_are_gone,
+    check_nested_calls,
+    check_other_context,
     check_streams_and_threads,
+    check_users_in_fresh_threads,
 )
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
@@ -283,11 +287,63 @@ def test_maps_have_an_address_word(backend):
     assert None not in launch.gemm.words
 
 
-def test_a_fresh_thread(backend):
-    asked = problem(64, 64, 64)
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
-    a = torch.eye(64, device="cuda").bfloat16()
-    check_fresh_thread(kernel.run, TorchProduct(a, a, torch.bfloat16))
+LAUNCHES = {
+    "plain": Product(next(s for s in SHAPES if s.name == "128x128x6"), 256, 256, 512),
+    "split": Product(next(s for s in SHAPES if s.name == "128x128x6"), 256, 256, 4096, splits=8),
+    "planes": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32"),
+    "slabs": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32", limit=COUNTERS + 2**20),
+    "vectors": vector(1, 256, 512, spread=32),
+}
+"""One of each kind."""
+
+
+def small_integers(product, seed=0):
+    """Operands whose product is exact."""
+    kind, generator = getattr(torch, product.dtype), torch.Generator("cuda").manual_seed(seed)
+    a, b = (
+        torch.randint(-2, 3, size, device="cuda", generator=generator).to(kind)
+        for size in ((product.m, product.k), (product.k, product.n))
+    )
+    return TorchProduct(a, b, kind)
+
+
+@pytest.mark.parametrize("product", LAUNCHES.values(), ids=LAUNCHES)
+def test_a_fresh_thread(backend, product):
+    check_fresh_thread(product.launch(backend).run, small_integers(product))
+
+
+@pytest.mark.parametrize("product", LAUNCHES.values(), ids=LAUNCHES)
+def test_another_context(backend, product):
+    check_other_context(product.launch(backend).run, small_integers(product), backend.machine.gpus[0])
+
+
+@pytest.mark.parametrize("product", LAUNCHES.values(), ids=LAUNCHES)
+def test_nested_calls(backend, product):
+    assert product is not LAUNCHES["slabs"] or product.cut.count > 1
+    check_nested_calls(product.launch(backend).run, small_integers(product), small_integers(product, 1))
+
+
+def test_users_in_fresh_threads():
+    check_users_in_fresh_threads("hopper", ["bfloat16", "float16", "float32"])
+
+
+def test_clusters_at_once(backend):
+    """What the driver tells is no more than there is room for; the estimate, of an H200, is not far from it."""
+    gpu = backend.machine.gpus[0]
+    asked = cuda_clusters.asked(gpu)
+    print("clusters at once, by size:", asked)
+    for size in (2, 4, 8):
+        assert gpu.sms // size - 4 <= asked[size] <= gpu.sms // size
+        assert abs(asked[size] - cuda_clusters.estimated(gpu.sms, size)) <= 4
+
+
+def test_streams_have_numbers(backend):
+    """Also the default one, and the per-thread one; those of different streams differ."""
+    driver = backend.machine.driver
+    with backend.machine.gpus[0]:
+        handles = [0, 2, *(torch.cuda.Stream().cuda_stream for _ in range(3))]
+        numbers = [driver.stream(handle)[2] for handle in handles]
+    assert len(set(numbers)) == len({*handles})
 
 
 def product_of(backend, a, b, limit=LIMIT, name=None):

@@ -64,6 +64,8 @@ class _Owner:
 class Lease:
     """A buffer for the kernels of one call, until the ``with`` block ends: when they are on their way."""
 
+    __slots__ = ("_captured", "_owner", "_place", "_scratch", "address", "nbytes")
+
     def __init__(self, owner: _Owner, place: Place, scratch: Scratch, captured: bool) -> None:
         self.nbytes, self.address = place
         self._owner, self._place, self._scratch, self._captured = owner, place, scratch, captured

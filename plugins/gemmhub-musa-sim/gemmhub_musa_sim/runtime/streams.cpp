@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "device.hpp"
 #include "musa_runtime_api.h"
@@ -17,7 +18,8 @@ namespace {
 
 std::set<MUstream_st*> streams;  // made by the program
 std::set<MUevent_st*> events;
-std::map<int, MUstream_st> legacy, per_thread;  // built in, one for each device
+std::map<int, MUstream_st> legacy;  // built in, one for each device
+std::map<std::pair<std::thread::id, int>, MUstream_st> per_thread;  // and for each thread
 std::vector<OperationRef> pending;              // in the order in which the program queued them
 
 // A device makes progress of its own accord when this much waits.
@@ -27,8 +29,7 @@ void forget_done() {
   pending.erase(std::remove_if(pending.begin(), pending.end(), done), pending.end());
 }
 
-MUstream_st* built_in(std::map<int, MUstream_st>& of, int device) {
-  MUstream_st& stream = of[device];
+MUstream_st* built_in(MUstream_st& stream, int device) {
   stream.device = device;
   return &stream;
 }
@@ -53,11 +54,14 @@ void run_pending(int device) {
 
 }  // namespace
 
-MUstream_st* legacy_stream(int device) { return built_in(legacy, device); }
+MUstream_st* legacy_stream(int device) { return built_in(legacy[device], device); }
 
 MUstream_st* find_stream(musaStream_t handle) {
   if (!handle || handle == musaStreamLegacy) return legacy_stream(current_device());
-  if (handle == musaStreamPerThread) return built_in(per_thread, current_device());
+  if (handle == musaStreamPerThread) {
+    const int device = current_device();
+    return built_in(per_thread[{std::this_thread::get_id(), device}], device);
+  }
   return streams.count(handle) ? handle : nullptr;
 }
 

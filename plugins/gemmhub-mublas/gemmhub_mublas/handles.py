@@ -1,26 +1,15 @@
-"""Library handles: one for each device and thread, made when first needed.
+"""Library handles, leased for one call.
 
-A handle holds device memory and settings (stream, pointer mode, math mode), so threads must not share one, and it is
-not made before it is used. One whose thread has ended is given to the next thread that needs one. None is ever
-destroyed: at exit the runtime may be gone before the library.
+A handle holds device memory and settings (stream, pointer mode, math mode), so that no two calls may have one at a
+time, nested ones included, and the calls that one serves must run in one order: it stays with its stream. None is
+ever destroyed: at exit the runtime may be gone before the library.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-
-class _OfThread:
-    """The handles of one thread; they go back to the pool when the thread ends."""
-
-    def __init__(self, pool: dict[int, list[int]]) -> None:
-        self.handles: dict[int, int] = {}
-        self._pool = pool
-
-    def __del__(self) -> None:
-        for index, handle in self.handles.items():
-            self._pool.setdefault(index, []).append(handle)
+from gemmhub_musa.workspace import Key, key_of
 
 
 class Handles:
@@ -28,19 +17,31 @@ class Handles:
 
     def __init__(self, create: Callable[[], int]) -> None:
         self._create = create
-        self._local = threading.local()
-        self._pool: dict[int, list[int]] = {}
+        # Single operations on these lists are atomic, so that they need no lock.
+        self._spare: dict[int, list[int]] = {}
+        self._free: dict[tuple[int, Key], list[int]] = {}
 
-    def get(self, index: int) -> int:
-        """This thread's handle for device ``index``, which must be the current one."""
-        mine = getattr(self._local, "mine", None)
-        if mine is None:
-            mine = self._local.mine = _OfThread(self._pool)
-        handle: int | None = mine.handles.get(index)
-        if handle is None:
-            try:
-                handle = self._pool[index].pop()
-            except (KeyError, IndexError):
-                handle = self._create()
-            mine.handles[index] = handle
-        return handle
+    def reserve(self, index: int) -> None:
+        """Have one spare for the next call on device ``index`` that needs one, which must be the current device."""
+        spare = self._spare.setdefault(index, [])
+        if not spare:
+            spare.append(self._create())
+
+    def take(self, index: int, stream: int) -> int:
+        """A handle for one call on a stream of device ``index``, which must be the current one; :meth:`give` it back.
+
+        Makes one only where no handle is spare.
+        """
+        free = self._free.get((index, key_of(stream)), [])
+        return self._popped(free) or self._popped(self._spare.get(index, [])) or self._create()
+
+    def give(self, index: int, stream: int, handle: int) -> None:
+        """End the lease of a handle."""
+        self._free.setdefault((index, key_of(stream)), []).append(handle)
+
+    @staticmethod
+    def _popped(handles: list[int]) -> int | None:
+        try:
+            return handles.pop()
+        except IndexError:
+            return None

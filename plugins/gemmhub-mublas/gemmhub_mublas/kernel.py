@@ -19,7 +19,9 @@ class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
     def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, way: Way) -> None:
-        """Raises AllocationError where there is no memory for the zeros that ``lowered`` may need."""
+        """Everything that calls need is allocated here. Raises AllocationError, and StatusError where the library makes
+        no handle.
+        """
         self._machine = machine
         self._index = problem.device.index
         self._lowered = lowered
@@ -27,20 +29,24 @@ class Gemm:
         self._compute = problem.compute_dtype.name
         form = lowered.forms[0]
         self._addend = Addend(machine.runtime, lowered) if problem.c is not None else None
-        self._pointers = Pointers(machine.runtime, each_matrix(lowered, form)) if way.kind == BATCHED else None
-        count = form.count * len(lowered.offsets) if self._pointers else form.count
+        offsets = each_matrix(lowered, form) if way.kind == BATCHED else []
+        count = len(offsets) or form.count
         self._main = Arguments(way, lowered.main, machine.library, count) if lowered.main else None
         self._zero = Arguments(way, lowered.zero, machine.library, count) if lowered.zero else None
+        self._pointers: Pointers | None = None
+        self._zero_pointers: Pointers | None = None
         with self._device():
-            self._zeros = machine.memory(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
-        zero_pointers = lowered.zero is not None and self._pointers is not None
-        self._zero_pointers = (
-            Pointers(machine.runtime, [(0, 0, d) for _, _, d in each_matrix(lowered, form)]) if zero_pointers else None
-        )
+            machine.handles.reserve(self._index)
+            self._zeros = machine.workspace(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
+            if offsets:
+                self._pointers = Pointers(machine.runtime, self._index, offsets)
+                if lowered.zero is not None:
+                    zero_offsets = [(0, 0, d) for _, _, d in offsets]
+                    self._zero_pointers = Pointers(machine.runtime, self._index, zero_offsets)
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that calls on one stream use."""
+        """Device memory that calls use."""
         tables = (self._pointers, self._zero_pointers)
         return self._lowered.zero_bytes + sum(table.nbytes for table in tables if table is not None)
 
@@ -66,15 +72,17 @@ class Gemm:
             # In local variables, so that they live while the library reads them.
             alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
             scalars = addressof(alpha_here), addressof(beta_here)
-            handle = machine.handles.get(self._index)
-            if pointers is not None:
-                table = pointers.table(stream)
-                with table.lock:
-                    self._call(arguments, handle, stream, scalars, pointers.fill(table, (a, b, out), stream))
-                return
-            for a_offset, b_offset, _, d_offset in self._lowered.offsets:
-                place = (a, b, out + d_offset) if shared else (a + a_offset, b + b_offset, out + d_offset)
-                self._call(arguments, handle, stream, scalars, place)
+            handle = machine.handles.take(self._index, stream)
+            try:
+                if pointers is not None:
+                    with pointers.lease((a, b, out), stream) as places:
+                        self._call(arguments, handle, stream, scalars, places)
+                    return
+                for a_offset, b_offset, _, d_offset in self._lowered.offsets:
+                    place = (a, b, out + d_offset) if shared else (a + a_offset, b + b_offset, out + d_offset)
+                    self._call(arguments, handle, stream, scalars, place)
+            finally:
+                machine.handles.give(self._index, stream, handle)
 
     def _call(
         self, arguments: Arguments, handle: int, stream: int, scalars: tuple[int, int], places: tuple[int, int, int]

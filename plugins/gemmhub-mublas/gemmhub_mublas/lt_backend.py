@@ -87,12 +87,15 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
         candidates = [_LIBRARY] if refusal is None else []
         says = lt_forms.ALIGNMENTS[-1] in machine.glue.has
         if says or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
-            with machine.runtime.device(problem.device.index):
-                handle = machine.handles.get(problem.device.index)
+            index = problem.device.index
+            with machine.runtime.device(index):
+                handle = machine.handles.take(index, 0)
                 try:
                     proposed = Plan(machine.glue, form).propose(handle, WORKSPACE)
                 except StatusError as error:
                     return Refusal(f"{error}; {forms.stored(form)}", "use another backend")
+                finally:
+                    machine.handles.give(index, 0, handle)
             # None of them where the library cannot run its own proposals.
             if proposed and self._proofs.of(machine, problem, Way(batched, True)) is None:
                 candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates

@@ -49,12 +49,19 @@ class Gemm:
         self._zero = Plan(machine.glue, lowered.zero) if lowered.zero else None
         self._choice = self._zero_choice = _Choice(LIBRARYS_CHOICE, 0)
         with self._device():
+            machine.handles.reserve(self._index)
             if algorithm != LIBRARYS_CHOICE:
-                self._choose(problem, algorithm)
-            self._zeros = machine.memory(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
+                handle = machine.handles.take(self._index, 0)
+                try:
+                    self._choose(problem, algorithm, handle)
+                finally:
+                    machine.handles.give(self._index, 0, handle)
+            needed = max(self._choice.workspace, self._zero_choice.workspace)
+            if needed <= self._limit:  # else the caller refuses it
+                machine.workspace(self._index).reserve(needed, self._limit)
+            self._zeros = machine.workspace(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
 
-    def _choose(self, problem: GemmProblem, algorithm: int) -> None:
-        handle = self._machine.handles.get(self._index)
+    def _choose(self, problem: GemmProblem, algorithm: int, handle: int) -> None:
         if self._zero is not None:
             self._zero_choice = _first(self._zero.propose(handle, max(0, self._limit)))
         if self._main is None:
@@ -71,7 +78,7 @@ class Gemm:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that calls on one stream use."""
+        """Device memory that a call uses."""
         return max(self._choice.workspace, self._zero_choice.workspace) + self._lowered.zero_bytes
 
     def _device(self) -> AbstractContextManager[None]:
@@ -92,18 +99,32 @@ class Gemm:
         assert plan is not None
         # In local variables, so that they live while the library reads them.
         alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
+        scalars = addressof(alpha_here), addressof(beta_here)
         with self._device():
-            handle = machine.handles.get(self._index)
-            buffer = machine.memory(self._index).buffer(stream, workspace, self._limit) if workspace else None
-            with nullcontext() if buffer is None else buffer.lock:
-                scratch, nbytes = (None, 0) if buffer is None else (buffer.address, buffer.nbytes)
-                for a_offset, b_offset, c_offset, d_offset in self._lowered.offsets:
-                    d = out + d_offset
-                    before = machine.guard.before()
-                    status = machine.glue.lib.gemmhub_lt_matmul(
-                        handle, plan.at, algorithm, addressof(alpha_here),
-                        a if shared else a + a_offset, b if shared else b + b_offset, addressof(beta_here),
-                        None if c is None else c + c_offset, d, bias, scratch, nbytes, stream,
-                    )  # fmt: skip
-                    failure = machine.glue.words(status) if status else ""
-                    machine.guard.after(before, "mublasLtMatmul", failure)
+            handle = machine.handles.take(self._index, stream)
+            try:
+                if not workspace:
+                    self._launch(plan, algorithm, handle, (a, b, c, out, bias), scalars, (None, 0), stream)
+                    return
+                with machine.workspace(self._index).lease(stream, workspace) as block:
+                    scratch = block.address, workspace
+                    self._launch(plan, algorithm, handle, (a, b, c, out, bias), scalars, scratch, stream)
+            finally:
+                machine.handles.give(self._index, stream, handle)
+
+    def _launch(
+        self, plan: Plan, algorithm: int, handle: int, places: tuple[Any, ...], scalars: tuple[int, int],
+        workspace: tuple[int | None, int], stream: int,
+    ) -> None:  # fmt: skip
+        machine = self._machine
+        a, b, c, out, bias = places
+        shared = plan is self._zero
+        for a_offset, b_offset, c_offset, d_offset in self._lowered.offsets:
+            before = machine.guard.before()
+            status = machine.glue.lib.gemmhub_lt_matmul(
+                handle, plan.at, algorithm, scalars[0],
+                a if shared else a + a_offset, b if shared else b + b_offset, scalars[1],
+                None if c is None else c + c_offset, out + d_offset, bias, *workspace, stream,
+            )  # fmt: skip
+            failure = machine.glue.words(status) if status else ""
+            machine.guard.after(before, "mublasLtMatmul", failure)

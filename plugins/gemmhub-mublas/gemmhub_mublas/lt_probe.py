@@ -21,7 +21,7 @@ class Machine(Devices):
         """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
         super().__init__("mublaslt", found, glue.create)
         self.glue = glue
-        self.handles.get(found.runtime.current_device)
+        self.handles.reserve(found.runtime.current_device)
 
     @property
     def version(self) -> str:

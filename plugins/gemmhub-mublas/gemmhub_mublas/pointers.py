@@ -1,98 +1,124 @@
 """Arrays of matrix addresses in device memory, as the ...Batched functions read them.
 
 The addresses change with every call's operands, so they are copied to the device in order with the products that read
-them. The host's side of a copy must not change before the copy is done: each call takes a page-locked block that no
-unfinished copy uses, and a new one where there is none, so that nobody waits.
+them. A table, leased for one call, is the memory on both sides of that copy. The host's side must not change before
+the copy is done: where as many calls with other operands are under way as there are tables, a call waits for the
+first of these.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import CFUNCTYPE, POINTER, byref, c_int, c_size_t, c_uint64, c_void_p, cast
-from typing import Any
 
-from gemmhub_musa.runtime import TO_DEVICE, Runtime
+from gemmhub_musa.array import Memory
+from gemmhub_musa.runtime import TO_DEVICE, MusaError, Runtime
 
 from gemmhub.errors import AllocationError
 
+TABLES = 4
+"""Tables of one kernel: as many calls with different operands may be under way without waiting."""
 _WORD = 8
-
-
-class _Block:
-    """Page-locked host memory and the event behind the last copy from it."""
-
-    def __init__(self, words: Any, event: int) -> None:
-        self.words = words
-        self.event = event
+_Bases = tuple[int, int, int]
 
 
 class _Table:
-    """The device's side for one stream."""
+    """Memory for the addresses of one call, on the device and on the host; the event behind the call's work."""
 
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.holds: tuple[int, ...] = ()
-        self.blocks: list[_Block] = []
-        self.lock = threading.Lock()
+    def __init__(self, runtime: Runtime, index: int, count: int) -> None:
+        nbytes = 3 * count * _WORD
+        self._memory = Memory(runtime, index, nbytes)
+        self.address = self._memory.address
+        allocate = CFUNCTYPE(c_int, c_void_p, c_size_t)(("musaMallocHost", runtime.library.cdll))
+        address = c_void_p()
+        if allocate(byref(address), nbytes):
+            raise AllocationError(f"{nbytes} bytes of page-locked host memory: {runtime.clear_error()}")
+        self.source = address.value or 0
+        weakref.finalize(self, _free, runtime, index, self.source).atexit = False
+        self.words = cast(address, POINTER(c_uint64 * (3 * count))).contents
+        self.event = runtime.event_create()
+        weakref.finalize(self, _destroy, runtime, index, self.event).atexit = False
+        self.used = False
+        self.holds: _Bases | None = None
+        """The addresses of A, B and C that its contents are for."""
+
+
+def _free(runtime: Runtime, index: int, address: int) -> None:
+    free = CFUNCTYPE(c_int, c_void_p)(("musaFreeHost", runtime.library.cdll))
+    with suppress(MusaError), runtime.device(index):
+        runtime.synchronize()  # a copy from it may be under way
+        if free(address):
+            runtime.clear_error()
+
+
+def _destroy(runtime: Runtime, index: int, event: int) -> None:
+    with suppress(MusaError), runtime.device(index):  # a device that fails here has failed before
+        runtime.event_destroy(event)
 
 
 class Pointers:
     """Address arrays for products of matrices at fixed ``offsets`` (bytes, for A, B and C) from three addresses."""
 
-    def __init__(self, runtime: Runtime, offsets: Sequence[tuple[int, int, int]]) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, index: int, offsets: Sequence[_Bases]) -> None:
+        """On device ``index``, which must be the current one wherever this is used. AllocationError without memory."""
+        self._runtime, self._index = runtime, index
         self._offsets = tuple(zip(*offsets))
         self._count = len(offsets)
-        self._tables: dict[int, _Table] = {}
-        self._lock = threading.Lock()
-        cdll = runtime.library.cdll
-        self._allocate = CFUNCTYPE(c_int, c_void_p, c_size_t)(("musaMallocHost", cdll))
-        self._query = CFUNCTYPE(c_int, c_void_p)(("musaEventQuery", cdll))
-        self._peek = CFUNCTYPE(c_int)(("musaPeekAtLastError", cdll))
+        # The longest unused first. Single operations on this list are atomic, so that it needs no lock.
+        self._free = [self._new() for _ in range(TABLES)]
 
     @property
     def nbytes(self) -> int:
-        """Device memory for each stream."""
-        return 3 * self._count * _WORD
+        """Device memory."""
+        return TABLES * 3 * self._count * _WORD
 
-    def table(self, stream: int) -> _Table:
-        """The device memory for ``stream``; hold its ``lock`` from :meth:`fill` until the products are on the stream.
+    @contextmanager
+    def lease(self, bases: _Bases, stream: int) -> Iterator[_Bases]:
+        """Where the arrays of A, B and C begin, for a product that is put on ``stream`` before the lease ends.
 
-        Raises AllocationError.
+        Raises MusaError; AllocationError only where all tables are leased to other calls.
         """
-        with self._lock:
-            table = self._tables.get(stream)
-            if table is None:
-                table = self._tables[stream] = _Table(self._runtime.malloc(self.nbytes))
-            return table
+        table = self._taken(bases) or self._new()
+        try:
+            self._fill(table, bases, stream)
+            size = self._count * _WORD
+            yield table.address, table.address + size, table.address + 2 * size
+        finally:
+            # A table whose event could not be recorded is never used again: what uses it is not known.
+            self._runtime.event_record(table.event, stream)
+            table.used = True
+            self._free.append(table)
 
-    def fill(self, table: _Table, bases: tuple[int, int, int], stream: int) -> tuple[int, int, int]:
-        """Put the copy on ``stream``; where the arrays of A, B and C begin. Raises AllocationError or MusaError."""
-        if table.holds != bases:
-            block = self._free_block(table)
-            for which, (base, offsets) in enumerate(zip(bases, self._offsets)):
-                start = which * self._count
-                block.words[start : start + self._count] = [base + offset for offset in offsets]
-            table.holds = ()
-            source = cast(block.words, c_void_p).value or 0
-            self._runtime.memcpy_async(table.address, source, self.nbytes, TO_DEVICE, stream)
-            self._runtime.event_record(block.event, stream)
-            table.holds = bases
-        size = self._count * _WORD
-        return table.address, table.address + size, table.address + 2 * size
+    def _taken(self, bases: _Bases) -> _Table | None:
+        """A free table, now taken: one with these addresses, else a new one, else the longest unused."""
+        while True:
+            free = tuple(self._free)
+            ranks = [0 if table.holds == bases else 2 if table.used else 1 for table in free]
+            if not free:
+                return None
+            best = free[ranks.index(min(ranks))]
+            try:
+                self._free.remove(best)
+            except ValueError:  # another call has taken it meanwhile
+                continue
+            return best
 
-    def _free_block(self, table: _Table) -> _Block:
-        for block in table.blocks:
-            status = self._query(block.event)
-            if status == 0:
-                return block
-            if self._peek() == status:
-                self._runtime.clear_error()  # "not ready" counts as an error
-        address = c_void_p()
-        if self._allocate(byref(address), self.nbytes):
-            raise AllocationError(f"{self.nbytes} bytes of page-locked host memory: {self._runtime.clear_error()}")
-        words = cast(address, POINTER(c_uint64 * (3 * self._count))).contents
-        block = _Block(words, self._runtime.event_create())
-        table.blocks.append(block)
-        return block
+    def _fill(self, table: _Table, bases: _Bases, stream: int) -> None:
+        """Put the copy on ``stream``, if there is something to copy."""
+        if table.holds == bases:
+            self._runtime.stream_wait(stream, table.event)
+            return
+        if table.used:
+            self._runtime.event_synchronize(table.event)
+        table.holds = None
+        for which, (base, offsets) in enumerate(zip(bases, self._offsets)):
+            start = which * self._count
+            table.words[start : start + self._count] = [base + offset for offset in offsets]
+        nbytes = 3 * self._count * _WORD
+        self._runtime.memcpy_async(table.address, table.source, nbytes, TO_DEVICE, stream)
+        table.holds = bases
+
+    def _new(self) -> _Table:
+        return _Table(self._runtime, self._index, self._count)

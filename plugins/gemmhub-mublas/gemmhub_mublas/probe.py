@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from gemmhub_musa import runtime as musa
+from gemmhub_musa import workspace
 from gemmhub_musa.compile import enumerators
 from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.sdk import Sdk
+from gemmhub_musa.workspace import Workspace
 
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub_mublas.enums import ATTESTED, Codes
 from gemmhub_mublas.guard import Guard
 from gemmhub_mublas.handles import Handles
 from gemmhub_mublas.library import Library, LibraryError, StatusError
-from gemmhub_mublas.memory import Memory
 
 
 class Devices:
-    """What both backends keep for the devices: handles, scratch memory, the guard."""
+    """What both backends keep for the devices: handles, workspace, the guard."""
 
     def __init__(self, name: str, found: musa.Machine, create: Callable[[], int]) -> None:
         self.musa = found
@@ -27,15 +27,10 @@ class Devices:
         self.count = found.count
         self.handles = Handles(create)
         self.guard = Guard(name, found.runtime)
-        self._memories: dict[int, Memory] = {}
-        self._lock = threading.Lock()
 
-    def memory(self, index: int) -> Memory:
-        """The scratch memory of device ``index``."""
-        with self._lock:
-            if index not in self._memories:
-                self._memories[index] = Memory(self.runtime)
-            return self._memories[index]
+    def workspace(self, index: int) -> Workspace:
+        """That of device ``index``."""
+        return workspace.of(self.runtime, index)
 
     @property
     def list(self) -> tuple[Device, ...]:
@@ -49,7 +44,10 @@ class Machine(Devices):
         """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
         super().__init__("mublas", found, library.create)
         self.library = library
-        self.version = library.version(self.handles.get(found.runtime.current_device))
+        index = found.runtime.current_device
+        handle = self.handles.take(index, 0)
+        self.version = library.version(handle)
+        self.handles.give(index, 0, handle)
 
 
 def codes(sdk: Sdk) -> Codes:

@@ -69,7 +69,7 @@ class Proofs(Generic[W]):
                 index = problem.device.index
                 with devices.runtime.device(index):
                     devices.runtime.free(devices.runtime.malloc(_ROOM))
-                    devices.handles.get(index)
+                    devices.handles.reserve(index)
                 outcome = self._outcomes[key] = self._prove(devices.runtime, problem, way)
         if isinstance(outcome, Refusal):
             return outcome

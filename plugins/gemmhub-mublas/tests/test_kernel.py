@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, Thread
 
 import numpy as np
 import pytest
 from gemmhub_mublas import kernel as kernels
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.handles import Handles
-from gemmhub_mublas.pointers import Pointers
+from gemmhub_mublas.pointers import TABLES, Pointers
 from gemmhub_mublas.ways import scalar
 from gemmhub_musa.runtime import MusaError
-from gemmhub_musa.testing import Operands, operand, problem, strided
+from gemmhub_musa.testing import Operands, nested_products, operand, per_thread_products, problem, strided
+from gemmhub_musa.workspace import PER_THREAD_STREAM
 
 from gemmhub.errors import AllocationError, KernelError
 
@@ -130,21 +130,55 @@ def test_addresses_follow_the_operands(backend, runtime, stream):
 
 
 def test_addresses_on_their_way_are_not_overwritten(runtime, stream, sim):
-    """Host memory that a copy may still read is left alone; once the copy is done it serves again."""
-    pointers = Pointers(runtime, [(0, 0, 0), (8, 16, 32)])
-    table = pointers.table(stream)
-    for base in (1000, 2000):
-        pointers.fill(table, (base, base + 1, base + 2), stream)
-    assert [list(block.words) for block in table.blocks] == [
-        [base, base + 8, base + 1, base + 17, base + 2, base + 34] for base in (1000, 2000)
-    ]
-    runtime.stream_synchronize(stream)
-    starts = pointers.fill(table, (4000, 4001, 4002), stream)
-    assert len(table.blocks) == 2
-    assert starts == (table.address, table.address + 16, table.address + 32)
-    pointers.fill(table, (4000, 4001, 4002), stream)  # the same again: nothing to copy
-    assert len(table.blocks) == 2
+    """Host memory that a copy may still read is left alone; where there is none left, the oldest copy is awaited."""
+    pointers = Pointers(runtime, 0, [(0, 0, 0), (8, 16, 32)])
+    sim.musaSimInject(b"musaMalloc,musaMallocHost")
+    for turn in range(TABLES + 1):
+        base = 1000 * turn
+        before = {table: list(table.words) for table in pointers._free if table.used}
+        with pointers.lease((base, base + 1, base + 2), stream) as starts:
+            pass
+        assert starts[1:] == (starts[0] + 16, starts[0] + 32)
+        kept = [table for table in before if list(table.words) == before[table]]
+        assert len(kept) == min(turn, TABLES - 1)
+    assert list(pointers._free[-1].words) == [base, base + 8, base + 1, base + 17, base + 2, base + 34]
+    with pointers.lease((base, base + 1, base + 2), stream) as again:  # nothing to copy
+        assert again == starts
     assert sim.musaPeekAtLastError() == 0
+
+
+@pytest.mark.parametrize("where", ["guard", "library"])
+@pytest.mark.parametrize(("asked", "candidate"), [(problem(), "sgemm"), (UNEVEN, "sgemm_batched"), (UNEVEN, "sgemm")])
+def test_a_nested_call_disturbs_nothing(backend, asked, candidate, where):
+    """Between any two steps of a call: it has a handle and address arrays of its own."""
+    run = prepared(backend, asked, candidate)
+    target, name = {"guard": (backend.machine.guard, "before"), "library": (backend.machine.library, "set_up")}[where]
+    nested_products(run, asked, target, name)
+
+
+def test_the_per_thread_stream(backend, sim):
+    """In many orders that the streams of two threads allow."""
+    run = prepared(backend, UNEVEN, "sgemm_batched")
+    try:
+        for seed in range(30):
+            sim.musaSimSetOption(b"SEED", seed)
+            per_thread_products(run, UNEVEN)
+    finally:
+        sim.musaSimSetOption(b"SEED", 0)
+
+
+@pytest.mark.parametrize("candidate", ["sgemm", "sgemm_batched"])
+def test_calls_allocate_nothing(backend, sim, runtime, candidate):
+    """On a stream and in a thread that are new, with operands that are."""
+    run, sets = prepared(backend, UNEVEN, candidate), [Operands(UNEVEN, seed) for seed in range(6)]
+    stream = runtime.stream_create()
+    sim.musaSimInject(b"musaMalloc,musaMallocHost,musaEventCreate,mublasCreate")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: [operands.launch(run, stream=stream) for operands in sets]).result()
+    sim.musaSimInject(b"")
+    runtime.stream_synchronize(stream)
+    assert all(np.array_equal(operands.result(), operands.wide) for operands in sets)
+    runtime.stream_destroy(stream)
 
 
 def test_one_kernel_on_several_streams(backend, runtime):
@@ -175,40 +209,40 @@ def test_many_threads(backend, asked):
             assert all(pool.map(work, range(8))), candidate
 
 
-def test_a_handle_for_each_thread_and_device():
+def test_a_handle_for_each_call():
     made = []
 
     def create():
         made.append(len(made) + 1)
         return made[-1]
 
-    handles, barrier = Handles(create), Barrier(3)
-    seen = []
-
-    def work():
-        mine = handles.get(0)
-        barrier.wait(10)
-        assert handles.get(0) == mine
-        seen.append((mine, handles.get(1)))
-        barrier.wait(10)
-
-    threads = [Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({handle for pair in seen for handle in pair}) == 6
-    gc.collect()
-    # Threads that ended leave their handles to others.
-    assert handles.get(0) in {pair[0] for pair in seen}
-    assert len(made) == 6
+    handles = Handles(create)
+    handles.reserve(0)
+    handles.reserve(0)
+    outer = handles.take(0, 7)
+    assert made == [outer]
+    nested = handles.take(0, 7)
+    assert nested != outer
+    handles.give(0, 7, nested)
+    handles.give(0, 7, outer)
+    assert {handles.take(0, 7), handles.take(0, 7)} == {outer, nested}
+    # Those of other streams and devices are others: the calls that one serves run in one order.
+    other = {handles.take(0, 8), handles.take(1, 7)}
+    assert len(other | {outer, nested}) == 4
+    mine = handles.take(0, PER_THREAD_STREAM)
+    handles.give(0, PER_THREAD_STREAM, mine)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handles.take, 0, PER_THREAD_STREAM).result() != mine
+    assert handles.take(0, PER_THREAD_STREAM) == mine
 
 
 def test_settings_are_made_before_each_use(backend):
     """Somebody else may have changed them on the handle."""
     machine, asked = backend.machine, problem()
     run, operands = prepared(backend, asked), Operands(asked)
-    machine.library.lib.mublasSetPointerMode(machine.handles.get(0), 1)
+    handle = machine.handles.take(0, 0)
+    machine.library.lib.mublasSetPointerMode(handle, 1)
+    machine.handles.give(0, 0, handle)
     assert np.array_equal(operands.run(run), operands.wide)
 
 
@@ -234,11 +268,12 @@ def test_a_failed_copy_of_c(backend, sim):
 
 @pytest.mark.parametrize("function", ["musaMalloc", "musaMallocHost"])
 def test_no_memory_for_addresses(backend, sim, function):
-    run, operands = prepared(backend, UNEVEN, "sgemm_batched"), Operands(UNEVEN)
+    assert "sgemm_batched" in backend.candidates(UNEVEN)
     sim.musaSimInject(function.encode())
     with pytest.raises(AllocationError):
-        operands.launch(run)
+        prepared(backend, UNEVEN, "sgemm_batched")
     sim.musaSimInject(b"")
+    run, operands = prepared(backend, UNEVEN, "sgemm_batched"), Operands(UNEVEN)
     assert np.array_equal(operands.run(run), operands.wide)
 
 

@@ -16,7 +16,7 @@ from gemmhub_mublas.lt_backend import MublasLtBackend
 from gemmhub_mublas.lt_glue import Glue
 from gemmhub_mublas.lt_probe import Machine
 from gemmhub_musa import runtime, sdk
-from gemmhub_musa.testing import Operands, bias, operand, problem, strided
+from gemmhub_musa.testing import Operands, bias, nested_products, operand, per_thread_products, problem, strided
 
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
@@ -263,19 +263,41 @@ def test_failing_functions(backend, sim, function):
     assert np.array_equal(operands.run(run), operands.wide)
 
 
-def test_no_memory_for_the_workspace(backend, sim):
-    asked = problem(100, 100, 10)
-    run, operands = prepared(backend, asked, "proposed-0").run, Operands(asked)
-    rt = backend.machine.runtime
-    stream = rt.stream_create()
+def test_no_memory_for_the_workspace(sim):
+    backend, asked = MublasLtBackend(), problem(300, 200, 10)
+    assert backend.supports(asked) is None
     sim.musaSimInject(b"musaMalloc")
     with pytest.raises(AllocationError):
-        operands.launch(run, stream=stream)
+        prepared(backend, asked, "proposed-0")
     sim.musaSimInject(b"")
-    operands.launch(run, stream=stream)
-    rt.stream_synchronize(stream)
+    run, operands = prepared(backend, asked, "proposed-0").run, Operands(asked)
+    assert np.array_equal(operands.run(run), operands.wide)
+
+
+def test_calls_allocate_nothing(backend, sim):
+    """On a stream and in a thread that are new."""
+    asked = problem(100, 100, 10)
+    kernel, operands = prepared(backend, asked, "proposed-0"), Operands(asked)
+    assert kernel.workspace_bytes > 0
+    stream = backend.machine.runtime.stream_create()
+    sim.musaSimInject(b"musaMalloc,musaEventCreate,mublasLtCreate")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(operands.launch, kernel.run, stream=stream).result()
+    sim.musaSimInject(b"")
     assert np.array_equal(operands.result(), operands.wide)
-    rt.stream_destroy(stream)
+    backend.machine.runtime.stream_destroy(stream)
+
+
+def test_a_nested_call_disturbs_nothing(backend):
+    asked = problem(16, 16, 16, batch=(2,), a="col")
+    kernel = prepared(backend, asked, "proposed-0")
+    assert kernel.workspace_bytes > 0
+    nested_products(kernel.run, asked, backend.machine.guard, "before")
+
+
+def test_the_per_thread_stream(backend):
+    asked = problem(16, 16, 16)
+    per_thread_products(prepared(backend, asked, "proposed-0").run, asked)
 
 
 def test_descriptors_live_as_long_as_the_kernel(backend):

@@ -1,22 +1,37 @@
-"""muDNN on one device: its handle, its scratch memory, the products made ready, and the lock around them all."""
+"""muDNN on one device: its handle, the products made ready, and the lock around them all."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from ctypes import CFUNCTYPE, c_int
+from dataclasses import dataclass
 
+from gemmhub_musa import workspace
 from gemmhub_musa.runtime import Runtime
 
-from gemmhub.errors import KernelError
+from gemmhub.errors import AllocationError, KernelError
 from gemmhub_mudnn.forms import Form
 from gemmhub_mudnn.library import Grow, Library, MudnnError
-from gemmhub_mudnn.workspace import Workspace
 
 _HARMLESS = "musaErrorNotSupported"
 """Left behind by libraries of MUSA that call a function the driver lacks, though the work was done."""
+
+_Places = tuple[int | None, ...]
+
+
+@dataclass
+class _Growth:
+    """What the library takes beyond the workspace that it had asked for, while it begins a product."""
+
+    leases: ExitStack
+    stream: int
+    nbytes: int
+    """In all so far."""
+    limit: int
+    trouble: Exception | None = None
 
 
 class Plan:
@@ -35,18 +50,18 @@ class Engine:
     def __init__(self, library: Library, runtime: Runtime, index: int) -> None:
         """Raises MudnnError where the library makes no handle."""
         self.library, self.runtime, self.index = library, runtime, index
-        self.workspace = Workspace(runtime.malloc)
-        self._lock = threading.Lock()
+        self.workspace = workspace.of(runtime, index)
+        self._lock = threading.RLock()  # a nested call, between two launches, sets all that it needs itself
         self._grow = Grow(self._more)
         self._peek = CFUNCTYPE(c_int)(("musaPeekAtLastError", runtime.library.cdll))
-        self._stream, self._limit = 0, 0
-        self._trouble: Exception | None = None
+        self._growth: _Growth | None = None
+        """Of the product that the library now begins; a nested call restores it."""
         with runtime.device(index):
             self._handle = library.create(index, self._grow)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """This thread's turn, on this device: the handle's stream and the workspace are one thread's at a time."""
+        """This thread's turn, on this device: the handle's stream is one thread's at a time."""
         with self._lock, self.runtime.device(self.index):
             yield
 
@@ -54,28 +69,26 @@ class Engine:
         """``form`` made ready, with an addend as :meth:`Library.plan` says. Raises MudnnError."""
         return Plan(self.library, self.library.plan(self._handle, form, addend))
 
-    def zeros(self, nbytes: int) -> int:
-        """The address of ``nbytes`` zero bytes. Raises AllocationError."""
+    def run(self, plan: Plan, calls: Iterable[_Places], alpha: float, beta: float, stream: int, limit: int) -> None:
+        """Put products on ``stream``; of each, the addresses of a, b, c, d and the bias. Raises KernelError."""
+        with ExitStack() as leases:
+            block = leases.enter_context(self.workspace.lease(stream, plan.workspace)) if plan.workspace else None
+            address, nbytes = (block.address, block.nbytes) if block else (0, 0)
+            for places in calls:
+                growth = _Growth(leases, stream, plan.workspace, limit)
+                self._launch(plan, (*places, alpha, beta, stream, address, nbytes), growth)
 
-        def clear(address: int, nbytes: int) -> None:
-            self.runtime.memset(address, 0, nbytes)
-            self.runtime.synchronize()  # whatever stream reads them first
-
-        return self.workspace.zeros(nbytes, clear) if nbytes else 0
-
-    def run(
-        self, plan: Plan, places: tuple[int | None, ...], alpha: float, beta: float, stream: int, limit: int
-    ) -> None:
-        """Put a product on ``stream``; ``places`` are the addresses of a, b, c, d and the bias. Raises KernelError."""
-        buffer = self.workspace.buffer(stream, plan.workspace, limit)
-        self._stream, self._limit, self._trouble = stream, limit, None
-        pending = self._peek()  # somebody's failed call: his to see
+    def _launch(self, plan: Plan, call: tuple[int | float | None, ...], growth: _Growth) -> None:
+        pending = self._peek()  # of another program part's failed call, which reads it itself
+        before, self._growth = self._growth, growth
         try:
-            self.library.run(plan.pointer, *places, alpha, beta, stream, buffer.address, buffer.nbytes)
+            self.library.run(plan.pointer, *call)
         except MudnnError as error:
             left = "" if pending else self.runtime.clear_error()
             text = f"{error} (the runtime reports {left})" if left else str(error)
-            raise KernelError("mudnn", text) from self._trouble
+            raise KernelError("mudnn", text) from growth.trouble
+        finally:
+            self._growth = before
         left = "" if pending else self.runtime.clear_error()
         if left and left != _HARMLESS:
             raise KernelError(
@@ -84,8 +97,16 @@ class Engine:
 
     def _more(self, nbytes: int) -> int | None:
         """Called by the glue during :meth:`run`; None where there is no more memory."""
+        growth = self._growth
+        assert growth is not None
         try:
-            return self.workspace.more(self._stream, nbytes, self._limit)
+            growth.nbytes += nbytes
+            if growth.nbytes > growth.limit:
+                raise AllocationError(
+                    f"muDNN wants a workspace of {growth.nbytes} bytes, the limit is {growth.limit}: raise the setting "
+                    "workspace_mib"
+                )
+            return growth.leases.enter_context(self.workspace.lease(growth.stream, nbytes)).address
         except Exception as error:  # nothing can be raised through the library
-            self._trouble = error
+            growth.trouble = error
             return None

@@ -32,7 +32,7 @@ class Gemm:
                     "workspace_mib"
                 )
             engine.workspace.reserve(most, self._limit)
-            self._zeros = engine.zeros(lowered.zero_bytes)
+            self._zeros = engine.workspace.zeros(lowered.zero_bytes)
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         """See :class:`gemmhub.backend.Run`."""
@@ -43,13 +43,15 @@ class Gemm:
         elif lowered.swapped:
             a, b = b, a
         plan = self._plans[product, NO_ADDEND if c is None else IN_PLACE if c == out else SEPARATE]
+        calls = (
+            (
+                a + a_offset if product else a, b + b_offset if product else b,
+                None if c is None else c + c_offset, out + d_offset, bias,
+            )
+            for a_offset, b_offset, c_offset, d_offset in lowered.offsets
+        )  # fmt: skip
         with self._engine.turn():
-            for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
-                places = (
-                    a + a_offset if product else a, b + b_offset if product else b,
-                    None if c is None else c + c_offset, out + d_offset, bias,
-                )  # fmt: skip
-                self._engine.run(plan, places, float(alpha), float(beta), stream or 0, self._limit)
+            self._engine.run(plan, calls, float(alpha), float(beta), stream or 0, self._limit)
 
 
 def _addends(form: Form) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ class Machine:
         self.musa, self.library = musa, library
         self.arch = tuple(musa.runtime.arch(index) for index in range(musa.count))
         self._engines: dict[int, Engine] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def engine(self, index: int) -> Engine:
         """That of a device. MudnnError where the library makes no handle for it."""

@@ -9,7 +9,8 @@ from gemmhub_mudnn import proofs
 from gemmhub_mudnn.backend import MudnnBackend
 from gemmhub_mudnn.forms import Tensor
 from gemmhub_mudnn.library import Library
-from gemmhub_musa.testing import MusaMemory, bias, operand
+from gemmhub_musa.testing import MusaMemory, bias, nested_products, operand, per_thread_products, strided
+from gemmhub_musa.testing import problem as musa_problem
 from problems import problem
 
 from conftest import GENERATION
@@ -92,19 +93,30 @@ def test_kernels_say_what_they_are(backend):
 
 
 def test_after_prepare_a_call_allocates_nothing(backend):
-    """On the streams seen so far and the next one; a further one asks for memory, and says so if there is none."""
+    """Whatever its stream."""
     kernel, operands = prepared(backend, Case(m=16, n=24, k=64))
-    other = Operands(Case(m=16, n=24, k=64), MusaMemory())
-    other.fill(1)
-    sim().musaSimInject(b"musaMalloc")
-    operands.run(kernel)
-    assert right(operands)
-    operands.run(kernel)
-    with pytest.raises(AllocationError):
-        other.run(kernel)
-    sim().musaSimInject(b"")
-    other.run(kernel)
-    assert right(other)
+    others = [Operands(Case(m=16, n=24, k=64), MusaMemory()) for _ in range(3)]
+    for each in others:
+        each.fill(1)
+    sim().musaSimInject(b"musaMalloc,musaEventCreate")
+    for each in (operands, operands, *others):
+        each.run(kernel)
+        assert right(each)
+
+
+def test_a_nested_call_disturbs_nothing(backend):
+    """Between the launches of a call, which share the handle and nothing else."""
+    asked = musa_problem(16, 16, 16, batch=(2, 3), a="col")
+    asked = replace(asked, a=strided("float32", 16, 16, 1, 16, (2, 3), (1024, 256)))
+    assert backend.supports(asked) is None
+    kernel = backend.prepare(asked, "default", LIMIT)
+    nested_products(kernel.run, asked, backend.machine.engine(0), "_peek")
+
+
+def test_the_per_thread_stream(backend):
+    asked = musa_problem(16, 16, 16)
+    assert backend.supports(asked) is None
+    per_thread_products(backend.prepare(asked, "default", LIMIT).run, asked)
 
 
 def test_alpha_zero_allocates_nothing_either(backend):

@@ -44,6 +44,7 @@ class Fake:
         self.glue.fake_piece.argtypes, self.glue.fake_piece.restype = [c_size_t], c_void_p
         self.asked = []
         self.gives = None
+        self.meanwhile = lambda nbytes: None
         self._grow = Grow(self.grow)
         self.set()
         self.handle = self.library.create(3, self._grow)
@@ -54,6 +55,7 @@ class Fake:
 
     def grow(self, nbytes):
         self.asked.append(nbytes)
+        self.meanwhile(nbytes)
         return self.gives
 
     def set(self, fails=0, says=0, wants=()):
@@ -164,6 +166,26 @@ def test_more_than_was_said_is_asked_for(fake):
     fake.gives = 0x70000
     fake.run(plan, workspace=0x10000, nbytes=4096)
     assert (fake.asked, fake.piece(0), fake.piece(1)) == ([5000], 0x10000, 0x70000)
+
+
+def test_a_product_while_more_is_asked_for_is_refused(fake):
+    """The library is in the middle of another one, with the same handle."""
+    plan, other = (fake.library.plan(fake.handle, form(), NO_ADDEND) for _ in range(2))
+    fake.set(wants=(5000,))
+    fake.gives, refused = 0x70000, []
+
+    def nested(nbytes):
+        for begin in (lambda: fake.run(other), lambda: fake.library.workspace(other)):
+            with pytest.raises(MudnnError) as raised:
+                begin()
+            refused.append(str(raised.value))
+
+    fake.meanwhile = nested
+    fake.run(plan)
+    assert refused == ["muDNN was called while it asked for more memory for a product that it had begun"] * 2
+    assert np.array_equal(fake.d, fake.a @ fake.b)
+    fake.meanwhile = lambda nbytes: None
+    fake.run(other)
 
 
 def test_no_more_memory_is_told(fake):

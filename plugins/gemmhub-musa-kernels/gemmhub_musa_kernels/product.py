@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemmhub_musa import workspace
 from gemmhub_musa.runtime import MusaError, Runtime
 
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels.copies import scratch_bytes
+from gemmhub_musa_kernels import copies
 from gemmhub_musa_kernels.libraries import NAME, Library
 from gemmhub_musa_kernels.lowering import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
 from gemmhub_musa_kernels.policies import Way
-from gemmhub_musa_kernels.scratch import Scratch
 
 _LINE = 256
 
@@ -35,12 +35,11 @@ class Product:
         self.workspace_bytes = 0
         for operand in way.transposed:
             self._offsets[operand] = self.workspace_bytes
-            self.workspace_bytes += -(-scratch_bytes(gemm, operand) // _LINE) * _LINE
-        self._scratch: Scratch | None = None
+            self.workspace_bytes += -(-copies.scratch_bytes(gemm, operand) // _LINE) * _LINE
+        self._workspace = workspace.of(runtime, self._index)
         with runtime.device(self._index):
             library.configure(*self._deep)
-            if self.workspace_bytes:
-                self._scratch = Scratch(runtime, self._index, self.workspace_bytes)
+            self._workspace.reserve(self.workspace_bytes, copies.MOST_BYTES)
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         if isinstance(b, PackedMatrix):
@@ -51,11 +50,11 @@ class Product:
         call.alpha, call.beta = alpha, beta if c is not None else 0.0
         try:
             with self._runtime.device(self._index):
-                if self._scratch is None:
+                if not self.workspace_bytes:
                     self._library.gemm(call, *self._deep, stream)
                     return
-                with self._scratch.on(stream) as scratch:
-                    self._copy(call, scratch, stream)
+                with self._workspace.lease(stream, self.workspace_bytes) as block:
+                    self._copy(call, block.address, stream)
                     self._library.gemm(call, *self._deep, stream)
         except MusaError as error:
             raise KernelError(NAME, str(error)) from error

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from gemmhub_musa import Array, from_numpy
-from gemmhub_musa.testing import MusaMemory
+from gemmhub_musa.testing import MusaMemory, Operands, interrupted, nested_products, per_thread_products
 from gemmhub_musa_kernels import copies, model, policies
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.libraries import NAME
@@ -292,7 +293,7 @@ def copying(monkeypatch):
     return MusaKernelsBackend()
 
 
-def test_one_scratch_memory_serves_all_streams(sim, copying):
+def test_workspace_serves_all_streams(sim, copying):
     """Calls on several streams of several threads, each with other operands; work runs late and in any order."""
     asked = problem(40, 24, 32, a="row", b="col")
     kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
@@ -321,15 +322,39 @@ def test_one_scratch_memory_serves_all_streams(sim, copying):
         runtime.stream_destroy(stream)
 
 
-def test_calls_allocate_nothing(sim, copying):
+def test_a_nested_call_disturbs_nothing(sim, copying):
+    """Between the copies of operands and the product that reads them."""
     asked = problem(40, 24, 32, b="col")
     kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
-    places = [from_numpy(np.zeros(2048, np.float16)) for _ in range(3)]
+    nested_products(kernel.run, asked, kernel.run.__self__, "_copy")
+
+
+def test_the_per_thread_stream(sim, copying):
+    asked = problem(40, 24, 32, b="col")
+    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    for seed in range(10):
+        sim.set(SEED=seed)
+        per_thread_products(kernel.run, asked)
+
+
+def test_calls_allocate_nothing(sim, copying):
+    """Nor do nested ones, in threads and on streams that are new."""
+    asked = problem(40, 24, 32, b="col")
+    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    sets = [Operands(asked, seed) for seed in range(2)]
+    stream = sim.runtime.stream_create()
     before = sim.rt.musaSimLive()
-    sim.inject("musaMalloc")
-    kernel.run(*(x.data.ptr for x in places), None, None, 1, 0, 0)
+    sim.inject("musaMalloc,musaEventCreate")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        interrupted(kernel.run.__self__, "_copy", lambda: sets[1].launch(kernel.run, stream=stream)),
+    ):
+        pool.submit(sets[0].launch, kernel.run, stream=stream).result()
     sim.inject("")
     assert sim.rt.musaSimLive() == before
+    sim.runtime.stream_synchronize(stream)
+    assert all(np.array_equal(operands.result(), operands.wide) for operands in sets)
+    sim.runtime.stream_destroy(stream)
 
 
 def test_the_second_device(sim):

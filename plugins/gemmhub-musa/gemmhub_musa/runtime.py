@@ -253,7 +253,7 @@ class Runtime:
         return value.value
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def load() -> Runtime | Absent:

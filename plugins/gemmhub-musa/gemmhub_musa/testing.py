@@ -9,8 +9,11 @@ With pytest, on a card or on a simulated installation::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +25,8 @@ from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing import Memory
 from gemmhub_musa import array
 from gemmhub_musa.array import Array, HostArray, MusaFamily
-from gemmhub_musa.runtime import TO_DEVICE, TO_HOST
+from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST
+from gemmhub_musa.workspace import PER_THREAD_STREAM
 
 # Memory for the conformance kit
 
@@ -179,9 +183,16 @@ class Operands:
         c, bias = (placed and placed.address for placed in (addend, self.bias))
         run(self.a.address, self.b.address, self.out.address, c, bias, alpha, beta, stream)
 
-    def result(self) -> HostArray:
-        """What is there once all work is done."""
-        memory, like = self.out.there.numpy(), self.out.values
+    def copied(self, stream: int) -> Array:
+        """A copy of the result's memory, put on ``stream``: what work on that stream finds there."""
+        there = self.out.there
+        copy = self.family.empty(there.shape, there.dtype)
+        self.family.runtime.memcpy_async(copy.data.ptr, there.data.ptr, there.nbytes, ON_DEVICE, stream)
+        return copy
+
+    def result(self, there: Array | None = None) -> HostArray:
+        """What is there, or in a copy of it, once all work is done."""
+        memory, like = (there or self.out.there).numpy(), self.out.values
         offset = self.out.address - self.out.there.data.ptr
         values: HostArray = np.ndarray(like.shape, like.dtype, memory.view(np.uint8).data, offset, like.strides)
         return values.copy()
@@ -190,3 +201,79 @@ class Operands:
         """Call the kernel, as :meth:`launch` does; the result."""
         self.launch(run, **options)
         return self.result()
+
+
+# Calls at the same time
+
+
+@contextmanager
+def interrupted(target: Any, name: str, call: Callable[[], None]) -> Iterator[None]:
+    """In the block ``call()`` runs once, behind the first call of the method ``name``, as a signal handler may."""
+    method, own = getattr(target, name), name in vars(target)
+    called = False
+
+    def first(*arguments: Any) -> Any:
+        nonlocal called
+        result = method(*arguments)
+        if not called:
+            called = True
+            call()
+        return result
+
+    setattr(target, name, first)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(target, name, method)
+        else:
+            delattr(target, name)
+    if not called:
+        raise AssertionError(f"{name} was not called")
+
+
+def nested_products(run: Callable[..., object], asked: GemmProblem, target: Any, name: str) -> None:
+    """Asserts that a product is right which is interrupted behind ``target.name`` by one of the same kernel, on the
+    same stream and on another one; and that the other one is.
+    """
+    runtime = array.family(asked.device.index).runtime
+    streams = [runtime.stream_create() for _ in range(2)]
+    sets = [Operands(asked, seed) for seed in range(4)]
+    found = []
+    for other, outer, inner in zip(streams, sets[::2], sets[1::2]):
+        with interrupted(target, name, lambda: inner.launch(run, stream=other)):  # noqa: B023 - called at once
+            outer.launch(run, stream=streams[0])
+        found += [(outer, outer.copied(streams[0])), (inner, inner.copied(other))]
+    for stream in streams:
+        runtime.stream_synchronize(stream)
+    right = [np.array_equal(operands.result(copy), operands.wide) for operands, copy in found]
+    if not all(right):
+        raise AssertionError(f"right: {right}, of outer and nested products, on one stream and on two")
+    for stream in streams:
+        runtime.stream_destroy(stream)
+
+
+def per_thread_products(run: Callable[..., object], asked: GemmProblem) -> None:
+    """Asserts that products are right which two threads put on the per-thread stream, of either its own: of operands
+    that both have, and of others. Work is awaited at the end only.
+    """
+    runtime, meet = array.family(asked.device.index).runtime, Barrier(2)
+    sets = [[Operands(asked, 10 * thread + turn) for turn in range(3)] for thread in range(2)]
+    sets[1][0] = sets[0][0]
+
+    def work(mine: list[Operands]) -> list[tuple[Operands, Array]]:
+        found = []
+        with runtime.device(asked.device.index):
+            for operands in mine:
+                meet.wait(60)
+                operands.launch(run, stream=PER_THREAD_STREAM)
+                found.append((operands, operands.copied(PER_THREAD_STREAM)))
+            meet.wait(60)
+            runtime.synchronize()
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pair for pairs in pool.map(work, sets) for pair in pairs]
+    right = [np.array_equal(operands.result(copy), operands.wide) for operands, copy in found]
+    if not all(right):
+        raise AssertionError(f"right: {right}, of 3 products of either thread")

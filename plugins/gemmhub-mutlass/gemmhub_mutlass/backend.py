@@ -173,7 +173,7 @@ class MutlassBackend(MachineBackend[Machine]):
             known = ", ".join(each.name for each in analysis.configurations)
             raise ValueError(f"MUTLASS runs no {candidate!r} here, but {known}")
         library = self._proved(problem.device.index, chosen)
-        gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library)
+        gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library, workspace_limit)
         if gemm.workspace_bytes > workspace_limit:
             raise ValueError(
                 f"MUTLASS needs {gemm.workspace_bytes} bytes of workspace for {problem}, {workspace_limit} are "

@@ -21,9 +21,13 @@ class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
     def __init__(
-        self, machine: Machine, problem: GemmProblem, lowered: Lowered, configuration: Configuration, library: Library
-    ) -> None:
-        """NotImplementableError where MUTLASS's ``can_implement`` says no, AllocationError without device memory."""
+        self, machine: Machine, problem: GemmProblem, lowered: Lowered, configuration: Configuration, library: Library,
+        limit: int,
+    ) -> None:  # fmt: skip
+        """``limit``: bytes of workspace that are allowed.
+
+        NotImplementableError where MUTLASS's ``can_implement`` says no, AllocationError without device memory.
+        """
         self._machine, self._lowered, self._library = machine, lowered, library
         self._index = problem.device.index
         self._product = lowered.form.k > 0
@@ -35,15 +39,15 @@ class Gemm:
                     f"MUTLASS's can_implement does not take {problem} by {configuration}: {refused}"
                 )
             self.workspace_bytes = library.workspace(self._call) if self._product else 0
-            if self.workspace_bytes:
-                machine.workspace(self._index).reserve(self.workspace_bytes)
+            if self.workspace_bytes <= limit:  # else the caller refuses it
+                machine.workspace(self._index).reserve(self.workspace_bytes, limit)
 
     def _device(self) -> AbstractContextManager[None]:
         # With one device every thread is on it; with several a thread may be on another.
         return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
-        """The function of gemmhub's contract. Raises KernelError, or AllocationError on a new stream."""
+        """The function of gemmhub's contract. Raises KernelError, and AllocationError where many calls run at once."""
         # MUTLASS's kernels fault where k is 0, and let NaN through where alpha is.
         product = self._product and alpha != 0
         if self._lowered.swapped:
@@ -55,9 +59,8 @@ class Gemm:
             if not (product and self.workspace_bytes):
                 self._launch(call, (a, b, c, out), product, 0, stream)
                 return
-            buffer = self._machine.workspace(self._index).buffer(stream, self.workspace_bytes)
-            with buffer.lock:
-                self._launch(call, (a, b, c, out), product, buffer.address, stream)
+            with self._machine.workspace(self._index).lease(stream, self.workspace_bytes) as block:
+                self._launch(call, (a, b, c, out), product, block.address, stream)
 
     def _launch(
         self, call: Call, places: tuple[int, int, int | None, int], product: bool, workspace: int, stream: int

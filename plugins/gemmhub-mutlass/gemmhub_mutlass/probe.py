@@ -7,17 +7,18 @@ from collections import Counter
 
 from gemmhub_musa import compile as compilers
 from gemmhub_musa import runtime as musa
+from gemmhub_musa import workspace
+from gemmhub_musa.workspace import Workspace
 
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub_mutlass import installation
 from gemmhub_mutlass.compiling import Kernels
 from gemmhub_mutlass.configuration import ARCHITECTURES
 from gemmhub_mutlass.installation import Mutlass
-from gemmhub_mutlass.workspace import Workspace
 
 
 class Machine:
-    """Devices, compiled kernels, and scratch memory on each device."""
+    """Devices, compiled kernels, and the workspace of each device."""
 
     def __init__(self, found: musa.Machine, mutlass: Mutlass) -> None:
         self.musa, self.mutlass = found, mutlass
@@ -26,13 +27,11 @@ class Machine:
         self.archs = tuple(found.arch_name(index) for index in range(found.count))
         self.pending: Counter[str] = Counter()
         """Errors that others had left in the runtime and that launches cleared, by name."""
-        self._workspaces: dict[int, Workspace] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def workspace(self, index: int) -> Workspace:
         """That of a device."""
-        with self._lock:
-            return self._workspaces.setdefault(index, Workspace(self.runtime.malloc))
+        return workspace.of(self.runtime, index)
 
     def note_pending(self, code: int) -> None:
         """A launch cleared an error that was none of its own."""

@@ -50,7 +50,7 @@ def prove(machine: Machine, index: int, configuration: Configuration, library: L
             return found
         if (found.form.a.column, found.form.b.column) != (configuration.column_a, configuration.column_b):
             return Refusal("stored for another configuration", "compile that")
-        return Kernel(Gemm(machine, asked, found, configuration, library).run, f"MUTLASS {configuration}")
+        return Kernel(Gemm(machine, asked, found, configuration, library, ROOM).run, f"MUTLASS {configuration}")
 
     small = _SMALL[configuration.vectors]
     refusal = selftest.check(prepare, runtime, index, configuration.dtype, configuration.result, small)

@@ -74,6 +74,7 @@ private:
 struct Handle {
     decltype(made_by(mudnnCreate)) dnn{};
     GemmhubGrow grow;
+    bool used = false;
 };
 
 class Plan {
@@ -88,6 +89,7 @@ public:
     }
 
     size_t workspace() {
+        gemmhub::Use use(handle_.used);
         // The stream of the last run may be gone.
         check("mudnnSetStream", mudnnSetStream(handle_.dnn, nullptr));
         operation_.set(form_, 1.0, form_.addend == kNoAddend ? 0.0 : 1.0);
@@ -95,6 +97,7 @@ public:
     }
 
     void run(const GemmhubCall& call) {
+        gemmhub::Use use(handle_.used);
         check("mudnnSetStream", mudnnSetStream(handle_.dnn, static_cast<musaStream_t>(call.stream)));
         operation_.set(form_, call.alpha, form_.addend == kNoAddend ? 0.0 : call.beta);
         const size_t bytes = needed();

@@ -129,6 +129,7 @@ struct Handle {
     }
     dnn::Handle dnn;
     GemmhubGrow grow;
+    bool used = false;
 };
 
 struct Plan {
@@ -157,6 +158,7 @@ public:
     }
 
     size_t workspace() override {
+        gemmhub::Use use(handle_.used);
         size_t bytes = 0;
         if constexpr (HasWorkspace<Op>::value) {
             use_stream(nullptr);  // that of the last run may be gone
@@ -167,6 +169,7 @@ public:
     }
 
     void run(const GemmhubCall& call) override {
+        gemmhub::Use use(handle_.used);
         a_.SetAddr(call.a);
         b_.SetAddr(call.b);
         d_.SetAddr(call.d);

@@ -84,6 +84,22 @@ struct Failure {};
     throw Failure{};
 }
 
+// The use of a handle during one function. A run that asks for more memory calls the program back, which must not
+// begin another one with the same handle then.
+class Use {
+public:
+    explicit Use(bool& used) : used_(used) {
+        if (used_) fail("muDNN was called while it asked for more memory for a product that it had begun");
+        used_ = true;
+    }
+    ~Use() { used_ = false; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+private:
+    bool& used_;
+};
+
 // Hands out pieces of the caller's workspace during one run.
 class Memory {
 public:

@@ -217,6 +217,16 @@ def test_operands_without_a_dense_dimension_are_copied_or_left_to_other_kernels(
     assert list(backend.candidates(small)) == ["wmma", "scalar"]
 
 
+@pytest.mark.parametrize("name", ["128x128x64-2x2warps", "128x128x32-2x2warps-3stages"])
+def test_tiles_of_more_than_48_kib(backend, sim, name):
+    """A kernel asks for what is above 48 KiB; an S4000 has 72."""
+    asked = problem(130, 136, 168, a="row", b="col")
+    candidate = f"pipelined-{name}"
+    assert candidate in backend.candidates(asked)
+    kernel, operands = backend.prepare(asked, candidate, 0), Operands(asked)
+    assert np.array_equal(operands.run(kernel.run), operands.wide.astype(np.float16))
+
+
 def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
     gemm = lowered(problem(1024, 1024, 1024, a="col"))
     every = policies.ways(gemm, "mp_22", 56, 73728, ())

@@ -327,11 +327,11 @@ class TestDevices:
     def test_attributes(self, card, arch, warp, major, minor, shared):
         with card.options(ARCH=arch):
             got = {}
-            for attribute in (10, 75, 76, 81, 1):
+            for attribute in (10, 75, 76, 8, 81, 1):
                 value = ctypes.c_int()
                 assert card.rt.musaDeviceGetAttribute(ctypes.byref(value), attribute, 0) == 0
                 got[attribute] = value.value
-        assert got == {10: warp, 75: major, 76: minor, 81: shared, 1: 1024}
+        assert got == {10: warp, 75: major, 76: minor, 8: shared, 81: shared, 1: 1024}
         assert card.rt.musaDeviceGetAttribute(ctypes.byref(value), 9999, 0) == INVALID_VALUE
         assert card.rt.musaDeviceGetAttribute(ctypes.byref(value), 10, 7) == BAD_DEVICE
 

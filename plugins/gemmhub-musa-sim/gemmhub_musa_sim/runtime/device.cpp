@@ -80,7 +80,7 @@ musaError_t musaDeviceGetAttribute(int* value, musaDeviceAttr attribute, int dev
     case musaDevAttrMaxGridDimX: *value = 2147483647; break;
     case musaDevAttrMaxGridDimY:
     case musaDevAttrMaxGridDimZ: *value = 65535; break;
-    case musaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(std::min(card.shared, kSharedDefault)); break;
+    case musaDevAttrMaxSharedMemoryPerBlock:
     case musaDevAttrMaxSharedMemoryPerBlockOptin:
     case musaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(card.shared); break;
     case musaDevAttrTotalConstantMemory: *value = 64 << 10; break;
@@ -111,7 +111,7 @@ musaError_t musaGetDeviceProperties(musaDeviceProp* properties, int device) {
   filled.multiProcessorCount = card.multiprocessors;
   filled.warpSize = card.warp;
   filled.totalGlobalMem = memory_total();
-  filled.sharedMemPerBlock = std::min(card.shared, kSharedDefault);
+  filled.sharedMemPerBlock = card.shared;
   filled.sharedMemPerMultiprocessor = card.shared;
   filled.maxThreadsPerBlock = kThreadsPerBlock;
   filled.maxThreadsPerMultiProcessor = card.threads_per_multiprocessor;

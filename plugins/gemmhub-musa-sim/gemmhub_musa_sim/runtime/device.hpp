@@ -15,7 +15,7 @@ struct Description {
   size_t memory;
 };
 
-constexpr size_t kSharedDefault = 48 << 10;  // what a block has without asking
+constexpr size_t kSharedDefault = 48 << 10;  // dynamic, of a block whose kernel did not ask for more
 constexpr int kThreadsPerBlock = 1024;
 
 // Of every device: they are all alike.

@@ -242,7 +242,7 @@ class Operands:
         if case.bias is not None:
             dtype = dtypes.as_dtype(case.bias_dtype or case.out_dtype)
             length, step = (case.n if case.bias == "n" else case.m), case.bias_stride
-            self.bias = Placed(memory, dtype, (length,), (step,), case.offset, max(1, length * step))
+            self.bias = Placed(memory, dtype, (length,), (step,), case.offset + case.bias_offset, max(1, length * step))
             bias = Bias(dtype, case.bias, step)
         self.problem = GemmProblem(
             m=case.m, n=case.n, k=case.k, a=a_operand, b=b_operand, out=out_operand,

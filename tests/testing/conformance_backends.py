@@ -68,7 +68,9 @@ class RightBackend(Backend):
         if wide is not None and info(problem.compute_dtype).kind == "int":
             working = np.dtype(np.float64)
         value = product.astype(working)
-        if alpha != 1:
+        if alpha == 0:
+            value = np.zeros_like(value)
+        elif alpha != 1:
             value = value * self.scalar(alpha, working)
         if c is not None:
             value = value + c.astype(working) * self.scalar(beta, working)

@@ -14,16 +14,20 @@ from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, WMMA
 
 from conftest import INSTALLED
 from gemmhub.testing import ConformanceSuite
-from gemmhub.testing.cases import matrix
+from gemmhub.testing.cases import edges, matrix
 
 EVERY = 1 if os.environ.get("GEMMHUB_TEST_ALL") or INSTALLED else 3
 """Of many cases, how many are left out between two that are run; GEMMHUB_TEST_ALL=1 runs all of them."""
 
 
 def _chosen(step):
-    """Cases with the kernels' dtypes, every step-th; with step 1 also one of each other combination."""
+    """Cases with the kernels' dtypes, every step-th; with step 1 also all edges, and one of each other combination."""
     seen, count = set(), 0
+    if step == 1:
+        yield from (case for case in edges() if case.a_dtype in OPERANDS)
     for case in matrix():
+        if case in edges():
+            continue
         dtypes = (case.a_dtype, case.b_dtype, case.out_dtype)
         if dtypes[0] == dtypes[1] and dtypes[0] in OPERANDS:
             count += 1

@@ -120,6 +120,15 @@ MUTATIONS = {
     "the last stage is not released": (
         "mainloop.cuh", "    pin_all(acc);\n    release(base, before, lane);", "    pin_all(acc);"),
     "nobody waits for wgmma": ("mainloop.cuh", "wgmma_wait<0>();", ""),
+    "wgmma is not fenced": ("mainloop.cuh", "wgmma_fence();", ""),
+    "wgmma is fenced once a piece": (
+        "mainloop.cuh", "wgmma_fence();\n#pragma unroll\n        for (u32 step",
+        "if (block == 0) wgmma_fence();\n#pragma unroll\n        for (u32 step"),
+    "new barriers are not fenced": ("gemm_kernel.cu", "barrier_init_fence();", ""),
+    "new barriers are fenced by another thread": (
+        "gemm_kernel.cu", "        barrier_init_fence();\n    }",
+        "    }\n    if (threadIdx.x == 32) barrier_init_fence();"),
+    "no sync after new barriers": ("gemm_kernel.cu", "        block_sync();", "        ;"),
     "too few arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "2 * SHARERS * SHARING)"),
     "too many arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "5 * SHARERS * SHARING)"),
     "too few bytes expected": ("gemm_kernel.cu", "expect(full, STAGE_BYTES)", "expect(full, STAGE_BYTES - 16)"),
@@ -158,6 +167,14 @@ TURN_MUTATIONS = {
     "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + warpgroup, 128)", "named_sync(1, 128)", 8, 1),
     "the flag of split k is shared": ("gemm_kernel.cu", "LAST_AT + 4 * warpgroup", "LAST_AT", 128, 2),
 }
+# Of fragments in registers.
+_LOADS = "#pragma unroll\n            for (u32 step = 0; step < HALF; ++step)\n#pragma unroll\n"
+_LOADS += "                for (u32 i = 0; i < M_BLOCKS; ++i)\n                    loader"
+FENCE_MUTATIONS = {
+    "registers are written after the fence": (
+        ("            wgmma_fence();\n", ""), (_LOADS, "            wgmma_fence();\n" + _LOADS)),
+    "the fence is left out": (("            wgmma_fence();\n", ""),),
+}
 # Of blocks that share k.
 CLUSTER_MUTATIONS = {
     "slices come where others still multiply": ("cluster_wait();\n", "\n"),
@@ -187,6 +204,12 @@ def test_the_emulator_notices_of_turns(mutation, monkeypatch, tmp_path):
 def test_the_emulator_notices_of_clusters(mutation, monkeypatch, tmp_path):
     product = Product(Shape(64, 32, 2, consumers=1, cluster_k=2), 72, 40, 328)
     notices(product, "cluster_sum.cuh", [CLUSTER_MUTATIONS[mutation]], monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("mutation", FENCE_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_the_emulator_notices_of_fragments(mutation, monkeypatch, tmp_path):
+    product = Product(SMALL, 72, 136, 132, a="col", b="col", dtype="tf32", registers=True)
+    notices(product, "mainloop.cuh", FENCE_MUTATIONS[mutation], monkeypatch, tmp_path)
 
 
 def notices(product, file, changes, monkeypatch, tmp_path):

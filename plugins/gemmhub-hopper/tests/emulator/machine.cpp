@@ -52,10 +52,28 @@ void meet(Meeting& meeting, u32 all, Kind kind, u32 what) {
 
 void warp_meet() { meet(here().warps[me().thread / 32], 32, WARP, me().thread / 32); }
 
-Barrier& barrier_of(Block& block, u32 address) {
+// `least`: what must be known of a barrier that this thread did not make, and in any case.
+static Barrier& known_barrier(Block& block, u32 address, Known least) {
     auto found = block.barriers.find(address);
     if (found == block.barriers.end()) fail("no barrier at " + std::to_string(address));
+    const bool others = found->second.maker != machine->current;
+    const Known needed = !others ? least : &block == &here() ? IN_BLOCK : IN_CLUSTER;
+    if (found->second.known < needed)
+        fail("a barrier is used whose initialisation was not " +
+             std::string(found->second.known == MAKER ? "fenced" : "followed by a sync of those that use it"));
     return found->second;
+}
+
+Barrier& barrier_of(Block& block, u32 address) { return known_barrier(block, address, MAKER); }
+
+void fence_barriers() {
+    for (auto& [address, barrier] : here().barriers)
+        if (barrier.maker == machine->current) barrier.known = std::max(barrier.known, FENCED);
+}
+
+void publish_barriers(Known known) {
+    for (auto& [address, barrier] : here().barriers)
+        if (barrier.maker == machine->current && barrier.known >= FENCED) barrier.known = std::max(barrier.known, known);
 }
 
 void settle(Barrier& b) {
@@ -137,6 +155,9 @@ void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u3
     copy.place = place, copy.barrier = barrier, copy.blocks = blocks;
     copy.at[0] = x, copy.at[1] = y, copy.at[2] = z;
     copy.block = me().block, copy.fiber = machine->current, copy.group = me().store_group;
+    for (u32 rank = 0; rank < machine->cluster; ++rank)
+        if (blocks >> rank & 1)
+            known_barrier(machine->blocks[me().block / machine->cluster * machine->cluster + rank], barrier, FENCED);
     const u32 alignment = copy.map.swizzle == 16 ? 128 : 8 * copy.map.swizzle;
     if (place % alignment) fail("a box at an address that is no multiple of " + std::to_string(alignment));
     machine->copies.push_back(copy);
@@ -260,6 +281,7 @@ void perform(const Multiply& m) {
 void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate) {
     for (u64 x : {a, b})
         if ((x >> 62 != 1 && x >> 62 != 2) || (x >> 49 & 7)) fail("a descriptor without a swizzle of 128 or 64 bytes");
+    if (!me().fenced) fail("wgmma without a fence since its registers were written, or exposed by a wait");
     me().multiplies.push_back({d, n, a, b, a_mn, b_mn, input, accumulate, me().group, nullptr, 0});
 }
 
@@ -272,6 +294,7 @@ void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, i
 
 void finish_multiplies(u32 open) {
     Fiber& f = me();
+    if (f.group > f.exposed + open) f.exposed = f.group - open, f.fenced = false;
     if (!f.multiplies.empty() && f.multiplies.back().fragment) warp_meet();  // all lanes have given theirs
     size_t done = 0;
     while (done < f.multiplies.size() && (machine->eager || f.multiplies[done].group + open < f.group))

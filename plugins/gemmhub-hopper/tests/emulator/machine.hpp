@@ -30,8 +30,14 @@ constexpr u32 SHARED = 232448, WINDOW = 1u << 24;
 constexpr u32 FRAGMENTS = 64;  // more than a warp's wgmmas may be late
 enum Kind { READY, BARRIER, NAMED, WARP, CLUSTER_SYNC, DONE };
 
+// To whom a barrier's initialisation is known: to the thread that made it; to TMA as well, by a fence; to the threads of
+// the block, and of the cluster, by a sync after that.
+enum Known { MAKER, FENCED, IN_BLOCK, IN_CLUSTER };
+
 struct Barrier {
-    u32 expected, pending, parity = 0;
+    u32 expected, pending, maker;  // a fiber
+    Known known = MAKER;
+    u32 parity = 0;
     long long bytes = 0;
 };
 struct Meeting {
@@ -80,6 +86,10 @@ struct Fiber {
     u32 fragments[FRAGMENTS][4], fragment = 0;  // the last ones given to wgmma, as they were then; how many in all
     std::vector<Load> loads;
     u32 group = 0, store_group = 0, load_group = 0;
+    // Whether wgmma may use registers: a fence came after they were last written, or exposed by a wait. How many groups
+    // waits have exposed.
+    bool fenced = false;
+    u32 exposed = 0;
     std::vector<std::pair<u32, u16>> unfenced;
     bool waited = false;  // for the kernel before
 };
@@ -110,6 +120,9 @@ bool runnable(const Fiber& f);
 void meet(Meeting& meeting, u32 all, Kind kind, u32 what);
 void warp_meet();
 Barrier& barrier_of(Block& block, u32 address);
+// This thread has fenced the barriers that it made; is about to meet the threads of its block, or cluster.
+void fence_barriers();
+void publish_barriers(Known known);
 void settle(Barrier& b);
 void arrive(Block& block, u32 address, u32 bytes);
 u32 swizzle_of(u32 address, u32 width);

@@ -3,7 +3,8 @@
 // Threads of a launch are fibers that switch at random where they wait. What Hopper does asynchronously happens at a
 // random later moment, or at the last one that its rules allow: TMA's loads and stores, the reads of wgmma. What is
 // written by ordinary stores is seen by TMA after a fence of the thread that wrote it, and only then. So a missing wait, a
-// wrong count or address shows as a wrong number, an error or a deadlock.
+// wrong count or address shows as a wrong number, an error or a deadlock. wgmma needs a fence after its registers were
+// written or exposed, and a barrier one after it was made, before others use it: else an error.
 #pragma once
 #include "machine.hpp"
 
@@ -37,9 +38,9 @@ inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly align
 
 inline void barrier_init(u32 barrier, u32 arrivals) {
     if (barrier % 8) emulator::fail("a barrier that is not aligned");
-    emulator::here().barriers[barrier] = {arrivals, arrivals};
+    emulator::here().barriers[barrier] = {arrivals, arrivals, emulator::machine->current};
 }
-inline void barrier_init_fence() {}
+inline void barrier_init_fence() { emulator::fence_barriers(); }
 inline void barrier_arrive_expect(u32 barrier, u32 bytes) {
     emulator::arrive(emulator::here(), barrier, bytes);
     emulator::maybe_yield();
@@ -61,7 +62,10 @@ inline void barrier_wait(u32 barrier, u32 parity) {
 inline void named_sync(u32 name, u32 threads) {
     emulator::meet(emulator::here().named[name], threads, emulator::NAMED, name);
 }
-inline void block_sync() { named_sync(0, emulator::machine->threads); }
+inline void block_sync() {
+    emulator::publish_barriers(emulator::IN_BLOCK);
+    named_sync(0, emulator::machine->threads);
+}
 // Once a kernel.
 inline u32 block_or(u32 bits) {
     emulator::here().gathered |= bits;
@@ -85,6 +89,7 @@ inline float shuffle_xor(float value, u32 lanes) {
     return value;
 }
 inline void cluster_sync() {
+    emulator::publish_barriers(emulator::IN_CLUSTER);
     const u32 number = emulator::me().block / emulator::machine->cluster;
     emulator::meet(emulator::machine->clusters[number], emulator::machine->threads * emulator::machine->cluster,
                    emulator::CLUSTER_SYNC, number);
@@ -112,7 +117,7 @@ inline void async_fence() {
     written.clear();
 }
 
-inline void wgmma_fence() {}
+inline void wgmma_fence() { emulator::me().fenced = true; }
 inline void wgmma_commit() { ++emulator::me().group; }
 template <int open>
 inline void wgmma_wait() {
@@ -139,7 +144,9 @@ inline void store_staged(u32 to, float first, float second) {
     emulator::store_floats(to, both, 2);
 }
 inline void store_shared(u32 to, u32 value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
+// Into a register, which may be a fragment's.
 inline u32 load_shared(u32 from) {
+    emulator::me().fenced = false;
     u32 value;
     memcpy(&value, emulator::shared_at(emulator::here(), from), 4);
     return value;
@@ -147,6 +154,7 @@ inline u32 load_shared(u32 from) {
 
 inline void store_float(u32 to, float value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
 inline float load_float(u32 from) {
+    emulator::me().fenced = false;
     float value;
     memcpy(&value, emulator::shared_at(emulator::here(), from), 4);
     return value;
@@ -176,6 +184,7 @@ inline void store_async(u32 to, Float4 value, u32 barrier) {
 }
 inline void load_shared_pair(u32 from, float (&to)[2]) {
     if (from % 8) emulator::fail("a load from an address that is not aligned");
+    emulator::me().fenced = false;
     memcpy(to, emulator::shared_at(emulator::here(), from), 8);
 }
 

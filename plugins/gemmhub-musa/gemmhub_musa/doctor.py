@@ -17,7 +17,7 @@ from gemmhub.plugins import registry
 from gemmhub.problem import GemmProblem
 from gemmhub_musa import array, attested, compile, runtime, sdk, selftest
 from gemmhub_musa.runtime import Machine, MusaError
-from gemmhub_musa.sdk import Library, Sdk
+from gemmhub_musa.sdk import Library, NotConfigured, Sdk
 
 _VARIABLES = (
     *sdk.VARIABLES, "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "MUSA_LAUNCH_BLOCKING", "MUSA_ENABLE_TF32",
@@ -277,7 +277,10 @@ def _backends() -> Iterator[Finding]:
         answer = entry.get()
         if isinstance(answer, Refusal):
             text = f"{answer.reason}; {answer.remedy}"
-            yield Finding("backends", entry.name, text, False, answer.traceback or "")
+            if isinstance(answer, NotConfigured):
+                yield Finding("backends", entry.name, f"absent: {text}")
+            else:
+                yield Finding("backends", entry.name, text, False, answer.traceback or "")
             continue
         _, ready = answer
         told = [f"{name} {version}" for name, version in ready.versions.items()] + list(ready.features)

@@ -40,6 +40,10 @@ _LINK_MAP = 2
 """RTLD_DI_LINKMAP of dlfcn.h."""
 
 
+class NotConfigured(Absent):
+    """A backend is absent because what it needs was never named by the user: nothing is wrong."""
+
+
 @dataclass(frozen=True)
 class Sdk:
     """An installation. Some parts may be missing: machines that only run programs have no ``mcc`` and no headers."""

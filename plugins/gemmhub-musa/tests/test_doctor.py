@@ -117,6 +117,16 @@ def test_a_wrong_backend_and_one_that_refuses(kit, monkeypatch):
     )
 
 
+def test_a_backend_that_was_not_configured_is_no_failure(kit, monkeypatch):
+    from gemmhub_musa.sdk import NotConfigured
+
+    backend = Addresses.listed()
+    monkeypatch.setattr(backend, "probe", lambda: NotConfigured("THING_HOME is not set", "set it"))
+    finding = report()["backends", "addresses"]
+    assert finding.text == "absent: THING_HOME is not set; set it"
+    assert finding.ok is None
+
+
 def test_a_backend_that_is_absent(kit, monkeypatch):
     from gemmhub import Absent
 

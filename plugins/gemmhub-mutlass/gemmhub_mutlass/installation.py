@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gemmhub_musa.sdk import NotConfigured
+
 from gemmhub.capability import Absent
 
 VARIABLE = "MUTLASS_HOME"
@@ -55,7 +57,7 @@ def find() -> Mutlass | Absent:
     """The one that MUTLASS_HOME names."""
     given = os.environ.get(VARIABLE)
     if not given:
-        return Absent(f"{VARIABLE} is not set: there is no MUTLASS to compile kernels from", _REMEDY)
+        return NotConfigured(f"{VARIABLE} is not set: there is no MUTLASS to compile kernels from", _REMEDY)
     home = Path(given).absolute()
     if not (home / _HEADER).is_file():
         what = f"has no {_HEADER}" if home.is_dir() else "is no folder"

@@ -6,6 +6,7 @@ import os
 import threading
 from dataclasses import replace
 
+import fake
 import numpy as np
 import pytest
 from gemmhub_musa import runtime as musa
@@ -17,7 +18,7 @@ from gemmhub_mutlass.kernel import NotImplementableError
 from gemmhub_mutlass.probe import Machine
 
 from gemmhub import native
-from gemmhub.capability import Absent, Refusal
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
 
 pytestmark = pytest.mark.usefixtures("sim")
@@ -236,6 +237,22 @@ def test_a_builder_of_neither_kind(other):
 
 
 # What can go wrong
+
+
+def test_a_missing_header_is_named(tmp_path, monkeypatch):
+    """In the first line of the error: what the compiler complains about first."""
+    home = fake.make(tmp_path / "checkout")
+    (home / "include" / "fake" / "tuples.hpp").unlink()
+    monkeypatch.setenv("MUTLASS_HOME", str(home))
+    backend = MutlassBackend()
+    assert isinstance(backend.probe(), Ready)
+    asked = problem(dtype="float16")
+    with pytest.raises(CompileError) as raised:
+        backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    first = str(raised.value).splitlines()[0]
+    assert "MUTLASS 0.1.1 gives no kernel for" in first
+    assert "fake/tuples.hpp" in first
+    assert "No such file" in first
 
 
 def failing(tmp_path, monkeypatch, script):

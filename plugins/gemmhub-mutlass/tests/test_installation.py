@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from gemmhub_musa.sdk import NotConfigured
 from gemmhub_mutlass import installation
 from gemmhub_mutlass.installation import Mutlass
 
@@ -25,7 +26,7 @@ def test_not_named(monkeypatch, given):
     if given is not None:
         monkeypatch.setenv("MUTLASS_HOME", given)
     found = installation.find()
-    assert isinstance(found, Absent)
+    assert isinstance(found, NotConfigured)
     assert "MUTLASS_HOME is not set" in found.reason
     assert "clone MUTLASS" in found.remedy
 

@@ -148,7 +148,9 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
     from gemmhub.families import layout_key
     from gemmhub.packed import PackedB
 
-    parts: list[Any] = [asked.settings, asked.out_dtype, asked.activation, asked.stream is None]
+    # Dtypes that are equal may differ in their letter: numpy.int64 and numpy.longlong.
+    wanted = None if asked.out_dtype is None else asked.out_dtype.char
+    parts: list[Any] = [asked.settings, asked.out_dtype, wanted, asked.activation, asked.stream is None]
     parts += [scalar_kind(asked.alpha), scalar_kind(asked.beta)]
     for x in (a, b, out, asked.c, asked.bias):
         if x is None:

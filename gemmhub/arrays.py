@@ -35,6 +35,8 @@ class Call:
     out: Array | None
     exact: bool
     """Operands and out are numpy.ndarray itself: no subclass with ways of its own, nothing to be made an array."""
+    natural: bool
+    """The dtype of the result is that of the table, not one that was asked for."""
 
 
 def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
@@ -108,7 +110,8 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     if packed is not None:
         packed.check(problem)
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
-    return Call(family, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact)
+    natural_out = wanted is None
+    return Call(family, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, natural_out)
 
 
 def _common_family(a: Any, b: Any, out: Any, request: Request) -> Family:

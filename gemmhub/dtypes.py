@@ -13,14 +13,17 @@ float32 with float16, bfloat16 or float32    float32     float32 (see ``precisio
 float64 with any of the above                float64     float64
 complex64, complex128 and floats             as numpy    the result's precision
 float8 with float8, float16 or bfloat16      out_dtype   float32
-int8, int8                                   int32       int32, exact modulo 2**32
+int8 or uint8 with int8 or uint8             int32       int32, exact modulo 2**32
 other integers and bool                      as numpy    the result, exact modulo its width
+bool, int8 or uint8 with bfloat16            bfloat16    float32
+16-bit integers with bfloat16                float32     float32
+32- and 64-bit integers with bfloat16        float64     float64
 integers with float16/32/64 or complex       as numpy    the result (at least float32)
 ===========================================  ==========  =================================
 
-``out_dtype`` may replace the result: a real floating product by float16, bfloat16, float32 or float64;
-a complex one by either complex type; an integer one by any integer type, float32 or float64. The
-accumulator is never narrower than ``out_dtype``.
+``out_dtype`` may replace the result: a real floating product by float16, bfloat16, float32, float64 or either
+complex type; a complex one by either complex type; an integer one by any integer type, float32 or float64. The
+accumulator is never narrower than ``out_dtype``, and never real where ``out_dtype`` is complex.
 """
 
 from __future__ import annotations
@@ -130,28 +133,31 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
     return dtype
 
 
-@cache
 def result_dtype(a: DType, b: DType) -> DType:
-    """The result of multiplying ``a`` by ``b`` when no ``out_dtype`` is asked for."""
+    """The result of multiplying ``a`` by ``b`` when no ``out_dtype`` is asked for.
+
+    Not cached: numpy.longlong and numpy.int64 are equal as keys, and each is its own result.
+    """
     kinds = {info(a).kind, info(b).kind}
     if "float8" in kinds:
         raise DTypeError(
             "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "give out_dtype="
         )
-    if a == b:
-        return np.dtype(np.int32) if a.name == "int8" else a
+    if a.itemsize == b.itemsize == 1 and kinds <= {"int", "uint"}:
+        return np.dtype(np.int32)
+    if a == b and a.name == "bfloat16":
+        return a
     if "bfloat16" in (a.name, b.name):
         other = b if a.name == "bfloat16" else a
-        if other.name in ("float16", "float32"):
+        if other.name == "float16":
             return np.dtype(np.float32)
-        if other.name in ("float64", "complex64", "complex128"):
-            return other
-        raise DTypeError("a, b", f"{a} by {b}", "bfloat16 with floats or complex", "convert the integer operand first")
-    promoted: DType = np.result_type(a, b)
+        # Of other dtypes float16 and bfloat16 hold the same ones: bool and 8-bit integers.
+        promoted: DType = np.result_type(np.float16, other)
+        return promoted if promoted != np.float16 else a if other is b else b
+    promoted = np.result_type(a, b)
     return promoted
 
 
-@cache
 def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
     """The dtype of the product, with ``wanted`` (``out_dtype`` or that of ``out``) taken into account."""
     if wanted is None:
@@ -161,7 +167,7 @@ def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
     if "complex" in kinds:
         allowed = ("complex64", "complex128")
     elif kinds & {"float", "float8"}:
-        allowed = ("float16", "bfloat16", "float32", "float64")
+        allowed = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
     elif kinds == {"bool"}:
         allowed = tuple(name for name in STANDARD if not name.startswith("complex"))
     else:
@@ -181,9 +187,8 @@ def compute_dtype(a: DType, b: DType, out: DType) -> DType:
             return np.dtype(np.int32) if eight_bit else np.dtype(np.float64)
         return out
     wide = {"float64", "complex128"} & {x.name for x in (a, b, out) if info(x).inexact}
-    standard = [x for x in (a, b) if x.name in STANDARD]
-    natural = np.result_type(*standard) if standard else np.dtype(np.float32)
-    wide |= {"float64", "complex128"} & {natural.name}
-    if "complex" in kinds:
+    if "float8" not in kinds:
+        wide |= {"float64", "complex128"} & {result_dtype(a, b).name}
+    if "complex" in {*kinds, info(out).kind}:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)

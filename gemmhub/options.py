@@ -80,7 +80,7 @@ class Request:
 
     def check_scalars(self, a: DType, b: DType, out: DType) -> None:
         """Refuse scalars and activations that the arithmetic of the result cannot hold."""
-        kinds = {info(a).kind, info(b).kind}
+        kinds = {info(x).kind for x in (a, b, out)}
         integral = info(out).kind in ("int", "uint", "bool")
         for argument, value in (("alpha", self.alpha), ("beta", self.beta)):
             if isinstance(value, complex) and "complex" not in kinds:

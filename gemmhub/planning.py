@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from gemmhub import device_calls
+from gemmhub import device_calls, dtypes
 from gemmhub.arrays import Call, flat
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
@@ -62,14 +62,22 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
     out_dtype, run = problem.out.dtype, kernel.run
     a_ndim, b_ndim = call.a.ndim, 2 if problem.packed_by else _ndim(call.b)
     scalar = out_shape == () and family is NUMPY
+    a_dtype, b_dtype = problem.a.dtype, problem.b.dtype
+    # numpy.int64 and numpy.longlong are equal dtypes, so that calls with either come here; each has its own scalars.
+    follows = call.natural and family is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
         stream: Any = None,
     ) -> Array:  # fmt: skip
         left = family.view(a, "a")
-        right = b.payload if isinstance(b, PackedB) else family.view(b, "b")
-        result = family.empty(out_shape, out_dtype) if out is None else family.target(out, out_shape)
+        right: Any = b.payload if isinstance(b, PackedB) else family.view(b, "b")
+        if out is not None:
+            result = family.target(out, out_shape)
+        elif follows and not (left.dtype is a_dtype and right.dtype is b_dtype):
+            result = family.empty(out_shape, dtypes.result_dtype(left.dtype, right.dtype))
+        else:
+            result = family.empty(out_shape, out_dtype)
         if not problem.empty:
             target = expand(result, a_ndim, b_ndim)
             addend = (
@@ -106,7 +114,7 @@ def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]
 
     def checked(a: Array, b: Array, out: Array) -> Array:
         if out.shape != shape:
-            raise OutputError("out", f"shape {out.shape}", f"shape {shape}")
+            raise OutputError("out", f"shape {out.shape} (NumPy: non-broadcastable output operand)", f"shape {shape}")
         return run(a, b, out)
 
     return checked

@@ -58,12 +58,13 @@ def relaid(rng, x):
 
 def natural_result(a, b):
     """The table at the head of gemmhub/dtypes.py, written down a second time."""
-    if a == b == I8:
+    if {a, b} <= {I8, U8}:
         return I32
     if BF16 not in (a, b):
         return np.result_type(a, b)
     other = a if b == BF16 else b
-    return {BF16: BF16, F16: F32, F32: F32, F64: F64, C64: C64, C128: C128}.get(other)
+    floats = {BF16: BF16, F16: F32, F32: F32, F64: F64, C64: C64, C128: C128}
+    return {**floats, BOOL: BF16, I8: BF16, U8: BF16, I16: F32, U16: F32}.get(other, F64)
 
 
 def product_shape(a, b):

@@ -21,7 +21,7 @@ PATHS = (F32, F16, I8, I64)
 
 
 def result_of(dtype):
-    return I32 if dtype == I8 else dtype
+    return I32 if dtype in (I8, U8) else dtype
 
 
 # Plans

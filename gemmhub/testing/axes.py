@@ -43,7 +43,7 @@ _DTYPES = _dtypes(
     i8,i8,i8 i8,i8,f32 i8,i8,i64 i8,i8,f64 i32,i32,i64 i32,i32,f64 i64,i64,i16 u8,u8,i32 u8,u8,f32 b,b,i32 b,b,f32
     f16,bf16,f32 bf16,f16,f16 f32,f16,f32 bf16,f32,f32 f64,f32,f64 f16,f64,f64 f64,bf16,f64
     c64,f32,c64 f16,c64,c64 f64,c64,c128 c64,c128,c128
-    u8,i8,i32 i8,u8,i16 i32,i64,i64 b,i32,i32 i32,f32,f64 f16,i8,f16 i64,c64,c128 f32,u8,f32
+    u8,i8,i32 i8,u8,i32 i8,u8,i16 i32,i64,i64 b,i32,i32 i32,f32,f64 f16,i8,f16 i64,c64,c128 f32,u8,f32
     e4m3,e4m3,f16 e4m3,e4m3,f32 e5m2,e4m3,bf16 e4m3,e5m2,f32 e5m2,e5m2,f16 e4m3,f16,f32 bf16,e5m2,bf16
     e4m3,e4m3,f64
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gemmhub.dtypes import as_dtype, compute_dtype
@@ -37,3 +38,9 @@ def problem(
         "batch": batch,
     }  # fmt: skip
     return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
+
+
+def unsigned_bytes(asked: GemmProblem) -> tuple[GemmProblem, ...]:
+    """The int8 problem ``asked`` with uint8 for a, for b, and for both; the result is int32 all the same."""
+    a, b = (replace(x, dtype=as_dtype("uint8")) for x in (asked.a, asked.b))
+    return replace(asked, a=a), replace(asked, b=b), replace(asked, a=a, b=b)

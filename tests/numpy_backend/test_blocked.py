@@ -145,7 +145,7 @@ def test_exact_depth_is_exact_and_the_longest(left, right):
 def test_products_do_not_depend_on_the_blocks(dtype, size, batch, limit, activation, with_c, bias_axis, seed):
     rng = np.random.default_rng(seed)
     m, n, k = size
-    result = I32 if dtype == I8 else dtype
+    result = I32 if dtype in (I8, U8) else dtype
     if dtype.kind in "iu" and activation:
         activation = "relu"
     a, b = draw(rng, (*batch, m, k), dtype), draw(rng, (*batch, k, n)[-2 if seed % 3 == 0 else None :], dtype)
@@ -192,7 +192,7 @@ def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, 
         activation = "relu"
     options = {"out_dtype": F16} if dtype == E5M2 else {}
     a, b = draw(rng, (3, 90, 1100), dtype), draw(rng, (3, 1100, 130), dtype)
-    result = I32 if dtype == I8 else F16 if dtype == E5M2 else dtype
+    result = I32 if dtype in (I8, U8) else F16 if dtype == E5M2 else dtype
     c = draw(rng, (3, 90, 130), result)
     options |= {"activation": activation} | ({"c": c, "beta": 2} if with_c else {})
     problem = arrays.describe(a, b, None, request(options)).problem
@@ -255,7 +255,7 @@ def test_a_large_operand_is_never_copied_whole(dtype, large, monkeypatch, scratc
     operand = draw(rng, (4096, 4096), I8).astype(dtype)
     other = draw(rng, (48, 4096) if large == "b" else (4096, 48), dtype)
     a, b = (operand, other) if large == "a" else (other, operand)
-    out = np.empty((a.shape[0], b.shape[1]), I32 if dtype == I8 else F32)
+    out = np.empty((a.shape[0], b.shape[1]), I32 if dtype in (I8, U8) else F32)
     gemmhub.matmul(np.ones((2, 2), dtype), np.ones((2, 2), dtype))
     assert gemmhub.explain(a, b, out=out).copies == ()
     for _ in range(2):
@@ -305,7 +305,7 @@ def test_stacks_broadcast_and_folded(a_shape, b_shape, dtype, mib, monkeypatch, 
     monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", mib)
     gemmhub.reload()
     a, b = draw(rng, a_shape, dtype), draw(rng, b_shape, dtype)
-    bias = None if len(b_shape) == 1 else draw(rng, (10,), I32 if dtype == I8 else dtype)
+    bias = None if len(b_shape) == 1 else draw(rng, (10,), I32 if dtype in (I8, U8) else dtype)
     for left, right in ((a, b), (relaid(rng, a)[0], b), (a, relaid(rng, b)[0])):
         got = gemmhub.matmul(left, right)
         assert ratio(got, a, b) <= 1

@@ -14,6 +14,7 @@ from gemmhub.layout import MatrixLayout, lower
 from gemmhub.problem import Operand
 from gemmhub.testing import matrix
 from gemmhub.testing.operands import Operands
+from gemmhub.testing.problems import unsigned_bytes
 
 FLOAT32 = operand("float32", 1, 1).dtype
 
@@ -214,3 +215,11 @@ def test_advice_for_eight_bit_operands():
     assert "column-major NN: A int8 16x16" in forms.stored(accepted(asked).main)
     fitting = problem(dtype="int8", out="int32", b="col")
     assert "transpose" not in forms.advice(fitting, accepted(fitting).main)
+
+
+def test_unsigned_bytes_are_refused():
+    """cuBLASLt has signed products only."""
+    signed = problem(dtype="int8", out="int32", b="col")
+    accepted(signed)
+    for asked in unsigned_bytes(signed):
+        assert "no product of" in refused(asked).reason

@@ -10,6 +10,7 @@ from gemmhub_cuda.lowered import MOST_MATRICES, lowered
 from problems import bias, operand, problem
 
 from gemmhub.layout import MatrixLayout
+from gemmhub.testing.problems import unsigned_bytes
 
 H200 = (9, 0)
 
@@ -107,3 +108,8 @@ def test_no_k():
     found = way(8, 16, 0)
     assert found.k == 0
     assert not found.form.scaled
+
+
+def test_bytes_are_refused():
+    for asked in unsigned_bytes(problem(dtype="int8", out="int32")):
+        assert "no kernel for" in lowered(asked, H200).reason

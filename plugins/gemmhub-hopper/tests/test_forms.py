@@ -13,6 +13,7 @@ from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import Operand
 from gemmhub.testing.check import honest
+from gemmhub.testing.problems import unsigned_bytes
 
 
 def lowered(asked):
@@ -244,3 +245,8 @@ def test_sizes():
 def test_bytes_moved():
     direct, _ = lowered(problem(64, 128, 256))
     assert direct.nbytes == 2 * (64 * 256 + 256 * 128 + 64 * 128)
+
+
+def test_bytes_are_refused():
+    for asked in unsigned_bytes(problem(dtype="int8", out="int32")):
+        assert "no kernel for" in refused(asked).reason

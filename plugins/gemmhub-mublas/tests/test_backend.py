@@ -19,6 +19,7 @@ from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.testing.check import honest
+from gemmhub.testing.problems import unsigned_bytes
 
 LIMIT = 64 * 2**20
 PUBLIC = Codes.of(None, "mublas.h is not here")
@@ -234,3 +235,8 @@ def test_no_memory_for_the_proof_is_no_verdict(backend, sim, dtype):
     assert "could not be tried" in refused(fresh, problem(dtype=dtype))
     sim.musaSimInject(b"")
     assert fresh.supports(problem(dtype=dtype)) is None
+
+
+def test_unsigned_bytes_are_refused(backend):
+    for asked in unsigned_bytes(problem(16, 16, 16, "int8", "int32", b="col")):
+        assert "no product of" in refused(backend, asked)

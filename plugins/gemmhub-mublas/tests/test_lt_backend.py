@@ -21,6 +21,7 @@ from gemmhub_musa.testing import Operands, bias, nested_products, operand, per_t
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.testing.check import honest
+from gemmhub.testing.problems import unsigned_bytes
 
 LIMIT = 64 * 2**20
 
@@ -366,3 +367,8 @@ def test_a_handle_that_cannot_be_made(backend, sim):
     found = lt_probe.look()
     assert isinstance(found, Absent)
     assert "muBLASLt cannot be set up: mublasLtCreate: status" in found.reason
+
+
+def test_unsigned_bytes_are_refused(backend):
+    for asked in unsigned_bytes(problem(16, 16, 16, "int8", "int32", b="col")):
+        assert "no product of" in refused(backend, asked)

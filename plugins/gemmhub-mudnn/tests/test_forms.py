@@ -11,6 +11,7 @@ from problems import problem
 
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
+from gemmhub.testing.problems import unsigned_bytes
 
 
 def form(p):
@@ -194,3 +195,8 @@ def test_without_a_product_there_are_zeros():
 def test_alignment_is_that_of_every_operand():
     assert not lowered(replace(problem(), b=operand("float32", 8, 24, alignment=4))).aligned
     assert as_dtype("float32").itemsize == 4
+
+
+def test_bytes_are_refused():
+    for asked in unsigned_bytes(problem(dtype="int8", out="int32")):
+        assert "not supported" in refusal(asked)

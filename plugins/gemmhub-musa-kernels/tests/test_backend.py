@@ -31,6 +31,7 @@ from gemmhub.errors import NoBackendError
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import Bias, Operand
 from gemmhub.testing import Case, check
+from gemmhub.testing.problems import unsigned_bytes
 
 pytestmark = pytest.mark.skipif(INSTALLED, reason="needs the simulator")
 
@@ -116,6 +117,7 @@ def operand(dtype, rows, cols, **options):
     ("asked", "reason"),
     [
         (problem(8, 8, 8, dtype="int8", out="int32"), "not int8 by int8 to int32"),
+        *((asked, "by") for asked in unsigned_bytes(problem(8, 8, 8, dtype="int8", out="int32"))),
         (problem(8, 8, 8, dtype="float64"), "not float64 by float64"),
         (problem(8, 8, 8, dtype="float32"), "not float32 by float32"),
         (problem(8, 8, 8, b="row", out="float64"), "to float64"),

@@ -12,6 +12,7 @@ from gemmhub_mutlass.forms import Lowered
 
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
+from gemmhub.testing.problems import unsigned_bytes
 
 
 def lowered(problem):
@@ -227,3 +228,12 @@ def test_itemsizes_are_those_of_the_dtypes():
     for dtype in ("float16", "bfloat16", "float32", "int8"):
         first = next(configurations("mp_22", ("tensor",), dtype, "float32", False, False, True, True))
         assert first.itemsize == as_dtype(dtype).itemsize
+
+
+def test_unsigned_bytes_are_refused():
+    signed = problem(dtype="int8", out="int32")
+    assert not isinstance(forms.maths(signed, "mp_22"), Refusal)
+    for asked in unsigned_bytes(signed):
+        found = forms.maths(asked, "mp_22")
+        assert isinstance(found, Refusal)
+        assert "not uint8" in found.reason

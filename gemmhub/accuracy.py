@@ -22,6 +22,7 @@ grow like sqrt(k), not k.
 
 from __future__ import annotations
 
+from cmath import isfinite
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
@@ -253,13 +254,22 @@ def reference(
     if alpha == 0:  # as in BLAS, the product then counts for nothing, NaN or not
         a, b = np.zeros_like(a), np.zeros_like(b)
     if model.exact:
-        return _exact_reference(a, b, alpha, beta, c, bias, activation, out_dtype, model)
+        with np.errstate(all="ignore"):
+            return _exact_reference(a, b, alpha, beta, c, bias, activation, out_dtype, model)
     k = a.shape[-1]
+    # NumPy 1.26 makes arrays of objects of ints beyond 64 bits.
+    alpha, beta = (x if isinstance(x, complex) else float(x) for x in (alpha, beta))
     with np.errstate(all="ignore"):
         value, size, lost, clean, risky = _products(a, b, model)
+        norm = sqrt(2.0) if model.complex else 1.0
         extra = 0
         # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.
         scale = abs(alpha)
+        if not isfinite(alpha):
+            # As IEEE arithmetic has it; where the sign of the sum is uncertain, infinity and NaN are equally right.
+            relative = model.relative(k) + norm * gamma((2 if model.complex else 1) * (2 * k + 4), _REFERENCE_ROUNDOFF)
+            risky = risky | (np.abs(value) <= relative * size + lost + model.absolute(k))
+            scale, clean = 1.0, np.zeros_like(size, np.bool_)
         overflow = size * max(1.0, scale)
         value, size, lost = value * alpha, size * scale, lost * scale
         if alpha != 1:
@@ -269,10 +279,11 @@ def reference(
         for factor, term, operations in addends:
             value = value + factor * term
             clean = clean & np.isfinite(term)
+            if not isfinite(factor):
+                factor, clean = 1.0, np.zeros_like(size, np.bool_)
             absolute = abs(factor) * np.where(np.isfinite(term), np.abs(term), 0.0)
             size, overflow = size + absolute, overflow + absolute
             extra += operations
-        norm = sqrt(2.0) if model.complex else 1.0
         own = norm * gamma((2 if model.complex else 1) * (2 * k + 4 + extra), _REFERENCE_ROUNDOFF)
         relative = model.relative(k, extra)
         tiny = lost + model.absolute(k, extra) * max(1.0, scale)
@@ -357,9 +368,11 @@ def _exact_reference(
         # The result wraps before the activation sees its sign.
         return Reference(activate(value.astype(wanted), activation), np.zeros(value.shape), magnitude, model)
     roundings = gamma(operations, model.output) + gamma(operations, _REFERENCE_ROUNDOFF)
-    bound = roundings * magnitude
+    # Finite scalars and addends may overflow or underflow in an epilogue computed in the result's dtype.
+    bound = roundings * magnitude + operations * info(wanted).smallest_normal
+    overflow = ~(magnitude * (1.0 + roundings) < model.largest)
     if activation is not None:
         per_argument = _EVALUATION[activation] * (model.output + _REFERENCE_ROUNDOFF)
         bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound)
         value = activate(value, activation)
-    return Reference(value, bound, magnitude, model, activation=activation)
+    return Reference(value, bound, magnitude, model, np.isfinite(magnitude), overflow, activation)

@@ -53,7 +53,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     out : array of the result's shape, any strides; may overlap operands. Its dtype serves as ``out_dtype``.
     out_dtype : dtype or name of the result; the default follows the table in :mod:`gemmhub.dtypes`.
     alpha, beta : numbers. As in BLAS, ``beta`` of 0 never reads ``c``, and with ``alpha`` of 0 the product counts
-        for nothing, even where it is NaN.
+        for nothing, even where it is NaN. Beyond float32's normal numbers they make the accumulator float64 on the
+        CPU, and are refused on devices where it is float32.
     c : array that broadcasts to the result, of its dtype or of the accumulator's. May be ``out``.
     bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
     activation : None, "relu", "gelu" (tanh form) or "silu".

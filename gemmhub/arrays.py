@@ -68,9 +68,11 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     except DTypeError as error:
         if native_out is None:
             raise
-        raise OutputError("out", error.given, error.allowed, "give it another dtype, or convert a and b") from None
-    compute = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
+        given = f"{error.given} (NumPy: Cannot cast ufunc 'matmul' output)"
+        raise OutputError("out", given, error.allowed, "give it another dtype, or convert a and b") from None
+    natural = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
     request.check_scalars(native_a.dtype, b_dtype, out_dtype)
+    compute = request.scaled(natural, out_dtype, family.device)
 
     if request.stream is not None and family.device.kind == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
@@ -80,8 +82,8 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         b_layout = layout(as_matrix(native_b, "b"), batch)
     else:
         b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
-    native_c, c_operand = _addend(family, request, out_shape, batch, a_ndim, b_ndim, out_dtype, compute)
-    native_bias, bias = _bias(family, request, m, n, a_ndim, b_ndim, out_dtype, compute)
+    native_c, c_operand = _addend(family, request, out_shape, batch, a_ndim, b_ndim, out_dtype, natural)
+    native_bias, bias = _bias(family, request, m, n, a_ndim, b_ndim, out_dtype, natural)
     if native_out is None:
         out_layout = MatrixLayout.contiguous(m, n, batch)
     else:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -192,3 +193,26 @@ def compute_dtype(a: DType, b: DType, out: DType) -> DType:
     if "complex" in {*kinds, info(out).kind}:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)
+
+
+_SINGLE = 2.0**-126, _LARGEST["float32"]
+"""The range of float32's normal numbers."""
+
+
+def single(value: complex) -> bool:
+    """Whether rounding the scalar to float32 (complex64) costs no more than a relative 2**-24: each part is 0, NaN,
+    infinite or in the range of float32's normal numbers.
+    """
+    low, high = _SINGLE
+    real, imaginary = abs(value.real), abs(value.imag)
+    return not (0 < real < low or high < real < inf or 0 < imaginary < low or high < imaginary < inf)
+
+
+def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> DType:
+    """``compute``, widened to float64 (complex128) where alpha or beta would overflow or underflow when rounded to the
+    dtype of the epilogue: that of the accumulator, or of a floating result of integers.
+    """
+    epilogue = compute if info(compute).inexact else out
+    if epilogue.name not in ("float32", "complex64") or (single(alpha) and single(beta)):
+        return compute
+    return np.dtype(np.complex128 if epilogue.kind == "c" else np.float64)

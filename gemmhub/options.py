@@ -10,7 +10,8 @@ from numbers import Number
 from typing import Any, TypedDict, TypeVar, cast
 
 from gemmhub import config
-from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info
+from gemmhub.capability import CPU, Device
+from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info, scaled_dtype, single
 from gemmhub.errors import DTypeError, InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,6 +100,17 @@ class Request:
                     "activation", f"{self.activation} of a result of {out}", "floating results", "give out_dtype="
                 )
 
+    def scaled(self, compute: DType, out: DType, device: Device) -> DType:
+        """The dtype to accumulate in: ``compute``, or on the CPU a wider one where alpha or beta needs it."""
+        wide = scaled_dtype(compute, out, self.alpha, self.beta)
+        if wide != compute and device != CPU:
+            argument, value = ("alpha", self.alpha) if not single(self.alpha) else ("beta", self.beta)
+            raise InputError(
+                argument, f"{value} for a result computed in float32 on {device}",
+                "0 and magnitudes from 1.2e-38 to 3.4e38", "scale an operand, or multiply in float64",
+            )  # fmt: skip
+        return wide
+
 
 def scalar(value: object, argument: str) -> Any:
     """A Python int, float or complex; InputError for anything else, and for ints beyond all floats."""
@@ -119,8 +131,12 @@ def scalar(value: object, argument: str) -> Any:
 
 def scalar_kind(value: Any) -> tuple[Any, ...]:
     """All that checks and decisions may depend on: calls whose scalars agree in it differ in nothing else."""
-    small = not isinstance(value, complex) and abs(value) < 2**31
-    return type(value), value == 0, value == 1, small and value == int(value)
+    zero, one = value == 0, value == 1
+    if isinstance(value, complex):
+        return type(value), zero, one, False, single(value)
+    size = abs(value)
+    small = size < 2**31 and value == int(value)
+    return type(value), zero, one, small, 2.0**-126 <= size <= 2.0**127 or zero or single(value)
 
 
 _HANDLES = ("cuda_stream", "musa_stream", "ptr")

@@ -253,7 +253,9 @@ def make_plan(
             if c is None and beta != 0:
                 raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
             now = replace(request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype)
-            _must_equal(describe(a, b, out, now), problem, out_shape, layout_free)
+            given = describe(a, b, out, now)
+            _must_equal(given, problem, out_shape, layout_free)
+            _must_hold(given.problem, problem, alpha, beta)
         return execute(a, b, out, c, bias, alpha, beta, stream)
 
     run = shortcut(call, kernel, execute)
@@ -350,6 +352,17 @@ def _must_suit(alpha: Any, beta: Any, planned: Request) -> None:
     if (planned.beta == 0) != (beta == 0):
         allowed = "0" if planned.beta == 0 else "numbers other than 0"
         raise InputError("beta", f"{beta} in a plan for beta {planned.beta}", allowed, "make another plan")
+
+
+def _must_hold(given: GemmProblem, planned: GemmProblem, alpha: Any, beta: Any) -> None:
+    """InputError for scalars that the kernel's accumulator cannot hold."""
+    if given.compute_dtype.itemsize > planned.compute_dtype.itemsize:
+        raise InputError(
+            "alpha, beta",
+            f"{alpha} and {beta} in a plan that computes in {planned.compute_dtype}",
+            "0 and magnitudes from 1.2e-38 to 3.4e38",
+            "make another plan with these scalars",
+        )
 
 
 def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], layout_free: bool) -> None:

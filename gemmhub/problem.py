@@ -14,6 +14,7 @@ from math import prod
 
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
+from gemmhub.dtypes import compute_dtype as natural_compute_dtype
 from gemmhub.layout import MatrixLayout
 
 
@@ -49,7 +50,9 @@ class GemmProblem:
     b: Operand
     out: Operand
     compute_dtype: DType
-    """What products are accumulated in."""
+    """What products are accumulated in, and the epilogue computed in (the result's dtype, where integers make a
+    floating one). On the CPU it is float64 (complex128) where alpha or beta is out of the range of float32's normal
+    numbers, whatever the operands and the result are; on devices such scalars are refused."""
     batch: tuple[int, ...] = ()
     c: Operand | None = None
     """The addend; None when beta == 0 (then it is never read)."""
@@ -117,6 +120,8 @@ class GemmProblem:
             f"epilogue={epilogue or 'none'}",
             f"precision={self.precision}",
         ]
+        natural = natural_compute_dtype(self.a.dtype, self.b.dtype, self.out.dtype)
+        fields += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
         fields += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
         return " ".join(fields)
 

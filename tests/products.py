@@ -80,7 +80,7 @@ def ratio(
     wanted = natural_result(a.dtype, b.dtype) if out_dtype is None else np.dtype(out_dtype)
     assert got.dtype == wanted
     assert got.shape == product_shape(a.shape, b.shape)
-    compute = dtypes.compute_dtype(a.dtype, b.dtype, wanted)
+    compute = dtypes.scaled_dtype(dtypes.compute_dtype(a.dtype, b.dtype, wanted), wanted, alpha, beta)
     model = accuracy.error_model(a.dtype, b.dtype, wanted, compute, precision)
     if bias is not None and b.ndim == 1 and a.ndim > 1:
         bias = bias[:, np.newaxis]

@@ -90,7 +90,7 @@ class Case:
     @property
     def compute_dtype(self) -> dtypes.DType:
         a, b, out = (dtypes.as_dtype(x) for x in (self.a_dtype, self.b_dtype, self.out_dtype))
-        return dtypes.compute_dtype(a, b, out)
+        return dtypes.scaled_dtype(dtypes.compute_dtype(a, b, out), out, self.alpha, self.beta)
 
 
 def possible(values: Values) -> bool:
@@ -176,6 +176,12 @@ def _alone() -> Iterator[Values]:
         for bias in ("n", "m"):
             yield {**plain, **main, "m": 32, "n": 32, "k": 32, "bias": bias, "out": "col", "b": "col"}
     float32 = {**plain, "a_dtype": "float32", "b_dtype": "float32", "out_dtype": "float32"}
+    # Scalars that float32 cannot hold, with operands that make an ordinary result of them.
+    for kind, result in (("float32", "float32"), ("bfloat16", "float32"), ("complex64", "complex64")):
+        scaled = {**plain, "a_dtype": kind, "b_dtype": kind, "out_dtype": result, "m": 32, "n": 64, "k": 48}
+        for alpha, data in ((1e40, "tiny"), (1e-42, "huge")):
+            yield {**scaled, "alpha": alpha, "data": data}
+            yield {**scaled, "data": data, "c": "row", "beta": alpha}
     for trap, precision in (
         ("tf32_trap", "ieee"),
         ("bf16x2_trap", "ieee"),

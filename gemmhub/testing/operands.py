@@ -174,6 +174,7 @@ def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, 
     "normal": standard normal; for integer results integers over their whole range (products wrap).
     "wide": normal times powers of two over a wide range, subnormal half numbers included.
     "nonfinite": a few NaN and infinities among normal values.
+    "tiny", "huge": normal times 2**-60 or 2**60.
     "large": near the square root of the largest half number, so that sums overflow it (infinity is right).
     "tf32_trap": positive values that truncation and rounding to 11 significant bits both change downwards by
     nearly 2**-11, so that the errors of a whole sum add up. "bf16_trap": likewise 8 bits. "bf16x2_trap": two
@@ -197,6 +198,8 @@ def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, 
             "float16": (-22, 2), "float8_e4m3fn": (-5, 2), "float8_e5m2": (-12, 3), "float64": (-150, 150),
         }.get(facts.name, (-20, 20))  # fmt: skip
         values = np.ldexp(values, rng.integers(low, high, shape))
+    elif kind in ("tiny", "huge"):
+        values = np.ldexp(values, -60 if kind == "tiny" else 60)
     elif kind == "large":
         values = rng.uniform(60.0, 300.0, shape)
     elif kind.endswith("_trap"):
@@ -225,6 +228,8 @@ class Operands:
 
     def __init__(self, case: Case, memory: Memory = HOST) -> None:
         self.case, self.memory = case, memory
+        if memory.device != CPU and not (dtypes.single(case.alpha) and dtypes.single(case.beta)):
+            raise Unrepresentable("scalars that float32 cannot hold are refused on devices")
         a, b, out = (dtypes.as_dtype(x) for x in (case.a_dtype, case.b_dtype, case.out_dtype))
         self.a, a_operand = self._matrix(a, case.m, case.k, case.a, case.a_batch)
         self.b, b_operand = self._matrix(b, case.k, case.n, case.b, case.b_batch)

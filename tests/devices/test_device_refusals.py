@@ -51,6 +51,22 @@ def pair(library, backend):
     return a, b
 
 
+@pytest.mark.parametrize("scalars", [{"alpha": 1e40}, {"alpha": -1e-40}, {"alpha": 2, "beta": 1e-50}], ids=str)
+def test_scalars_that_float32_cannot_hold(library, backend, pair, scalars):
+    """Kernels take them in float32, where they would be infinite, zero or imprecise."""
+    a, b = pair
+    c = {"c": library.array(ones(3, 5))} if "beta" in scalars else {}
+    out = library.array(ones(3, 5))
+    before = out.host.copy()
+    error = refused(InputError, a, b, out=out, **scalars, **c)
+    assert error.argument == ("beta" if c else "alpha")
+    assert "cuda" in error.given
+    planned = gemmhub.plan(a, b, alpha=2, **({"beta": 2} | c if c else {}))
+    with pytest.raises(InputError, match=error.argument):
+        planned(a, b, out, **scalars, **c)
+    assert np.array_equal(out.host, before)
+
+
 @pytest.mark.parametrize("argument", ["a", "b", "out", "c", "bias"])
 def test_operands_on_two_devices(library, backend, pair, argument):
     a, b = pair

@@ -14,7 +14,7 @@ import numpy as np
 from gemmhub.accuracy import activate
 from gemmhub.backend import Backend, Kernel
 from gemmhub.capability import CPU, Absent, Device, Ready, Refusal
-from gemmhub.dtypes import info
+from gemmhub.dtypes import compute_dtype, info
 from gemmhub.problem import GemmProblem
 
 Array = Any
@@ -216,6 +216,16 @@ class AccumulatesInHalf(RightBackend):
         for i in range(problem.k):
             total = total + a[..., :, i : i + 1] * b[..., i : i + 1, :]
         return total
+
+
+class RoundsScalars(RightBackend):
+    """Computes the epilogue in the dtype that the operands ask for, whatever alpha and beta are."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+    ) -> Array:
+        natural = compute_dtype(problem.a.dtype, problem.b.dtype, problem.out.dtype)
+        return super().epilogue(replace(problem, compute_dtype=natural), product, out, c, bias, alpha, beta)
 
 
 class WritesOutside(RightBackend):

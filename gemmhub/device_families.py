@@ -39,7 +39,8 @@ class DeviceFamily:
     def target(self, out: object, shape: tuple[int, ...]) -> DeviceView:
         native = self.view(out, "out")
         if native.shape != shape:
-            raise OutputError("out", f"shape {native.shape}", f"shape {shape}", "give it the shape of the result")
+            given = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
+            raise OutputError("out", given, f"shape {shape}", "give it the shape of the result")
         if not distinct(native):
             raise OutputError(
                 "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"

@@ -6,7 +6,7 @@
     ├── InputError            an argument cannot be used          (ValueError)
     │   ├── ShapeError        shapes that numpy.matmul would refuse too
     │   ├── DTypeError        a dtype, or a combination, outside the table     (TypeError)
-    │   ├── OutputError       ``out=`` cannot take the result
+    │   ├── OutputError       ``out=`` cannot take the result                  (TypeError)
     │   └── DeviceError       operands that do not live together
     ├── AllocationError       memory for a result or a workspace   (MemoryError)
     ├── ConfigError           a configuration value                (ValueError)
@@ -56,8 +56,11 @@ class DTypeError(InputError, TypeError):
     """A dtype, or a combination of dtypes, outside the table in :mod:`gemmhub.dtypes`."""
 
 
-class OutputError(InputError):
-    """``out=`` cannot take the result; nothing was written to it."""
+class OutputError(InputError, TypeError):
+    """``out=`` cannot take the result; nothing was written to it.
+
+    NumPy raises ValueError for its shape and TypeError for its dtype: both catch this.
+    """
 
 
 class DeviceError(InputError):

@@ -105,7 +105,8 @@ class NumpyFamily:
             raise OutputError("out", f"a {type(out).__qualname__}", "an array")
         native = self.view(out, "out")
         if native.shape != shape:
-            raise OutputError("out", f"shape {native.shape}", f"shape {shape}", "give it the shape of the result")
+            given = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
+            raise OutputError("out", given, f"shape {shape}", "give it the shape of the result")
         flags = native.flags
         if not flags.writeable:
             raise OutputError("out", "a read-only array", "a writeable array")

@@ -286,6 +286,7 @@ def test_device_arrays_alone(warm):
 )
 def test_shapes_of_out(shape, dtype, warm):
     error = refused({"out": np.ones(shape, dtype)}, OutputError, warm=warm, dtype=dtype)
+    assert "non-broadcastable" in error.given  # NumPy's word, in a ValueError as NumPy's
     assert error.argument == "out"
 
 
@@ -340,6 +341,8 @@ def test_out_that_is_no_array(out, warm):
 def test_dtypes_of_out(wrong, dtype, warm):
     error = refused({"out": np.zeros((M, N), wrong)}, OutputError, warm=warm, dtype=dtype)
     assert error.argument == "out"
+    assert isinstance(error, TypeError)  # as numpy.matmul's, whose words it has
+    assert "Cannot cast ufunc 'matmul' output" in error.given
 
 
 def test_out_against_out_dtype(warm):

@@ -11,7 +11,10 @@ Ways to run a problem, each gated by what the machine has and by size:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Ready, Refusal
@@ -59,6 +62,13 @@ class CpuBackend(Backend):
                 f"{problem.a.dtype} by {problem.b.dtype} needs no conversion: nothing beats NumPy's BLAS there",
                 "use the numpy backend",
             )
+        if problem.packed_by is not None and problem.compute_dtype.itemsize > 4:
+            single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
+            if self._unit_gate(single) is None:
+                return Refusal(
+                    f"b may be packed for numkong, which accumulates in 32 bits, not in {problem.compute_dtype}",
+                    "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
+                )
         gate = self.why_not_numkong(problem)
         if gate is not None and self._by_cost and problem.packed_by is None and not _worth_threads(problem):
             return Refusal(f"{gate}; too small for several cores to help with conversion", "use the numpy backend")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -168,6 +169,37 @@ def test_torch_engine(dtype: object) -> None:
     backend.prepare(call.problem, "torch", 1 << 26).run(a, b, out, None, None, 1, 0, None)
     expected = accuracy.reference(a, b, model=accuracy.problem_model(call.problem), out_dtype=out.dtype)
     assert expected.ratio(out).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [(np.int8, {"out_dtype": "int64"}), (BF16, {"out_dtype": "float64"}), (BF16, {"alpha": 1e40}),
+     (np.int8, {"out_dtype": "float32", "alpha": 1e-40})],
+    ids=str,
+)  # fmt: skip
+def test_what_is_packed_for_numkong_is_not_multiplied_where_32_bits_do_not_do(dtype: object, options: dict) -> None:
+    """int8 by int8 into int64 wrapped modulo 2**32."""
+    backend = CpuBackend(machine(), by_cost=False)
+    asked = replace(problem(64, 64, 1000, dtype, **options), packed_by="cpu")
+    assert "32 bits" in backend.supports(asked).reason
+    assert backend.supports(replace(asked, packed_by=None)) is None
+    assert backend.supports(replace(problem(64, 64, 1000, dtype), packed_by="cpu")) is None
+    assert CpuBackend(machine(frozenset()), by_cost=False).supports(asked) is None  # converted, not packed for numkong
+
+
+@pytest.mark.parametrize(("left", "right"), [(np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8)])
+def test_unsigned_bytes_are_exact(left: type, right: type) -> None:
+    """At the ends of their range, through every candidate; numkong and torch have no unsigned products here."""
+    m, n, k = 190, 130, 4000
+    a, b = np.full((m, k), np.iinfo(left).max, left), np.full((k, n), np.iinfo(right).min or 255, right)
+    call = describe(a, b, None, request({}))
+    backend = CpuBackend(machine(), by_cost=False)
+    assert backend.supports(call.problem) is None
+    assert set(backend.candidates(call.problem)) == {"convert"}
+    out = np.zeros((m, n), call.problem.out.dtype)
+    backend.prepare(call.problem, "convert", 1 << 26).run(a, b, out, None, None, 1, 0, None)
+    assert out.dtype == np.int32
+    assert (out == k * int(a[0, 0]) * int(b[0, 0])).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])

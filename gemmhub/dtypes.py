@@ -120,7 +120,10 @@ def unsupported(argument: str, dtype: object) -> DTypeError:
 
 
 def as_dtype(value: object, argument: str = "out_dtype") -> DType:
-    """A dtype from what a caller may pass: a numpy dtype, a scalar type, or a name ("bfloat16" too)."""
+    """A dtype from what a caller may pass: a numpy dtype, a scalar type, a name ("bfloat16" too), torch's dtypes."""
+    given = value
+    if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
+        value = str(value).rpartition(".")[2]
     if isinstance(value, str) and value in ML_DTYPES:
         import ml_dtypes
 
@@ -128,9 +131,9 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
     try:
         dtype: DType = np.dtype(cast(Any, value))
     except Exception:  # numpy parses strings, and asks objects for attributes: foreign code
-        raise unsupported(argument, value) from None
+        raise unsupported(argument, given) from None
     if value is None or dtype.name not in SUPPORTED or not dtype.isnative:
-        raise unsupported(argument, value if value is None else dtype)
+        raise unsupported(argument, given if value is None else dtype)
     return dtype
 
 

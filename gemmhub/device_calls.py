@@ -39,6 +39,7 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception],
     problem, out_shape = call.problem, call.out_shape
     out_dtype, packed = problem.out.dtype, problem.packed_by
     a_ndim, b_ndim = call.a.ndim, 2 if packed else call.b.ndim
+    written = family.increment_version if isinstance(family, TorchFamily) else None
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
@@ -56,6 +57,8 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception],
                 if out is not None and overlapping(target, left, right, vector, addend, a_ndim, b_ndim):
                     spare = family.twin(target)
                     place = family.view(spare, "out")
+                if out is not None and written is not None:
+                    written(out)
                 try:
                     run(
                         left.address, right if packed else right.address, place.address,
@@ -115,6 +118,7 @@ def warm_torch(known: dict[Any, Entry], settings: Callable[[], object], family: 
     """
     torch = family.library
     empty, grad, raw_stream, find = torch.empty, torch.is_grad_enabled, family.raw_stream, known.get
+    written = family.increment_version
     place_of = _place_of(torch)
     last: Entry | None = None
     last_new: Entry | None = None
@@ -159,6 +163,7 @@ def warm_torch(known: dict[Any, Entry], settings: Callable[[], object], family: 
         run, _, _, _, a_bytes, b_bytes, out_bytes, index, _, _, _, _ = found
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
+        written(out)
         run(x, y, z, None, None, 1, 0, raw_stream(index))
         return out
 
@@ -227,7 +232,7 @@ def planned_torch(call: Call, kernel: Kernel, other: Execute) -> Execute:
     if found is None or check is None:
         return other
     run, _, _, _, a_bytes, b_bytes, out_bytes, index, _, _, (a_low, b_low, out_low), _ = found[1]
-    raw_stream = family.raw_stream
+    raw_stream, written = family.raw_stream, family.increment_version
 
     def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Any:
         try:
@@ -237,6 +242,7 @@ def planned_torch(call: Call, kernel: Kernel, other: Execute) -> Execute:
                     x & _LOW == a_low and y & _LOW == b_low and z & _LOW == out_low
                     and (z >= x + a_bytes or x >= z + out_bytes) and (z >= y + b_bytes or y >= z + out_bytes)
                 ):  # fmt: skip
+                    written(out)
                     run(x, y, z, None, None, 1, 0, raw_stream(index))
                     return out
         except Exception:

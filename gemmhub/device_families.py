@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import dtypes
+from gemmhub import dtypes, torch_tensors
 from gemmhub.capability import Device
 from gemmhub.device_clock import DeviceClock
 from gemmhub.dtypes import DType
@@ -165,6 +165,7 @@ class TorchFamily(DeviceFamily):
         self.place = torch.device(device.kind, device.index)
         self._dtypes, self._to_torch = torch_dtypes()
         self.raw_stream = _raw_stream(torch, device)
+        self.increment_version = torch_tensors.increment_version()
         # torch before 2.5 has it in torch.cuda only.
         self._out_of_memory = getattr(torch, "OutOfMemoryError", None) or self._runtime.OutOfMemoryError
 
@@ -174,22 +175,10 @@ class TorchFamily(DeviceFamily):
             raise self.foreign(x, argument)
         if x.device != self.place:
             raise DeviceError(argument, f"on {x.device}", f"operands on {self.device}", "move it there with .to()")
-        if x.layout is not torch.strided or x.is_nested:
-            layout = "nested" if x.is_nested else x.layout
-            raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise recorded(argument)
-        if x.is_conj() or x.is_neg():
-            raise lazy(argument)
+        address = torch_tensors.address(x, argument)
         dtype = self._dtypes.get(x.dtype)
         if dtype is None:
             raise dtypes.unsupported(argument, x.dtype)
-        try:
-            address = x.data_ptr()
-        except RuntimeError as error:  # a functorch tensor
-            raise InputError(argument, f"a tensor without memory: {error}", "tensors with memory") from None
-        if not address and x.numel():  # a fake tensor, or a wrapper of others (DTensor)
-            raise InputError(argument, f"a {type(x).__qualname__} without memory of its own", "tensors with memory")
         size = dtype.itemsize
         return DeviceView(address, dtype, tuple(x.shape), tuple(step * size for step in x.stride()), x)
 
@@ -257,21 +246,6 @@ class TorchFamily(DeviceFamily):
         )  # fmt: skip
 
 
-def recorded(argument: str) -> InputError:
-    """The error for a tensor whose products torch would record."""
-    return InputError(
-        argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
-        "pass x.detach(), or call under torch.no_grad()",
-    )  # fmt: skip
-
-
-def lazy(argument: str) -> InputError:
-    """The error for a tensor whose memory holds other numbers than its elements."""
-    return InputError(
-        argument, "a lazily conjugated or negated tensor", "plain memory", "x.resolve_conj().resolve_neg()"
-    )
-
-
 def _raw_stream(torch: Any, device: Device) -> Any:
     """``index -> handle`` of the current stream. torch's own short way, where it has it, takes 0.1 us and not 1."""
     raw = getattr(torch._C, f"_{device.kind}_getCurrentRawStream", None)
@@ -306,18 +280,12 @@ TORCH_KINDS = ("cuda", "musa")
 """Device types of torch that gemmhub knows; "cpu" is left to DLPack."""
 
 
-def _is(x: object, module: str, name: str) -> bool:
-    """isinstance, without importing the module (and while it is still being imported)."""
-    found = getattr(sys.modules.get(module), name, None)
-    return found is not None and isinstance(x, found)
-
-
 def native_family(x: Any, argument: str) -> CupyFamily | TorchFamily | None:
     """The family of a cupy array or a torch tensor on a device; None for anything else.
 
     Raises DeviceError for tensors on devices that gemmhub does not know.
     """
-    if _is(x, "torch", "Tensor"):
+    if torch_tensors.is_tensor(x):
         kind = x.device.type
         if kind == "cpu":
             return None
@@ -326,6 +294,7 @@ def native_family(x: Any, argument: str) -> CupyFamily | TorchFamily | None:
                 argument, f"a tensor on {x.device}", "tensors on cpu, cuda and musa", "copy it to the host"
             )
         return torch_family(kind, x.device.index)
-    if _is(x, "cupy", "ndarray"):
+    cupy = getattr(sys.modules.get("cupy"), "ndarray", None)  # None while cupy is still being imported
+    if cupy is not None and isinstance(x, cupy):
         return cupy_family(x.device.id)
     return None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from gemmhub import device_families
+from gemmhub import array_types, device_families, torch_tensors
+from gemmhub.array_types import library_name
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import ML_DTYPES, DType
 from gemmhub.errors import AllocationError, InputError, OutputError
@@ -86,12 +87,11 @@ class NumpyFamily:
 
     def view(self, x: object, argument: str) -> Array:
         """``x`` as an ndarray; InputError for ragged sequences and for arrays that mean something else."""
-        if type(x) is np.ndarray:
+        kind: Any = type(x)
+        if kind is np.ndarray:
             return x
-        if isinstance(x, (np.ma.MaskedArray, np.matrix)):
-            raise InputError(
-                argument, f"a {type(x).__name__}", "plain arrays", f"pass numpy.asarray({argument}) if that is meant"
-            )
+        if not array_types.numbers_alone(kind, argument == "out"):
+            raise array_types.refusal(x, argument)
         try:
             return np.asarray(x)
         except Exception as error:  # __array__ is foreign code
@@ -170,18 +170,17 @@ class NumpyFamily:
 
 
 class DLPackFamily(NumpyFamily):
-    """CPU arrays of other libraries, viewed through DLPack; results go back through their own namespace."""
+    """CPU arrays of one other library, viewed through DLPack; results go back through their own namespace."""
 
-    name = "dlpack"
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def view(self, x: Any, argument: str) -> Array:
         try:
             tensor = hasattr(x, "data_ptr")
             if tensor:
                 if getattr(x, "is_neg", bool)():  # DLPack says nothing of it
-                    raise device_families.lazy(argument)
-                if getattr(x, "requires_grad", False):
-                    x = _unrecorded(x, argument)
+                    raise torch_tensors.lazy(argument)
             elif isinstance(x, SEQUENCES):
                 return super().view(x, argument)
             native = np.from_dlpack(x)
@@ -217,11 +216,24 @@ class DLPackFamily(NumpyFamily):
         return unconverted(made, native)
 
 
-def _unrecorded(x: Any, argument: str) -> Any:
-    """A torch tensor that requires grad, as DLPack exports it; InputError where torch would record its product."""
-    if sys.modules["torch"].is_grad_enabled():
-        raise device_families.recorded(argument)
-    return x.detach()
+class TorchHostFamily(DLPackFamily):
+    """Dense ``torch.Tensor`` on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.increment_version = torch_tensors.increment_version()
+
+    def view(self, x: Any, argument: str) -> Array:
+        if not torch_tensors.is_tensor(x):
+            return super().view(x, argument)
+        torch_tensors.address(x, argument)
+        try:
+            return x.detach().numpy()  # NumPy before 2.1 imports DLPack read-only
+        except (RuntimeError, TypeError) as error:
+            raise InputError(
+                argument, f"a tensor of {x.dtype} that NumPy cannot view: {error}", "dtypes that NumPy has",
+                _viewable(x),
+            ) from error  # fmt: skip
 
 
 def _viewable(x: Any) -> str:
@@ -253,20 +265,32 @@ def _from_dlpack(kind: type) -> Any:
 
 def unconverted(made: Array, native: Array) -> Array:
     """``made``, which a library made of a result; InputError where it converted it, as JAX does with 64 bits."""
+    kind: Any = type(made)
     try:
         if made.dtype.itemsize == native.dtype.itemsize:
             return made
     except AttributeError:  # dtypes that do not say
         return made
     raise InputError(
-        "out_dtype", f"{native.dtype}, of which {type(made).__module__.partition('.')[0]} makes {made.dtype}",
+        "out_dtype", f"{native.dtype}, of which {library_name(kind)} makes {made.dtype}",
         "dtypes that the operands' library has",
         "give out_dtype= another; JAX has 64 bits after jax.config.update('jax_enable_x64', True)",
     )  # fmt: skip
 
 
 NUMPY = NumpyFamily()
-DLPACK = DLPackFamily()
+
+
+@cache
+def dlpack_family(name: str) -> DLPackFamily:
+    """The family of a library's arrays on the CPU."""
+    return DLPackFamily(name)
+
+
+@cache
+def torch_host_family() -> TorchHostFamily:
+    """The family of torch tensors on the CPU."""
+    return TorchHostFamily()
 
 
 def family_of(x: object, argument: str) -> Family:
@@ -276,9 +300,16 @@ def family_of(x: object, argument: str) -> Family:
     """
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
-    own = getattr(type(x), "__gemmhub_family__", None)
+    kind: Any = type(x)
+    own = getattr(kind, "__gemmhub_family__", None)
     if own is not None:
         return own(x)  # type: ignore[no-any-return]
+    if array_types.is_symbol(kind):
+        raise array_types.traced(x, argument)
+    if torch_tensors.is_tensor(x):
+        torch_tensors.require_version(argument)
+        torch_tensors.memory(x, argument)
+        return device_families.native_family(x, argument) or torch_host_family()
     if _may_be_on_a_device(x):
         from gemmhub import foreign
 
@@ -286,12 +317,12 @@ def family_of(x: object, argument: str) -> Family:
         if found is not None:
             return found
     if _has(x, "__dlpack_device__"):
-        return DLPACK
+        return dlpack_family(library_name(kind))
     if _has(x, "__array_interface__") or _has(x, "__array__") or _is_buffer(x):
         return NUMPY
     raise InputError(
         argument,
-        f"a {type(x).__qualname__} is not an array",
+        f"a {kind.__qualname__} is not an array",
         "arrays of numpy, cupy, torch; nested sequences of numbers; arrays that export DLPack or the CUDA array "
         "interface",
     )

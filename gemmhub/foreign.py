@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub import device_families
+from gemmhub.array_types import library_name
 from gemmhub.capability import Device
 from gemmhub.device_families import CupyFamily, TorchFamily
 from gemmhub.errors import DeviceError, InputError, OutputError
@@ -37,7 +38,8 @@ def family(x: Any, argument: str) -> ForeignFamily | None:
 
     Raises DeviceError for arrays on other devices, and where neither cupy nor torch can take them over.
     """
-    name = type(x).__module__.partition(".")[0]
+    array_type: Any = type(x)
+    name = library_name(array_type)
     if hasattr(x, "__dlpack_device__"):
         try:
             kind, index = (int(part) for part in x.__dlpack_device__())
@@ -128,7 +130,7 @@ class ForeignFamily:
 
     def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
         like: Any = next(x for x in operands if x is not None and not isinstance(x, PackedB))
-        package = sys.modules[self.name]
+        package = sys.modules.get(self.name)
         namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
         takers = (
             getattr(namespace, "from_dlpack", None),

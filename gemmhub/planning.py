@@ -21,7 +21,7 @@ from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.device_families import TorchFamily
 from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
-from gemmhub.families import NUMPY, layout_key
+from gemmhub.families import NUMPY, TorchHostFamily, layout_key
 from gemmhub.options import Request, scalar, scalar_kind, stream_handle
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
@@ -65,6 +65,7 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
     a_dtype, b_dtype = problem.a.dtype, problem.b.dtype
     # numpy.int64 and numpy.longlong are equal dtypes, so that calls with either come here; each has its own scalars.
     follows = call.natural and family is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
+    written = family.increment_version if isinstance(family, TorchHostFamily) else None
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
@@ -86,6 +87,8 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
             vector = None if bias is None else flat(family.view(bias, "bias"))
             beside = out is not None and _meets(family.overlap, result, left, right, vector, addend, target)
             place = family.twin(target) if beside else target
+            if out is not None and written is not None:
+                written(out)
             try:
                 run(
                     as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
@@ -244,7 +247,7 @@ def make_plan(
                 and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
                 and stream is None
             )
-        except AttributeError:  # a list, say: describe() views it
+        except Exception:  # a list, or foreign code that raises: describe() looks at it
             as_planned = False
         if not as_planned:
             if c is not None and not takes_c:

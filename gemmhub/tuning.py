@@ -221,7 +221,7 @@ class _Trial:
 def _sets(call: arrays.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
     """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
     family = call.family
-    if call.problem.packed_by is not None or family is families.DLPACK:
+    if call.problem.packed_by is not None or isinstance(family, families.DLPackFamily):
         return [(a, b)]
     if family is families.NUMPY:
         a, b = call.a, call.b

@@ -79,31 +79,61 @@ def test_memory_maps_and_buffers(tmp_path, rng):
 
 
 class Plain(np.ndarray):
-    """A subclass without meaning."""
+    """NumPy's own results are of this type."""
 
 
 class Metres(np.ndarray):
     """A subclass with ways of its own to multiply."""
 
     def __array_ufunc__(self, *_, **__):
-        raise AssertionError("gemmhub multiplies the numbers")
+        raise AssertionError("gemmhub does not multiply by other types' functions")
 
 
-@pytest.mark.parametrize("kind", [Plain, Metres])
+class Frame:
+    """As a DataFrame, or an array of a lazy library: it has numbers to give, and ways of its own to multiply."""
+
+    shape, dtype, strides = (6, 6), F32, (24, 4)
+    __array_ufunc__ = Metres.__array_ufunc__
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("gemmhub does not compute lazy arrays")
+
+
+class Lazy(Frame):
+    __array_ufunc__ = None
+    __array_function__ = Metres.__array_ufunc__
+
+
+@pytest.mark.parametrize("kind", [Plain, Metres, np.recarray, Frame, Lazy])
 @pytest.mark.parametrize("dtype", [F32, F16, I64], ids=str)
-def test_subclasses_are_read_as_the_arrays_they_are(kind, dtype, rng):
-    """The first call, a later one, and a call after one with plain arrays: always a plain result."""
-    a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
-    planned = gemmhub.plan(a, b)
-    for left, right in ((a.view(kind), b), (a, b.view(kind)), (a, b), (a.view(kind), b.view(kind))):
-        for multiply in (gemmhub.matmul, gemmhub.matmul, planned):
-            got = multiply(left, right)
-            assert type(got) is np.ndarray
-            assert ratio(got, a, b) <= 1
-    out = np.zeros((5, 7), dtype).view(kind)
+def test_arrays_that_mean_more_than_numbers_are_refused(kind, dtype, rng):
+    """By name; before and after calls with plain arrays of the same shapes, whichever argument it is."""
+    a = draw(rng, (6, 6), dtype)
+    special = a.view(kind) if issubclass(kind, np.ndarray) else kind()
+    planned = gemmhub.plan(a, a, alpha=1)
     for _ in range(2):
-        assert gemmhub.matmul(a, b, out=out) is out
-        assert ratio(np.asarray(out), a, b) <= 1
+        for argument in ("a", "b", "c"):
+            given = {"a": a, "b": a, argument: special} | ({"beta": 1} if argument == "c" else {})
+            for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, planned):
+                if argument == "c" and function is planned:
+                    continue
+                options = dict(given)
+                with pytest.raises(InputError, match=rf"{kind.__name__}.*numpy\.asarray\({argument}\)") as raised:
+                    function(options.pop("a"), options.pop("b"), **options)
+                assert raised.value.argument == argument
+        gemmhub.matmul(a, a), planned(a, a)
+
+
+def test_an_out_of_a_subclass_stays_what_it_is(rng):
+    """Unless the subclass computes by itself."""
+    a, b = draw(rng, (5, 6), F32), draw(rng, (6, 7), F32)
+    out = np.zeros((5, 7), F32)
+    for _ in range(2):
+        plain = out.view(Plain)
+        assert gemmhub.matmul(a, b, out=plain) is plain
+        assert ratio(out, a, b) <= 1
+        with pytest.raises(InputError, match="Metres"):
+            gemmhub.matmul(a, b, out=out.view(Metres))
 
 
 def test_records_that_are_not_aligned(rng):

@@ -13,7 +13,7 @@ import pytest
 import torch_module
 from machine import Machine, at
 
-from gemmhub import api, device_calls, device_families, foreign
+from gemmhub import api, device_calls, device_families, families, foreign, torch_tensors
 
 
 @pytest.fixture
@@ -28,7 +28,10 @@ def machine(monkeypatch):
 
 
 def _forget():
-    for cached in (device_families.cupy_family, device_families.torch_family, device_families.torch_dtypes):
+    for cached in (
+        device_families.cupy_family, device_families.torch_family, device_families.torch_dtypes,
+        families.torch_host_family, torch_tensors.increment_version,
+    ):  # fmt: skip
         cached.cache_clear()
     foreign._family.cache_clear()
 

@@ -189,17 +189,53 @@ def test_tensors_without_memory_of_their_own(torch, library_of, backend):
     nested.is_nested = True
     assert "nested" in refused(InputError, nested, b).given
 
-    class Wrapper(torch.Tensor):
-        def data_ptr(self):
-            return 0
-
-    fake = Wrapper(a.host, a.dtype, a.device)
-    assert "memory" in refused(InputError, fake, b).given
+    wrapped = library.array(ones(3, 4))
+    for wrapped.data_ptr in (lambda: 0, _no_storage):
+        assert "without memory" in refused(InputError, wrapped, b).given
     other = library.array(ones(3, 4))
     other.dtype = torch.qint8
     assert refused(DTypeError, other, b).argument == "a"
     with pytest.raises(DTypeError):
         gemmhub.spot_check(other, b, a)
+
+
+def _no_storage():
+    raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+
+def test_subclasses_of_tensor(torch, library_of, backend):
+    """Those which torch multiplies as plain tensors are taken, after a plain call as before one."""
+    library = library_of("torch")
+    a, b, out = library.array(ones(3, 4)), library.array(ones(4, 5)), library.array(ones(3, 5))
+
+    def of(kind):
+        return kind(a.host, a.dtype, a.device)
+
+    class Tagged(torch.Tensor):
+        pass
+
+    class Computing(torch.nn.Parameter):
+        @classmethod
+        def __torch_dispatch__(cls, *arguments):
+            raise AssertionError("gemmhub does not compute with subclasses")
+
+    planned = gemmhub.plan(a, b, out=out)
+    for _ in range(2):
+        assert np.all(gemmhub.matmul(of(torch.nn.Parameter), b, out=out).host == 4)
+        for kind in (Tagged, Computing):
+            error = refused(InputError, of(kind), b)
+            assert (error.argument, "as_subclass" in error.remedy) == ("a", True)
+            assert kind.__name__ in error.given
+            with pytest.raises(InputError, match=kind.__name__):
+                planned(of(kind), b, out)
+
+
+def test_a_torch_that_cannot_be_told_what_is_written(torch, library_of, backend):
+    a, b = library_of("torch").array(ones(3, 4)), library_of("torch").array(ones(4, 5))
+    del torch.autograd.graph.increment_version
+    torch.__version__ = "2.0.1"
+    error = refused(InputError, a, b)
+    assert (error.given, error.allowed) == ("a tensor of torch 2.0.1", "torch 2.1 or later")
 
 
 def test_inference_tensors(torch, library_of, backend):

@@ -25,6 +25,8 @@ def build(machine):
     torch = types.ModuleType("torch")
     torch.cuda, torch._C = types.SimpleNamespace(), types.SimpleNamespace()
     torch.version = types.SimpleNamespace(hip=None, cuda="13.0")
+    torch.__version__ = "2.1.0"
+    torch.nn, torch.autograd = types.SimpleNamespace(), types.SimpleNamespace()
     torch.strided, torch.sparse_coo = "torch.strided", "torch.sparse_coo"
     modes = {"grad": True, "inference": False}
     known = {}
@@ -54,9 +56,19 @@ def build(machine):
         pass
 
     class Tensor:
-        """Over a piece of ``machine``'s memory, or of the host's; ``host`` is the same memory for the tests."""
+        """Over a piece of ``machine``'s memory, or of the host's; ``host`` is the same memory for the tests.
+
+        ``_counter`` is the version counter: views share it, and autograd looks at it in a backward pass.
+        """
+
+        @classmethod
+        def __torch_function__(cls, function, kinds, arguments=(), options=None):
+            """torch's own functions make results of the subclass."""
+
+        __torch_dispatch__ = None
 
         def __init__(self, host, kind, place, owner=None):
+            self._counter = [0]
             self.host, self.dtype, self.device, self._owner = host, kind, place, owner
             self.requires_grad, self.layout = False, torch.strided
             self._conj = self._neg = False
@@ -90,8 +102,16 @@ def build(machine):
         def is_inference(self):
             return self._inference
 
+        @property
+        def _version(self):
+            if self._inference:
+                raise RuntimeError("Inference tensors do not track version counter.")
+            return self._counter[0]
+
         def _like(self, host, kind=None):
             made = type(self)(host, kind or self.dtype, self.device, self)
+            if host is self.host or np.may_share_memory(host, self.host):
+                made._counter, made._inference = self._counter, self._inference
             made._conj, made._neg, made.requires_grad = self._conj, self._neg, self.requires_grad
             return made
 
@@ -160,11 +180,13 @@ def build(machine):
         def copy_(self, other):
             machine.log.append(("copy", machine.streams("torch")[self.device.index]))
             self.host[...] = other.host
+            self._counter[0] += 1
 
         def zero_(self):
             machine.log.append(("fill", machine.streams("torch")[self.device.index]))
             machine.clock += 0.01
             self.host.fill(0)
+            self._counter[0] += 1
 
         def __dlpack_device__(self):
             return (1, 0) if self.device.type == "cpu" else (2, self.device.index)
@@ -263,6 +285,20 @@ def build(machine):
     torch.from_numpy = lambda x: Tensor(x, known[x.dtype], device("cpu"))
     torch.is_grad_enabled = lambda: modes["grad"]
     torch.no_grad = lambda: mode("grad", False)
-    torch.inference_mode = lambda: mode("inference", True)
+    torch.inference_mode = lambda enabled=True: mode("inference", enabled)
+
+    class Parameter(Tensor):
+        """To torch's own functions it is a plain tensor."""
+
+        __torch_function__ = object()
+
+    def increment_version(x):
+        """As that of torch 2.1, which does not take an inference tensor outside of the mode."""
+        if x.is_inference() and not modes["inference"]:
+            raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed.")
+        x._counter[0] += 1
+
+    torch.nn.Parameter = Parameter
+    torch.autograd.graph = types.SimpleNamespace(increment_version=increment_version)
     Tensor.__module__ = "torch"
     return torch

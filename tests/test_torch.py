@@ -1,0 +1,174 @@
+"""CPU tensors of torch itself: version counters, tensors that are no plain memory, dtypes. Runs where torch is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from products import BF16, F32, draw, ratio
+
+import gemmhub
+from gemmhub.errors import DeviceError, InputError, OutputError
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture
+def pair(rng):
+    return torch.from_numpy(draw(rng, (4, 4), F32)), torch.from_numpy(draw(rng, (4, 4), F32))
+
+
+def writers():
+    """name -> function of (a, b, out) that writes into ``out``."""
+
+    def planned(a, b, out, **options):
+        gemmhub.plan(a, b, **options)(a, b, out, **options)
+
+    def warm(a, b, out):
+        for _ in range(2):
+            gemmhub.matmul(a, b, out=torch.zeros_like(out))
+        gemmhub.matmul(a, b, out=out)
+
+    return {
+        "matmul": lambda a, b, out: gemmhub.matmul(a, b, out=out),
+        "warm": warm,
+        "options": lambda a, b, out: gemmhub.matmul(a, b, out=out, alpha=2),
+        "c in place": lambda a, b, out: gemmhub.matmul(a, b, out=out, c=out, beta=1),
+        "an operand": lambda a, b, out: gemmhub.matmul(out, b, out=out),
+        "plan": planned,
+        "plan, c in place": lambda a, b, out: planned(a, b, out, c=out, beta=1),
+        "torch": lambda a, b, out: torch.matmul(a, b, out=out),
+    }
+
+
+@pytest.mark.parametrize("part", ["tensor", "view", "base", "detached"])
+@pytest.mark.parametrize("name", writers())
+def test_a_backward_pass_through_what_was_overwritten_is_refused(name, part, pair):
+    """As after torch.matmul(out=), which is one of these."""
+    saved = torch.ones(8, 4)
+    out = {"tensor": saved[:4], "view": saved[:4], "base": saved[:4], "detached": saved[:4].detach()}[part]
+    x = torch.ones_like(saved[:4] if part != "base" else saved, requires_grad=True)
+    kept = {"tensor": out, "view": out[:], "base": saved, "detached": saved[:4]}[part]
+    y = (x * kept).sum()
+    writers()[name](*pair, out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_what_was_not_written_keeps_its_version(pair):
+    a, b = pair
+    out = torch.zeros(4, 4)
+    before = [x._version for x in (a, b, out)]
+    gemmhub.matmul(a, b), gemmhub.plan(a, b, out=out), gemmhub.explain(a, b, out=out), gemmhub.tune(a, b, out=out)
+    for wrong in (torch.zeros(3, 4), torch.zeros(4, 4, dtype=torch.int32)):
+        with pytest.raises(OutputError):
+            gemmhub.matmul(a, b, out=wrong)
+        assert wrong._version == 0
+    assert [x._version for x in (a, b, out)] == before
+    gemmhub.matmul(a, b, out=out)
+    assert [x._version for x in (a, b)] == before[:2]
+    assert out._version > before[2]
+
+
+def test_inference_tensors_have_no_version(pair):
+    with torch.inference_mode():
+        out = torch.zeros(4, 4)
+        gemmhub.matmul(*pair, out=out)
+    for _ in range(2):
+        out_before = out.clone()
+        gemmhub.matmul(*pair, out=out)
+        assert torch.equal(out, out_before)
+
+
+def test_gradients_are_not_recorded(pair):
+    a, b = pair
+    weight = torch.nn.Parameter(b)
+    planned = gemmhub.plan(a, b)
+    for call in (gemmhub.matmul, planned):
+        with pytest.raises(InputError, match=r"b: a tensor that requires grad.*no_grad"):
+            call(a, weight)
+        with torch.no_grad():
+            got = call(a, weight)
+        assert type(got) is torch.Tensor
+        assert ratio(got.numpy(), a.numpy(), b.numpy()) <= 1
+
+
+def test_lazily_negated_and_conjugated_tensors(pair):
+    a, b = pair
+    z = torch.complex(a, -a)
+    for lazy in (z.conj().imag, z.conj()):
+        with pytest.raises(InputError, match="resolve_"):
+            gemmhub.matmul(lazy, lazy)
+    assert ratio(gemmhub.matmul(z.conj().imag.resolve_neg(), b).numpy(), a.numpy(), b.numpy()) <= 1
+
+
+def test_subclasses_of_tensor_are_refused(pair):
+    a, b = pair
+
+    class Tagged(torch.Tensor):
+        pass
+
+    gemmhub.matmul(a, b)
+    for x in (a.as_subclass(Tagged), torch.nn.parameter.UninitializedParameter()):
+        for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.plan(a, b), gemmhub.matmul):
+            with pytest.raises(InputError, match=rf"a \S*{type(x).__name__}, a subclass") as raised:
+                function(x, b)
+            assert raised.value.argument == "a"
+    with pytest.raises(InputError, match=r"out: a \S*Tagged"):
+        gemmhub.matmul(a, b, out=torch.zeros(4, 4).as_subclass(Tagged))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own, at its first jvp
+def test_tensors_without_memory_are_refused(pair):
+    a, b = pair
+    gemmhub.matmul(a, b)
+    meta = a.to("meta")
+    stack = torch.stack([a, a])
+    for call in (
+        lambda: gemmhub.matmul(meta, meta),
+        lambda: torch.func.vmap(lambda x: gemmhub.matmul(x, b))(stack),
+        lambda: torch.func.grad(lambda x: gemmhub.matmul(x, b).sum())(a),
+        lambda: torch.func.jvp(lambda x: gemmhub.matmul(x, b), (a,), (a,)),
+        lambda: torch.func.functionalize(lambda x: gemmhub.matmul(x, b))(a),
+    ):
+        with pytest.raises(InputError, match=r"a: a tensor without memory.*outside of the transformed"):
+            call()
+    with pytest.raises(InputError, match="sparse"):
+        gemmhub.matmul(a.to_sparse(), b)
+
+
+def test_fake_and_symbolic_tensors_are_refused(pair):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    a, b = pair
+    mode = FakeTensorMode()
+    fake = mode.from_tensor(a)
+    for _ in range(2):
+        with pytest.raises(InputError, match="FakeTensor"):
+            gemmhub.matmul(fake, fake)
+        with mode, pytest.raises(InputError, match="FakeTensor"):
+            gemmhub.matmul(torch.ones(4, 4), torch.ones(4, 4))
+    with pytest.raises(InputError, match="a Proxy, with which torch traces a function"):
+        torch.fx.symbolic_trace(lambda x: gemmhub.matmul(x, b))
+
+
+def test_dtypes(pair):
+    a, b = pair
+    assert gemmhub.matmul(a, b, out_dtype=torch.float64).dtype == torch.float64
+    x = a.numpy()
+    for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.half):
+        assert str(gemmhub.matmul(x, x, out_dtype=dtype).dtype) == str(dtype).rpartition(".")[2]
+    assert gemmhub.pack(x, a_dtype=torch.float32).a_dtype == F32
+    for dtype in (torch.qint8, torch.complex32):
+        with pytest.raises(InputError, match=r"out_dtype: dtype \S+ is not supported"):
+            gemmhub.matmul(x, x, out_dtype=dtype)
+    for dtype in {torch.bfloat16, getattr(torch, "float8_e4m3fn", torch.bfloat16)}:
+        with pytest.raises(InputError, match="ml_dtypes"):
+            gemmhub.matmul(a.to(dtype), b.to(dtype))
+    half = a.to(torch.bfloat16).view(torch.int16).numpy().view(BF16)  # what the remedy says
+    assert np.array_equal(half, x.astype(BF16))
+
+
+def test_torch_beside_numpy(pair):
+    a, b = pair
+    with pytest.raises(DeviceError, match="a is torch on cpu, b is numpy on cpu"):
+        gemmhub.matmul(a, b.numpy())

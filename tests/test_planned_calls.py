@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from products import E4M3, F16, F32, F64, I8, draw, ratio
@@ -142,7 +144,7 @@ def test_an_argument_that_does_not_exist(rng):
     a = draw(rng, (2, 2), F32)
     for options in ({}, {"alpha": 1}, {"alpha": 2}, {"bias": a[0]}):
         planned = gemmhub.plan(a, a, **options)
-        with pytest.raises(TypeError, match=r"^plan\(\) got an unexpected keyword argument 'gamma'"):
+        with pytest.raises(TypeError, match=r"^gemmhub\.Plan\(.*\)\(\) got an unexpected keyword argument 'gamma'"):
             planned(a, a, gamma=1)
     with pytest.raises((TypeError, InputError), match="alpha"):
         gemmhub.plan(a, a)(a, a, alpha=2)
@@ -202,3 +204,25 @@ def test_a_plan_depends_on_strides_where_its_backend_does(chosen_looks, form, rn
     for left in (a, a.T, a[::-1]):
         assert ratio(gemmhub.matmul(left, b), left, b) <= 1
     assert beaten.asked >= before + 2
+
+
+# What a plan is called
+
+
+@pytest.mark.parametrize(("dtype", "options"), [(F32, {}), (F16, {}), (F32, {"alpha": 2})], ids=str)
+def test_a_plan_prints_what_it_was_made_for(dtype, options, rng):
+    a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
+    planned = gemmhub.plan(a, b, **options)
+    assert isinstance(planned, gemmhub.Plan)
+    assert not isinstance(gemmhub.matmul, gemmhub.Plan)
+    for text in ("gemmhub.Plan(5x7x6", f"{dtype},{dtype}", "on cpu", "backend='numpy'"):
+        assert text in repr(planned)
+        with pytest.raises((InputError, TypeError), match=re.escape(text)):
+            planned(a, b, bias=np.ones(7, dtype))
+        with pytest.raises(TypeError, match=re.escape(text)):
+            planned(a, b, activation="relu")
+    if options:
+        with pytest.raises(InputError) as raised:
+            planned(a, b, bias=np.ones(7, dtype))
+        assert raised.value.argument == "bias"
+        assert raised.value.remedy == "make a plan with bias="

@@ -6,7 +6,7 @@ Streams as torch_musa has them: ``current_stream(index).musa_stream``, no short 
 from __future__ import annotations
 
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from address_backend import at
@@ -38,6 +38,7 @@ class Tensor:
     """Over an :class:`Array`. ``host`` is the same memory for the tests."""
 
     is_nested = requires_grad = False
+    _version = 0
 
     def __init__(self, data, kind):
         self._data, self.dtype, self.layout = data, kind, "torch.strided"
@@ -120,6 +121,8 @@ def build():
             torch.streams[index] = before
 
     def empty(shape, *, dtype, device):
+        if device.type == "cpu":
+            return types.SimpleNamespace(_version=0)
         return Tensor(array.empty(tuple(shape), dtype.numpy, device.index), dtype)
 
     def empty_strided(shape, steps, *, dtype, device):
@@ -128,6 +131,11 @@ def build():
         memory = array.empty((span,), np.dtype(np.uint8), device.index)
         return Tensor(array.Array(memory.data, dtype.numpy, tuple(shape), strides), dtype)
 
+    def increment_version(x):
+        x._version += 1
+
+    torch.autograd = types.SimpleNamespace(graph=types.SimpleNamespace(increment_version=increment_version))
+    torch.inference_mode = lambda enabled=True: nullcontext()
     torch.tensor = lambda x, index=0: Tensor(array.from_numpy(x, index), kinds[x.dtype])
     torch.Tensor, torch.device, torch.OutOfMemoryError = Tensor, device, OutOfMemoryError
     torch.empty, torch.empty_strided, torch.is_grad_enabled = empty, empty_strided, lambda: True

@@ -12,7 +12,7 @@ from address_backend import Addresses
 from gemmhub_musa import from_numpy
 
 import gemmhub
-from gemmhub import device_families
+from gemmhub import device_families, torch_tensors
 from gemmhub.errors import DeviceError
 
 RNG = np.random.default_rng(7)
@@ -23,7 +23,7 @@ def torch(rt, monkeypatch):
     module = musa_torch.build()
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setitem(sys.modules, "torch_musa", types.ModuleType("torch_musa"))
-    caches = (device_families.torch_dtypes, device_families.torch_family)
+    caches = (device_families.torch_dtypes, device_families.torch_family, torch_tensors.increment_version)
     for cache in caches:
         cache.cache_clear()
     gemmhub.reload()
@@ -69,6 +69,7 @@ def test_with_out_a_plan_and_a_stream_of_the_callers(torch, backend, rt):
     torch.streams[0] = 99
     gemmhub.matmul(x, y, out=out, stream=0)
     assert backend.streams == [0, 0, 0, 0, stream, 0]
+    assert out._version == 6  # autograd is told of every call
     assert torch.streams == {0: 99, 1: 0}
     rt.stream_destroy(stream)
 

@@ -187,7 +187,8 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     assert looked == []
     assert counting.questions == questions
     if name in ("matmul", "matmul out=", "plan"):
-        assert "__init__" not in {function for module, function in entered if module.startswith("gemmhub")}
+        made = {module for module, function in entered if function == "__init__" and module.startswith("gemmhub")}
+        assert made <= {"gemmhub.numpy_backend.scratch"}  # the lease of scratch memory
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, I8], ids=str)

@@ -13,6 +13,7 @@ from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
+from gemmhub.numpy_backend.scratch import unleased
 from gemmhub.problem import GemmProblem, Operand
 
 _SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
@@ -195,7 +196,7 @@ def _loop_kernel(problem: GemmProblem) -> Kernel:
         if bias is not None:
             bias = bias.astype(compute, copy=False)
             vector = bias if problem.bias is None or problem.bias.axis == "n" else bias[:, np.newaxis]
-        finish(tile, c, vector, alpha, beta, problem.activation)
+        finish(unleased(), tile, c, vector, alpha, beta, problem.activation)
         np.copyto(out, tile, casting="unsafe")
 
     return Kernel(run, f"numpy.matmul's loops in {compute.name}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub.dtypes import DType, info
-from gemmhub.numpy_backend.scratch import scratch
+from gemmhub.numpy_backend.scratch import Lease, scratch
 from gemmhub.problem import GemmProblem
 
 Array = Any
@@ -151,66 +151,67 @@ class BlockedGemm:
         self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
     ) -> None:
         """The whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            scratch.start(self.blocks.scratch_bytes)
+        quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
+        with quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
             if bias is not None:
                 bias = bias.astype(self._finish_dtype, copy=False)
             batch = self.problem.batch
             for lead, stack in _stacks(batch, self.blocks.stacks):
-                scratch.used = 0
+                lease.used = 0
                 left, right, result = (_part(x, len(batch), lead, stack) for x in (a, b, out))
                 addend = None if c is None else _part(c, len(batch), lead, stack)
-                self._stack(left, right, result, addend, bias, alpha, beta)
+                self._stack(lease, left, right, result, addend, bias, alpha, beta)
 
-    def _convert(self, x: Array, dtype: DType) -> Array:
+    def _convert(self, lease: Lease, x: Array, dtype: DType) -> Array:
         if x.dtype == dtype:
             return x
-        block = scratch.take(x.shape, dtype)
+        block = lease.take(x.shape, dtype)
         self._copy(block, x, casting="unsafe")
         return block
 
     def _stack(
-        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+        self, lease: Lease, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
     ) -> None:
         problem, blocks = self.problem, self.blocks
-        start = scratch.used
+        start = lease.used
         for col in range(0, problem.n, blocks.cols):
             cols = slice(col, min(col + blocks.cols, problem.n))
-            scratch.used = start
+            lease.used = start
             panel = b[..., cols]
             if blocks.panel >= problem.k:
-                panel = self._convert(panel, blocks.work)
-            inner = scratch.used
+                panel = self._convert(lease, panel, blocks.work)
+            inner = lease.used
             for row in range(0, problem.m, blocks.rows):
                 rows = slice(row, min(row + blocks.rows, problem.m))
-                scratch.used = inner
+                lease.used = inner
                 target = out[..., rows, cols]
-                tile = self._convert(self._product(a[..., rows, :], panel, target.shape), self._finish_dtype)
+                product = self._product(lease, a[..., rows, :], panel, target.shape)
+                tile = self._convert(lease, product, self._finish_dtype)
                 vector = None
                 if bias is not None and problem.bias is not None:
                     vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
                 addend = None if c is None else c[..., rows, cols]
-                finish(tile, addend, vector, alpha, beta, problem.activation)
+                finish(lease, tile, addend, vector, alpha, beta, problem.activation)
                 self._copy(target, tile, casting="unsafe")
 
-    def _product(self, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
+    def _product(self, lease: Lease, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
         """One tile of a @ b in the accumulator dtype, over all of K."""
         k, blocks = self.problem.k, self.blocks
-        tile = scratch.take(shape, blocks.accumulator)
-        after = scratch.used
+        tile = lease.take(shape, blocks.accumulator)
+        after = lease.used
         if k == 0:
             tile[...] = 0
             return tile
-        partial = tile if self._adds_directly else scratch.take(shape, blocks.work)
-        whole = None if self._adds_directly else scratch.take(shape, blocks.accumulator)
-        mark = scratch.used
+        partial = tile if self._adds_directly else lease.take(shape, blocks.work)
+        whole = None if self._adds_directly else lease.take(shape, blocks.accumulator)
+        mark = lease.used
         for start in range(0, k, blocks.depth):
             span = slice(start, min(start + blocks.depth, k))
-            scratch.used = mark
+            lease.used = mark
             if start and self._adds_directly:
-                partial = scratch.take(shape, blocks.work)
-            left = self._convert(a[..., span], blocks.work)
-            right = self._convert(b[..., span, :], blocks.work)
+                partial = lease.take(shape, blocks.work)
+            left = self._convert(lease, a[..., span], blocks.work)
+            right = self._convert(lease, b[..., span, :], blocks.work)
             np.matmul(left, right, out=partial)
             if whole is None:
                 if start:
@@ -220,31 +221,33 @@ class BlockedGemm:
             else:
                 self._copy(whole, partial, casting="unsafe")
                 np.add(tile, whole, out=tile)
-        scratch.used = after
+        lease.used = after
         return tile
 
 
-def finish(tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None) -> None:
+def finish(
+    lease: Lease, tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None
+) -> None:
     """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype."""
     kind = tile.dtype.type
     if alpha == 0:
         tile[...] = 0  # not 0 * tile: NaN must not come through
     elif alpha != 1:
         np.multiply(tile, _scalar(alpha, tile.dtype), out=tile)
-    mark = scratch.used
+    mark = lease.used
     if c is not None:
-        addend = scratch.take(tile.shape, tile.dtype)
+        addend = lease.take(tile.shape, tile.dtype)
         np.copyto(addend, c, casting="unsafe")
         if beta != 1:
             np.multiply(addend, _scalar(beta, tile.dtype), out=addend)
         np.add(tile, addend, out=tile)
-        scratch.used = mark
+        lease.used = mark
     if bias is not None:
         np.add(tile, bias, out=tile)
     if activation == "relu":
         np.maximum(tile, kind(0), out=tile)
     elif activation is not None:
-        _smooth(tile, activation)
+        _smooth(lease, tile, activation)
 
 
 def _scalar(value: Any, dtype: DType) -> Any:
@@ -252,12 +255,12 @@ def _scalar(value: Any, dtype: DType) -> Any:
     return np.asarray(value).astype(dtype)[()]
 
 
-def _smooth(tile: Array, activation: str) -> None:
+def _smooth(lease: Lease, tile: Array, activation: str) -> None:
     """gelu (tanh form) and silu in place, with one more block of scratch."""
     kind = tile.dtype.type
     # Both are zero to working precision far below this; it keeps -inf from becoming -inf * 0.
     np.maximum(tile, kind(-1000), out=tile)
-    other = scratch.take(tile.shape, tile.dtype)
+    other = lease.take(tile.shape, tile.dtype)
     if activation == "silu":
         np.negative(tile, out=other)
         np.exp(other, out=other)

@@ -1,4 +1,4 @@
-"""Scratch memory that a thread keeps between calls."""
+"""Scratch memory that a thread keeps between calls and leases to one call at a time."""
 
 from __future__ import annotations
 
@@ -12,29 +12,78 @@ from gemmhub.dtypes import DType
 
 Array = Any
 
+_ALIGNMENT = 64
+"""Bytes; a cache line."""
 
-class Scratch(threading.local):
-    """One buffer a thread, kept between calls: fresh pages would cost more than the conversion they hold."""
 
-    def __init__(self) -> None:
-        self._buffer: Array = np.empty(0, np.uint8)
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Lease:
+    """The scratch memory of one call, in a ``with`` statement. No other call has any of it before that ends."""
+
+    __slots__ = ("_buffer", "_kept", "used")
+
+    def __init__(self, kept: list[Array], nbytes: int) -> None:
+        """At most ``nbytes``, of the last buffer in ``kept`` if it is large enough."""
+        self._kept = kept
         self.used = 0
-
-    def start(self, nbytes: int) -> None:
-        """Begin a call that takes at most ``nbytes``."""
+        """Bytes taken so far. Setting it back gives up what was taken since."""
+        try:
+            self._buffer = kept.pop()
+        except IndexError:
+            self._buffer = _NOTHING
         if self._buffer.size < nbytes:
-            self._buffer = np.empty(0, np.uint8)  # give the old one back first
-            self._buffer = np.empty(nbytes, np.uint8)
-        self.used = 0
+            self._buffer = _NOTHING  # frees the old one first
+            self._buffer = _aligned(nbytes)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        # After an exception a traceback, or a thread that was not waited for, may still hold parts of the buffer:
+        # it is freed with the last of them.
+        if kind is None:
+            self._kept.append(self._buffer)
+            del self._kept[:-1]
 
     def take(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """An uninitialised array of the current call, aligned to 64 bytes."""
+        """An uninitialised array, aligned to 64 bytes; memory of its own where the lease is used up."""
         size = prod(shape) * dtype.itemsize
         begin = self.used
-        self.used += -(-size // 64) * 64
-        if self.used > self._buffer.size:
+        self.used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        if begin + size > self._buffer.size:
             return np.empty(shape, dtype)
         return self._buffer[begin : begin + size].view(dtype).reshape(shape)
+
+
+def unleased() -> Lease:
+    """A lease of nothing, every array of which has memory of its own."""
+    return Lease([], 0)
+
+
+class Scratch(threading.local):
+    """At most one buffer per thread, kept between calls: fresh pages would cost more than the conversion they hold.
+
+    A lease takes the buffer away from the thread, and its end puts it back. A call that starts before (in a signal
+    handler, a profiler, a ``__del__``, an operand's own code) finds none and allocates its own; of several, the
+    buffer of the call that ended last is kept. Both steps are single operations of a list, which nothing interrupts:
+    whatever is raised in between, asynchronously or not, a buffer may be lost to the garbage collector but never
+    leased twice.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Array] = []
+
+    def lease(self, nbytes: int) -> Lease:
+        """``with scratch.lease(nbytes) as lease``: memory of the current call."""
+        return Lease(self._kept, nbytes)
+
+
+def _aligned(nbytes: int) -> Array:
+    memory = np.empty(nbytes + _ALIGNMENT - 1, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + nbytes]
 
 
 scratch = Scratch()

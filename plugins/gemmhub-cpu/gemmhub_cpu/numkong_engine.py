@@ -8,8 +8,9 @@ conversion) by the thread that made them. numkong's own threads are not used: th
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.probe import cores
-from gemmhub.numpy_backend.scratch import Scratch
+from gemmhub.numpy_backend.scratch import Lease, Scratch
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu.threads import each
 
@@ -25,17 +26,12 @@ Array = Any
 
 _TESTED = (7, 8)
 """Major versions: from, below. Minor releases of numkong change its interface."""
-_checked: tuple[str, frozenset[str], str] | None = None
-_lock = threading.Lock()
 
 
+@lru_cache(maxsize=1)  # no lock, which a nested call or a forked child would wait for
 def load() -> tuple[str, frozenset[str], str]:
     """(version, capabilities, reason why not), after checking a product of each kind. Once a process."""
-    global _checked
-    with _lock:
-        if _checked is None:
-            _checked = _load()
-        return _checked
+    return _load()
 
 
 def _load() -> tuple[str, frozenset[str], str]:
@@ -108,9 +104,15 @@ class NumkongGemm:
 
     def pack(self, b: Array) -> Packed:
         """All of ``b`` (k, n)."""
-        n = b.shape[1]
-        panels = tuple(pack(transposed(b[:, start : start + self.width])) for start in range(0, n, self.width))
-        return Packed(panels, self.width)
+        return Packed(tuple(self._panels(b)), self.width)
+
+    def _panels(self, b: Array) -> Iterator[Any]:
+        """The packed panels of ``b``, one after the other."""
+        for start in range(0, b.shape[1], self.width):
+            panel = b[:, start : start + self.width]
+            with _transposed.lease(panel.nbytes) as lease:
+                packed = pack(transposed(panel, lease))
+            yield packed
 
     def __call__(
         self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
@@ -132,9 +134,7 @@ class NumkongGemm:
         if isinstance(b, Packed):
             width, panels = b.width, iter(b.panels)
         else:
-            width, n = self.width, self.problem.n
-            _transposed.start(width * b.shape[0] * b.itemsize)
-            panels = (pack(transposed(b[:, start : start + width])) for start in range(0, n, width))
+            width, panels = self.width, self._panels(b)
         if bias is not None and self._accumulator == np.float32:
             bias = bias.astype(np.float32, copy=False)
         for index, panel in enumerate(panels):
@@ -156,20 +156,20 @@ class NumkongGemm:
                 multiply(a[first:last], packed, target[first:last])
                 return
             shape = min(self._tile_rows, last - first), cols.stop - cols.start
-            _tiles.start(4 * shape[0] * shape[1])
-            tile = _tiles.take(shape, self._accumulator)
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
+            with quiet, _tiles.lease(4 * shape[0] * shape[1]) as lease:
+                tile = lease.take(shape, self._accumulator)
                 for start in range(first, last, self._tile_rows):
                     part = slice(start, min(start + self._tile_rows, last))
                     made = tile[: part.stop - part.start]
                     multiply(a[part], packed, made)
-                    self._finish(made, target[part], c, bias, alpha, beta, part, cols)
+                    self._finish(lease, made, target[part], c, bias, alpha, beta, part, cols)
 
         each(rows, problem.m, 128 if problem.m >= 128 * cores() else 16)
 
     def _finish(
-        self, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, rows: slice,
-        cols: slice,
+        self, lease: Lease, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
+        rows: slice, cols: slice,
     ) -> None:  # fmt: skip
         problem = self.problem
         if tile.dtype == np.int32 and target.dtype != np.int32:
@@ -179,7 +179,7 @@ class NumkongGemm:
             if bias is not None and problem.bias is not None:
                 vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
             addend = None if c is None else c[rows, cols]
-            finish(tile, addend, vector, alpha, beta, problem.activation)
+            finish(lease, tile, addend, vector, alpha, beta, problem.activation)
         np.copyto(target, tile, casting="unsafe")
 
 
@@ -197,13 +197,12 @@ def panel_width(problem: GemmProblem, limit: int) -> int:
     return min(problem.n, width) if problem.n <= width else 0 if width < 64 else width // 64 * 64
 
 
-def transposed(b: Array) -> Array:
+def transposed(b: Array, lease: Lease) -> Array:
     """B^T with dense rows: a view where ``b`` is column-major, else a copy made by all cores in strips."""
     view = b.T
     if view.flags.c_contiguous:
         return view
-    _transposed.used = 0
-    copy = _transposed.take(view.shape, b.dtype)
+    copy = lease.take(view.shape, b.dtype)
 
     def strips(first: int, last: int) -> None:
         for start in range(first * _STRIP, min(last * _STRIP, b.shape[0]), _STRIP):

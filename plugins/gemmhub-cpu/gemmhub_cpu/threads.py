@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from gemmhub.numpy_backend.probe import cores
 
@@ -25,9 +26,14 @@ def _get() -> ThreadPoolExecutor:
     global _pool, _owner
     with _lock:
         if _pool is None or _owner != os.getpid():  # threads do not survive a fork
-            _pool = ThreadPoolExecutor(max(1, cores()), thread_name_prefix="gemmhub-cpu")
+            _pool = ThreadPoolExecutor(max(1, cores()), "gemmhub-cpu", _mark_busy)
             _owner = os.getpid()
         return _pool
+
+
+def _mark_busy() -> None:
+    """In a thread of the pool: what calls from within a piece start runs alone."""
+    _inside.busy = True
 
 
 def _after_fork() -> None:
@@ -44,9 +50,11 @@ if hasattr(os, "register_at_fork"):
 def each(work: Callable[[int, int], None], size: int, grain: int) -> None:
     """``work(start, stop)`` over ``range(size)`` in contiguous pieces of at least ``grain``, in parallel.
 
-    There are several pieces a core, and whoever is free takes the next: a core that is shared (with a BLAS
+    There are several pieces a core, and each free thread takes the next: a core that is shared (with a BLAS
     thread that spins, say) then does less of the work, instead of keeping the others waiting. The calling
-    thread takes part. Exceptions are raised here. Calls from within a piece run alone.
+    thread takes part. Exceptions are raised here, when no other thread is at a piece any more. Calls from within a
+    piece run alone, and so does a call that interrupts this one on its thread (in a signal handler, a ``__del__``):
+    this thread may hold the locks of the pool.
     """
     pieces = split(size, grain)
     if len(pieces) <= 1 or getattr(_inside, "busy", False):
@@ -54,29 +62,61 @@ def each(work: Callable[[int, int], None], size: int, grain: int) -> None:
             work(start, stop)
         return
     left = deque(pieces)
-    helpers = min(cores(), len(pieces)) - 1
-    futures = [_get().submit(_take, work, left) for _ in range(helpers)]
+    active: list[bool] = []
+    try:
+        _inside.busy = True
+        helpers = _submitted(min(cores(), len(pieces)) - 1, work, left, active)
+        _take(work, left)
+        for helper in helpers:
+            if not helper.cancel():  # one that has not started has nothing left to do
+                helper.result()
+    except BaseException:
+        left.clear()
+        _await_none(active)
+        raise
+    finally:
+        _inside.busy = False
+
+
+def _submitted(
+    count: int, work: Callable[[int, int], None], left: deque[tuple[int, int]], active: list[bool]
+) -> list[Future[None]]:
+    """At most ``count`` helpers: fewer where no thread can be started (at exit, or under a limit of the system)."""
+    helpers: list[Future[None]] = []
+    try:
+        pool = _get()
+        for _ in range(count):
+            helpers.append(pool.submit(_help, work, left, active))
+    except RuntimeError:
+        pass
+    return helpers
+
+
+def _help(work: Callable[[int, int], None], left: deque[tuple[int, int]], active: list[bool]) -> None:
+    active.append(True)  # before the first piece is taken: who clears ``left`` then sees every thread at a piece
     try:
         _take(work, left)
     finally:
-        left.clear()  # after an exception nobody need go on
-        errors = [future.exception() for future in futures]
-    for error in errors:
-        if error is not None:
-            raise error
+        active.pop()
 
 
 def _take(work: Callable[[int, int], None], left: deque[tuple[int, int]]) -> None:
-    _inside.busy = True
+    while True:
+        try:
+            piece = left.popleft()  # atomic
+        except IndexError:
+            return
+        work(*piece)
+
+
+def _await_none(active: list[bool]) -> None:
+    """Return when ``active`` is empty, even if a second interrupt arrives: the operands belong to the caller then."""
     try:
-        while True:
-            try:
-                piece = left.popleft()  # atomic
-            except IndexError:
-                return
-            work(*piece)
-    finally:
-        _inside.busy = False
+        while active:
+            time.sleep(0.001)
+    except BaseException:
+        _await_none(active)
+        raise
 
 
 def split(size: int, grain: int) -> Sequence[tuple[int, int]]:

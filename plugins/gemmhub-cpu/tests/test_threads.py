@@ -6,14 +6,20 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import threads
+from gemmhub_cpu import probe, threads
+from gemmhub_cpu.backend import CpuBackend
 
 import gemmhub
+from gemmhub.arrays import describe
+from gemmhub.options import request
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -107,3 +113,125 @@ def test_extra_memory_stays_within_the_workspace(dtype: str) -> None:
     run = subprocess.run([sys.executable, "-c", _MEMORY, dtype], capture_output=True, text=True, check=True)
     print(dtype, run.stdout)
     assert int(run.stdout) / 1024 <= 64
+
+
+def test_an_exception_leaves_no_thread_at_a_piece() -> None:
+    """After it the operands belong to the caller: no other thread may still write to them."""
+    at_work: list[int] = []
+    caller = threading.get_ident()
+
+    def work(start: int, stop: int) -> None:
+        if threading.get_ident() == caller:
+            while not at_work:  # another thread is at a piece
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        at_work.append(start)
+        time.sleep(0.05)
+        at_work.remove(start)
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            threads.each(work, 1000, 10)
+        assert not at_work
+
+
+def test_a_second_interrupt_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    active, sleeps = [True], []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            raise KeyboardInterrupt
+        if len(sleeps) == 5:
+            active.clear()
+
+    monkeypatch.setattr(threads.time, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        threads._await_none(active)
+    assert len(sleeps) == 5
+
+
+def test_what_interrupts_the_calling_thread_runs_alone() -> None:
+    """It would wait for ever for a lock of the pool that its own thread holds."""
+    ran = []
+
+    def interrupt(*_: object) -> None:
+        sys.setprofile(None)
+        threads.each(lambda start, stop: ran.append(threading.get_ident()), 1000, 10)
+        sys.setprofile(interrupt)
+
+    done = np.zeros(1000, int)
+
+    def work(start: int, stop: int) -> None:
+        done[start:stop] += 1
+
+    def outer() -> None:
+        sys.setprofile(interrupt)
+        try:
+            threads.each(work, 1000, 10)
+        finally:
+            sys.setprofile(None)
+
+    thread = threading.Thread(target=outer, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "deadlock"
+    assert (done == 1).all()
+    assert set(ran) >= {thread.ident}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])
+def test_a_product_interrupted_by_products(dtype: object) -> None:
+    """In the middle of a product there are others on its thread, and all are right."""
+    rng = np.random.default_rng()
+    here = probe.look()
+    units = frozenset((*probe.BF16_UNITS, *probe.INT8_UNITS)) if here.numkong else frozenset()
+    backend = CpuBackend(probe.Machine(here.cores, units, here.numkong), by_cost=False)
+    outer, inner = [], []
+    for size, runs in ((190, outer), (20, inner)):
+        a, b = ((rng.standard_normal((size, size)) * 20).astype(dtype) for _ in range(2))
+        problem = describe(a, b, None, request({})).problem
+        for candidate in backend.candidates(problem):
+            out = np.empty((size, 2 * size), problem.out.dtype)[:, ::2]  # finished in scratch memory
+            kernel = backend.prepare(problem, candidate, 1 << 24)
+            call = partial(kernel.run, a, b, out, None, None, 1, 0, None)
+            call()
+            runs.append((call, out, out.copy()))
+    for call, out, expected in outer:
+        for nested, nested_out, nested_expected in inner:
+            out[...] = 0
+            interrupted(call, nested)
+            assert np.array_equal(out, expected)
+            assert np.array_equal(nested_out, nested_expected)
+
+
+def interrupted(outer: Callable[[], None], inner: Callable[[], None]) -> None:
+    """``outer()``, with ``inner()`` at every third event of a profiler."""
+    count = 0
+
+    def profile(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count % 3 == 0:
+            inner()
+
+    sys.setprofile(profile)
+    try:
+        outer()
+    finally:
+        sys.setprofile(None)
+
+
+_AT_EXIT = """
+import atexit
+import numpy as np, gemmhub
+a = np.ones((1500, 1500), np.float16)
+gemmhub.matmul(a[:64, :64], a[:64, :64])
+atexit.register(lambda: print(gemmhub.matmul(a, a, backend="cpu")[0, 0]))
+"""
+
+
+def test_a_product_at_exit() -> None:
+    """Then no thread can be started any more."""
+    run = subprocess.run([sys.executable, "-c", _AT_EXIT], capture_output=True, text=True, timeout=120, check=False)
+    assert run.stdout.strip() == "1.5e+03", run.stderr

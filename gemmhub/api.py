@@ -32,6 +32,8 @@ _warm: dict[tuple[Any, ...], Any] = {}
 """Plain calls: (types, dtypes, shapes, settings) -> function of (a, b, out)."""
 _known: dict[tuple[Any, ...], Execute] = {}
 """All calls: the same with strides and options -> function of everything."""
+_layouts: dict[tuple[Any, ...], dict[Any, Any]] = {}
+"""For those in ``_warm`` that depend on strides: the same keys -> by strides, a function of (a, b, out)."""
 _devices: dict[type, Any] = {}
 """Arrays on devices: type -> function of (a, b, out) that knows what is in ``_warm``, or returns None."""
 _decisions: dict[tuple[Any, ...], tuple[Decision, Any]] = {}
@@ -96,25 +98,25 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """The long way: look up with strides and options, or decide."""
-    warm, devices, known, decisions = _warm, _devices, _known, _decisions  # before settings are read
+    warm, devices, known, decisions, layouts = _warm, _devices, _known, _decisions, _layouts  # before settings are read
     asked = request(options)
     key = _key(a, b, out, asked)
     execute = known.get(key) if key is not None else None
     if execute is None:
         call, decision, kernel = _decided(a, b, out, asked, decisions)
-        from gemmhub import planning
+        from gemmhub import planning, plugins
 
         execute = planning.bind(call, decision.chosen or "", kernel)
-        if key is not None:
+        if key is not None and plugins.settled():
             _remember(known, key, execute)
             if not options:
-                _learn(warm, devices, call, decision, kernel, execute, a, b, out)
+                _learn(warm, devices, layouts, call, decision, kernel, execute, a, b, out)
         return planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
     return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
 
 
 def _learn(
-    warm: dict[tuple[Any, ...], Any], devices: dict[type, Any],
+    warm: dict[tuple[Any, ...], Any], devices: dict[type, Any], layouts: dict[tuple[Any, ...], dict[Any, Any]],
     call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None,
 ) -> None:  # fmt: skip
     """Give a plain call the short way, where it has one."""
@@ -134,7 +136,7 @@ def _learn(
             key = (*key, type(out), out.dtype, out.strides)
             run = planning.same_out(run, out.shape) if call.problem.batch else run
         if not decision.layout_free:
-            run = planning.by_layout(warm.get(key), run, a, b, out)
+            run = planning.by_layout(layouts.setdefault(key, {}), a, b, out, run)
         _remember(warm, key, run)
 
 
@@ -174,14 +176,15 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
 def _decided(
     a: Array, b: Array, out: Array | None, asked: Request, decisions: dict[tuple[Any, ...], tuple[Decision, Any]]
 ) -> tuple[Call, Decision, Any]:
-    from gemmhub import arrays, decision, planning
+    from gemmhub import arrays, decision, planning, plugins
 
     call = arrays.describe(a, b, out, asked)
     key = call.problem, asked.settings, planning.overlaps(call)
     decided = decisions.get(key)  # looked up once: another thread may forget it at any time
     if decided is None:
         decided = decision.resolve(*key)
-        _remember(decisions, key, decided)
+        if plugins.settled():
+            _remember(decisions, key, decided)
     return call, *decided
 
 
@@ -265,8 +268,8 @@ def forget_decisions() -> None:
     New ones, and not the same ones emptied: a call that is being decided in another thread has the old ones, and
     what it decided by the old records and settings goes with them.
     """
-    global _warm, _devices, _known, _decisions
-    _warm, _devices, _known, _decisions = {}, {}, {}, {}
+    global _warm, _devices, _known, _decisions, _layouts
+    _warm, _devices, _known, _decisions, _layouts = {}, {}, {}, {}, {}
 
 
 __all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]

@@ -123,23 +123,20 @@ def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]
     return checked
 
 
-def by_layout(known: Any, run: Callable[[Array, Array, Array | None], Array], a: Array, b: Array, out: Any) -> Any:
-    """``run`` for operands that lie as these do, beside what the function ``known`` has for other layouts.
+def by_layout(runs: dict[tuple[Any, ...], Any], a: Array, b: Array, out: Any, run: Any) -> Execute:
+    """``(a, b, out) -> result`` that takes from ``runs`` what was put there for operands that lie as these do.
 
-    For backends that look at strides and alignment. For a layout it does not have the function raises KeyError.
+    For backends that look at strides and alignment. ``run`` is put there for ``a``, ``b`` and ``out``; for a layout
+    that is not there the function raises KeyError.
     """
 
     def layout(a: Array, b: Array, out: Any) -> tuple[Any, ...]:
         return a.strides, b.strides, a.flags.aligned, b.flags.aligned, out is None or out.flags.aligned
 
-    if known is None:
-        runs: dict[tuple[Any, ...], Any] = {}
+    def known(a: Array, b: Array, out: Any) -> Array:
+        return runs[layout(a, b, out)](a, b, out)
 
-        def known(a: Array, b: Array, out: Any) -> Array:
-            return runs[layout(a, b, out)](a, b, out)
-
-        known.runs = runs
-    known.runs[layout(a, b, out)] = run
+    runs[layout(a, b, out)] = run
     return known
 
 

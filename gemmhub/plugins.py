@@ -307,6 +307,12 @@ def registry() -> Registry:
     return found
 
 
+def settled() -> bool:
+    """Whether no plugin is being imported, loaded or probed: a decision made meanwhile knows some backends only."""
+    found = _registry
+    return found is None or not (found._discovering or any(entry._loading for entry in found.entries))
+
+
 def forget() -> None:
     """Discover and probe again at the next need."""
     global _registry

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import LOADING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import plugins
+from gemmhub import decision, plugins
 from gemmhub.backend import CONTRACT
 from gemmhub.testing import Case, check
 from plugins import GOOD, HERE, Site, add, write_distribution
@@ -362,6 +363,61 @@ def test_a_plugin_that_multiplies_while_it_is_imported(site, operands):
     site.install("gemmhub-example-eager", {"eager": "gemmhub_example_eager"})
     assert [(e.name, e.plugin) for e in plugins.registry()] == [("numpy", plugins.BUILTIN), ("example", "eager")]
     assert_numpy_and_example_work(*operands)
+
+
+@pytest.mark.parametrize("where", ["import", "load", "probe"])
+@pytest.mark.parametrize("layout_sensitive", [True, False])
+def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch, operands, where, layout_sensitive):
+    """They are right, and once it is ready it is asked about calls of the same kind: first, warm and planned."""
+    a, b = operands
+    seen = []
+
+    def multiplies():
+        seen.append(np.array_equal(gemmhub.matmul(a, b), a @ b))
+
+    class Multiplying(Scripted):
+        def probe(self):
+            if where == "probe":
+                multiplies()
+            return super().probe()
+
+    def load():
+        if where == "load":
+            multiplies()
+        return Multiplying("eager", layout_sensitive)
+
+    def discover(registry):
+        if where == "import":
+            multiplies()
+        registry.add(gemmhub.BackendDescription("eager", load, "", contract=1), "eager", "gemmhub-eager")
+
+    monkeypatch.setattr(plugins.Registry, "_discover", discover)
+    gemmhub.reload()
+    for x, y in ((a, b), (a, b), (a[::-1], b), (a, b[:, ::-1]), (a[::-1], b)):
+        assert np.allclose(gemmhub.matmul(x, y), x @ y)
+    assert seen == [True]
+    backend, _ = plugins.registry().find("eager").get()
+    assert backend.calls["prepare"] == (3 if layout_sensitive else 1)
+    assert gemmhub.plan(a, b).decision.chosen == "eager"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_decisions_of_one_key_may_differ_in_whether_strides_matter(monkeypatch, operands, first):
+    """As after a backend that looks at them has come, or gone, while a call was being decided."""
+    a, b = operands
+    sensitive = Scripted("sensitive", True)
+    plugins.registry().add(
+        gemmhub.BackendDescription("sensitive", lambda: sensitive, "", contract=1), "sensitive", "gemmhub-sensitive"
+    )
+    real, turns = decision.resolve, iter([first, not first, first])
+
+    def resolve(*key):
+        found, kernel = real(*key)
+        return replace(found, layout_free=next(turns)), kernel
+
+    monkeypatch.setattr(decision, "resolve", resolve)
+    for x in (a, a[::-1], a[:, ::-1], a, a[::-1]):
+        assert np.allclose(gemmhub.matmul(x, b), x @ b)
 
 
 def test_a_probe_that_asks_gemmhub_does_not_hang(operands):

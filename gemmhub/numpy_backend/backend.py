@@ -11,6 +11,7 @@ import numpy as np
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds
+from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
@@ -62,7 +63,8 @@ class NumpyBackend(Backend):
         given = [("a", problem.a)]
         if problem.packed_by is None or kinds is None:
             given.append(("b", problem.b))
-        if problem.plain and (kinds is None or _is_native(problem)):
+        native = problem.plain and (kinds is None or _is_native(problem))
+        if native:
             given.append(("out", problem.out))
         dtype = problem.compute_dtype if kinds is None else kinds[0]
         found = []
@@ -71,6 +73,8 @@ class NumpyBackend(Backend):
             size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
             if why and size:
                 found.append(Copy(name, size, f"{why}: numpy.matmul copies"))
+            elif name == "out" and native and kinds is not None and problem.deterministic and not _is_new(problem.out):
+                found.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
         return found
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
@@ -104,6 +108,12 @@ def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> s
     return ""
 
 
+def _is_new(x: Operand) -> bool:
+    """Whether an operand lies as a new array does."""
+    new = MatrixLayout.contiguous(x.layout.rows, x.layout.cols, x.layout.batch)
+    return x.layout.essential == new.essential
+
+
 def _is_native(problem: GemmProblem) -> bool:
     """NumPy's BLAS takes the operands as they are and makes the result dtype itself."""
     dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
@@ -113,7 +123,8 @@ def _is_native(problem: GemmProblem) -> bool:
 def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np.copyto) -> Kernel:
     """A kernel through converted blocks; a shared b and dense operands make the batch one GEMM."""
     stacked = BlockedGemm(problem, workspace_limit, copy)
-    one = _as_one(problem)
+    # Only a dense out can be folded, too, and the blocks of a folded batch are others.
+    one = None if problem.deterministic else _as_one(problem)
     folded = stacked if one is None else BlockedGemm(one, workspace_limit, copy)
 
     def run(
@@ -151,19 +162,41 @@ def _is_stack(x: Array | None, batch: tuple[int, ...]) -> bool:
 
 
 def _native_kernel(problem: GemmProblem) -> Kernel:
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
-        with np.errstate(all="ignore"):  # or warnings that someone made errors would make these results errors
-            np.matmul(a, b, out=out)
-
-    one = _as_one(problem)
+    one, description = _as_one(problem), "numpy.matmul"
+    multiply: Callable[[Array, Array, Array | None], Array] = np.matmul
     # NumPy calls the BLAS once a matrix. One call pays from about 2**15 multiplications on (below, the
     # reshapes cost more) and stops mattering when each matrix is work enough for all cores.
     work = problem.m * problem.n * problem.k
     if one is not None and work * problem.batch_count >= 2**15 and work <= 2**25:
-        return Kernel(run, "numpy.matmul, the batch folded into one GEMM", direct=_folded(problem, one))
-    return Kernel(run, "numpy.matmul", direct=np.matmul)
+        multiply, description = _folded(problem, one), "numpy.matmul, the batch folded into one GEMM"
+    if problem.deterministic:
+        multiply = _as_without_out(multiply)
+
+    def run(
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> None:
+        with np.errstate(all="ignore"):  # or warnings that someone made errors would make these results errors
+            multiply(a, b, out)
+
+    return Kernel(run, description, direct=multiply)
+
+
+def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> Callable[..., Array]:
+    """``multiply``, with the same bits whatever ``out`` is.
+
+    Where ``out`` is not dense, or overlaps an operand, NumPy calls other functions of the BLAS, or none.
+    """
+
+    def product(a: Array, b: Array, out: Array | None) -> Array:
+        if out is None or (out.flags.carray and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))):
+            return multiply(a, b, out)
+        made = multiply(a, b, None)
+        if out.shape != made.shape:
+            raise ValueError(f"out has shape {out.shape}, not {made.shape}")
+        np.copyto(out, made)
+        return out
+
+    return product
 
 
 def _folded(problem: GemmProblem, one: GemmProblem) -> Callable[[Array, Array, Array | None], Array]:

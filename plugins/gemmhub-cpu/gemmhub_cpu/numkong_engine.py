@@ -150,6 +150,8 @@ class NumkongGemm:
         target = out[:, cols]
         dense = a.strides[1] == a.itemsize
         in_place = dense and problem.plain and target.dtype == self._accumulator and target.flags.c_contiguous
+        if problem.deterministic:  # out must not decide how many rows are multiplied at once
+            in_place = False
 
         def rows(first: int, last: int) -> None:
             if in_place:

@@ -61,7 +61,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
     activation : None, "relu", "gelu" (tanh form) or "silu".
     precision : "ieee" (default), "tf32" or "bf16": what float32 operands may be rounded to.
-    deterministic : True demands bitwise equal results from run to run.
+    deterministic : True demands bitwise equal results: of the same operands (strides included), with or without out.
     backend : name of the one backend to use.
     stream : native handle of the device stream to work on; None for the array library's current one.
 

@@ -199,7 +199,7 @@ def _compare(operands: Operands, got: Array, who: str) -> float:
 
 
 def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
-    """Bitwise equal results from call to call, and from kernel to kernel."""
+    """Bitwise equal results from call to call, from kernel to kernel, and from ``direct`` without ``out``."""
     problem = operands.problem
     again = _prepare(backend, problem, backend.candidates(problem)[0])
     results: list[bytes] = []
@@ -207,6 +207,9 @@ def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None
         operands.poison(i)
         _call("run()", operands.run, each)
         results.append(operands.out.read()[0].tobytes())
+    if kernel.direct is not None and problem.plain and operands.memory.device.kind == "cpu":
+        with np.errstate(all="ignore"):
+            results.append(_call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
     require(len(set(results)) == 1, "deterministic=True was accepted, but equal calls gave results that differ in bits")
 
 

@@ -66,6 +66,7 @@ def first_failure(backend: RightBackend) -> str:
         ("Raises", r"supports\(\) raised ZeroDivisionError"),
         ("Fickle", r"supports\(\) answered None, then Refusal"),
         ("OnlyBiasN", "likely: the bias runs along the wrong axis"),
+        ("DirectDiffers", "deterministic=True was accepted, but equal calls gave results that differ"),
         ("NotDeterministic", "deterministic=True was accepted, but equal calls gave results that differ"),
         ("ReadsPoison", "NaN was read from the result's old content"),
         ("SharedScratch", "called from 4 threads at once.*wrong result"),

@@ -15,13 +15,12 @@ import logging
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from gemmhub import config
+from gemmhub import config, locks
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.problem import GemmProblem
@@ -199,7 +198,7 @@ def path() -> Path | None:
 
 
 _loaded: dict[tuple[str, str, str], list[Record]] | None = None
-_loaded_lock = threading.Lock()
+_loaded_lock = locks.lock()
 
 
 def _table() -> dict[tuple[str, str, str], list[Record]]:

@@ -11,16 +11,17 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 from dataclasses import dataclass
 from pathlib import Path
+
+from gemmhub import locks
 
 VARIABLE = "GEMMHUB_CACHE_DIR"
 """Names the folder to use instead of the user's cache directory."""
 
 _temporary: dict[int, Path] = {}
 """The temporary folder of this process, by process id: a forked child makes its own."""
-_lock = threading.Lock()
+_lock = locks.lock()
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ with one device: without the right context it fails before anything starts, and 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
+from gemmhub import locks
 from gemmhub.backend import WORKSPACE
 from gemmhub.capability import Absent
 from gemmhub.errors import AllocationError
@@ -210,7 +210,7 @@ class Gpu:
         self.default_workspace = max(WORKSPACE, memory.value // _WORKSPACE_SHARE)
         """Bytes: what a backend may return as its ``default_workspace`` where copies of operands are to fit."""
         self._context: int | None = None
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
         # Without declared types and with pointers made beforehand: less to convert a call.
         self._get_current = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuCtxGetCurrent, c_void_p).value or 0)
         self._cells: list[tuple[c_void_p, Any]] = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from gemmhub import locks
 from gemmhub.backend import Backend
 from gemmhub.capability import Absent, Ready
 
@@ -20,7 +20,7 @@ class MachineBackend(Backend, Generic[M]):
         """``look`` finds the machine, or says what it lacks."""
         self._look = look
         self._found: M | Absent | None = None
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
         """For whatever else is found out once."""
 
     @abstractmethod

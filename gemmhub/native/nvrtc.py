@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmhub import locks
 from gemmhub.capability import Absent
 from gemmhub.native import cache as disk
 from gemmhub.native.cuda import Driver
@@ -178,7 +178,7 @@ def key(compiler: Compiler, source: Source) -> str:
     return digest.hexdigest()[:24]
 
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _loaded: Compiler | CompilerError | None = None
 
 

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from gemmhub import locks
 from gemmhub.numpy_backend.probe import cores
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _pool: ThreadPoolExecutor | None = None
 _owner = 0
 _inside = threading.local()
@@ -37,9 +38,8 @@ def _mark_busy() -> None:
 
 
 def _after_fork() -> None:
-    """In a child: a lock held by a thread of the parent would never be released."""
-    global _lock, _pool
-    _lock = threading.Lock()
+    """In a child the threads of the pool are gone."""
+    global _pool
     _pool = None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from ctypes import byref, c_void_p
 
+from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.native import cuda
 from gemmhub.native.cuda import Driver, DriverError, Gpu
@@ -25,7 +25,7 @@ class Machine:
         self.gpus = gpus
         self.workspaces = tuple(map(Workspace, gpus))
         self._handles: dict[int, int] = {}
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
 
     def handle(self, index: int) -> int:
         """The library's handle for a device, for all threads. StatusError when it cannot be made."""

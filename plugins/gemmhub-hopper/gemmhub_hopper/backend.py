@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gemmhub import locks
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
@@ -79,7 +79,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
         self._cards: dict[int, Card] = {}
-        self._loading = threading.RLock()
+        self._loading = locks.lock()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)

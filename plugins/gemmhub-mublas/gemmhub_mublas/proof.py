@@ -7,7 +7,6 @@ product shows if they were rounded to fewer bits on the way.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,7 +15,7 @@ import numpy as np
 from gemmhub_musa import selftest
 from gemmhub_musa.runtime import TO_DEVICE, TO_HOST, Runtime
 
-from gemmhub import accuracy
+from gemmhub import accuracy, locks
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
@@ -52,7 +51,7 @@ class Proofs(Generic[W]):
         self._library = library
         self._kernel = kernel
         self._outcomes: dict[Hashable, int | Refusal] = {}
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
 
     def of(self, devices: Devices, problem: GemmProblem, way: W) -> Refusal | None:
         """None where ``way`` is right for problems like ``problem``; the proof is made now if it is the first one.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from gemmhub_musa import runtime
 
+from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub_mudnn import library
 from gemmhub_mudnn.engine import Engine
@@ -20,7 +20,7 @@ class Machine:
         self.musa, self.library = musa, library
         self.arch = tuple(musa.runtime.arch(index) for index in range(musa.count))
         self._engines: dict[int, Engine] = {}
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
 
     def engine(self, index: int) -> Engine:
         """That of a device. MudnnError where the library makes no handle for it."""

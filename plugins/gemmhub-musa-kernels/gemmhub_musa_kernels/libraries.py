@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from ctypes import byref, c_int, c_longlong, c_void_p
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.runtime import Runtime
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import native
+from gemmhub import locks, native
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub_musa_kernels.parameters import Parameters
@@ -96,7 +95,7 @@ class Libraries:
         self._sdk, self._runtime = sdk, runtime
         self.cleared = Cleared()
         self._known: dict[tuple[str, str, tuple[str, ...]], Library | Refusal] = {}
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
 
     def get(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
         """The library of kernels/``file``.mu for ``arch``; compiled now, which takes seconds, if it never was."""

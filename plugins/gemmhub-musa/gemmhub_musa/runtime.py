@@ -5,13 +5,13 @@ public.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from functools import cache, cached_property
 from typing import Any
 
+from gemmhub import locks
 from gemmhub.capability import Absent, Refusal
 from gemmhub.errors import AllocationError, BackendError
 from gemmhub_musa import sdk as sdks
@@ -253,7 +253,7 @@ class Runtime:
         return value.value
 
 
-_lock = threading.RLock()
+_lock = locks.lock()
 
 
 def load() -> Runtime | Absent:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+from gemmhub import locks
 from gemmhub.capability import Absent, Refusal
 
 VARIABLES = ("MUSA_HOME", "MUSA_PATH", "MUSA_ROOT", "MUSA_INSTALL_PATH")
@@ -59,7 +60,7 @@ class Sdk:
     notes: tuple[str, ...] = ()
     """What was odd: variables that name no installation."""
     _loaded: dict[str, Library | Refusal] = field(default_factory=dict, repr=False, compare=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+    _lock: threading.RLock = field(default_factory=locks.lock, repr=False, compare=False)
 
     @cached_property
     def version(self) -> str:

@@ -4,13 +4,12 @@ each takes half a minute and 1 to 2 GB.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from gemmhub_musa import compile as compilers
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import native
+from gemmhub import locks, native
 from gemmhub.capability import Refusal
 from gemmhub_mutlass import source_text
 from gemmhub_mutlass.configuration import Configuration
@@ -27,7 +26,7 @@ class Kernels:
 
     def __init__(self, sdk: Sdk, mutlass: Mutlass) -> None:
         self._sdk, self._mutlass = sdk, mutlass
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
         self._found: dict[Configuration, Library | Refusal] = {}
         self._arguments: int | Refusal | None = None
 

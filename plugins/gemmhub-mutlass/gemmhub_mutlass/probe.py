@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from gemmhub_musa import compile as compilers
@@ -10,6 +9,7 @@ from gemmhub_musa import runtime as musa
 from gemmhub_musa import workspace
 from gemmhub_musa.workspace import Workspace
 
+from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub_mutlass import installation
 from gemmhub_mutlass.compiling import Kernels
@@ -27,7 +27,7 @@ class Machine:
         self.archs = tuple(found.arch_name(index) for index in range(found.count))
         self.pending: Counter[str] = Counter()
         """Errors that others had left in the runtime and that launches cleared, by name."""
-        self._lock = threading.RLock()
+        self._lock = locks.lock()
 
     def workspace(self, index: int) -> Workspace:
         """That of a device."""

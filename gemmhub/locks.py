@@ -1,0 +1,106 @@
+"""Locks that neither a fork nor a nested call can leave held for ever.
+
+A forked child has only the thread that forked: a lock that another thread held would never be released. The locks
+made here are free again in the child, and a fork waits a moment while other threads are :data:`deciding`.
+
+They are re-entrant, because a signal handler, a finaliser, or a plugin that is being imported may multiply while its
+own thread holds one. So whatever a lock guards is changed in one assignment: a nested call, or a child, finds it as
+it was before or as it is after.
+"""
+
+from __future__ import annotations
+
+import logging  # noqa: F401  (its own hook holds its lock during a fork: imported first, it is called after ours)
+import os
+import threading
+import time
+from typing import Any
+from weakref import WeakSet
+
+_locks: WeakSet[Any] = WeakSet()
+_PATIENCE = 5.0
+"""Seconds for which a fork waits until other threads have decided."""
+
+
+def lock() -> threading.RLock:
+    """Return a re-entrant lock that is free in a forked child, unless the thread that forked holds it."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+class Busy(threading.local):
+    """Whether this thread is in the middle of something, which it says by ``with busy: ...``.
+
+    A child of a fork is so only where the thread that forked was.
+    """
+
+    now = False
+
+    def __enter__(self) -> None:
+        self.now = True
+
+    def __exit__(self, *_: object) -> None:
+        self.now = False
+
+
+def _renew() -> None:
+    for held in list(_locks):
+        if held.acquire(blocking=False):  # free, or held by this thread, which goes on and releases it
+            held.release()
+        else:
+            held._at_fork_reinit()
+
+
+class Section:
+    """Code that forks of other threads wait for: ``with section: ...``. Any number of threads may be inside.
+
+    In a child, an import that another thread had begun never ends, and whoever needs the module waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[int, int] = {}
+        """How often each thread has entered."""
+        self._forking: int | None = None
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        while me not in self._inside and self._forking not in (None, me):
+            time.sleep(1e-3)
+        self._inside[me] = self._inside.get(me, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        if self._inside[me] > 1:
+            self._inside[me] -= 1
+        else:
+            del self._inside[me]
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside, but not for ever: one may be waiting for this thread."""
+        me = self._forking = threading.get_ident()
+        end = time.monotonic() + _PATIENCE
+        while any(thread != me for thread in list(self._inside)) and time.monotonic() < end:
+            time.sleep(1e-3)
+
+    def after_fork(self) -> None:
+        """Let other threads in again."""
+        self._forking = None
+
+    def after_fork_in_child(self) -> None:
+        """Forget the threads that a child does not have."""
+        me = threading.get_ident()
+        self._inside = {thread: count for thread, count in self._inside.items() if thread == me}
+        self._forking = None
+
+
+deciding = Section()
+"""What is done at the first call of a kind, except its product: imports, discovery, probing, preparing."""
+
+
+def survive_forks() -> None:
+    """Have children of this process find what this module promises. To be called once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=deciding.before_fork, after_in_parent=deciding.after_fork)
+        os.register_at_fork(after_in_child=deciding.after_fork_in_child)
+        os.register_at_fork(after_in_child=_renew)

@@ -7,11 +7,14 @@ and the settings object in force, then the kernel. No hook, no environment, no d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemmhub import config
+from gemmhub import config, locks
+from gemmhub.errors import AllocationError
+from gemmhub.guard import memory_errors, out_of_memory, propagates
 from gemmhub.options import Options, request, scalar_kind, signature
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ _devices: dict[type, Any] = {}
 _decisions: dict[tuple[Any, ...], tuple[Decision, Any]] = {}
 """(problem, settings, copies) -> decision and kernel, for operands that cannot be known again by their type."""
 _settings = config.context.get
+locks.survive_forks()
 _ndarray = np.ndarray
 
 
@@ -93,26 +97,40 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
                 return run(a, b, out)
         except Exception:
             pass  # the long way finds out what is wrong, and says it in our words
+        except BaseException as error:
+            if propagates(error):
+                raise
     return _call(a, b, out, options)
 
 
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """The long way: look up with strides and options, or decide."""
     warm, devices, known, decisions, layouts = _warm, _devices, _known, _decisions, _layouts  # before settings are read
-    asked = request(options)
-    key = _key(a, b, out, asked)
-    execute = known.get(key) if key is not None else None
-    if execute is None:
-        call, decision, kernel = _decided(a, b, out, asked, decisions)
-        from gemmhub import planning, plugins
+    try:
+        if known:  # else settings and modules may have to be read first
+            asked = request(options)
+            key = _key(a, b, out, asked)
+            execute = known.get(key) if key is not None else None
+            if execute is not None:
+                return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+        with locks.deciding:
+            asked = request(options)
+            key = _key(a, b, out, asked)
+            call, decision, kernel = _decided(a, b, out, asked, decisions)
+            from gemmhub import planning
 
-        execute = planning.bind(call, decision.chosen or "", kernel)
-        if key is not None and plugins.settled():
+            execute = planning.bind(call, decision.chosen or "", kernel)
+        result = planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
+    except AllocationError:
+        raise
+    except MemoryError as error:
+        raise out_of_memory(error) from error
+    if key is not None and decision.lasting:
+        with suppress(MemoryError):  # the result is there; another call may remember how
             _remember(known, key, execute)
             if not options:
                 _learn(warm, devices, layouts, call, decision, kernel, execute, a, b, out)
-        return planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
-    return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+    return result
 
 
 def _learn(
@@ -176,49 +194,54 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
 def _decided(
     a: Array, b: Array, out: Array | None, asked: Request, decisions: dict[tuple[Any, ...], tuple[Decision, Any]]
 ) -> tuple[Call, Decision, Any]:
-    from gemmhub import arrays, decision, planning, plugins
+    from gemmhub import arrays, decision, planning
 
     call = arrays.describe(a, b, out, asked)
     key = call.problem, asked.settings, planning.overlaps(call)
     decided = decisions.get(key)  # looked up once: another thread may forget it at any time
     if decided is None:
         decided = decision.resolve(*key)
-        if plugins.settled():
+        if decided[0].lasting:
             _remember(decisions, key, decided)
     return call, *decided
 
 
 @signature()
+@memory_errors
 def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan:
     """Decide and prepare once; returns a function of operands with the same shapes and dtypes.
 
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
     ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
     """
-    from gemmhub import arrays
-    from gemmhub.planning import make_plan
-
     decisions = _decisions  # before settings are read
-    asked = request(options)
-    call, decision, kernel = _decided(a, b, out, asked, decisions)
+    with locks.deciding:
+        from gemmhub import arrays
+        from gemmhub.planning import make_plan
+
+        asked = request(options)
+        call, decision, kernel = _decided(a, b, out, asked, decisions)
     with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
     return make_plan(call, decision, kernel, asked, arrays.describe, b, with_epilogue)
 
 
 @signature()
+@memory_errors
 def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Decision:
     """Which backend :func:`matmul` would choose for this call, and what every other one says to it.
 
     Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
     that it never raises NoBackendError: ``chosen`` is None then.
     """
-    from gemmhub import arrays, decision, planning
+    with locks.deciding:
+        from gemmhub import arrays, decision, planning
 
-    asked = request(options)
-    call = arrays.describe(a, b, out, asked)
-    return decision.decide(call.problem, asked.settings, planning.overlaps(call))
+        asked = request(options)
+        call = arrays.describe(a, b, out, asked)
+        return decision.decide(call.problem, asked.settings, planning.overlaps(call))
 
 
+@memory_errors
 def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedB:
     """A prepacked copy of ``b``, shape (k, n), for repeated products with different ``a``.
 
@@ -226,12 +249,14 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
-    from gemmhub.packing import pack_operand
+    with locks.deciding:
+        from gemmhub.packing import pack_operand
 
-    return pack_operand(b, a_dtype, m, backend)
+        return pack_operand(b, a_dtype, m, backend)
 
 
 @signature()
+@memory_errors
 def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
     """Time every backend (and each of its candidates) that can run this call, and record the results.
 
@@ -243,13 +268,16 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     return tune_call(a, b, out, request(options))
 
 
+@memory_errors
 def backends() -> list[BackendStatus]:
     """Every backend known here, with its state and, where it is not ready, the reason and the remedy."""
-    from gemmhub import plugins
+    with locks.deciding:
+        from gemmhub import plugins
 
-    return plugins.statuses()
+        return plugins.statuses()
 
 
+@memory_errors
 def reload() -> None:
     """Forget everything decided: read settings and records, discover and probe backends anew at next need.
 

@@ -29,6 +29,20 @@ class Refusal:
     traceback: str | None = field(default=None, repr=False, compare=False)
     """Kept where the no came from an exception."""
 
+    @property
+    def passing(self) -> str:
+        """What the no was due to, where that passes: "memory", "stack" or "loading". Such a no is not kept."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Busy(Refusal):
+    """A no to a call that is made while the backend is being loaded, by the loading thread itself."""
+
+    @property
+    def passing(self) -> str:
+        return "loading"
+
 
 @dataclass(frozen=True)
 class Raised(Refusal):
@@ -36,6 +50,12 @@ class Raised(Refusal):
 
     kind: type[BaseException] = field(default=Exception, repr=False, compare=False)
     """Its class. (Not the exception itself, which would keep the operands of the call alive.)"""
+
+    @property
+    def passing(self) -> str:
+        if issubclass(self.kind, MemoryError):
+            return "memory"
+        return "stack" if issubclass(self.kind, RecursionError) else ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +19,8 @@ from gemmhub import plugins, records
 from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
-from gemmhub.errors import InputError, NoBackendError
+from gemmhub.errors import AllocationError, InputError, NoBackendError
+from gemmhub.guard import guarded
 from gemmhub.problem import GemmProblem
 
 _log = logging.getLogger("gemmhub")
@@ -48,6 +48,8 @@ class Verdict:
     remark: str = ""
     """The backend's own words: how it would run this."""
     traceback: str | None = field(default=None, repr=False)
+    passing: str = field(default="", repr=False)
+    """What a no was due to that passes ("memory", "stack", "loading"); the next call asks again."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Decision:
     """No backend that was asked looks at strides: the decision holds for any."""
     chosen_layout_free: bool = field(default=False, repr=False)
     """The chosen backend does not look at strides: its kernel, and so a plan, holds for any."""
+    lasting: bool = field(default=True, repr=False)
+    """Later calls may count on it: every plugin was asked, and none said no for a reason that passes."""
 
     def __getitem__(self, backend: str) -> Verdict:
         for verdict in self.verdicts:
@@ -133,7 +137,6 @@ class Able:
 
 _failures: dict[tuple[str, GemmProblem], Refusal] = {}
 """Problems whose preparation raised, so that it is neither repeated nor forgotten."""
-_failures_lock = threading.Lock()
 
 
 def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> Decision:
@@ -141,13 +144,13 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
 
     Raises InputError when ``settings`` name a backend that nobody knows.
     """
-    return _decide(problem, settings, copies, everybody=True)[0]
+    return _decide(problem, settings, copies, {}, everybody=True)[0]
 
 
 def able_backends(problem: GemmProblem) -> list[Able]:
     """Every backend that can run ``problem``, in order of discovery."""
     answers = [
-        _ask(entry, problem)
+        _ask(entry, problem, {})
         for entry in plugins.registry()
         if (not entry.device_kinds or problem.device.kind in entry.device_kinds)
         and problem.packed_by in (None, entry.name)
@@ -156,9 +159,12 @@ def able_backends(problem: GemmProblem) -> list[Able]:
 
 
 def _decide(
-    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], everybody: bool
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], everybody: bool
 ) -> tuple[Decision, Able | None]:
-    """``everybody`` is asked; else, where one is forced, only that one: some take long for a first answer."""
+    """``everybody`` is asked; else, where one is forced, only that one: some take long for a first answer.
+
+    ``short``: the backends that were short of memory in this call, and their refusals.
+    """
     forced = settings.backend[0] if settings.forced else problem.packed_by
     able: list[Able] = []
     verdicts: list[Verdict] = []
@@ -171,7 +177,7 @@ def _decide(
             continue
         loaded = entry.get()
         layout_free &= isinstance(loaded, Refusal) or not loaded[0].layout_sensitive
-        answer = _ask(entry, problem)
+        answer = _ask(entry, problem, short)
         if isinstance(answer, Verdict):
             verdicts.append(answer)
         elif forced is not None and entry.name != forced:
@@ -180,6 +186,9 @@ def _decide(
             able.append(answer)
     verdicts += _suggested(problem, verdicts, able, forced)
     if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in able}:
+        for entry in plugins.registry().entries:
+            if entry.passing == "memory":  # its backends may have the name
+                raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
         known = sorted({e.name for e in plugins.registry()} | {s.backend for s in plugins.SUGGESTIONS})
         raise InputError("backend", f"no backend is called {forced!r}", ", ".join(known))
     ranked, why = _rank(able, settings, forced)
@@ -199,6 +208,7 @@ def _decide(
         copies,
         layout_free,
         problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive,
+        plugins.registry().complete and not any(verdict.passing for verdict in verdicts),
     )
     return decision, chosen
 
@@ -221,15 +231,16 @@ def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
     )
 
 
-def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
+def _ask(entry: plugins.Entry, problem: GemmProblem, short: Mapping[str, Refusal]) -> Able | Verdict:
     """One backend's answer: able, or a verdict that says no."""
 
     def no(refusal: Refusal, status: str = "") -> Verdict:
         failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
         status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
         return Verdict(
-            entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback
-        )
+            entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
+            passing=refusal.passing,
+        )  # fmt: skip
 
     answer = entry.get()
     if isinstance(answer, Refusal):
@@ -239,23 +250,24 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
     if problem.device not in ready.devices:
         devices = ", ".join(map(str, ready.devices))
         return no(Refusal(f"the operands are on {problem.device}", f"it runs on {devices}"))
-    failure = _failures.get((entry.name, problem))
+    failure = _failures.get((entry.name, problem)) or short.get(entry.name)
     if failure is not None:
         return no(failure, "failed")
-    refusal = plugins.guarded(lambda: backend.supports(problem), "supports()", remedy)
+    _log.debug("backend %s: asked about %s", entry.name, problem)
+    refusal = guarded(lambda: backend.supports(problem), "supports()", remedy)
     if isinstance(refusal, Refusal):
         return no(refusal)
     if refusal is not None:
         return no(Refusal(f"supports() returned {type(refusal).__name__}", remedy), "failed")
-    copies = plugins.guarded(lambda: tuple(backend.copies(problem)), "copies()", remedy)
+    copies = guarded(lambda: tuple(backend.copies(problem)), "copies()", remedy)
     if isinstance(copies, Refusal):
         return no(copies)
-    names = plugins.guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
+    names = guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
     if isinstance(names, Refusal):
         return no(names)
     if not names:
         return no(Refusal("candidates() is empty", remedy), "failed")
-    workspace = plugins.guarded(lambda: backend.default_workspace(problem.device), "default_workspace()", remedy)
+    workspace = guarded(lambda: backend.default_workspace(problem.device), "default_workspace()", remedy)
     if isinstance(workspace, Refusal):
         return no(workspace)
     if not isinstance(workspace, int) or workspace < 0:
@@ -265,11 +277,11 @@ def _ask(entry: plugins.Entry, problem: GemmProblem) -> Able | Verdict:
         seconds: object = measured.seconds
         source, candidate = "measured", measured.candidate
     else:
-        seconds = plugins.guarded(lambda: backend.estimate(problem), "estimate()", remedy)
+        seconds = guarded(lambda: backend.estimate(problem), "estimate()", remedy)
         source, candidate = "estimated", names[0]
     if isinstance(seconds, Refusal):
         return no(seconds)
-    remark = plugins.guarded(lambda: str(backend.remark(problem, candidate)), "remark()", remedy)
+    remark = guarded(lambda: str(backend.remark(problem, candidate)), "remark()", remedy)
     if isinstance(remark, Refusal):
         return no(remark)
     if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
@@ -324,22 +336,29 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
 def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> tuple[Decision, Kernel]:
     """Decide and prepare. A backend whose ``prepare`` raises is passed over, and the decision says so.
 
-    Raises NoBackendError, carrying the decision, when nothing may run the problem.
+    Raises NoBackendError, carrying the decision, when nothing may run the problem; AllocationError when a backend
+    might have but for want of memory. That is asked again at the next call.
     """
+    short: dict[str, Refusal] = {}
     while True:
-        decision, chosen = _decide(problem, settings, copies, everybody=False)
+        decision, chosen = _decide(problem, settings, copies, short, everybody=False)
         if chosen is None:
-            decision = decide(problem, settings, copies)
+            for verdict in decision.verdicts:
+                if verdict.passing == "memory":
+                    raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
+            decision = _decide(problem, settings, copies, short, everybody=True)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         kernel = prepared(chosen, chosen.candidate, problem, settings)
         if isinstance(kernel, Kernel):
             _report(decision, settings)
             return decision, kernel
         _log.warning("backend %s: %s", chosen.entry.name, kernel.reason)
-        with _failures_lock:
-            if len(_failures) >= 4096:
-                _failures.clear()
-            _failures[chosen.entry.name, problem] = kernel
+        if kernel.passing:
+            short[chosen.entry.name] = kernel
+            continue
+        if len(_failures) >= 4096:
+            _failures.clear()
+        _failures[chosen.entry.name, problem] = kernel
 
 
 def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
@@ -348,7 +367,8 @@ def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Setting
     limit = settings.workspace_limit
     if limit is None:
         limit = able.workspace
-    kernel: object = plugins.guarded(lambda: able.backend.prepare(problem, candidate, limit), "prepare()", remedy)
+    _log.debug("backend %s: asked to prepare %s for %s", able.entry.name, candidate, problem)
+    kernel: object = guarded(lambda: able.backend.prepare(problem, candidate, limit), "prepare()", remedy)
     if isinstance(kernel, (Kernel, Refusal)):
         return kernel
     return Refusal(f"prepare() returned {type(kernel).__name__}, not a Kernel", remedy)
@@ -363,5 +383,4 @@ def _report(decision: Decision, settings: Settings) -> None:
 
 def forget() -> None:
     """Give backends that failed another chance."""
-    with _failures_lock:
-        _failures.clear()
+    _failures.clear()

@@ -17,6 +17,7 @@ from gemmhub.arrays import Call, flat
 from gemmhub.backend import Kernel
 from gemmhub.device_families import CupyFamily, TorchFamily, torch_dtypes
 from gemmhub.errors import GemmhubError
+from gemmhub.guard import propagates
 from gemmhub.packed import PackedB
 from gemmhub.tensor_guard import guard
 from gemmhub.views import MOST_ALIGNED, DeviceView, broadcast, expand, meet, reach, same_memory
@@ -33,7 +34,7 @@ _MOST = 4096
 """Entries that a plan, or all of matmul, keeps."""
 
 
-def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception], GemmhubError]) -> Execute:
+def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseException], GemmhubError]) -> Execute:
     """See :func:`gemmhub.planning.bind`, of which this is the part for devices."""
     family: Any = call.family
     problem, out_shape = call.problem, call.out_shape
@@ -66,7 +67,7 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[Exception],
                         None if vector is None else vector.address,
                         alpha, beta, family.current_stream() if stream is None else stream,
                     )  # fmt: skip
-                except Exception as error:
+                except BaseException as error:
                     raise translated(error) from error
                 if spare is not None:
                     family.copy(target.owner, spare)
@@ -247,6 +248,9 @@ def planned_torch(call: Call, kernel: Kernel, other: Execute) -> Execute:
                     return out
         except Exception:
             pass  # said in our words by the other way
+        except BaseException as error:
+            if propagates(error):
+                raise
         return other(a, b, out, **epilogue)
 
     return planned

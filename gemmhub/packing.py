@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import arrays, config, decision, dtypes, families, options, plugins
+from gemmhub import arrays, config, decision, dtypes, families, options
 from gemmhub.capability import Device, Raised, Refusal
 from gemmhub.decision import Decision, Verdict
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
+from gemmhub.guard import guarded
 from gemmhub.layout import MatrixLayout
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
@@ -38,7 +39,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     for able in decision.able_backends(problem):
         if settings.forced and able.entry.name != settings.backend[0]:
             continue
-        payload = plugins.guarded(
+        payload = guarded(
             lambda able=able: able.backend.pack(given, problem),  # type: ignore[misc]
             "pack()",
             f"report it to the authors of {able.entry.distribution}",
@@ -49,6 +50,9 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
+    for verdict in chosen.verdicts:
+        if verdict.passing == "memory":
+            raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
     others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
     raise NoBackendError(
         "no backend packs this operand",

@@ -20,8 +20,9 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.device_families import TorchFamily
-from gemmhub.errors import AllocationError, GemmhubError, InputError, KernelError, OutputError
+from gemmhub.errors import InputError, KernelError, OutputError
 from gemmhub.families import NUMPY, TorchHostFamily, layout_key
+from gemmhub.guard import propagates, translated
 from gemmhub.options import Request, scalar, scalar_kind, stream_handle
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
@@ -94,7 +95,7 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
                     as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
                     addend, vector, alpha, beta, stream,
                 )  # fmt: skip
-            except Exception as error:
+            except BaseException as error:
                 raise translated(error, backend) from error
             if beside:
                 target[...] = place
@@ -153,10 +154,28 @@ def first_run(
     run = shortcut(call, kernel, execute)
     if run is not execute:
         try:
-            return run(a, b, out)
+            result = run(a, b, out)
         except Exception:
             pass  # as in every later call: the full way finds out what is wrong, and says it in our words
+        except BaseException as error:
+            if propagates(error):
+                raise
+        else:
+            return product(result, call, out, backend)
     return execute(a, b, out, request.c, request.bias, request.alpha, request.beta, request.stream)
+
+
+def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
+    """``result`` of a kernel's ``direct``; KernelError where it is not the product that ``call`` asks for."""
+    shape, dtype = call.out_shape, call.problem.out.dtype
+    if out is not None and result is not out:
+        raise KernelError(backend, f"its direct returned a {type(result).__name__}, not out")
+    if not isinstance(result, (np.ndarray, np.generic)):
+        raise KernelError(backend, f"its direct returned a {type(result).__name__}, not an array of shape {shape}")
+    if result.shape != shape or result.dtype != dtype:
+        given = f"an array of shape {result.shape} and dtype {result.dtype}"
+        raise KernelError(backend, f"its direct returned {given}, not of shape {shape} and dtype {dtype}")
+    return result
 
 
 def _meets(
@@ -172,15 +191,6 @@ def _meets(
     if c is not None and not same_memory(c, target):
         operands.append(c)
     return any(overlap(out, x) for x in operands)
-
-
-def translated(error: Exception, backend: str) -> GemmhubError:
-    """A kernel's exception as one of ours."""
-    if isinstance(error, GemmhubError):
-        return error
-    if isinstance(error, MemoryError):
-        return AllocationError(f"backend {backend!r} ran out of memory: {error}")
-    return KernelError(backend, f"{type(error).__name__}: {error}")
 
 
 @runtime_checkable
@@ -267,7 +277,7 @@ def make_plan(
     run = shortcut(call, kernel, execute)
     way: Execute = checked
     if run is not execute and layout_free:
-        way = _short_plan(run, checked, call, with_epilogue)
+        way = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
     elif problem.device.kind != "cpu" and request.stream is None:
         way = _device_plan(call, kernel, checked)
     for function in (checked, way):
@@ -291,6 +301,10 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
                 result = warm(a, b, out)
             except Exception:
                 result = None  # said below, in our words
+            except BaseException as error:
+                if propagates(error):
+                    raise
+                result = None
             if result is not None:
                 return result
         result = checked(a, b, out, **epilogue)
@@ -303,9 +317,12 @@ def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
 
 
 def _short_plan(
-    run: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, with_epilogue: bool
-) -> Execute:
+    direct: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, backend: str,
+    with_epilogue: bool,
+) -> Execute:  # fmt: skip
     """A plan that checks no more than it must before handing over to a self-checking matmul."""
+    run = direct
+    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
     a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
     b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
@@ -313,6 +330,14 @@ def _short_plan(
     # Strides tell the itemsize. Of types as wide as float32 and complex128 NumPy refuses to round into any other;
     # float64 it would round into complex64. (One attribute is a tenth of what a planned call may cost.)
     told_by_strides = single and out_dtype.itemsize != 8
+
+    def first(a: Any, b: Any, out: Any) -> Array:
+        nonlocal run
+        result = product(direct(a, b, out), kind, out, backend)
+        run = direct
+        return result
+
+    run = first
 
     def planned(a: Any, b: Any, out: Any = None) -> Array:
         # With these, the matmul itself finds any other fault of out: matrices of the wrong size, and a read-only
@@ -329,8 +354,13 @@ def _short_plan(
                     and (told_by_strides or (out.dtype is out_dtype and (single or out.shape == shape)))
                 ):
                     return run(a, b, out)
+        except KernelError:
+            raise  # of the first product: direct does not return one
         except Exception:
             pass  # said below, in our words
+        except BaseException as error:
+            if propagates(error):
+                raise
         return checked(a, b, out)
 
     def planned_with_epilogue(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:

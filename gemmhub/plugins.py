@@ -1,27 +1,27 @@
 """Finding plugins, and keeping the broken ones from breaking anything else.
 
-Discovery happens once, at first need. Every step that runs a plugin's code (import, registration, its
-hook, loading a backend, probing it) has a try/except of its own; what goes wrong becomes a refusal with
-the traceback kept, shown by `gemmhub backends` and :func:`gemmhub.explain`.
+Discovery happens once, at first need. Every step that runs a plugin's code (import, registration, its hook, loading
+a backend, probing it) is guarded by itself; what goes wrong becomes a refusal with the traceback kept, shown by
+`gemmhub backends` and :func:`gemmhub.explain`. A refusal for want of memory is not kept: the next call asks again.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import threading
-import traceback
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from gemmhub import config
+from gemmhub import config, locks
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
-from gemmhub.capability import Absent, Device, Raised, Ready, Refusal
+from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
+from gemmhub.guard import guarded
 
-if TYPE_CHECKING:
-    import pluggy
+_log = logging.getLogger("gemmhub")
 
-T = TypeVar("T")
+ASKING = "plugin %s: %s"
+"""Logged (DEBUG) with the plugin's name and the step, before each step that runs its code."""
 
 BUILTIN = "gemmhub"
 """The name under which the core's own backend is listed."""
@@ -65,11 +65,9 @@ class Entry:
         self.plugin = plugin
         self.distribution = distribution
         self.description = description
-        self._refusal = refusal
-        self._backend: Backend | None = None
-        self._ready: Ready | None = None
-        self._lock = threading.RLock()
-        self._loading = False
+        self._answer: tuple[Backend, Ready] | Refusal | None = refusal
+        self._lock = locks.lock()
+        self._loading = locks.Busy()
 
     def __repr__(self) -> str:
         return f"<Entry {self.name!r} of {self.distribution}>"
@@ -79,42 +77,43 @@ class Entry:
         """Kinds of device it is for; empty when the plugin failed too early to say."""
         return self.description.device_kinds if self.description else ()
 
-    def get(self) -> tuple[Backend, Ready] | Refusal:
-        """The loaded, probed backend, or why there is none. Loads and probes at most once."""
-        if self._refusal is None and self._ready is None:
-            with self._lock:
-                if self._loading:
-                    return Refusal("it is being loaded", "let load() and probe() call nothing of gemmhub")
-                if self._refusal is None and self._ready is None:
-                    self._loading = True
-                    try:
-                        self._load()
-                    finally:
-                        self._loading = False
-        if self._refusal is not None:
-            return self._refusal
-        assert self._backend is not None
-        assert self._ready is not None
-        return self._backend, self._ready
+    @property
+    def passing(self) -> str:
+        """:attr:`Refusal.passing` of a plugin that failed before it could name its backends."""
+        return self._answer.passing if self.description is None and isinstance(self._answer, Refusal) else ""
 
-    def _load(self) -> None:
+    def get(self) -> tuple[Backend, Ready] | Refusal:
+        """The loaded, probed backend, or why there is none. Loads and probes once, but for want of memory."""
+        answer = self._answer
+        if answer is None:
+            with self._lock:
+                answer = self._answer
+                if answer is None:
+                    if self._loading.now:
+                        return Busy("it is being loaded", "let load() and probe() call nothing of gemmhub")
+                    with self._loading:
+                        answer = self._load()
+                    if isinstance(answer, tuple) or not answer.passing:
+                        self._answer = answer
+        return answer
+
+    def _load(self) -> tuple[Backend, Ready] | Refusal:
         assert self.description is not None
         remedy = f"report it to the authors of {self.distribution}"
+        doing = f"loading the backend {self.name!r}"
+        _log.debug(ASKING, self.plugin, doing)
         backend = guarded(self.description.load, "loading the backend", remedy)
-        if not isinstance(backend, Refusal) and not isinstance(backend, Backend):
-            backend = Refusal(f"load() returned {type(backend).__name__}, not a Backend", remedy)
         if isinstance(backend, Refusal):
-            self._refusal = backend
-            return
+            return backend
+        if not isinstance(backend, Backend):
+            return Refusal(f"load() returned {type(backend).__name__}, not a Backend", remedy)
+        _log.debug(ASKING, self.plugin, f"probing for the backend {self.name!r}")
         answer = guarded(lambda: _checked(backend.probe()), "probing", remedy)
         if isinstance(answer, Ready):
-            # The backend must be in place before _ready says so to other threads.
-            self._backend = backend
-            self._ready = answer
-        elif isinstance(answer, Refusal):
-            self._refusal = answer
-        else:
-            self._refusal = Refusal(f"probe() returned {type(answer).__name__}, not Ready or Absent", remedy)
+            return backend, answer
+        if isinstance(answer, Refusal):
+            return answer
+        return Refusal(f"probe() returned {type(answer).__name__}, not Ready or Absent", remedy)
 
 
 def _checked(answer: Ready | Absent) -> Ready | Absent:
@@ -127,15 +126,6 @@ def _checked(answer: Ready | Absent) -> Ready | Absent:
         if isinstance(answer.features, str) or not all(isinstance(text, str) for text in answer.features):
             raise TypeError(f"features are {answer.features!r}, not a tuple of strings")
     return answer
-
-
-def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
-    """``call()``; an exception (or SystemExit) becomes a refusal with its traceback."""
-    try:
-        return call()
-    except (Exception, SystemExit) as error:
-        text = str(error).strip() or "no message"
-        return Raised(f"{doing} raised {type(error).__name__}: {text}", remedy, traceback.format_exc(), type(error))
 
 
 def _builtin() -> Entry:
@@ -151,26 +141,33 @@ def _builtin() -> Entry:
 
 
 class Registry:
-    """The backends of this process, in order of discovery (the built-in one first)."""
+    """The backends of this process: the built-in one, those of plugins by the plugins' names, those added."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = [_builtin()]
-        self._lock = threading.RLock()
-        self._discovered = False
-        self._discovering = False
+        self._builtin = _builtin()
+        self._added: list[Entry] = []
+        self._points: Sequence[importlib.metadata.EntryPoint] | None = None
+        self._answers: dict[int, _Answer] = {}
+        """By the position in ``_points``; each is filed when it is complete."""
+        self._lock = locks.lock()
+        self._discovering = locks.Busy()
+        self.complete = False
+        """Whether every plugin has answered for good: what is decided before holds for one call."""
 
     def __iter__(self) -> Iterator[Entry]:
-        if not self._discovered:
+        if not self.complete:
             with self._lock:
                 # A plugin that multiplies while it is imported sees the backends found so far.
-                if not self._discovered and not self._discovering:
-                    self._discovering = True
-                    try:
+                if not self.complete and not self._discovering.now:
+                    with self._discovering:
                         self._discover()
-                        self._discovered = True
-                    finally:
-                        self._discovering = False
-        return iter(list(self.entries))
+        return iter(self.entries)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Those found so far."""
+        answers = self._answers
+        return [self._builtin, *(e for i in sorted(answers) for e in answers[i].entries), *self._added]
 
     def find(self, name: str) -> Entry | None:
         """The entry of that name that can still work, else any entry of that name."""
@@ -179,14 +176,18 @@ class Registry:
 
     def add(self, description: object, plugin: str, distribution: str) -> Entry:
         """List a described backend, after checking the description."""
-        refusal = self._check(description, distribution)
-        name = getattr(description, "name", None)
-        usable = description if isinstance(description, BackendDescription) and not refusal else None
-        entry = Entry(name if isinstance(name, str) else plugin, plugin, distribution, usable, refusal)
-        self.entries.append(entry)
+        entry = self._entry(description, plugin, distribution, self.entries)
+        self._added.append(entry)
         return entry
 
-    def _check(self, description: object, distribution: str) -> Refusal | None:
+    def _entry(self, description: object, plugin: str, distribution: str, others: Sequence[Entry]) -> Entry:
+        refusal = self._check(description, distribution, others)
+        name = getattr(description, "name", None)
+        usable = description if isinstance(description, BackendDescription) and not refusal else None
+        return Entry(name if isinstance(name, str) else plugin, plugin, distribution, usable, refusal)
+
+    @staticmethod
+    def _check(description: object, distribution: str, others: Sequence[Entry]) -> Refusal | None:
         remedy = f"report it to the authors of {distribution}"
         if not isinstance(description, BackendDescription):
             return Refusal(f"its hook gave {type(description).__name__}, not a BackendDescription", remedy)
@@ -203,7 +204,7 @@ class Registry:
             return Refusal(f"{name!r} is not a lower-case name", remedy)
         if not isinstance(kinds, (tuple, list)) or not kinds or not all(isinstance(kind, str) for kind in kinds):
             return Refusal(f"its device_kinds are {kinds!r}, not a tuple of strings", remedy)
-        taken = next((e for e in self.entries if e.name == description.name and e.description), None)
+        taken = next((e for e in others if e.name == description.name and e.description), None)
         if taken is not None:
             return Refusal(
                 f"the name {description.name!r} is taken by {taken.distribution}",
@@ -212,67 +213,91 @@ class Registry:
         return None
 
     def _discover(self) -> None:
+        """Ask the plugins that have not answered yet, or were short of memory when they were asked."""
         settings = config.root()
-        remedy = "repair or uninstall the distribution named in the traceback"
-        points = guarded(
-            lambda: sorted(importlib.metadata.entry_points(group="gemmhub"), key=lambda point: point.name),
-            "reading the entry points of installed distributions",
-            remedy,
-        )
-        if isinstance(points, Refusal):
-            self.entries.append(Entry("plugins", "plugins", "importlib.metadata", None, points))
-            return
-        if not points:
-            return
-        import pluggy
-
-        from gemmhub import hookspecs
-
-        manager = pluggy.PluginManager(hookspecs.GROUP)
-        manager.add_hookspecs(hookspecs)
-        for point in points:
-            self._discover_one(manager, point, settings)
+        if self._points is None:
+            points = guarded(
+                lambda: sorted(importlib.metadata.entry_points(group="gemmhub"), key=lambda point: point.name),
+                "reading the entry points of installed distributions",
+                "repair or uninstall the distribution named in the traceback",
+            )
+            if isinstance(points, Refusal):
+                self._answers[0] = _Answer((Entry("plugins", "plugins", "importlib.metadata", None, points),))
+                self.complete = not points.passing
+                return
+            self._answers.pop(0, None)  # memory was short when they were read before
+            self._points = points
+        for index in range(len(self._points)):
+            if index not in self._answers or self._answers[index].passing:
+                self._answers[index] = self._discover_one(index, self._points, settings)
+        self.complete = not any(answer.passing for answer in self._answers.values())
 
     def _discover_one(
-        self, manager: pluggy.PluginManager, point: importlib.metadata.EntryPoint, settings: config.Settings
-    ) -> None:
-        distribution = _distribution(point)
-        plugin = point.name
+        self, index: int, points: Sequence[importlib.metadata.EntryPoint], settings: config.Settings
+    ) -> _Answer:
+        point = points[index]
+        distribution, plugin = _distribution(point), point.name
+        others = [(points[i].name, answer.module) for i, answer in self._answers.items() if answer.module is not None]
 
-        def refuse(refusal: Refusal) -> None:
-            self.entries.append(Entry(plugin, plugin, distribution, None, refusal))
+        def refused(refusal: Refusal) -> _Answer:
+            return _Answer((Entry(plugin, plugin, distribution, None, refusal),))
 
         switch = _switched_off(plugin, settings)
         if switch is not None:
-            refuse(switch)
-            return
+            return refused(switch)
         remedy = f"upgrade or uninstall {distribution}, or switch it off: GEMMHUB_DISABLE={plugin}"
-        if manager.has_plugin(plugin):
-            refuse(Refusal(f"a second plugin is called {plugin!r}", f"uninstall {distribution} or the other"))
-            return
+        if any(name == plugin for name, _ in others):
+            return refused(Refusal(f"a second plugin is called {plugin!r}", f"uninstall {distribution} or the other"))
+        _log.debug(ASKING, plugin, "importing the plugin")
         module = guarded(point.load, "importing the plugin", remedy)
         if isinstance(module, Refusal):
-            refuse(module)
-            return
-        registered = guarded(lambda: manager.register(module, plugin), "registering the plugin", remedy)
-        if isinstance(registered, Refusal):
-            refuse(registered)
-            return
-        described = guarded(lambda: self._ask(manager, module), "asking the plugin for its backends", remedy)
+            return refused(module)
+        same = next((name for name, other in others if other is module), None)
+        if same is not None:
+            return refused(Refusal(f"it is the plugin {same!r} under a second name", remedy))
+        _log.debug(ASKING, plugin, "asking the plugin for its backends")
+        manager = guarded(lambda: _registered(module, plugin), "registering the plugin", remedy)
+        if isinstance(manager, Refusal):
+            return refused(manager)
+        described = guarded(
+            lambda: [description for answer in manager.hook.gemmhub_backends() for description in answer],
+            "asking the plugin for its backends",
+            remedy,
+        )
         if isinstance(described, Refusal):
-            refuse(described)
-        elif not described:
-            refuse(Refusal("it describes no backend", f"upgrade {distribution}: it needs a gemmhub_backends hook"))
-        else:
-            for description in described:
-                self.add(description, plugin, distribution)
+            return refused(described)
+        if not described:
+            upgrade = f"upgrade {distribution}: it needs a gemmhub_backends hook"
+            return refused(Refusal("it describes no backend", upgrade))
+        entries: list[Entry] = []
+        for description in described:
+            entries.append(self._entry(description, plugin, distribution, [*self.entries, *entries]))
+        return _Answer(tuple(entries), module)
 
-    @staticmethod
-    def _ask(manager: pluggy.PluginManager, module: Any) -> list[Any]:
-        """Call the hook of one plugin only, so that the failure of one is not that of all."""
-        others = [other for other in manager.get_plugins() if other is not module]
-        hook = manager.subset_hook_caller("gemmhub_backends", remove_plugins=others)
-        return [description for answer in hook() for description in answer]
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a plugin answered when it was asked for its backends."""
+
+    entries: tuple[Entry, ...]
+    module: Any = None
+    """What its entry point refers to; None where it did not answer as it should."""
+
+    @property
+    def passing(self) -> bool:
+        return any(entry.passing for entry in self.entries)
+
+
+def _registered(module: Any, plugin: str) -> Any:
+    """A manager of this plugin alone, so that the failure of one is not that of all."""
+    import pluggy
+
+    from gemmhub import hookspecs
+
+    manager = pluggy.PluginManager(hookspecs.GROUP)
+    manager.add_hookspecs(hookspecs)
+    manager.register(module, plugin)
+    return manager
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:
@@ -291,32 +316,19 @@ def _switched_off(plugin: str, settings: config.Settings) -> Absent | None:
     return None
 
 
-_registry: Registry | None = None
-_registry_lock = threading.Lock()
+_registry: dict[str, Registry] = {}
+"""Empty, or the one of this process."""
 
 
 def registry() -> Registry:
     """The registry of this process."""
-    global _registry
-    found = _registry  # looked up once: another thread may forget it at any time
-    if found is None:
-        with _registry_lock:
-            found = _registry
-            if found is None:
-                found = _registry = Registry()
-    return found
-
-
-def settled() -> bool:
-    """Whether no plugin is being imported, loaded or probed: a decision made meanwhile knows some backends only."""
-    found = _registry
-    return found is None or not (found._discovering or any(entry._loading for entry in found.entries))
+    known = _registry.get("gemmhub")
+    return _registry.setdefault("gemmhub", Registry()) if known is None else known
 
 
 def forget() -> None:
     """Discover and probe again at the next need."""
-    global _registry
-    _registry = None
+    _registry.clear()
 
 
 @dataclass(frozen=True)

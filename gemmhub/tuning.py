@@ -8,11 +8,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api, arrays, decision, families, planning, plugins, records, views
+from gemmhub import api, arrays, decision, families, planning, records, views
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
 from gemmhub.errors import GemmhubError, NoBackendError
+from gemmhub.guard import guarded
 from gemmhub.options import Request
 from gemmhub.problem import GemmProblem
 from gemmhub.timing import Clock, interleave, rotation
@@ -96,7 +97,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
 def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
     """The names of a backend's candidates; none where any is no name, which ``rows`` then say: records need names."""
     remedy = f"report it to the authors of {able.entry.distribution}"
-    names = plugins.guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
+    names = guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
     if isinstance(names, Refusal):
         rows.append(Tuned(able.entry.name, "", None, f"{names.reason}; {names.remedy}"))
         return ()

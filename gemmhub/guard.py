@@ -1,0 +1,97 @@
+"""Guarding calls of foreign code: what an exception out of a plugin becomes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from gemmhub.capability import Raised, Refusal
+from gemmhub.errors import AllocationError, GemmhubError, KernelError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST = 4000
+"""Characters of a message that are kept; the traceback holds all of it."""
+
+
+def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
+    """Return ``call()``, or the refusal that its exception amounts to.
+
+    KeyboardInterrupt alone is raised; SystemExit and other classes beside Exception are refusals, too.
+    """
+    try:
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Raised(f"{doing} raised {words(error)}", remedy, _trace(), type(error))
+
+
+def words(error: BaseException) -> str:
+    """Return the class and the message of an exception, whatever its own methods do."""
+    return f"{_safe(lambda: type(error).__name__, 'an exception')}: {message(error)}"
+
+
+def message(error: BaseException) -> str:
+    """Return the message of an exception, whatever its own methods do."""
+    return _safe(lambda: str(error), "its message cannot be shown")[:_MOST].strip() or "no message"
+
+
+def _trace() -> str:
+    return _safe(traceback.format_exc, "the traceback cannot be shown")
+
+
+def _safe(call: Callable[[], str], otherwise: str) -> str:
+    """``call()`` as a plain str that can be encoded; ``otherwise`` where it raises."""
+    try:
+        return str.encode(call(), errors="backslashreplace").decode()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return otherwise
+
+
+def propagates(error: BaseException) -> bool:
+    """Whether an exception out of a running kernel is meant for the caller: an interrupt, an exit, a cancellation.
+
+    Others that are no Exception (a Rust panic is such a one) are failures of the kernel.
+    """
+    asyncio = sys.modules.get("asyncio.exceptions")  # where it was never imported nothing is cancelled
+    cancelled = getattr(asyncio, "CancelledError", KeyboardInterrupt)
+    return issubclass(type(error), (KeyboardInterrupt, SystemExit, GeneratorExit, cancelled))
+
+
+def translated(error: BaseException, backend: str) -> GemmhubError:
+    """A kernel's exception as one of ours. Raises those that :func:`propagates` names."""
+    if propagates(error):
+        raise error
+    kind = type(error)  # isinstance() would ask the exception for its class
+    if issubclass(kind, GemmhubError):
+        return cast("GemmhubError", error)
+    if issubclass(kind, MemoryError):
+        return AllocationError(f"backend {backend!r} ran out of memory: {message(error)}")
+    return KernelError(backend, words(error))
+
+
+def out_of_memory(error: MemoryError) -> AllocationError:
+    """``error`` in gemmhub's words."""
+    return AllocationError(f"memory ran out: {message(error)}; free some, and call again")
+
+
+def memory_errors(function: F) -> F:
+    """Decorate a function so that it raises AllocationError in place of MemoryError."""
+
+    @wraps(function)
+    def decorated(*given: Any, **options: Any) -> Any:
+        try:
+            return function(*given, **options)
+        except AllocationError:
+            raise
+        except MemoryError as error:
+            raise out_of_memory(error) from error
+
+    return cast("F", decorated)

@@ -1,0 +1,244 @@
+"""Locks in forked children and in nested calls. Every process that forks here is one of its own, with a time limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gemmhub
+from gemmhub import locks
+
+ROOT = Path(gemmhub.__file__).parent.parent
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+PRELUDE = """
+import os, signal, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks while there are threads, which is what is tested
+import numpy as np, gemmhub
+from gemmhub import locks, plugins
+
+a = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+b = np.arange(20.0, dtype=np.float32).reshape(4, 5)
+expected = a @ b
+
+def child(work):
+    "Fork; the child's exit code after work(), -14 if it took five seconds."
+    pid = os.fork()
+    if not pid:
+        try:
+            signal.alarm(5)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def multiply():
+    assert np.array_equal(gemmhub.matmul(a, b), expected)
+    assert np.array_equal(gemmhub.matmul(a.astype(np.float16), b.astype(np.float16)), expected)
+"""
+
+
+def run(script, *, modules=(), folder=None, timeout=60, **variables):
+    """What a fresh interpreter prints; it may import ``folder`` and has the plugins that are installed there."""
+    path = os.pathsep.join(map(str, (*([folder] if folder else []), ROOT, *modules)))
+    environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **variables}
+    result = subprocess.run(
+        [sys.executable, "-c", PRELUDE + script], env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+@pytest.fixture
+def slow_plugin(tmp_path):
+    """A plugin whose import, and whose probe, take as long as the script wants. Its name sorts first of several."""
+    for name, body in {
+        "gemmhub_slow": "import builtins\nbuiltins.wait_in('import')\n",
+        "gemmhub_brisk": "",
+    }.items():
+        plugin = name.removeprefix("gemmhub_")
+        (tmp_path / f"{name}.py").write_text(
+            f"{body}import builtins\n"
+            "from gemmhub import Absent, Backend, BackendDescription, hookimpl\n"
+            "class Slow(Backend):\n"
+            f"    name = {plugin!r}\n"
+            "    def probe(self):\n"
+            "        builtins.wait_in('probe')\n"
+            "        return Absent('no card', 'none')\n"
+            "    def supports(self, problem): ...\n"
+            "    def prepare(self, problem, candidate, workspace_limit): ...\n"
+            "@hookimpl\n"
+            f"def gemmhub_backends(): return [BackendDescription({plugin!r}, Slow, '', contract=1)]\n",
+            encoding="utf-8",
+        )
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[gemmhub]\n{plugin} = {name}\n", encoding="utf-8")
+    return tmp_path
+
+
+@forks
+@pytest.mark.parametrize("step", ["import", "probe"])
+def test_a_fork_while_another_thread_discovers(slow_plugin, step):
+    """The child finds every plugin, once, and multiplies; so does its parent."""
+    out = run(
+        f"""
+import builtins
+gate, inside = threading.Event(), threading.Event()
+def wait_in(step):
+    if step == {step!r} and threading.current_thread() is not threading.main_thread():
+        inside.set()
+        gate.wait(0.3 if step == "import" else 30)  # the fork waits for the import, the probe is cut off
+locks._PATIENCE = 5 if {step!r} == "import" else 0.2
+builtins.wait_in = wait_in
+thread = threading.Thread(target=multiply)
+thread.start()
+inside.wait(30)
+def work():
+    multiply()
+    assert [e.name for e in plugins.registry()] == ["numpy", "brisk", "slow"], plugins.registry().entries
+    assert {{s.state for s in gemmhub.backends() if s.name in ("brisk", "slow")}} == {{"absent"}}
+print(child(work))
+gate.set()
+thread.join()
+print(child(work))
+work()
+""",
+        folder=slow_plugin,
+    )
+    assert out == ["0", "0"]
+
+
+@forks
+def test_forks_at_any_time_of_another_threads_first_product():
+    """The moments are spread over what a first product takes, its imports included."""
+    out = run(
+        """
+def first():
+    try:
+        multiply()
+    finally:
+        done.set()
+codes = []
+for step in range(12):
+    def attempt():
+        global done
+        done = threading.Event()
+        threading.Thread(target=first, daemon=True).start()
+        time.sleep(0.008 * step)
+        code = child(multiply)
+        assert code == 0, code
+        done.wait(30)
+    codes.append(child(attempt))
+print(*codes)
+"""
+    )
+    assert out == ["0"] * 12
+
+
+@forks
+def test_forks_while_another_thread_reloads():
+    out = run(
+        """
+end = threading.Event()
+def loop():
+    while not end.is_set():
+        gemmhub.reload()
+        multiply()
+thread = threading.Thread(target=loop)
+thread.start()
+time.sleep(0.2)
+codes = []
+for _ in range(30):
+    codes.append(child(multiply))
+end.set()
+thread.join()
+print(*codes)
+"""
+    )
+    assert out == ["0"] * 30
+
+
+@forks
+def test_locks_of_other_threads_are_free_in_a_child_and_ones_own_are_kept():
+    out = run(
+        """
+lock, mine, busy = locks.lock(), locks.lock(), locks.Busy()
+held, end = threading.Event(), threading.Event()
+def hold():
+    with lock, busy:
+        held.set()
+        end.wait(30)
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(30)
+assert not lock.acquire(blocking=False)
+def work():
+    assert lock.acquire(blocking=False)
+    lock.release()
+    assert not busy.now
+    taken = []
+    other = threading.Thread(target=lambda: taken.append(mine.acquire(blocking=False)))
+    other.start()
+    other.join()
+    assert taken == [False]  # the thread that forked holds it, and goes on in the child
+with mine:
+    print(child(work))
+assert not lock.acquire(blocking=False)  # the parent's is as it was
+end.set()
+thread.join()
+"""
+    )
+    assert out == ["0"]
+
+
+@forks
+def test_signals_that_multiply_during_discovery_and_decisions(slow_plugin):
+    """Every lock of the first product is met again by the same thread; a decision made meanwhile is not kept."""
+    out = run(
+        """
+import builtins
+builtins.wait_in = lambda step: signal.raise_signal(signal.SIGUSR1)
+seen = []
+def handler(*_):
+    seen.append(np.array_equal(gemmhub.matmul(a, b), expected))
+    gemmhub.matmul(b.T, a.T)
+signal.signal(signal.SIGUSR1, handler)
+signal.alarm(30)
+multiply()
+assert [e.name for e in plugins.registry()] == ["numpy", "brisk", "slow"]
+assert plugins.registry().complete
+print(len(seen), all(seen))
+verdicts = gemmhub.plan(b.T, a.T).decision.verdicts
+print(*sorted(v.backend for v in verdicts if v.status == "absent"))
+""",
+        folder=slow_plugin,
+    )
+    assert out == ["3", "True", "brisk", "slow"]
+
+
+LAUNCHING = {
+    "native/cuda_scratch.py", "mublas/pointers.py", "mublas/memory.py", "musa_kernels/scratch.py",
+    "mutlass/workspace.py", "mudnn/engine.py", "cublas/workspace.py", "cublas/kernel.py",
+}  # fmt: skip
+"""Modules whose locks order launches on a device, which a forked child has none of."""
+
+
+def test_every_other_lock_comes_from_one_place():
+    places = [ROOT / "gemmhub", *ROOT.glob("plugins/*/gemmhub_*")]
+    found = set()
+    for path in (path for place in places for path in place.rglob("*.py")):
+        if "testing" not in path.parts and re.search(r"threading\.R?Lock\(\)", path.read_text(encoding="utf-8")):
+            found.add(f"{path.parent.name.removeprefix('gemmhub_')}/{path.name}")
+    assert found - LAUNCHING == {"gemmhub/locks.py"}
+    assert locks.lock() is not locks.lock()

@@ -6,8 +6,9 @@ calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of p
 :meth:`Backend.prepare`, and from then on only the kernel is called.
 
 Rules: a "no" is returned, not raised. An exception from any of these methods is treated as a refusal with
-its traceback kept. Methods may be called from several threads. ``supports`` and ``estimate`` must be fast
-(tens of microseconds) and depend on nothing but the problem and the probe.
+its traceback kept; after a MemoryError the next call asks again. Methods may be called from several threads.
+``supports`` and ``estimate`` must be fast (tens of microseconds) and depend on nothing but the problem and the
+probe.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class Kernel:
 
     It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap) and makes a
     new array when ``out`` is None; where matrices do not fit, or ``out`` is read-only, it raises before it
-    writes. It saves gemmhub's own preparation: numpy.matmul is such a function. Of a deterministic problem it gives
-    the same bits as ``run``, whatever ``out`` is.
+    writes. Its first result for a kind of call is checked for type, shape and dtype; later ones are not. Of a
+    deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It saves gemmhub's own preparation:
+    numpy.matmul is such a function.
     """
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import gemmhub
 from gemmhub import config, records
 from gemmhub.bench import random_operand
-from gemmhub.cli import doctor_report, screen
+from gemmhub.cli import doctor_probe, doctor_report, screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.comparison import Comparison
@@ -43,7 +45,9 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     With a NAME that an installed plugin brings ("musa"), report about that instead, in depth.
 
     The report holds no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
-    what it is about. Exit code 1 when a self-test fails or the configuration cannot be read.
+    what it is about. Plugins are probed in a child process first: one that hangs or ends the process is named, with
+    the switch that turns it off, and left out of the rest. Exit code 1 when there is such a plugin, a self-test fails
+    or the configuration cannot be read.
     """
     report = _full() if name is None else _about(name)
     report = _anonymous(screen.plain(report))
@@ -77,10 +81,36 @@ def _full() -> dict[str, Any]:
     }
     broken = "error" in report["settings"]
     if not broken:
-        report |= {"records": _records(), "backends": gemmhub.backends()}
-        report["self_test"] = _self_test()
-    report["ok"] = not broken and all(test["ok"] for test in report["self_test"])
+        culprits = _culprits()
+        with _switched_off([culprit.plugin for culprit in culprits]):
+            report |= {"records": _records(), "culprits": culprits, "backends": gemmhub.backends()}
+            report["self_test"] = _self_test()
+    report["ok"] = not broken and not report["culprits"] and all(test["ok"] for test in report["self_test"])
     return report
+
+
+def _culprits() -> list[doctor_probe.Culprit]:
+    """Plugins that must not be loaded into this process. Asked only where there are plugins."""
+    return doctor_probe.culprits(config.root().deny) if importlib.metadata.entry_points(group="gemmhub") else []
+
+
+@contextmanager
+def _switched_off(plugins: list[str]) -> Iterator[None]:
+    """This process without these plugins."""
+    variable = config.KEYS["deny"].variable
+    before = os.environ.get(variable)
+    if not plugins:
+        yield
+        return
+    os.environ[variable] = ",".join((*config.root().deny, *plugins))
+    gemmhub.reload()
+    try:
+        yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before
+        gemmhub.reload()
 
 
 def _system() -> dict[str, str]:
@@ -186,6 +216,11 @@ def _show(report: dict[str, Any]) -> None:
         if s["state"] != "not installed"
     ]
     parts.append(screen.table(("backend", "state", "details"), states))
+    for culprit in report["culprits"]:
+        plugin = f"plugin {culprit['plugin']}" if culprit["plugin"] else "plugins"
+        parts.append(
+            screen.facts([(plugin, screen.styled("failed")), ("", culprit["reason"]), ("", culprit["remedy"])])
+        )
     parts += [f"{s['name']}: {s['traceback'].rstrip()}" for s in report["backends"] if s["traceback"]]
     tested: list[tuple[Any, ...]] = []
     for test in report["self_test"]:

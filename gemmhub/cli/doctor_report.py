@@ -12,7 +12,6 @@ may use one name. What it raises becomes a finding, and what it had found before
 from __future__ import annotations
 
 import importlib.metadata
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +19,7 @@ from typing import Any
 
 from gemmhub.cli import screen
 from gemmhub.cli.errors import Failure
+from gemmhub.guard import guarded
 
 GROUP = "gemmhub.doctor"
 
@@ -49,14 +49,19 @@ def gather(name: str) -> list[Finding]:
     return [finding for point in chosen for finding in _of(point.value, point.load)]
 
 
-def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> Iterator[Finding]:
-    try:
+def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> list[Finding]:
+    found: list[Finding] = []
+
+    def gather() -> None:
         for finding in load()():
             if not isinstance(finding, Finding):
                 raise TypeError(f"{origin} yielded a {type(finding).__name__}, not a Finding")
-            yield finding
-    except (Exception, SystemExit) as error:  # a plugin's code, on a machine that may be broken
-        yield Finding("report", origin, f"{type(error).__name__}: {error}", False, traceback.format_exc())
+            found.append(finding)
+
+    failure = guarded(gather, "it", "")  # a plugin's code, on a machine that may be broken
+    if failure is not None:
+        found.append(Finding("report", origin, failure.reason, False, failure.traceback or ""))
+    return found
 
 
 def fine(findings: Iterable[Finding]) -> bool:

@@ -72,7 +72,7 @@ def test_a_report_that_breaks_keeps_what_it_found(run, bring):
     bring("musa", broken)
     told = run("doctor", "musa", code=1).stdout
     assert "\nmusart       libmusart.so.4\n" in told
-    assert "reports:findings  failed  RuntimeError: the driver is upset\n" in told
+    assert "reports:findings  failed  it raised RuntimeError: the driver is upset\n" in told
     assert "Traceback (most recent call last):" in told
 
 

@@ -1,0 +1,138 @@
+"""Probing in a child process, so that a plugin that hangs or ends the process cannot take the report along.
+
+The child asks every plugin in turn and writes, before each step, which plugin's code is about to run. Where it ends
+early, or writes nothing for too long, the plugin named last is the culprit; another child goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+PATIENCE = 60.0
+"""Seconds for which one step of one plugin may take."""
+_END = ""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A plugin whose code hung or ended the process."""
+
+    plugin: str
+    reason: str
+    remedy: str
+    """The switch that keeps gemmhub from loading it."""
+
+
+def culprits(denied: tuple[str, ...]) -> list[Culprit]:
+    """Import and probe every plugin but those ``denied`` in child processes; the ones that must not be loaded here."""
+    found: list[Culprit] = []
+    while True:
+        off = (*denied, *(culprit.plugin for culprit in found))
+        culprit = _culprit({**os.environ, "GEMMHUB_DISABLE": ",".join(off), "PYTHONPATH": os.pathsep.join(sys.path)})
+        if culprit is None:
+            return found
+        found.append(culprit)
+        if not culprit.plugin or culprit.plugin in off:  # no switch helps
+            return found
+
+
+def _culprit(environment: Mapping[str, str]) -> Culprit | None:
+    command = [sys.executable, "-c", "from gemmhub.cli.doctor_probe import report; report()"]
+    child = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
+    plugin, step, hung, code = "", "", False, 0
+    try:
+        while True:
+            line = lines.get(timeout=PATIENCE)
+            if line == _END:
+                break
+            plugin, step = json.loads(line)
+            if not plugin:
+                return None
+        code = child.wait(PATIENCE)
+    except (queue.Empty, subprocess.TimeoutExpired):
+        hung = True
+    finally:
+        _kill(child)
+    if hung:
+        end = f"did not end within {PATIENCE:g} s"
+    elif code < 0:
+        end = f"ended the process by signal {-code} ({_name(-code)})"
+    else:
+        end = f"ended the process with exit code {code}"
+    if not plugin:
+        return Culprit("", f"starting a child process {end}", "see whether `python -c 'import gemmhub'` works")
+    return Culprit(plugin, f"{step} {end}", f"upgrade or uninstall it, or switch it off: GEMMHUB_DISABLE={plugin}")
+
+
+def _read(stream: IO[str], lines: queue.Queue[str]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(_END)
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """The child and whatever it has started."""
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+    child.wait()
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+class _Steps(logging.Handler):
+    """Writes who is about to be asked; plugins' own words go elsewhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from gemmhub import plugins
+
+        if record.msg == plugins.ASKING and isinstance(record.args, tuple):
+            self.say(*map(str, record.args))
+
+    def say(self, plugin: str, step: str) -> None:
+        self._stream.write(json.dumps([plugin, step]) + "\n")
+        self._stream.flush()
+
+
+def report() -> None:
+    """What the child does: name each step on standard output, and nobody at the end."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what plugins print is no part of this
+    steps = _Steps(stream)
+    log = logging.getLogger("gemmhub")
+    log.setLevel(logging.DEBUG)
+    log.addHandler(steps)
+    import gemmhub
+
+    gemmhub.backends()
+    steps.say("", "")
+    os._exit(0)  # what goes wrong at exit is no matter of probing

@@ -12,6 +12,7 @@ from gemmhub import accuracy, arrays, decision, planning
 from gemmhub.arrays import Call
 from gemmhub.capability import Refusal
 from gemmhub.errors import GemmhubError, InputError
+from gemmhub.guard import memory_errors
 from gemmhub.options import Options, Request, request
 from gemmhub.verify import generator, spot_check
 from gemmhub.views import as_matrix, expand
@@ -80,6 +81,7 @@ class _Side:
     asked: Request
 
 
+@memory_errors
 def compare(
     a: Any, b: Any, *, backends: Sequence[str] | None = None, seed: int | None = None, **options: Unpack[Options]
 ) -> Comparison:

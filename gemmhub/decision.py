@@ -147,15 +147,19 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
     return _decide(problem, settings, copies, {}, everybody=True)[0]
 
 
-def able_backends(problem: GemmProblem) -> list[Able]:
-    """Every backend that can run ``problem``, in order of discovery."""
-    answers = [
+def answers(problem: GemmProblem) -> list[Able | Verdict]:
+    """What every backend answers that ``problem`` may be for, in order of discovery."""
+    return [
         _ask(entry, problem, {})
         for entry in plugins.registry()
         if (not entry.device_kinds or problem.device.kind in entry.device_kinds)
         and problem.packed_by in (None, entry.name)
     ]
-    return [answer for answer in answers if isinstance(answer, Able)]
+
+
+def able_backends(problem: GemmProblem) -> list[Able]:
+    """Every backend that can run ``problem``, in order of discovery."""
+    return [answer for answer in answers(problem) if isinstance(answer, Able)]
 
 
 def _decide(

@@ -130,6 +130,8 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
         value = getattr(ml_dtypes, value)
     try:
         dtype: DType = np.dtype(cast(Any, value))
+    except MemoryError:
+        raise
     except Exception:  # numpy parses strings, and asks objects for attributes: foreign code
         raise unsupported(argument, given) from None
     if value is None or dtype.name not in SUPPORTED or not dtype.isnative:

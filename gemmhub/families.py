@@ -94,6 +94,8 @@ class NumpyFamily:
             raise array_types.refusal(x, argument)
         try:
             return np.asarray(x)
+        except MemoryError:
+            raise
         except Exception as error:  # __array__ is foreign code
             raise InputError(
                 argument, f"not an array: {error}", "arrays, or nested sequences of equal lengths of numbers"
@@ -186,7 +188,7 @@ class DLPackFamily(NumpyFamily):
             native = np.from_dlpack(x)
             if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
                 raise ValueError("it has no memory")
-        except InputError:
+        except (InputError, MemoryError):
             raise
         except Exception as error:  # __dlpack__ is foreign code
             raise InputError(

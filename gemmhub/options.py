@@ -117,6 +117,8 @@ def scalar(value: object, argument: str) -> Any:
     try:
         if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
             value = value.item()
+    except MemoryError:
+        raise
     except Exception as error:  # foreign code
         given = f"a {type(value).__qualname__} that is not read: {type(error).__name__}: {error}"
         raise InputError(argument, given, "a number (an int, a float, a complex)") from error

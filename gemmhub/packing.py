@@ -36,8 +36,9 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     given = native.address if isinstance(native, DeviceView) else native
     chosen = decision.decide(problem, settings)
     refused: list[Verdict] = []
-    for able in decision.able_backends(problem):
-        if settings.forced and able.entry.name != settings.backend[0]:
+    asked = decision.answers(problem)
+    for able in asked:
+        if isinstance(able, Verdict) or (settings.forced and able.entry.name != settings.backend[0]):
             continue
         payload = guarded(
             lambda able=able: able.backend.pack(given, problem),  # type: ignore[misc]
@@ -50,8 +51,8 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
-    for verdict in chosen.verdicts:
-        if verdict.passing == "memory":
+    for verdict in asked:
+        if isinstance(verdict, Verdict) and verdict.passing == "memory":
             raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
     others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
     raise NoBackendError(

@@ -20,6 +20,7 @@ from gemmhub.arrays import product_shapes
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.families import family_of
+from gemmhub.guard import memory_errors
 from gemmhub.views import as_matrix, expand
 
 Array = Any
@@ -67,6 +68,7 @@ class SpotCheck:
         return f"{verdict} ({self.method}: {looked})\n{self.reason}"
 
 
+@memory_errors
 def spot_check(
     a: Array,
     b: Array,

@@ -11,8 +11,8 @@ architecture). Nothing here raises for what goes wrong on the user's machine: it
 """
 
 from gemmhub.native.build import Recipe, build, forget
-from gemmhub.native.cache import Folder, find, folder, store
+from gemmhub.native.cache import Folder, find, folder, read, store
 from gemmhub.native.library import load
 from gemmhub.native.process import Outcome, run
 
-__all__ = ["Folder", "Outcome", "Recipe", "build", "find", "folder", "forget", "load", "run", "store"]
+__all__ = ["Folder", "Outcome", "Recipe", "build", "find", "folder", "forget", "load", "read", "run", "store"]

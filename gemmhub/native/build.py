@@ -1,11 +1,13 @@
 """Compiling a recipe into the cache: once for a user, however many processes ask at the same time.
 
 A file's name carries a hash of all that it was made from, so that nothing is ever overwritten by something else:
-the compiler (path, size, time), its flags, the contents of sources and headers, and the recipe's ``identity``.
+the compiler (path, size, time), its flags, the contents of sources and headers, and the recipe's ``identity``. A digest
+of what was made follows, by which :mod:`gemmhub.native.cache` knows whether it is still whole.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -44,8 +46,10 @@ class Recipe:
     """What else the result depends on, such as the output of ``mcc --version``."""
 
 
+_MOST = 1024
+
 _failures: dict[str, Refusal] = {}
-"""What failed in this process, by key: a second request must not cost another half minute."""
+"""What failed in this process, by key: a second request must not cost another half minute. At most _MOST."""
 
 
 def forget() -> None:
@@ -82,7 +86,9 @@ def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
             answer = cache.find(file_name) or _failures.get(key)
             if answer is None:
                 answer = _compile(recipe, compiler, folder, file_name, timeout)
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Refusal) and not _full(answer.traceback or ""):  # room may be made
+                if len(_failures) >= _MOST:
+                    _failures.clear()
                 _failures[key] = answer
             return answer
     except TimeoutError:
@@ -124,9 +130,10 @@ def _locked(path: Path, timeout: float) -> Iterator[None]:
     """
     import filelock
 
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(path, mode=0o600)
     try:
         lock.acquire(timeout=timeout + 10)
+        os.utime(path)  # old ones are swept
     except TimeoutError:
         raise
     except (OSError, NotImplementedError):
@@ -146,22 +153,30 @@ def _compile(recipe: Recipe, compiler: str, folder: Path, file_name: str, timeou
         command = (compiler, *recipe.compiler[1:], *sources, "-o", str(made), *recipe.flags)
         outcome = run(command, timeout=timeout, folder=Path(own))
         if outcome.failure:
-            return _refusal(recipe, outcome, timeout)
+            return _refusal(recipe, outcome, folder)
         try:
-            os.replace(made, folder / file_name)
+            return cache.adopt(file_name, made, folder)
         except FileNotFoundError:
-            return _refusal(recipe, Outcome(outcome.command, outcome.output, "no file was written"), timeout)
-    return folder / file_name
+            return _refusal(recipe, Outcome(outcome.command, outcome.output, "no file was written"), folder)
 
 
-def _refusal(recipe: Recipe, outcome: Outcome, timeout: float) -> Refusal:
-    complaint = _complaint(outcome.output)
+def _refusal(recipe: Recipe, outcome: Outcome, folder: Path) -> Refusal:
+    full = _full(outcome.output)
+    complaint = full or _complaint(outcome.output)
     compiler = Path(recipe.compiler[0]).name
     reason = f"building {recipe.name} failed: {compiler}: {outcome.failure}"
     log = f"{outcome.command}\n{outcome.last()}\n{outcome.failure}"
-    return Refusal(
-        f"{reason}: {complaint}" if complaint else reason, "`gemmhub doctor` shows the command and its output", log
-    )
+    remedy = "`gemmhub doctor` shows the command and its output"
+    if full:
+        remedy = f"make room in {folder} and {tempfile.gettempdir()}, or set {cache.VARIABLE} to a folder that has some"
+    return Refusal(f"{reason}: {complaint}" if complaint else reason, remedy, log)
+
+
+def _full(output: str) -> str:
+    """The line of a compiler's output that reports a full disk; empty where none does."""
+    reports = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+    lines = [line.strip()[:300] for line in output.splitlines()]
+    return next((line for line in lines if any(report in line for report in reports)), "")
 
 
 def _complaint(output: str) -> str:

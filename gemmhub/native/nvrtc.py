@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from gemmhub import locks
 from gemmhub.capability import Absent
 from gemmhub.native import cache as disk
 from gemmhub.native.cuda import Driver
+
+_log = logging.getLogger("gemmhub")
 
 OLDEST = (12, 4)
 _FORMAT = "1"
@@ -152,17 +154,19 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
     Several processes may do it at once: each writes the same bytes in one step.
     """
     name = file_name(compiler, source)
-    found = disk.find(name)
+    found = disk.read(name)
     if found is not None:
-        return found.read_bytes()
+        return found
     compiled = compiler.compile(source).cubin
-    with suppress(OSError):  # nowhere to keep it: the next process compiles again
+    try:
         disk.store(name, compiled)
+    except OSError as error:
+        _log.warning("%s cannot be kept, so every process compiles it again: %s", source.name, error)
     return compiled
 
 
 def file_name(compiler: Compiler, source: Source) -> str:
-    """Of the cubin in the cache."""
+    """What the cubin is stored as in the cache."""
     return f"{source.name}-{key(compiler, source)}.cubin"
 
 

@@ -17,6 +17,8 @@ def cache_dir(tmp_path, monkeypatch):
     path = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(path))
     monkeypatch.setattr(cache, "_temporary", {})
+    monkeypatch.setattr(cache, "_verified", {})
+    monkeypatch.setattr(cache, "_swept", set())
     native.forget()
     yield path / "native"
     native.forget()

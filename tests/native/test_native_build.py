@@ -230,9 +230,10 @@ def test_a_process_that_never_lets_go_of_the_lock(recipe, script, cache_dir, mon
     given = recipe(script(COUNTING))
     made = build(given)
     made.unlink()
+    (lock,) = cache_dir.glob("*.lock")
     acquire = filelock.FileLock.acquire
     monkeypatch.setattr(filelock.FileLock, "acquire", lambda self, timeout: acquire(self, timeout=0.1))
-    with open(f"{made}.lock") as held:
+    with open(lock) as held:
         import fcntl
 
         fcntl.flock(held, fcntl.LOCK_EX)

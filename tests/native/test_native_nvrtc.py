@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -65,7 +67,34 @@ def test_a_cubin_is_compiled_once(monkeypatch, tmp_path):
     assert nvrtc.cubin(compiler, SOURCE) == nvrtc.cubin(compiler, SOURCE) == b"\x7fELF"
     assert compiler.compiled == 1
     (kept,) = (tmp_path / "native").iterdir()
-    assert kept.name == f"product-{nvrtc.key(compiler, SOURCE)}.cubin"
+    assert re.fullmatch(rf"product-{nvrtc.key(compiler, SOURCE)}\.[0-9a-f]{{32}}\.cubin", kept.name)
+
+
+def test_a_damaged_cubin_is_compiled_again(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path))
+    compiler = Double()
+    nvrtc.cubin(compiler, SOURCE)
+    (kept,) = (tmp_path / "native").iterdir()
+    for damaged in (b"", b"\x7fEL", b"\x7fELG", b"\x7fELF\0"):
+        kept.write_bytes(damaged)
+        before = compiler.compiled
+        with caplog.at_level(logging.WARNING, "gemmhub"):
+            assert nvrtc.cubin(compiler, SOURCE) == b"\x7fELF"
+        assert compiler.compiled == before + 1
+        assert f"{kept} is damaged" in caplog.text
+        assert kept.read_bytes() == b"\x7fELF"
+
+
+def test_a_cubin_that_cannot_be_kept_is_used(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path))
+
+    def full(*given, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nvrtc.disk.tempfile, "mkstemp", full)
+    with caplog.at_level(logging.WARNING, "gemmhub"):
+        assert nvrtc.cubin(Double(), SOURCE) == b"\x7fELF"
+    assert "product cannot be kept, so every process compiles it again: [Errno 28] No space left" in caplog.text
 
 
 @pytest.mark.parametrize(

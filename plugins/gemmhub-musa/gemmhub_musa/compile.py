@@ -224,12 +224,12 @@ def enumerators(sdk: Sdk, header: str, names: Sequence[str]) -> dict[str, int] |
 
 
 def _read(file_name: str) -> dict[str, int] | None:
-    path = native.find(file_name)
-    if path is None:
+    content = native.read(file_name)
+    if content is None:
         return None
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        data = json.loads(content)
+    except ValueError:
         return None
     valid = isinstance(data, dict) and all(isinstance(value, int) for value in data.values())
     return data if valid else None

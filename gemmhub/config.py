@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gemmhub import files
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import ConfigError
 
@@ -127,7 +128,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(files.read(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
@@ -167,8 +168,23 @@ def _project_table() -> tuple[Path, dict[str, Any]] | None:
                     continue
                 table = _table(path, data)
                 if table is not None:
+                    _check_inside(path, table)
                     return path, table
     return None
+
+
+def _check_inside(path: Path, table: dict[str, Any]) -> None:
+    """ConfigError where a project's file, which others may have written, names records outside of the project."""
+    value = table.get("records", "default")
+    if value in ("default", "off"):
+        return
+    root = os.path.realpath(path.parent)
+    records = os.path.realpath(os.path.join(root, parse("records", value, str(path))))
+    if not records.startswith(os.path.join(root, "")):
+        raise ConfigError(
+            f"{path}: records = {value!r} lies outside of the project; allowed: a file below {path.parent}, 'default' "
+            f"or 'off'. {KEYS['records'].variable}, the user file and {CONFIG_VARIABLE} may name any file"
+        )
 
 
 def _files() -> list[tuple[Path, dict[str, Any]]]:
@@ -218,7 +234,9 @@ threads and tasks may share."""
 
 _root: list[Settings] = []
 """The settings of files and environment, once they are read."""
+_MOST = 256
 _interned: dict[tuple[Any, ...], Settings] = {}
+"""What :func:`override` made; at most _MOST. Emptying it costs later calls a decision."""
 
 
 def root() -> Settings:
@@ -248,14 +266,15 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
         return base
     if "backend" in given and len(given["backend"]) != 1:
         raise ConfigError(f"{where}: backend = {changes['backend']!r} is not valid; allowed: one backend's name")
-    key = (id(base), where, *sorted(given.items()))
+    key = (base, where, *sorted(given.items()))
     known = _interned.get(key)
     if known is None:
         forced = base.forced or "backend" in given
         origin = {**base.origin, **dict.fromkeys(given, where)}
-        # Keeping `base` in the value keeps its id in the key unique.
-        known = _interned[key] = replace(base, **given, forced=forced, origin=origin)
-        _interned[(id(base), "base")] = base
+        known = replace(base, **given, forced=forced, origin=origin)
+        if len(_interned) >= _MOST:
+            _interned.clear()
+        _interned[key] = known
     return known
 
 

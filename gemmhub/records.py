@@ -6,6 +6,8 @@ with a reason. Files are plain text, one record a line, so they can be read, mai
 
 Writers take a file lock, merge with what is there (the newest of equal records wins) and replace the
 file in one step, so concurrent processes lose nothing and readers never see half a file.
+
+A call reads a bounded part of the file once, and parses only the lines of the problems that it meets.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from gemmhub import config, locks
+from gemmhub import config, files, locks
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.problem import GemmProblem
@@ -32,6 +33,9 @@ FORMAT = 1
 
 _PATIENCE = 30.0
 """Seconds to wait for other writers, each of which takes milliseconds."""
+
+_MOST_BYTES = 32 * 2**20
+"""What calls read of a record file: about 200 000 records."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,11 @@ class Record:
         return (self.problem, self.device, self.backend, self.candidate, tuple(sorted(self.versions.items())))
 
     def line(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(vars(self), sort_keys=True)
+
+
+def _tomorrow() -> str:
+    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat(timespec="milliseconds")
 
 
 @dataclass
@@ -68,12 +76,18 @@ class RecordFile:
     skipped: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """The skipped lines themselves: a newer gemmhub may read them, so writing keeps them."""
+    _horizon: str = field(default_factory=_tomorrow, repr=False, compare=False)
 
     def add(self, record: Record) -> None:
         """Keep ``record`` unless a newer one of the same identity is known."""
-        known = self.records.get(record.identity)
-        if known is None or known.recorded <= record.recorded:
-            self.records[record.identity] = record
+        identity = record.identity
+        known = self.records.get(identity)
+        if known is None or self._age(known) <= self._age(record):
+            self.records[identity] = record
+
+    def _age(self, record: Record) -> tuple[bool, str]:
+        """What newer records have more of. A record dated later than tomorrow is older than all with right dates."""
+        return record.recorded <= self._horizon, record.recorded
 
 
 def record(problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready) -> Record:
@@ -82,7 +96,7 @@ def record(problem: GemmProblem, backend: str, candidate: str, seconds: float, r
     return Record(problem.key, str(problem.device), backend, candidate, seconds, dict(ready.versions), now)
 
 
-def parse_line(line: str) -> Record | str:
+def parse_line(line: str | bytes) -> Record | str:
     """A record, or the reason why ``line`` is none."""
     try:
         data = json.loads(line)
@@ -110,13 +124,7 @@ def parse_line(line: str) -> Record | str:
 def read(path: Path) -> RecordFile:
     """Every valid record of ``path``; a file that does not exist has none. RecordError if unreadable."""
     found = RecordFile()
-    try:
-        lines = path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
-    except FileNotFoundError:
-        return found
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_content(path).decode("utf-8", "surrogateescape").split("\n"), 1):
         if not line.strip():
             continue
         parsed = parse_line(line)
@@ -128,19 +136,38 @@ def read(path: Path) -> RecordFile:
     return found
 
 
+def _content(path: Path, limit: int = -1) -> bytes:
+    """The file, or its first ``limit`` bytes; empty where there is none. RecordError if unreadable."""
+    try:
+        return files.read(path, limit)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}; name another file, or 'off' for none") from None
+
+
 def write(path: Path, records: Iterable[Record]) -> RecordFile:
     """Merge ``records`` into ``path``, atomically and safe against other writers. Returns the new content.
 
-    RecordError where it cannot be written, is no regular file, or another process does not let go of its lock.
+    RecordError where it cannot be written, is no regular file or one without any record, or another process does not
+    let go of its lock.
     """
     from filelock import FileLock, Timeout
 
-    path = Path(os.path.realpath(path))  # os.replace would put a file in place of a link
+    path = Path(os.path.realpath(path))  # both names of a file must lock the same
+    lock = Path(f"{path}.lock")
     try:
-        if path.exists() and not path.is_file():  # and in place of a device
+        if path.exists() and not path.is_file():  # what is no file cannot be replaced
             raise RecordError(f"{path}: cannot be written: it is no regular file; give another, or 'off' for none")
+        if lock.is_symlink() or (lock.exists() and not lock.is_file()):  # opening it would empty what it points to
+            raise RecordError(f"{path}: cannot be written: {lock} is no regular file; remove it, or give another file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock", timeout=_PATIENCE):
+        if not _is_ours(path):
+            raise RecordError(
+                f"{path}: cannot be written: no line of it is a tuning record, so it may be something else; give "
+                "another file, or remove this one"
+            )
+        with FileLock(lock, timeout=_PATIENCE):
             content = read(path)
             for new in records:
                 content.add(new)
@@ -148,17 +175,8 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
             lines = [entry.line() for entry in ordered] + content.unread
             if not lines and not path.exists():  # the lock file beside it has shown that it can be written
                 return content
-            # The lock makes this name ours. Unlike a mkstemp file it gets the permissions of an ordinary one.
-            temporary = Path(f"{path}.tmp")
-            try:
-                text = "".join(f"{line}\n" for line in lines)
-                temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
-                if path.exists():
-                    shutil.copymode(path, temporary)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            with files.replacing(path, draft=Path(f"{path}.tmp")) as stream:  # the lock makes that name ours
+                stream.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in lines)
     except Timeout:
         raise RecordError(
             f"{path}: cannot be written: another process has held {path}.lock for {_PATIENCE:g} s; end it, or try again"
@@ -166,6 +184,21 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
     except (OSError, NotImplementedError) as error:  # the latter from file systems without locks
         raise RecordError(f"{path}: cannot be written: {error}") from None
     return content
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether some line is a record, of whatever format; or there is no line, or no file."""
+    empty = True
+    for line in _content(path).split(b"\n"):
+        if line.strip():
+            empty = False
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(data, dict) and isinstance(data.get("format"), int):
+                return True
+    return empty
 
 
 def merge(sources: Iterable[Path], target: Path) -> RecordFile:
@@ -197,40 +230,90 @@ def path() -> Path | None:
     return None if chosen == "off" else default_path() if chosen == "default" else Path(chosen)
 
 
-_loaded: dict[tuple[str, str, str], list[Record]] | None = None
+class _Index:
+    """The lines of a record file by their problem. They are parsed when that problem is first met."""
+
+    _MARK = b'"problem": "'
+
+    def __init__(self, content: bytes) -> None:
+        self._lines: dict[bytes, list[bytes]] = {}
+        self._parsed: dict[bytes, list[Record]] = {}
+        """At most as many as there are in the file."""
+        for line in content.split(b"\n"):
+            problem = line.partition(self._MARK)[2].partition(b'"')[0]
+            if line and (not problem or b"\\" in problem):  # it was not written by us
+                parsed = parse_line(line)
+                if isinstance(parsed, str):
+                    continue
+                problem = self._key(parsed.problem)
+            self._lines.setdefault(problem, []).append(line)
+
+    def of(self, problem: str) -> list[Record]:
+        """The records of that problem."""
+        key = self._key(problem)
+        known = self._parsed.get(key)
+        if known is None:
+            lines = self._lines.get(key)
+            if lines is None:
+                return []
+            found = RecordFile()
+            for line in lines:
+                parsed = parse_line(line)
+                if isinstance(parsed, Record) and parsed.problem == problem:
+                    found.add(parsed)
+            known = self._parsed[key] = list(found.records.values())
+        return known
+
+    @staticmethod
+    def _key(problem: str) -> bytes:
+        return problem.encode("utf-8", "surrogatepass")
+
+
+_loaded: _Index | None = None
 _loaded_lock = locks.lock()
 
 
-def _table() -> dict[tuple[str, str, str], list[Record]]:
+def _index() -> _Index:
     global _loaded
-    table = _loaded
-    if table is None:
+    index = _loaded
+    if index is None:
         with _loaded_lock:
-            table = {}
-            for entry in _in_force().records.values():
-                table.setdefault((entry.backend, entry.problem, entry.device), []).append(entry)
-            _loaded = table
-    return table
+            index = _loaded = _Index(_in_force())
+    return index
 
 
-def _in_force() -> RecordFile:
-    """What :func:`path` holds. A file that the user named must be readable; the default one need not be."""
+def _in_force() -> bytes:
+    """What calls use of :func:`path`. A file that the user named must be readable; the default one need not be."""
     where = path()
     if where is None:
-        return RecordFile()
+        return b""
     try:
-        return read(where)
+        content = _content(where, _MOST_BYTES + 1)
     except RecordError as error:
         if config.root().records != "default":
             raise
         _log.warning("no tuning records: %s", error)
-        return RecordFile()
+        return b""
+    if len(content) > _MOST_BYTES:
+        _log.warning(
+            "%s: only the first %d MiB of these tuning records are used; name another file, or remove the lines that "
+            "are not needed", where, _MOST_BYTES >> 20,
+        )  # fmt: skip
+        content = content[: content.rfind(b"\n", 0, _MOST_BYTES) + 1]
+    return content
 
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
     """The fastest record for this problem, backend, device and exactly these versions, of a known candidate."""
-    known = _table().get((backend, problem.key, str(problem.device)))
-    usable = [entry for entry in known or () if entry.versions == ready.versions and entry.candidate in candidates]
+    device = str(problem.device)
+    usable = [
+        entry
+        for entry in _index().of(problem.key)
+        if entry.backend == backend
+        and entry.device == device
+        and entry.versions == ready.versions
+        and entry.candidate in candidates
+    ]
     return min(usable, key=lambda entry: entry.seconds, default=None)
 
 

@@ -214,8 +214,8 @@ def test_a_named_file_replaces_project_and_user_files(home, monkeypatch):
 def test_relative_record_files_start_from_the_configuration_file(home, monkeypatch):
     put(home / "project" / "gemmhub.toml", "records = 'tuning/records.jsonl'")
     assert settings().records == str(home / "project" / "tuning" / "records.jsonl")
-    put(home / "project" / "gemmhub.toml", f"records = '{home.as_posix()}/absolute'")
-    assert settings().records == str(home / "absolute")
+    put(home / "project" / "gemmhub.toml", f"records = '{home.as_posix()}/project/absolute'")
+    assert settings().records == str(home / "project" / "absolute")
     for word in ("off", "default"):
         put(home / "project" / "gemmhub.toml", f"records = '{word}'")
         assert settings().records == word
@@ -223,10 +223,44 @@ def test_relative_record_files_start_from_the_configuration_file(home, monkeypat
     assert settings().records == "here.jsonl"
 
 
+@pytest.mark.parametrize("name", ["gemmhub.toml", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "value",
+    ["../notes.txt", "{home}/notes.txt", "~/notes.txt", "src/../../notes.txt", "..", "link/notes.txt", "../project2/x"],
+)
+def test_a_projects_records_stay_in_the_project(home, monkeypatch, name, value):
+    """Whoever works in a folder did not always write its files."""
+    monkeypatch.setenv("HOME", str(home / "user"))
+    (home / "project" / "link").symlink_to(home / "user")
+    value = value.format(home=home.as_posix())
+    section = "[tool.gemmhub]\n" if name == "pyproject.toml" else ""
+    path = put(home / "project" / name, f"{section}records = '{value}'")
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert f"{path}: records = {value!r} lies outside of the project; allowed: a file below" in str(caught.value)
+    assert "GEMMHUB_RECORDS" in str(caught.value)
+    os.rename(path, home / "user" / "gemmhub.toml")  # the user's own file may name any
+    if not section:
+        assert settings().records.endswith(os.path.basename(value))
+
+
+def test_a_pipe_as_configuration_is_not_waited_for(home, monkeypatch):
+    os.mkfifo(home / "pipe.toml")
+    monkeypatch.setenv("GEMMHUB_CONFIG", str(home / "pipe.toml"))
+    with pytest.raises(ConfigError, match=r"pipe\.toml: cannot be read as TOML: it is no regular file"):
+        settings()
+    monkeypatch.setenv("GEMMHUB_CONFIG", os.devnull)
+    assert settings().origin == {}
+    monkeypatch.delenv("GEMMHUB_CONFIG")
+    os.mkfifo(home / "project" / "gemmhub.toml")
+    os.mkfifo(home / "user" / "gemmhub.toml")
+    assert settings().origin == {}
+
+
 def test_the_home_folder_may_be_a_tilde(home, monkeypatch):
     monkeypatch.setenv("HOME", str(home / "user"))
     expected = str(home / "user" / "records.jsonl")
-    path = put(home / "project" / "gemmhub.toml", "records = '~/records.jsonl'")
+    path = put(home / "user" / "gemmhub.toml", "records = '~/records.jsonl'")
     assert settings().records == expected
     monkeypatch.setenv("GEMMHUB_RECORDS", "~/records.jsonl")
     assert settings().records == expected
@@ -482,6 +516,14 @@ def test_equal_settings_are_one_object():
     assert config.override(base, "the call", backend="numpy") is config.override(base, "the call", backend="numpy")
     assert config.override(base, "the call") is base
     assert config.override(base, "the call", backend="numpy") is not config.override(base, "use()", backend="numpy")
+
+
+def test_settings_of_contexts_are_bounded(monkeypatch):
+    monkeypatch.setattr(config, "_MOST", 8)
+    for number in range(40):
+        with gemmhub.use(backend=f"backend{number}") as outer, gemmhub.use(precision="tf32") as inner:
+            assert (inner.backend, inner.precision) == (outer.backend, "tf32") == ((f"backend{number}",), "tf32")
+        assert len(config._interned) <= 8
 
 
 def test_a_warm_call_respects_the_context(rng):

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +250,145 @@ def test_a_link_stays_a_link(tmp_path, exists):
     assert not list(tmp_path.glob("*.lock")), "both names must lock the same"
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "dangling"])
+@pytest.mark.parametrize("suffix", [".tmp", ".lock"])
+def test_what_lies_in_the_place_of_the_draft_or_the_lock_is_not_written_to(tmp_path, kind, suffix):
+    path, other = tmp_path / "records.jsonl", tmp_path / "precious"
+    records.write(path, [SOME])
+    before = path.read_bytes()
+    planted = Path(f"{path}{suffix}")
+    planted.unlink(missing_ok=True)
+    if kind == "link":
+        other.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(planted)
+    else:
+        planted.symlink_to(other)
+    new = replace(SOME, candidate="other")
+    if suffix == ".tmp":
+        records.write(path, [new])
+        assert records.read(path).records == table(SOME, new)
+        assert not planted.exists(follow_symlinks=False) if sys.version_info >= (3, 12) else not planted.is_symlink()
+    else:
+        with pytest.raises(RecordError, match=r"cannot be written: .*\.lock is no regular file; remove it"):
+            records.write(path, [new])
+        assert path.read_bytes() == before
+    assert other.exists() == (kind == "link")
+    if kind == "link":
+        assert other.read_text() == "precious"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    os.mkfifo(path)
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    gemmhub.reload()
+    with pytest.raises(RecordError, match=r"cannot be read: it is no regular file; name another file, or 'off'"):
+        gemmhub.matmul(ONE, ONE)
+    monkeypatch.setenv("GEMMHUB_RECORDS", os.devnull)
+    gemmhub.reload()
+    assert np.array_equal(gemmhub.matmul(ONE, ONE), ONE @ ONE)
+
+
+def test_a_date_in_the_future_does_not_win_for_ever(tmp_path):
+    path = tmp_path / "records.jsonl"
+    future = replace(SOME, seconds=1e-9, recorded="2099-01-01T00:00:00.000+00:00")
+    later = replace(future, recorded="2999-01-01T00:00:00.000+00:00")
+    problem = gemmhub.explain(ONE, ONE).problem
+    now = records.record(problem, SOME.backend, SOME.candidate, 2.0, gemmhub.Ready((), SOME.versions))
+    now = replace(now, problem=SOME.problem, device=SOME.device)
+    for first, second, kept in ((future, now, now), (now, future, now), (SOME, future, SOME), (later, future, later)):
+        path.unlink(missing_ok=True)
+        records.write(path, [first])
+        records.write(path, [second])
+        assert records.read(path).records == table(kept)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"notes\n", b"\x93NUMPY\x01\0v\0{'descr'", b'{"a": 1}\n', b"[tool.gemmhub]\nformat = 1\n", b'{"format": "x"}'],
+)
+def test_a_file_without_records_is_not_rewritten(tmp_path, content):
+    path, other = tmp_path / "a.npy", tmp_path / "other.jsonl"
+    path.write_bytes(content)
+    records.write(other, [SOME])
+    for action in (
+        lambda: records.write(path, [SOME]),
+        lambda: records.merge([path], path),
+        lambda: records.merge([other], path),
+    ):
+        with pytest.raises(RecordError, match=r"a\.npy: cannot be written: no line of it is a tuning record"):
+            action()
+    assert path.read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) in (["a.npy", "other.jsonl"], ["a.npy", "other.jsonl", "other.jsonl.lock"])
+    path.write_bytes(b"\n \n")
+    assert records.write(path, [SOME]).records == table(SOME)
+    path.write_bytes(line(format=2).encode() + b"\n" + content)  # those of a newer gemmhub
+    assert records.write(path, [SOME]).records == table(SOME)
+
+
+def test_a_file_of_a_million_lines(tmp_path, monkeypatch, caplog):
+    """A call reads a bounded part, parses what it needs, and the log names the file and what to do."""
+    path = tmp_path / "records.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    problem = gemmhub.explain(ONE, ONE).problem
+    versions = {s.name: s for s in gemmhub.backends()}["numpy"].versions
+    mine = replace(SOME, problem=problem.key, backend="numpy", candidate="default", versions=versions, seconds=0.125)
+    block = "".join(line(problem=f"{i}x4096x4096 batch=1") + "\n" for i in range(1000))
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(mine.line() + "\n")
+        stream.writelines(block for _ in range(1000))
+    parsed = []
+    parse_line = records.parse_line
+    monkeypatch.setattr(records, "parse_line", lambda text: parsed.append(text) or parse_line(text))
+    gemmhub.reload()
+    start = time.perf_counter()
+    assert gemmhub.explain(ONE, ONE)["numpy"].seconds == 0.125
+    assert time.perf_counter() - start < 10  # 0.4 s where nothing else runs
+    assert len(parsed) == 1
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith(f"{path}: only the first 32 MiB of these tuning records are used; name another file")
+
+
+def test_a_line_that_the_limit_cuts_is_left_out(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "records.jsonl"
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
+    lines = [replace(SOME, candidate=f"tile{i}").line() for i in range(3)]
+    path.write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
+    for limit, count in ((len(lines[0]) + 1, 1), (2 * len(lines[0]) + 1, 1), (2 * len(lines[0]) + 2, 2), (10**6, 3)):
+        monkeypatch.setattr(records, "_MOST_BYTES", limit)
+        gemmhub.reload()
+        caplog.clear()
+        assert len(records._index().of(SOME.problem)) == count
+        assert bool(caplog.records) == (count < 3)
+
+
+@given(st.lists(some_records, max_size=8), st.booleans())
+def test_the_index_finds_what_reading_all_finds(some, compact):
+    lines = [record.line() for record in some]
+    if compact:
+        lines = [json.dumps(json.loads(text), separators=(",", ":")) for text in lines]
+    index = records._Index("\n".join(["", "{", *lines]).encode())
+    every = records.RecordFile()
+    for record in some:
+        every.add(record)
+    for record in some:
+        assert index.of(record.problem) == [r for r in every.records.values() if r.problem == record.problem]
+    assert index.of("no such problem") == []
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    order = []
+    fsync, put = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: order.append(stat.S_IFMT(os.fstat(handle).st_mode)) or fsync(handle)
+    )
+    monkeypatch.setattr(os, "replace", lambda *names: order.append("replace") or put(*names))
+    records.write(path, [SOME])
+    assert order == [stat.S_IFREG, "replace", stat.S_IFDIR]
+
+
 def test_a_lock_that_is_not_let_go_of(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_PATIENCE", 0.1)
     path = tmp_path / "records.jsonl"
@@ -295,7 +435,7 @@ def test_records_switched_off_are_not_looked_at(monkeypatch, tmp_path):
 
 def test_merging(tmp_path):
     one, two, target = (tmp_path / name for name in ("one.jsonl", "two.jsonl", "all.jsonl"))
-    new = replace(SOME, seconds=2.0, recorded="2030-01-01")
+    new = replace(SOME, seconds=2.0, recorded="2025-01-01")
     a, b, c = (replace(SOME, candidate=name) for name in "abc")
     records.write(one, [SOME, a])
     one.write_text(one.read_text(encoding="utf-8") + "broken\n", encoding="utf-8")
@@ -386,6 +526,47 @@ def test_concurrent_processes_lose_nothing(tmp_path):
     assert kept == {(f"writer{i}", str(j)) for i in range(writers) for j in range(count)} | {("shared", "")}
     (shared,) = [r for r in found.records.values() if r.backend == "shared"]
     assert shared.recorded == f"writer{writers - 1}"
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from gemmhub.records import Record, write
+path, who, i = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+while True:
+    write(path, [Record("p", "cpu", who, str(i), 1.0 + i, {}, "2024")])
+    print(i, flush=True)
+    i += 1
+"""
+
+
+def test_killed_writers_lose_nothing_that_they_acknowledged(tmp_path):
+    """Each of three writers is killed at a random moment, several times; what it reported as written is there."""
+    path = tmp_path / "records.jsonl"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    rng = np.random.default_rng()
+    acknowledged = set()
+    kills = int(os.environ.get("TEST_KILLS", 4))
+
+    def kill(who):
+        for turn in range(kills):
+            command = [sys.executable, "-c", KILLED, str(path), who, str(1000 * turn)]
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(rng.uniform(0, 0.1))
+            process.kill()
+            for text in process.communicate()[0].split("\n")[:-1]:
+                acknowledged.add((who, text))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(kill, ("one", "two", "three")))
+    found = records.read(path)
+    assert not found.skipped
+    assert acknowledged <= {(r.backend, r.candidate) for r in found.records.values()}
+    print(len(acknowledged), "acknowledged of", 3 * kills, "killed writers")
+    records.write(path, [SOME])
+    assert {entry.name for entry in tmp_path.iterdir()} == {"records.jsonl", "records.jsonl.lock"}
 
 
 def test_concurrent_threads_lose_nothing(tmp_path):

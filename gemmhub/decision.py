@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gemmhub import plugins, records
+from gemmhub import plugins, printing, records
 from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
@@ -99,7 +99,7 @@ class Decision:
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) + f"  {row[3]}" for row in table]
         lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
         lines += [f"copy:    {copy}" for copy in self.copies]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(printing.line(line.rstrip()) for line in lines)
 
 
 def _time(verdict: Verdict) -> str:

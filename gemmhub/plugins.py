@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmhub import config, locks
+from gemmhub import config, locks, printing
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
 from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
 from gemmhub.guard import guarded
@@ -347,7 +347,7 @@ class BackendStatus:
 
     def __str__(self) -> str:
         detail = self.reason and f": {self.reason} ({self.remedy})"
-        return f"{self.name} ({self.distribution}) {self.state}{detail}"
+        return printing.line(f"{self.name} ({self.distribution}) {self.state}{detail}")
 
 
 def statuses() -> list[BackendStatus]:

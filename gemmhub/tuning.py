@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api, arrays, decision, families, planning, records, views
+from gemmhub import api, arrays, decision, families, planning, printing, records, views
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
@@ -55,7 +55,7 @@ class TuneResult:
             time = "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms"
             lines.append(f"{row.backend} {row.candidate}: {time} {row.remark}".rstrip())
         lines.append(f"recorded in {self.path}" if self.path else "not recorded: records are off")
-        return "\n".join(lines)
+        return "\n".join(map(printing.line, lines))
 
 
 def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:

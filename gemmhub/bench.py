@@ -97,7 +97,15 @@ class Case:
 
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Fresh operands: standard normal numbers; integers over the whole range of their type."""
+    """Fresh operands: standard normal numbers; integers over the whole range of their type. AllocationError."""
+    try:
+        return _random(rng, shape, dtype)
+    except (MemoryError, ValueError) as error:  # the latter for sizes that no address reaches
+        sizes = " x ".join(map(str, shape))
+        raise AllocationError(f"an operand of {sizes} {dtype} finds no memory: {error}; give smaller sizes") from None
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
     kind = info(dtype).kind
     if kind in ("int", "uint"):
         limits = np.iinfo(dtype)

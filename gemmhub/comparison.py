@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gemmhub import accuracy, arrays, decision, planning
+from gemmhub import accuracy, arrays, decision, planning, printing
 from gemmhub.arrays import Call
 from gemmhub.capability import Refusal
 from gemmhub.errors import GemmhubError, InputError
@@ -38,6 +38,8 @@ class Compared:
     difference: float
     """Largest absolute difference from the first backend's result that was found right."""
     remark: str
+    failed: bool = False
+    """It gave no result."""
 
     @property
     def summary(self) -> str:
@@ -68,7 +70,7 @@ class Comparison:
             for r in self.rows
         ]
         lines.append("deviating: " + (", ".join(self.deviating) or "none"))
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(printing.line(line.rstrip()) for line in lines)
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,12 @@ def compare(
         problem, settings = side.call.problem, side.asked.settings
         kernel = decision.prepared(backend, backend.candidate, problem, settings)
         if isinstance(kernel, Refusal):
-            rows.append(Compared(name, False, float("inf"), float("nan"), kernel.reason))
+            rows.append(Compared(name, False, float("inf"), float("nan"), kernel.reason, failed=True))
             continue
         try:
             result = planning.run_once(side.call, name, kernel, side.a, side.b, side.asked)
         except GemmhubError as error:
-            rows.append(Compared(name, False, float("inf"), float("nan"), str(error)))
+            rows.append(Compared(name, False, float("inf"), float("nan"), str(error), failed=True))
             continue
         ok, ratio, remark = check_result(side.call, side.asked, result, seed)
         result = side.call.family.to_host(result)

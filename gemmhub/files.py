@@ -16,10 +16,14 @@ def read(path: str | os.PathLike[str], limit: int = -1) -> bytes:
     OSError for anything else: a named pipe, say, would be waited for.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    with os.fdopen(os.open(path, flags), "rb") as stream:
-        if not _regular(os.fstat(stream.fileno())) and os.path.realpath(path) != os.devnull:
+    handle = os.open(path, flags)
+    try:
+        if not _regular(os.fstat(handle)) and os.path.realpath(path) != os.devnull:
             raise OSError("it is no regular file")
-        return stream.read(limit)
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            return stream.read(limit)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

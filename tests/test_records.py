@@ -533,6 +533,7 @@ import sys
 from pathlib import Path
 from gemmhub.records import Record, write
 path, who, i = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+import filelock
 print("ready", flush=True)
 while True:
     write(path, [Record("p", "cpu", who, str(i), 1.0 + i, {}, "2024")])
@@ -554,7 +555,7 @@ def test_killed_writers_lose_nothing_that_they_acknowledged(tmp_path):
             command = [sys.executable, "-c", KILLED, str(path), who, str(1000 * turn)]
             process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
             assert process.stdout.readline() == "ready\n"
-            time.sleep(rng.uniform(0, 0.1))
+            time.sleep(rng.uniform(0, 0.2))
             process.kill()
             for text in process.communicate()[0].split("\n")[:-1]:
                 acknowledged.add((who, text))

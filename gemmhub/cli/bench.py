@@ -14,10 +14,10 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import bench, devices
+from gemmhub import bench, devices, files
 from gemmhub.bench import Case
 from gemmhub.cli import operands, screen
-from gemmhub.cli.errors import WRONG, Failure
+from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.options import DTYPE, SHAPES, b_order_option, device_option, library_option
 from gemmhub.contenders import LIBRARY_MATMULS
 from gemmhub.dtypes import PRECISIONS
@@ -133,7 +133,7 @@ def command(
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):
-        raise Failure("no backend was timed; the remarks say why")
+        raise Undone("no backend was timed; the remarks say why")
 
 
 def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, int]]) -> None:
@@ -184,9 +184,10 @@ def _versions(family: Family) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with files.replacing(path) as stream:
+            stream.write(text.encode())
     except OSError as error:
-        raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
+        raise unwritable(click.format_filename(path), error) from None
 
 
 def _table(cases: Sequence[Case]) -> Any:

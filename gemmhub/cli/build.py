@@ -21,8 +21,9 @@ from typing import Any
 
 import click
 
+from gemmhub import printing
 from gemmhub.cli import screen
-from gemmhub.cli.errors import WRONG, Failure
+from gemmhub.cli.errors import FAILED, Failure, Undone
 from gemmhub.cli.options import json_option
 from gemmhub.devices import one_line
 from gemmhub.numpy_backend.probe import cores
@@ -47,7 +48,7 @@ class Job:
 def command(ctx: click.Context, name: str, count: int | None, as_json: bool) -> None:
     """Do beforehand what an installed plugin would else do when it is first needed.
 
-    NAME is what the plugin calls it ("hopper"). Each part is listed on stderr when it is done. Exit code 1 when one
+    NAME is what the plugin calls it ("hopper"). Each part is listed on stderr when it is done. Exit code 3 when one
     fails.
     """
     jobs = gather(name)
@@ -64,7 +65,7 @@ def command(ctx: click.Context, name: str, count: int | None, as_json: bool) -> 
     else:
         _show(report)
     if not report["ok"]:
-        ctx.exit(WRONG)
+        ctx.exit(FAILED)
 
 
 def gather(name: str) -> list[Job]:
@@ -79,7 +80,7 @@ def gather(name: str) -> list[Job]:
         try:
             jobs += _of(point.load())
         except Exception as error:  # a plugin's code, on a machine that may lack what it needs
-            raise Failure(f"{point.value}: {one_line(error)}") from error
+            raise Undone(f"{point.value}: {one_line(error)}") from error
     return jobs
 
 
@@ -101,7 +102,7 @@ def _done(jobs: list[Job], count: int) -> list[dict[str, Any]]:
             i = futures[future]
             ok, text = _outcome(future)
             results[i] = {"job": jobs[i].name, "ok": ok, "text": text}
-            click.echo(f"[{len(results)}/{len(jobs)}] {jobs[i].name}: {text}", err=True)
+            click.echo(printing.line(f"[{len(results)}/{len(jobs)}] {jobs[i].name}: {text}"), err=True)
     return [results[i] for i in range(len(jobs))]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import gemmhub
 from gemmhub.bench import random_operand
 from gemmhub.cli import operands, screen
-from gemmhub.cli.errors import WRONG
+from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
 from gemmhub.comparison import Comparison
 from gemmhub.devices import entered, family_for, place
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Run one product on every backend that can (or on those named) and check each result.
 
-    Sizes M N K stand for random operands. Exit code 1 when a backend is wrong or fails.
+    Sizes M N K stand for random operands. Exit code 1 when a backend is wrong, 3 when one fails.
     """
     sizes = operands.sizes_or_files(what)
     family = family_for(device, library)
@@ -62,14 +62,14 @@ def command(
     else:
         screen.show(screen.facts([("problem", found.problem)]), comparison_table(found))
     if not found:
-        ctx.exit(WRONG)
+        ctx.exit(FAILED if all(row.ok or row.failed for row in found.rows) else WRONG)
 
 
 def comparison_table(found: Comparison) -> Any:
     """The rows of a comparison; errors in units of their bounds."""
-    rows = [
-        (r.backend, screen.styled("right" if r.ok else "wrong"), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.summary)
-        for r in found.rows
-    ]
+    rows = []
+    for r in found.rows:
+        verdict = "right" if r.ok else "failed" if r.failed else "wrong"
+        rows.append((r.backend, screen.styled(verdict), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.summary))
     header = ("backend", "verdict", "error/bound", "max difference", "remarks")
     return screen.table(header, rows, right=("error/bound", "max difference"))

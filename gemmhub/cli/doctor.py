@@ -17,7 +17,7 @@ import gemmhub
 from gemmhub import config, records
 from gemmhub.bench import random_operand
 from gemmhub.cli import doctor_probe, doctor_report, screen
-from gemmhub.cli.errors import WRONG
+from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.comparison import Comparison
 from gemmhub.devices import library_statuses
@@ -46,8 +46,8 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
     The report holds no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
     what it is about. Plugins are probed in a child process first: one that hangs or ends the process is named, with
-    the switch that turns it off, and left out of the rest. Exit code 1 when there is such a plugin, a self-test fails
-    or the configuration cannot be read.
+    the switch that turns it off, and left out of the rest. Exit code 1 when a product of the self-test is wrong, 2
+    when the configuration cannot be read, 3 when there is such a plugin or anything else is not as it should be.
     """
     report = _full() if name is None else _about(name)
     report = _anonymous(screen.plain(report))
@@ -59,7 +59,15 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
         system = [screen.facts(report[key].items()) for key in ("system", "libraries")]
         screen.show(*system, *doctor_report.parts(report["findings"]))
     if not report["ok"]:
-        ctx.exit(WRONG)
+        ctx.exit(_code(report))
+
+
+def _code(report: dict[str, Any]) -> int:
+    """The exit code of a report that is not all right."""
+    if "error" in report.get("settings", {}):
+        return UNUSABLE
+    rows = [row for test in report.get("self_test", ()) for row in test["rows"]]
+    return WRONG if any(not row["ok"] and not row["failed"] for row in rows) else FAILED
 
 
 def _about(name: str) -> dict[str, Any]:

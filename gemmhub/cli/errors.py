@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import click
 
+from gemmhub import printing
+from gemmhub.errors import ConfigError, GemmhubError, InputError, RecordError
+
 WRONG = 1
-"""Exit code: a wrong product, a deviating backend, a failed self-test."""
+"""Exit code: a wrong product, and nothing else."""
 UNUSABLE = 2
-"""Exit code: input, options or configuration that cannot be used; nothing that can run the product."""
+"""Exit code: input, options or configuration that cannot be used."""
+FAILED = 3
+"""Exit code: what was asked for could not be done, or a part of it."""
+INTERRUPTED = 130
+"""Exit code: Ctrl-C, as shells report it."""
+CLOSED = 141
+"""Exit code: the reader of standard output has gone, as shells report it."""
+
+_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 class Failure(click.ClickException):
@@ -18,4 +34,98 @@ class Failure(click.ClickException):
     exit_code = UNUSABLE
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"error: {self.format_message()}", file=file, err=file is None)
+        click.echo(f"error: {printing.lines(self.format_message())}", file=file, err=file is None)
+
+
+class Undone(Failure):
+    """Ends the command with exit code 3: nothing is wrong with what was asked for."""
+
+    exit_code = FAILED
+
+
+class ClosedError(Exception):
+    """The reader of a stream has gone. Not a BrokenPipeError, for which click would exit with 1."""
+
+
+@contextmanager
+def pipes() -> Iterator[None]:
+    """Turn a broken pipe into :class:`ClosedError`."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ClosedError from error
+
+
+def unwritable(name: str, error: OSError) -> Undone:
+    """What ends the command whose result cannot be written to the file ``name``."""
+    return Undone(f"{name}: cannot be written: {error.strerror or error}")
+
+
+def run(command: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; what goes wrong is one message on stderr, never a traceback.
+
+    With Python's development mode (``python -X dev``), the traceback of what gemmhub did not foresee is shown.
+    """
+    code = _guarded(lambda: int(command() or 0))
+    # What is still buffered is written now: at exit Python would print a traceback.
+    code = code or _guarded(_flush)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and _stuck(stream):
+            _let_go(stream)
+    return code
+
+
+def _flush() -> int:
+    if sys.stdout is not None:  # as it is where the shell has closed it
+        sys.stdout.flush()
+    return 0
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except (click.Abort, KeyboardInterrupt):
+        return _report("interrupted", INTERRUPTED)
+    except (ClosedError, BrokenPipeError):
+        return CLOSED
+    except click.ClickException as error:
+        with suppress(OSError):  # stderr may be closed, or full
+            error.show()
+        return error.exit_code
+    except GemmhubError as error:
+        unusable = isinstance(error, (InputError, ConfigError, RecordError))
+        full = isinstance(error.__context__, OSError) and error.__context__.errno in _STORAGE
+        return _report(str(error), UNUSABLE if unusable and not full else FAILED)
+    except MemoryError as error:
+        return _report(f"out of memory: {error}" if str(error) else "out of memory", FAILED)
+    except OSError as error:
+        if error.filename is None and error.errno in _STORAGE:
+            return _report(f"standard output cannot be written: {error.strerror}", FAILED)
+        return _report(str(error), FAILED)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        return _report(f"{what}\nThis is a defect of gemmhub; `python -X dev -m gemmhub ...` shows where", FAILED)
+
+
+def _report(message: str, code: int) -> int:
+    with suppress(OSError):
+        Failure(message).show()
+    return code
+
+
+def _stuck(stream: IO[str]) -> bool:
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _let_go(stream: IO[str]) -> None:
+    """Point a stream that cannot be written to nowhere, so that Python's exit has nothing to complain about."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

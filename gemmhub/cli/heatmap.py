@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub.bench import Case
-from gemmhub.cli.errors import Failure
+from gemmhub.cli.errors import Failure, Undone
 from gemmhub.cli.plot import about, contenders, save, title
 from gemmhub.cli.screen import multiple
 
@@ -45,7 +45,7 @@ def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
     dtypes = list(dict.fromkeys(case.dtype for case in cases))
     ratios = [row.ratio for case in cases for row in case.timed if row.name in names and row.ratio is not None]
     if not ratios:
-        raise Failure(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks say why")
+        raise Undone(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks say why")
     down, across = axes([(case.m, case.n, case.k) for case in cases])
     rows, columns = (sorted({getattr(case, name) for case in cases}) for name in (down, across))
     furthest = max(abs(log2(ratio)) for ratio in ratios)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import numpy as np
 
 from gemmhub import __version__
-from gemmhub.cli.errors import Failure
-from gemmhub.errors import GemmhubError
+from gemmhub.cli import errors
 
 COMMANDS = {
     "matmul": ("matmul", "Multiply two .npy files."),
@@ -42,14 +44,34 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        def run() -> Any:
+            return super(Commands, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
+
+        if not standalone_mode:
+            return run()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no error
+                stream.reconfigure(errors="backslashreplace")
+        sys.exit(errors.run(run))
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with errors.pipes():  # it prints --help and --version
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with np.errstate(all="ignore"):  # an infinite or undefined result is a result: no warning on stderr
-                return super().invoke(ctx)
-        except GemmhubError as error:
-            raise Failure(str(error)) from error
-        except MemoryError as error:
-            raise Failure(f"out of memory: {error}") from error
+        with (
+            errors.pipes(),
+            np.errstate(all="ignore"),
+        ):  # an infinite or undefined result is a result: no warning on stderr
+            return super().invoke(ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,6 +79,6 @@ class Commands(click.Group):
 def main() -> None:
     """One matmul that runs on the best GEMM backend present, says why, and lets you check the answer.
 
-    Exit codes: 0 success; 1 a wrong product, a deviating backend or a failed self-test; 2 input that cannot
-    be used. Results go to stdout, errors and progress to stderr.
+    Exit codes: 0 success; 1 a wrong product; 2 input, options or settings that cannot be used; 3 any other
+    failure; 130 Ctrl-C; 141 a closed pipe. Results go to stdout, errors and progress to stderr.
     """

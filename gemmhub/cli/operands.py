@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 import numpy as np
 
-from gemmhub.cli.errors import Failure
+from gemmhub import files
+from gemmhub.cli.errors import Failure, Undone, unwritable
 from gemmhub.dtypes import as_dtype, info
 from gemmhub.errors import DTypeError
 
@@ -69,14 +70,21 @@ def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
 
 
 def store(path: Path, array: Array) -> str:
-    """Save ``array`` as .npy; returns a remark where NumPy loses its dtype. Raises Failure."""
+    """Save ``array`` as .npy, in one step; returns a remark where NumPy loses its dtype. Raises Failure."""
     try:
-        with path.open("wb") as file:
-            np.save(file, np.asarray(array), allow_pickle=False)
+        with files.replacing(path) as file:
+            np.lib.format.write_array(_Writer(file), np.asarray(array), allow_pickle=False)
     except OSError as error:
-        raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
+        raise unwritable(click.format_filename(path), error) from None
     name = array.dtype.name
     return f"raw {name}: load with .view(ml_dtypes.{name})" if np.dtype(array.dtype).kind == "V" else ""
+
+
+class _Writer:
+    """A stream without a file's number: NumPy then writes in parts, to pipes too, and reports a full disk in words."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.write = stream.write
 
 
 def check_writable(path: Path) -> None:
@@ -103,5 +111,5 @@ def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
     try:
         array = np.empty(stored, as_dtype(dtype))
     except (MemoryError, ValueError) as error:
-        raise Failure(f"operands of {' x '.join(map(str, shape))} {dtype}: {error}") from None
+        raise Undone(f"operands of {' x '.join(map(str, shape))} {dtype}: {error}") from None
     return array.swapaxes(-1, -2) if order == "col" else array

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from gemmhub import files
 from gemmhub.bench import Case
-from gemmhub.cli.errors import Failure
+from gemmhub.cli.errors import Failure, unwritable
 from gemmhub.cli.screen import multiple, rate_unit
 
 _LOG_BEYOND = 30
@@ -61,9 +62,10 @@ def about(cases: Sequence[Case], machine: str) -> str:
 def save(figure: Any, path: Path) -> None:
     """Write a figure; the suffix says the format. Raises Failure."""
     try:
-        figure.savefig(path, dpi=150)
+        with files.replacing(path) as stream:
+            figure.savefig(stream, dpi=150, format=path.suffix.lstrip("."))
     except OSError as error:
-        raise Failure(f"{click.format_filename(path)}: cannot be written: {error.strerror or error}") from None
+        raise unwritable(click.format_filename(path), error) from None
 
 
 def draw(cases: Sequence[Case], machine: str, path: Path) -> None:

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gemmhub import printing
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -47,7 +49,7 @@ def show(*parts: RenderableType | None) -> None:
     screen = console()
     for number, part in enumerate(part for part in parts if part is not None):
         with screen.capture() as captured:
-            screen.print(part)
+            screen.print(_safe(part) if isinstance(part, (str, Text)) else part)
         text = captured.get()
         if not screen.is_terminal:
             text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
@@ -61,7 +63,7 @@ def facts(rows: Iterable[tuple[str, str | Text] | None]) -> Table:
     grid.add_column(overflow="fold")
     for row in rows:
         if row is not None:
-            grid.add_row(*row)
+            grid.add_row(*map(_safe, row))
     return grid
 
 
@@ -71,14 +73,22 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right:
     for position, name in enumerate(header):
         last = position == len(header) - 1
         grid.add_column(
-            name,
+            printing.line(name),
             justify="right" if name in right else "left",
             no_wrap=not last,
             overflow="fold" if last else "ellipsis",
         )
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(_safe, row))
     return grid
+
+
+def _safe(cell: str | Text) -> str | Text:
+    """What a terminal shows and does not act on; a text in colour that it would act on is shown without colour."""
+    if isinstance(cell, str):
+        return printing.lines(cell)
+    safe = printing.lines(cell.plain)
+    return cell if safe == cell.plain else safe
 
 
 def styled(word: str) -> Text:

@@ -38,9 +38,9 @@ class Run:
 
         return json.loads(self(*arguments, code=code).stdout, parse_constant=refuse)
 
-    def error(self, *arguments):
-        """The one message of a command that must fail for want of usable input, without anything on stdout."""
-        result = self(*arguments, code=2)
+    def error(self, *arguments, code=2):
+        """The one message of a command that must fail, by default for want of usable input, with nothing on stdout."""
+        result = self(*arguments, code=code)
         assert result.stdout == ""
         return result.stderr
 

@@ -60,7 +60,7 @@ def test_as_json(run, bring):
 def test_what_fails_is_the_exit_code(run, bring):
     bring("hopper", fine)
     bring("hopper", lambda: [Job("kernel 3", operator.truediv, (1, 0))], "others")
-    told = run("build", "hopper", code=1).stdout
+    told = run("build", "hopper", code=3).stdout
     assert "compiled  2\n" in told
     assert "kernel 3  failed   ZeroDivisionError: division by zero\n" in told
 
@@ -81,8 +81,8 @@ def test_what_can_be_built_is_named(run, bring):
 
 def test_a_plugin_that_breaks(run, bring):
     bring("hopper", lambda: operator.truediv(1, 0))
-    assert "builders:jobs: ZeroDivisionError: division by zero" in run.error("build", "hopper")
+    assert "builders:jobs: ZeroDivisionError: division by zero" in run.error("build", "hopper", code=3)
     bring("others", lambda: ["kernel"], "others")
-    assert "it gave a str, not a Job" in run.error("build", "others")
+    assert "it gave a str, not a Job" in run.error("build", "others", code=3)
     bring("none", None, "none")
-    assert "none:jobs: TypeError" in run.error("build", "none")
+    assert "none:jobs: TypeError" in run.error("build", "none", code=3)

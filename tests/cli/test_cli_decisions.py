@@ -71,7 +71,7 @@ def test_explain_usage(run, arguments):
 
 
 def test_explain_of_the_impossible(run):
-    assert "error: operands of" in run.error("explain", 10**9, 10**9, 10**10)
+    assert "error: operands of" in run.error("explain", 10**9, 10**9, 10**10, code=3)
 
 
 # ---------------------------------------------------------------- backends
@@ -251,8 +251,8 @@ def test_doctor_shows_broken_plugins_and_passes(run, monkeypatch):
 def test_doctor_survives_a_broken_configuration(run, monkeypatch):
     monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "nan")
     gemmhub.reload()
-    assert "GEMMHUB_WORKSPACE_MIB" in run("doctor", code=1).stdout
-    assert run.json("doctor", "--json", code=1)["ok"] is False
+    assert "GEMMHUB_WORKSPACE_MIB" in run("doctor", code=2).stdout
+    assert run.json("doctor", "--json", code=2)["ok"] is False
 
 
 def test_doctor_counts_records(run, monkeypatch):

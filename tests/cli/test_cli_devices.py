@@ -271,7 +271,7 @@ def test_baselines_of_other_libraries(run, pretended):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_heat_maps_need_ratios(run, pretended):
     told = run(
-        "bench", "--device", "cuda", "--shape", "8", "--dtype", "bfloat16", "--rounds", 1, "--heatmap", "h.png", code=2
+        "bench", "--device", "cuda", "--shape", "8", "--dtype", "bfloat16", "--rounds", 1, "--heatmap", "h.png", code=3
     )
     assert "no contender has a ratio to cupy.matmul" in told.stderr
     assert "pretended" in told.stdout
@@ -361,9 +361,9 @@ def test_a_device_that_fails_is_one_message(run, pair, pretended, cupy, monkeypa
         raise RuntimeError("an illegal memory access\n(more lines)")
 
     monkeypatch.setattr(cupy, "asnumpy", broken)
-    told = run.error("matmul", "a.npy", "b.npy", "--device", "cuda")
+    told = run.error("matmul", "a.npy", "b.npy", "--device", "cuda", code=3)
     assert told == "error: cuda:0 failed: RuntimeError: an illegal memory access\n"
-    result = run("bench", "--shape", 8, "--device", "cuda", "--rounds", 1, code=2)
+    result = run("bench", "--shape", 8, "--device", "cuda", "--rounds", 1, code=3)
     assert "the device failed: RuntimeError: an illegal memory access" in result.stdout
 
 

@@ -189,7 +189,7 @@ def test_out_that_cannot_be_written(run, pair):
     assert "there is no directory nowhere" in run.error("matmul", "a.npy", "b.npy", "--out", "nowhere/c.npy")
     assert "is a directory" in run.error("matmul", "a.npy", "b.npy", "--out", ".")
     if Path("/dev/full").exists():
-        assert "cannot be written: No space left" in run.error("matmul", "a.npy", "b.npy", "--out", "/dev/full")
+        assert "cannot be written: No space left" in run.error("matmul", "a.npy", "b.npy", "--out", "/dev/full", code=3)
 
 
 def test_products_that_are_none(run, pair):
@@ -200,7 +200,7 @@ def test_products_that_are_none(run, pair):
 
 
 def test_no_backend_shows_the_table(run, pair, choosy):
-    told = run.error("matmul", "a.npy", "b.npy", "--backend", "choosy")
+    told = run.error("matmul", "a.npy", "b.npy", "--backend", "choosy", code=3)
     assert told.startswith("error: no backend may run this product")
     assert "it is Monday; wait a day" in told
 

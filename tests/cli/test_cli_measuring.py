@@ -46,7 +46,7 @@ def test_tune_reports_the_wrong_and_records_the_right(run, wrong):
     told = run("tune", 24, 16, 8).stdout
     assert "wrong: " in told
     assert [r["backend"] for r in run.json("tune", "--show", "--json")["records"]] == ["numpy"]
-    assert "nothing to tune" in run.error("tune", 24, 16, 8, "--backend", "wrong")
+    assert "nothing to tune" in run.error("tune", 24, 16, 8, "--backend", "wrong", code=3)
 
 
 def test_merge(run, monkeypatch):
@@ -144,7 +144,7 @@ def test_bench_of_a_backend_that_refuses(run, choosy):
     """Left out with its reason; where nobody else runs, that is an error."""
     told = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", "--backend", "numpy").stdout
     assert "it is Monday; wait a day" in told
-    result = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", code=2)
+    result = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", code=3)
     assert result.stderr == "error: no backend was timed; the remarks say why\n"
     assert "choosy" not in run("bench", "--shape", 8, "--rounds", 1).stdout
 

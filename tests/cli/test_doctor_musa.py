@@ -59,8 +59,8 @@ def test_a_report_as_json(run, bring):
 
 def test_what_is_wrong_is_the_exit_code(run, bring):
     bring("musa", lambda: [*fine(), Finding("products", "float32", "numpy has 1, it has 2", False)])
-    assert "float32   failed  numpy has 1, it has 2\n" in run("doctor", "musa", code=1).stdout
-    assert run.json("doctor", "musa", "--json", code=1)["ok"] is False
+    assert "float32   failed  numpy has 1, it has 2\n" in run("doctor", "musa", code=3).stdout
+    assert run.json("doctor", "musa", "--json", code=3)["ok"] is False
 
 
 def broken():
@@ -70,7 +70,7 @@ def broken():
 
 def test_a_report_that_breaks_keeps_what_it_found(run, bring):
     bring("musa", broken)
-    told = run("doctor", "musa", code=1).stdout
+    told = run("doctor", "musa", code=3).stdout
     assert "\nmusart       libmusart.so.4\n" in told
     assert "reports:findings  failed  it raised RuntimeError: the driver is upset\n" in told
     assert "Traceback (most recent call last):" in told
@@ -78,12 +78,12 @@ def test_a_report_that_breaks_keeps_what_it_found(run, bring):
 
 def test_a_report_that_cannot_be_imported_or_is_none(run, bring, monkeypatch):
     bring("musa", None)
-    assert "TypeError" in run("doctor", "musa", code=1).stdout
+    assert "TypeError" in run("doctor", "musa", code=3).stdout
     bring("other", lambda: ["text"], "others")
-    assert "others:findings yielded a str, not a Finding" in run("doctor", "other", code=1).stdout
+    assert "others:findings yielded a str, not a Finding" in run("doctor", "other", code=3).stdout
     bring("gone", fine, "gone")
     monkeypatch.setitem(sys.modules, "gone", None)
-    assert "ModuleNotFoundError" in run("doctor", "gone", code=1).stdout
+    assert "ModuleNotFoundError" in run("doctor", "gone", code=3).stdout
 
 
 def test_several_distributions_report_about_one_thing(run, bring):

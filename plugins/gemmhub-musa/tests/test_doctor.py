@@ -200,7 +200,7 @@ def test_the_command_prints_it_all(kit, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     Addresses.listed()
     result = CliRunner().invoke(main, ["doctor", "musa"], prog_name="gemmhub")
-    assert result.exit_code == 1  # the one wrong number of the header
+    assert result.exit_code == 3  # the one wrong number of the header
     told = result.stdout
     assert " ~/kit (by MUSA_HOME)" in told
     assert "hush" not in told

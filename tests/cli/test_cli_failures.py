@@ -279,10 +279,14 @@ def test_a_terminal_is_not_acted_on(tmp_path):
 
 
 def test_headers_and_coloured_cells_are_safe(capsys):
-    screen.show(screen.table((f"header{EVIL}", "b"), [(screen.styled(f"state{EVIL}"), "x\ny")]), f"text{EVIL}")
+    screen.show(
+        screen.table((f"header{EVIL}", "b"), [(screen.styled(f"state{EVIL}"), "x\ny")]),
+        screen.facts([(f"label{EVIL}", f"value{EVIL}"), None]),
+        f"text{EVIL}",
+    )
     told = capsys.readouterr().out
     assert not ACTING & set(told)
-    assert told.count("\\x1b[2J") == 3
+    assert told.count("\\x1b[2J") == 5
 
 
 def test_the_page_lists_the_exit_codes():

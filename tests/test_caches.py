@@ -1,0 +1,115 @@
+"""Every cache that lives as long as the process has a bound, and it is written here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import gemmhub
+
+ROOT = Path(gemmhub.__file__).parents[1]
+
+ONE = "one value"
+DTYPES = "supported dtypes, and pairs and triples of them; others raise, and what raises is not kept"
+DEVICES = "devices and array libraries of the machine"
+FILES = "files of the package"
+CONFIGURATIONS = "kernels that the package lists"
+SDKS = "SDKs and compilers of the machine, and their versions"
+
+BOUNDS = {
+    "gemmhub/api.py": {
+        "_warm": "_MOST",
+        "_known": "_MOST",
+        "_decisions": "_MOST",
+        "_devices": "types of device arrays",
+    },
+    "gemmhub/config.py": {"_interned": "_MOST", "_root": ONE},
+    "gemmhub/decision.py": {"_failures": "4096 problems"},
+    "gemmhub/device_families.py": {"torch_dtypes": ONE, "cupy_family": DEVICES, "torch_family": DEVICES},
+    "gemmhub/devices.py": {"_brought": ONE},
+    "gemmhub/dtypes.py": {"info": DTYPES, "result_dtype": DTYPES, "output_dtype": DTYPES, "compute_dtype": DTYPES},
+    "gemmhub/foreign.py": {"_family": DEVICES},
+    "gemmhub/native/build.py": {"_failures": "_MOST"},
+    "gemmhub/native/cache.py": {"_temporary": "one a process", "_verified": "_MOST", "_swept": "cache folders used"},
+    "gemmhub/native/cuda_graph.py": {"_libc": ONE},
+    "gemmhub/tensor_guard.py": {"_as_expected": ONE},
+    "gemmhub/testing/suite.py": {"_probed": "backends under test", "_fresh_seed": ONE},
+    "gemmhub_cublas/choice.py": {"_records": ONE},
+    "gemmhub_cublas/corrections.py": {"trees": "the two files", "net": ONE},
+    "gemmhub_cublas/facts.py": {"tables": ONE},
+    "gemmhub_cuda/sources.py": {"_files": FILES},
+    "gemmhub_hopper/config.py": {"chunk": CONFIGURATIONS, "variant": CONFIGURATIONS},
+    "gemmhub_hopper/corrections.py": {"net": ONE, "trees": "the two files"},
+    "gemmhub_hopper/gemv_model.py": {"fitted": ONE},
+    "gemmhub_hopper/sources.py": {"_files": FILES},
+    "gemmhub_musa/array.py": {"_family": DEVICES},
+    "gemmhub_musa/compile.py": {"_identity": SDKS, "_digest": SDKS},
+    "gemmhub_musa/runtime.py": {"_load": SDKS},
+    "gemmhub_musa/sdk.py": {"_find": SDKS},
+    "gemmhub_musa_sim/cuda/gpu.py": {"capability": ONE},
+    "gemmhub_musa_sim/runtime/toolchain.py": {"processor_flags": ONE},
+}
+"""Functions with a cache without ``maxsize``, and containers of modules that are empty at first: what bounds them."""
+
+
+def unbounded(tree):
+    """The names of such functions and containers in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(map(_is_cache, node.decorator_list)):
+            yield node.name
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and _is_empty(node.value):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield ast.unparse(target)
+
+
+def _is_cache(decorator):
+    if isinstance(decorator, ast.Call):
+        limits = [*decorator.args, *(k.value for k in decorator.keywords if k.arg == "maxsize")]
+        name = ast.unparse(decorator.func)
+        # Without one, lru_cache keeps 128.
+        return name.endswith("lru_cache") and any(getattr(limit, "value", 1) is None for limit in limits)
+    return ast.unparse(decorator) in ("cache", "functools.cache")
+
+
+def _is_empty(value):
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List):
+        return not value.elts
+    return isinstance(value, ast.Call) and not value.args and ast.unparse(value.func) in (
+        "dict", "list", "set", "defaultdict", "OrderedDict", "WeakKeyDictionary", "WeakValueDictionary",
+    )  # fmt: skip
+
+
+def test_every_cache_has_a_bound():
+    folders = [ROOT / "gemmhub", *sorted(path for path in ROOT.glob("plugins/gemmhub-*/gemmhub_*") if path.is_dir())]
+    found = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            names = set(unbounded(ast.parse(path.read_text(encoding="utf-8"))))
+            if names:
+                found[path.relative_to(folder.parent).as_posix()] = names
+    known = {module: set(names) for module, names in BOUNDS.items()}
+    assert found == known, "bound what is new (a number of entries, or lru_cache), and list it here with its bound"
+
+
+def test_the_scan_sees_what_it_should():
+    text = (
+        "@cache\ndef a(): ...\n@functools.lru_cache(maxsize=None)\ndef b(): ...\n@lru_cache(64)\ndef c(): ...\n"
+        "d = {}\ne: dict[int, int] = {}\nf = set()\ng = {1: 2}\nclass X:\n    @cache\n    def h(self): ...\n"
+        "@lru_cache\ndef i(): ...\n@lru_cache(None)\ndef j(): ...\nk, l = [], 3\nm = []\n"
+    )
+    assert set(unbounded(ast.parse(text))) == {"a", "b", "d", "e", "f", "h", "j", "m"}
+
+
+def test_no_other_dtype_enters_the_caches_of_dtypes():
+    """Dtypes that differ in what gemmhub does not look at are equal, and so one entry."""
+    import numpy as np
+
+    from gemmhub.dtypes import info
+
+    before = info.cache_info().currsize
+    for number in range(50):
+        info(np.dtype(np.float32, metadata={"unit": number}))
+    assert info.cache_info().currsize <= before + 1

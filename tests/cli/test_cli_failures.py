@@ -127,6 +127,25 @@ def test_a_full_disk_behind_stderr(tmp_path):
         assert done.returncode == errors.UNUSABLE
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_what_a_plugin_prints_onto_a_full_disk(tmp_path):
+    """It is still buffered when the command is done: Python's exit would fail with a code of its own."""
+    script = "import sys\nfrom gemmhub.cli import errors\nsys.exit(errors.run(lambda: print('hello')))"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (
+        errors.FAILED, "error: standard output cannot be written: No space left on device\n",
+    )  # fmt: skip
+
+
 def test_closed_streams(tmp_path):
     for redirection, code in ((">&-", 0), ("2>&-", 0)):
         command = f'"$@" {redirection}'

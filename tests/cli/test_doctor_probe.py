@@ -63,7 +63,7 @@ def install(site, fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_plugin_that_hangs_or_ends_the_process_is_named(run, site, fault):
     plugin, reason = install(site, fault)
-    data = json.loads(run("doctor", "--json", code=1).stdout)
+    data = json.loads(run("doctor", "--json", code=3).stdout)
     (culprit,) = data["culprits"]
     assert (culprit["plugin"], culprit["reason"]) == (plugin, reason)
     assert f"GEMMHUB_DISABLE={plugin}" in culprit["remedy"]
@@ -78,7 +78,7 @@ def test_the_report_names_every_culprit_and_leaves_the_process_as_it_was(run, si
     monkeypatch.setenv("GEMMHUB_DISABLE", "unknown")
     for fault in ("import exits", "hook aborts"):
         install(site, fault)
-    told = run("doctor", code=1).stdout
+    told = run("doctor", code=3).stdout
     for text in ("plugin import-exits", "plugin hook-aborts", "GEMMHUB_DISABLE=hook-aborts", FAULTS["hook aborts"][2]):
         assert text in told
     assert doctor_probe.os.environ["GEMMHUB_DISABLE"] == "unknown"

@@ -114,27 +114,11 @@ class Library:
         return type(x) is (self.module.Tensor if self.name == "torch" else self.module.ndarray)
 
 
-def guard(*tensors):
-    """A double of :func:`gemmhub.tensor_guard.guard`."""
-
-    def facts(x):
-        flags = x.requires_grad, x.is_neg(), x.is_conj(), x.layout
-        return type(x), x.dtype, x.shape, x.stride(), x.device, *flags
-
-    known = list(map(facts, tensors))
-
-    def check(*given):
-        assert len(given) == len(known)
-        return all(hasattr(x, "is_neg") for x in given) and list(map(facts, given)) == known
-
-    return check
-
-
 @pytest.fixture(params=["cupy", "torch", "torch with guards"])
 def library(request, machine, monkeypatch):
     name, _, guards = request.param.partition(" ")
     if guards:
-        monkeypatch.setattr(device_calls, "guard", guard)
+        monkeypatch.setattr(device_calls, "guard", torch_module.guard)
     return Library(name, request.getfixturevalue(name), machine)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch_module
 from address_backend import small
 
 import gemmhub
@@ -16,9 +17,7 @@ F32 = np.dtype(np.float32)
 @pytest.fixture(params=["torch", "torch with guards"])
 def library(request, library_of, monkeypatch):
     if request.param != "torch":
-        from conftest import guard
-
-        monkeypatch.setattr(device_calls, "guard", guard)
+        monkeypatch.setattr(device_calls, "guard", torch_module.guard)
     return library_of("torch")
 
 

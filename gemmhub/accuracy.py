@@ -7,9 +7,8 @@ S = |alpha| |A| |B| + |beta| |C| + |bias| (a matrix of the result's shape)::
     |computed out - out| <= slope * (that) + evaluation * |x| + u_out * |out| + tiny_out
 
 - ``relative(k)`` compounds what rounding the operands costs (tf32 and bf16 only), what short partial sums
-  cost (fp8 only) and ``gamma(K, u) = K u / (1 - K u)``, which bounds any order of summation, with or without
-  FMA, for K = k + 2 plus the operations of the epilogue (Higham, Accuracy and Stability of Numerical
-  Algorithms, 2nd ed., 3.1 and 3.5).
+  cost (fp8 only) and ``gamma(K, u) = exp(K u) - 1``, which bounds any order of summation, with or without
+  FMA, for K = k + 2 plus the operations of the epilogue, however long k is (:func:`gamma`).
 - ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
 - ``slope`` bounds the derivative of the activation, ``evaluation`` is what computing it costs.
 - ``u_out`` is the rounding to a result dtype narrower than the accumulator.
@@ -23,8 +22,9 @@ grow like sqrt(k), not k.
 from __future__ import annotations
 
 from cmath import isfinite
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import expm1, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -44,15 +44,23 @@ _FP8_ROUNDOFF = 1.25 * 2.0**-13
 _SLOPE = {None: 1.0, "relu": 1.0, "gelu": 1.13, "silu": 1.1}
 _EVALUATION = {None: 0.0, "relu": 0.0, "gelu": 8.0, "silu": 8.0}
 """Roundings, relative to the argument, that evaluating the function may cost."""
+_GAMMA_LIMIT = 500.0
+"""Where gamma ends, at 1e217: times any product of two float32 numbers that is beyond float32's range."""
 _REFERENCE_ROUNDOFF = 2.0**-53
 _REFERENCE_BLOCK = 65536
 """Length of the inner dimension that the reference widens at a time."""
 
 
 def gamma(count: int, roundoff: float) -> float:
-    """Higham's gamma: the relative error that ``count`` roundings can add up to; inf beyond 1/roundoff."""
-    product = count * roundoff
-    return product / (1.0 - product) if product < 1.0 else inf
+    """The relative error that ``count`` roundings can add up to: exp(count * roundoff) - 1.
+
+    Every term of a sum of products passes through at most ``count`` roundings, so it is multiplied by at most
+    ``count`` factors 1 + d with abs(d) <= ``roundoff`` (Higham, Accuracy and Stability of Numerical Algorithms,
+    2nd ed., 3.1), whose product differs from 1 by at most (1 + roundoff)**count - 1 <= expm1(count * roundoff). This
+    holds for every count. Higham's n u / (1 - n u), which is larger, holds only while n u < 1: that range ends at
+    k = 2**24 - 3 for float32.
+    """
+    return expm1(min(count * roundoff, _GAMMA_LIMIT))
 
 
 def _compound(*errors: float) -> float:
@@ -204,6 +212,17 @@ class Reference:
     overflow: Array = False
     """Where S exceeds the accumulator's range, so that some order of summation overflows."""
     activation: str | None = None
+    upward: Array = np.True_
+    """Where an overflow may be to +infinity: the positive terms alone exceed the accumulator's range."""
+    downward: Array = np.True_
+    """Where it may be to -infinity."""
+    loose: Array = False
+    """Where an infinity meets a subnormal that may be read as 0, so that NaN is right as well."""
+
+    @property
+    def unjudged(self) -> Array:
+        """Where all operands are finite, but the value or its bound is beyond float64: any result is accepted."""
+        return self.clean & (np.isnan(self.value) | ~np.isfinite(self.bound))
 
     def ratio(self, computed: Array) -> Array:
         """|computed - exact| / bound, element for element: right where at most 1.
@@ -218,18 +237,19 @@ class Reference:
         with np.errstate(all="ignore"):
             error = np.abs(got - self.value)
             ratio = np.where(error == 0.0, 0.0, error / self.bound)
-            strange = ~np.isfinite(got)
+            strange, nan = ~np.isfinite(got), np.isnan(got)
             if got.dtype.kind == "c":
                 same = strange  # which part is NaN or infinite depends on the order of operations
-                beyond = strange & (np.abs(self.value) + self.bound >= model.largest)
+                beyond = strange & (self.overflow | (np.abs(self.value) + self.bound >= model.largest))
             else:
-                same = (got == self.value) | (np.isnan(got) & np.isnan(self.value))
+                # An infinite term stays, or meets another and becomes NaN: it never changes its sign.
+                same = (got == self.value) | (nan & (np.isnan(self.value) | self.overflow | self.loose))
+                direction = np.where(nan, self.upward | self.downward, np.where(got > 0, self.upward, self.downward))
                 beyond = np.isinf(got) & (np.sign(got) * self.value + self.bound >= model.largest)
-            # Infinity times a subnormal that is read as 0 is NaN: which of the two it is, is then free.
-            same = same | (strange & (self.overflow | (model.input_underflow > 0.0)))
-            if self.activation is not None:
-                same = same | self.overflow  # it may have turned a partial sum's -inf into 0
-            excused = np.where(self.clean, beyond | (self.overflow & same) | ~np.isfinite(self.value), same)
+                beyond = beyond | (strange & self.overflow & direction)
+            if self.activation is not None:  # it may have turned a partial sum's -inf into 0
+                same, beyond = same | self.overflow, beyond | self.overflow
+            excused = np.where(self.clean, beyond | self.unjudged, same)
             ratio = np.where(np.isnan(ratio) | ~np.asarray(self.clean), np.inf, ratio)
             return np.where(excused, 0.0, ratio)
 
@@ -260,7 +280,7 @@ def reference(
     # NumPy 1.26 makes arrays of objects of ints beyond 64 bits.
     alpha, beta = (x if isinstance(x, complex) else float(x) for x in (alpha, beta))
     with np.errstate(all="ignore"):
-        value, size, lost, clean, risky = _products(a, b, model)
+        value, size, lost, clean, risky, loose = _products(a, b, model)
         norm = sqrt(2.0) if model.complex else 1.0
         extra = 0
         # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.
@@ -289,6 +309,12 @@ def reference(
         tiny = lost + model.absolute(k, extra) * max(1.0, scale)
         bound = (relative + own) * size + (1.0 + relative) * tiny
         overflow = risky | ~(overflow * (1.0 + relative + own) < model.accumulator_largest)
+        upward: Array = np.True_
+        downward: Array = np.True_
+        if extra == 0 and activation is None and np.any(overflow):
+            if not model.complex:  # whose infinities have no sign that counts
+                limit = model.accumulator_largest / (1.0 + relative + own)
+                upward, downward = (side >= limit for side in _sides(a, b, model))
         if activation is not None:
             per_argument = _EVALUATION[activation] * (model.accumulate + _REFERENCE_ROUNDOFF)
             # Where the result is narrower, libraries may use approximations as accurate as that.
@@ -298,20 +324,29 @@ def reference(
                 overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, as computed it is NaN
             value = activate(value, activation)
         bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow
-    return Reference(value, bound, size, model, clean, overflow, activation)
+        if extra == 0 and activation is None and np.isinf(size).any():
+            value, bound = _beyond_float64(a, b, relative + own, model, value, size, bound)
+        bound = np.where(np.isnan(bound), inf, bound)  # 0 times a bound that is beyond float64
+    return Reference(value, bound, size, model, clean, overflow, activation, upward, downward, loose)
 
 
-def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array]:
+def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    """The operands in double precision, the inner dimension in blocks: long vectors are never widened whole."""
+    for start in range(0, max(1, a.shape[-1]), _REFERENCE_BLOCK):
+        span = slice(start, start + _REFERENCE_BLOCK)
+        yield widen(a[..., span]), widen(b[..., span, :])
+
+
+def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array, Array]:
     """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
-    operands; and which have an operand that may become infinite when rounded. The inner dimension is taken
-    in blocks, so that long vectors are never widened whole.
+    operands; which have an operand that may become infinite when rounded; and where an infinity meets a subnormal
+    that may be read as 0.
     """
     value = size = lost = 0.0
     clean: Array = True
     risky: Array = np.bool_(False)
-    for start in range(0, max(1, a.shape[-1]), _REFERENCE_BLOCK):
-        span = slice(start, start + _REFERENCE_BLOCK)
-        wide_a, wide_b = widen(a[..., span]), widen(b[..., span, :])
+    loose: Array = np.bool_(False)
+    for wide_a, wide_b in _blocks(a, b):
         good_a, good_b = np.isfinite(wide_a), np.isfinite(wide_b)
         value = value + np.matmul(wide_a, wide_b)
         abs_a = np.where(good_a, np.abs(wide_a), 0.0)
@@ -326,7 +361,60 @@ def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Arra
             far_a: Array = abs_a.max(-1, initial=0.0) > model.input_largest
             far_b: Array = abs_b.max(-2, initial=0.0) > model.input_largest
             risky = risky | far_a[..., :, None] | far_b[..., None, :]
-    return value, size, lost, clean, risky
+            if not (good_a.all() and good_b.all()):
+                infinite, small = ([test(x).astype(np.float64) for x in (wide_a, wide_b)] for test in (np.isinf, _tiny))
+                loose = loose | (np.matmul(infinite[0], small[1]) + np.matmul(small[0], infinite[1]) > 0.0)
+    return value, size, lost, clean, risky, loose
+
+
+def _tiny(x: Array) -> Array:
+    """Which numbers bfloat16 and rounding instructions may read as 0: the subnormal ones of float32."""
+    size = np.abs(x)
+    return (size > 0.0) & (size < 2.0**-126)
+
+
+def _beyond_float64(
+    a: Array, b: Array, relative: float, model: ErrorModel, value: Array, size: Array, bound: Array
+) -> tuple[Array, Array]:
+    """``value`` and ``bound`` where S exceeds float64, computed from operands that are scaled by 2**-600.
+
+    What the scaling loses to underflow is below 2**-400 of such an S. A value that is certainly beyond float64 is
+    infinite, with a bound of 0; one that may be is the largest number, so that errors are rather too small. A bound
+    beyond float64 stays infinite: then nothing is said.
+    """
+    scale = 2.0**-600
+    total = sizes = 0.0
+    for wide_a, wide_b in _blocks(a, b):
+        left, right = wide_a * scale, wide_b * scale
+        total = total + np.matmul(left, right)
+        left, right = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (left, right))
+        sizes = sizes + np.matmul(left, right)
+    largest = np.finfo(np.float64).max
+    error = relative * sizes
+    certain = np.abs(total) - error > largest * scale * scale
+    parts = np.ascontiguousarray(total).view(np.float64)  # multiplying an infinite complex number makes NaN
+    far = parts / scale / scale
+    clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
+    far, clipped = (x.view(np.asarray(total).dtype) for x in (far, clipped))
+    error = error / scale / scale
+    error = np.where(certain, 0.0, error + model.output * (np.abs(clipped) + error))
+    return np.where(np.isinf(size), np.where(certain, far, clipped), value), np.where(np.isinf(size), error, bound)
+
+
+def _sides(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array]:
+    """The sums of the positive terms of A B, and of the negative ones: no partial sum exceeds either by more than
+    rounding errors. Operands that rounding may make infinite count as such.
+    """
+    positive = negative = 0.0
+    for wide_a, wide_b in _blocks(a, b):
+        parts = []
+        for x in (wide_a, wide_b):
+            x = np.where(np.abs(x) > model.input_largest, np.copysign(2.0**900, x), np.where(np.isfinite(x), x, 0.0))
+            parts += [np.maximum(x, 0.0), np.maximum(-x, 0.0)]
+        up_a, down_a, up_b, down_b = parts
+        positive = positive + (np.matmul(up_a, up_b) + np.matmul(down_a, down_b))
+        negative = negative + (np.matmul(up_a, down_b) + np.matmul(down_a, up_b))
+    return positive, negative
 
 
 def _exact_reference(

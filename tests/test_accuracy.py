@@ -58,10 +58,32 @@ def tensor_core(a, b, bits=24, block=4, promote=None):
 # The constants
 
 
-def test_gamma_is_highams():
-    assert accuracy.gamma(10, 2.0**-24) == 10 * 2.0**-24 / (1 - 10 * 2.0**-24)
-    assert accuracy.gamma(2**24, 2.0**-24) == np.inf
-    assert accuracy.gamma(0, 2.0**-24) == 0
+@pytest.mark.parametrize("count", [0, 1, 1000, 2**23, 2**24 - 3, 2**24, 2**27])
+def test_gamma_bounds_any_number_of_roundings(count):
+    """It is at least (1 + u)**count - 1, at most Higham's n u / (1 - n u) where that exists, and finite."""
+    u = 2.0**-24
+    assert accuracy.gamma(count, u) >= np.expm1(count * np.log1p(u))
+    if count * u < 1:
+        assert accuracy.gamma(count, u) <= count * u / (1 - count * u)
+    assert accuracy.gamma(10**12, u) < np.inf
+
+
+def test_the_bound_is_finite_where_highams_is_not():
+    """As for float32 from k = 2**24 - 2 on, and for half operands from 6,710,886 on, but with a larger roundoff."""
+    k, u = 3000, 2.0**-10
+    error_model = replace(model(F32, F32, F32), accumulate=u)
+    a, b = np.ones((1, k), F32), np.ones((k, 1), F32)
+    reference = accuracy.reference(a, b, model=error_model)
+    assert np.isfinite(reference.bound).all()
+    for right in (1 / u, k):  # the sum stagnates, or is exact
+        assert reference.ratio(np.full((1, 1), right, F32)) <= 1
+    assert reference.ratio(np.full((1, 1), 4 * k * np.exp(k * u), F32)) > 1
+    zero = accuracy.reference(np.zeros((1, k), F32), b, model=error_model)
+    assert zero.ratio(np.zeros((1, 1), F32)) == 0
+    assert zero.ratio(np.ones((1, 1), F32)) > 1
+    for dtype, beyond in ((F32, 2**24 - 2), (F16, 6_710_886), (C64, 2**23)):
+        assert 1 < model(dtype, dtype, dtype).relative(beyond) < 6
+        assert model(dtype, dtype, dtype).relative(10**12) < np.inf
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu"])
@@ -298,10 +320,65 @@ def test_bf16_precision_may_overflow_the_largest_operands():
     assert worst(np.array([[np.inf]], F32), largest, b, model(F32, F32, F32)) > 1
 
 
-def test_float64_sums_beyond_the_reference_are_not_judged():
+@pytest.mark.parametrize("dtype", [F64, C128], ids=str)
+def test_float64_sums_beyond_the_range_have_a_finite_bound(dtype):
+    """The sum of absolute values is beyond float64, what a sum of another order gives is not."""
+    a, b = np.array([[1e308, -1e308, 1e308, 1e308 / 3]], dtype), np.array([[1.0], [1.0], [0.1], [0.7]], dtype)
+    reference = accuracy.reference(a, b, model=model(dtype, dtype, dtype))
+    exact = dtype.type(1e307 + 0.7 * (1e308 / 3))
+    assert reference.value == pytest.approx(exact, rel=1e-14)
+    assert reference.bound < 1e295
+    assert not reference.unjudged.any()
+    for right in (exact, np.nextafter(exact.real, 0)):
+        assert reference.ratio(np.array([[right]], dtype)) <= 1
+    for wrong in (0, 1e300, 1.001 * exact, -exact) + (np.inf, np.nan) * (dtype == F64):  # 1e308 is the largest sum
+        assert reference.ratio(np.array([[wrong]], dtype)) > 1
+
+
+def test_certain_overflow_of_float64_must_be_infinite():
+    a, b = np.array([[1e200, 1e100]]), np.array([[1e200], [1.0]])
+    ratio = accuracy.reference(a, b, model=model(F64, F64, F64)).ratio
+    assert ratio(np.array([[np.inf]])) == 0
+    for wrong in (0.0, 1e308, -np.inf):
+        assert ratio(np.array([[wrong]])) > 1
+
+
+def test_what_no_float64_can_bound_is_not_judged():
     a, b = np.array([[1e200, -1e200]]), np.array([[1e200], [1e200]])
-    assert worst(np.array([[0.0]]), a, b, model(F64, F64, F64)) == 0
-    assert worst(np.array([[np.nan]]), a, b, model(F64, F64, F64)) == 0
+    reference = accuracy.reference(a, b, model=model(F64, F64, F64))
+    assert reference.unjudged.all()
+    for anything in (0.0, np.nan, -np.inf, 1e300):
+        assert reference.ratio(np.array([[anything]])) == 0
+    assert not np.isnan(reference.bound).any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("case", [(F32, "ieee"), (F32, "tf32"), (F32, "bf16"), (BF16, "ieee"), (F64, "ieee")], ids=str)
+def test_the_sign_of_an_infinity_is_not_free(case, sign):
+    """Neither that of an infinite operand, nor that of a sum whose terms overflow in one direction only."""
+    dtype, precision = case
+    big = 1e200 if dtype == F64 else 1e30
+    error_model = model(dtype, dtype, dtype, precision)
+    for a, b in (
+        ([[sign * np.inf]], [[2]]), ([[1, sign * 3]], [[2], [np.inf]]), ([[sign * big]], [[big]]),
+        ([[sign * big, -sign]], [[big], [1e10]]), ([[sign * big, sign * big]], [[big], [big]]),
+    ):  # fmt: skip
+        ratio = accuracy.reference(np.array(a, dtype), np.array(b, dtype), model=error_model).ratio
+        assert ratio(np.array([[sign * np.inf]], dtype)) == 0, (a, b)
+        for wrong in (-sign * np.inf, 0, 1):
+            assert ratio(np.array([[wrong]], dtype)) > 1, (a, b)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_an_infinity_times_a_subnormal_may_be_nan_where_that_may_be_read_as_zero(dtype):
+    a, b = np.array([[np.inf]], dtype), np.array([[1e-39]], dtype)
+    for precision in ("ieee", "tf32", "bf16"):
+        ratio = accuracy.reference(a, b, model=model(dtype, dtype, dtype, precision)).ratio
+        assert ratio(np.array([[np.inf]], dtype)) == 0
+        assert (ratio(np.array([[np.nan]], dtype)) == 0) == (dtype == BF16 or precision != "ieee")
+        assert ratio(np.array([[-np.inf]], dtype)) > 1
+        ratio = accuracy.reference(a, np.ones((1, 1), dtype), model=model(dtype, dtype, dtype, precision)).ratio
+        assert ratio(np.array([[np.nan]], dtype)) > 1
 
 
 def test_complex_values_that_are_not_finite():

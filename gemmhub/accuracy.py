@@ -22,14 +22,15 @@ grow like sqrt(k), not k.
 from __future__ import annotations
 
 from cmath import isfinite
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import expm1, inf, sqrt
 from typing import Any
 
 import numpy as np
 
+from gemmhub import inner_products
 from gemmhub.dtypes import DType, compute_dtype, info
+from gemmhub.inner_products import widen as widen
 from gemmhub.problem import GemmProblem
 
 Array = Any
@@ -47,8 +48,6 @@ _EVALUATION = {None: 0.0, "relu": 0.0, "gelu": 8.0, "silu": 8.0}
 _GAMMA_LIMIT = 500.0
 """Where gamma ends, at 1e217: times any product of two float32 numbers that is beyond float32's range."""
 _REFERENCE_ROUNDOFF = 2.0**-53
-_REFERENCE_BLOCK = 65536
-"""Length of the inner dimension that the reference widens at a time."""
 
 
 def gamma(count: int, roundoff: float) -> float:
@@ -192,11 +191,6 @@ def activate(x: Array, activation: str | None) -> Array:
     raise ValueError(f"unknown activation {activation!r}")
 
 
-def widen(x: Array) -> Array:
-    """``x`` in float64 (complex128); exact for every supported dtype but 64-bit integers, which round."""
-    return x.astype(np.complex128 if np.dtype(x.dtype).kind == "c" else np.float64)
-
-
 @dataclass(frozen=True)
 class Reference:
     """An exact-enough result: ``value`` in double precision (or exact integers), and its error ``bound``."""
@@ -280,7 +274,7 @@ def reference(
     # NumPy 1.26 makes arrays of objects of ints beyond 64 bits.
     alpha, beta = (x if isinstance(x, complex) else float(x) for x in (alpha, beta))
     with np.errstate(all="ignore"):
-        value, size, lost, clean, risky, loose = _products(a, b, model)
+        value, size, lost, clean, risky, loose = inner_products.products(a, b, model)
         norm = sqrt(2.0) if model.complex else 1.0
         extra = 0
         # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.
@@ -311,10 +305,10 @@ def reference(
         overflow = risky | ~(overflow * (1.0 + relative + own) < model.accumulator_largest)
         upward: Array = np.True_
         downward: Array = np.True_
-        if extra == 0 and activation is None and np.any(overflow):
-            if not model.complex:  # whose infinities have no sign that counts
-                limit = model.accumulator_largest / (1.0 + relative + own)
-                upward, downward = (side >= limit for side in _sides(a, b, model))
+        plain = extra == 0 and activation is None
+        if plain and not model.complex and np.any(overflow):  # infinities of complex numbers have no sign that counts
+            limit = model.accumulator_largest / (1.0 + relative + own)
+            upward, downward = (side >= limit for side in inner_products.sides(a, b, model.input_largest))
         if activation is not None:
             per_argument = _EVALUATION[activation] * (model.accumulate + _REFERENCE_ROUNDOFF)
             # Where the result is narrower, libraries may use approximations as accurate as that.
@@ -324,97 +318,11 @@ def reference(
                 overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, as computed it is NaN
             value = activate(value, activation)
         bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow
-        if extra == 0 and activation is None and np.isinf(size).any():
-            value, bound = _beyond_float64(a, b, relative + own, model, value, size, bound)
+        if plain and np.isinf(size).any():
+            far = inner_products.beyond_float64(a, b, relative + own, model.output)
+            value, bound = (np.where(np.isinf(size), *pair) for pair in zip(far, (value, bound)))
         bound = np.where(np.isnan(bound), inf, bound)  # 0 times a bound that is beyond float64
     return Reference(value, bound, size, model, clean, overflow, activation, upward, downward, loose)
-
-
-def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
-    """The operands in double precision, the inner dimension in blocks: long vectors are never widened whole."""
-    for start in range(0, max(1, a.shape[-1]), _REFERENCE_BLOCK):
-        span = slice(start, start + _REFERENCE_BLOCK)
-        yield widen(a[..., span]), widen(b[..., span, :])
-
-
-def _products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
-    operands; which have an operand that may become infinite when rounded; and where an infinity meets a subnormal
-    that may be read as 0.
-    """
-    value = size = lost = 0.0
-    clean: Array = True
-    risky: Array = np.bool_(False)
-    loose: Array = np.bool_(False)
-    for wide_a, wide_b in _blocks(a, b):
-        good_a, good_b = np.isfinite(wide_a), np.isfinite(wide_b)
-        value = value + np.matmul(wide_a, wide_b)
-        abs_a = np.where(good_a, np.abs(wide_a), 0.0)
-        abs_b = np.where(good_b, np.abs(wide_b), 0.0)
-        size = size + np.matmul(abs_a, abs_b)
-        clean = clean & (good_a.all(-1)[..., :, None] & good_b.all(-2)[..., None, :])
-        one, both = model.reading(a.shape[-1])
-        if one:
-            sums = abs_a.sum(-1)[..., :, None] + abs_b.sum(-2)[..., None, :]
-            lost = lost + one * sums + wide_a.shape[-1] * both
-        if model.input_underflow:
-            far_a: Array = abs_a.max(-1, initial=0.0) > model.input_largest
-            far_b: Array = abs_b.max(-2, initial=0.0) > model.input_largest
-            risky = risky | far_a[..., :, None] | far_b[..., None, :]
-            if not (good_a.all() and good_b.all()):
-                infinite, small = ([test(x).astype(np.float64) for x in (wide_a, wide_b)] for test in (np.isinf, _tiny))
-                loose = loose | (np.matmul(infinite[0], small[1]) + np.matmul(small[0], infinite[1]) > 0.0)
-    return value, size, lost, clean, risky, loose
-
-
-def _tiny(x: Array) -> Array:
-    """Which numbers bfloat16 and rounding instructions may read as 0: the subnormal ones of float32."""
-    size = np.abs(x)
-    return (size > 0.0) & (size < 2.0**-126)
-
-
-def _beyond_float64(
-    a: Array, b: Array, relative: float, model: ErrorModel, value: Array, size: Array, bound: Array
-) -> tuple[Array, Array]:
-    """``value`` and ``bound`` where S exceeds float64, computed from operands that are scaled by 2**-600.
-
-    What the scaling loses to underflow is below 2**-400 of such an S. A value that is certainly beyond float64 is
-    infinite, with a bound of 0; one that may be is the largest number, so that errors are rather too small. A bound
-    beyond float64 stays infinite: then nothing is said.
-    """
-    scale = 2.0**-600
-    total = sizes = 0.0
-    for wide_a, wide_b in _blocks(a, b):
-        left, right = wide_a * scale, wide_b * scale
-        total = total + np.matmul(left, right)
-        left, right = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (left, right))
-        sizes = sizes + np.matmul(left, right)
-    largest = np.finfo(np.float64).max
-    error = relative * sizes
-    certain = np.abs(total) - error > largest * scale * scale
-    parts = np.ascontiguousarray(total).view(np.float64)  # multiplying an infinite complex number makes NaN
-    far = parts / scale / scale
-    clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
-    far, clipped = (x.view(np.asarray(total).dtype) for x in (far, clipped))
-    error = error / scale / scale
-    error = np.where(certain, 0.0, error + model.output * (np.abs(clipped) + error))
-    return np.where(np.isinf(size), np.where(certain, far, clipped), value), np.where(np.isinf(size), error, bound)
-
-
-def _sides(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array]:
-    """The sums of the positive terms of A B, and of the negative ones: no partial sum exceeds either by more than
-    rounding errors. Operands that rounding may make infinite count as such.
-    """
-    positive = negative = 0.0
-    for wide_a, wide_b in _blocks(a, b):
-        parts = []
-        for x in (wide_a, wide_b):
-            x = np.where(np.abs(x) > model.input_largest, np.copysign(2.0**900, x), np.where(np.isfinite(x), x, 0.0))
-            parts += [np.maximum(x, 0.0), np.maximum(-x, 0.0)]
-        up_a, down_a, up_b, down_b = parts
-        positive = positive + (np.matmul(up_a, up_b) + np.matmul(down_a, down_b))
-        negative = negative + (np.matmul(up_a, down_b) + np.matmul(down_a, up_b))
-    return positive, negative
 
 
 def _exact_reference(

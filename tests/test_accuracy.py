@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gemmhub import accuracy, dtypes
+from gemmhub import accuracy, dtypes, inner_products
 
 F16, F32, F64 = (np.dtype(x) for x in (np.float16, np.float32, np.float64))
 C64, C128 = np.dtype(np.complex64), np.dtype(np.complex128)
@@ -177,7 +177,7 @@ def test_long_inner_dimensions_are_taken_in_blocks(monkeypatch, rng):
     a, b = normal(rng, (3, 50)), normal(rng, (50, 4))
     b[30, 2] = np.inf
     whole = accuracy.reference(a, b, model=model(F32, F32, F32, "bf16"))
-    monkeypatch.setattr(accuracy, "_REFERENCE_BLOCK", 7)
+    monkeypatch.setattr(inner_products, "_BLOCK", 7)
     pieces = accuracy.reference(a, b, model=model(F32, F32, F32, "bf16"))
     for name in ("value", "bound", "magnitude", "clean", "overflow"):
         np.testing.assert_allclose(getattr(pieces, name), getattr(whole, name), rtol=1e-14, atol=1e-14)

@@ -1,0 +1,110 @@
+"""Inner products in double precision, for :mod:`gemmhub.accuracy`: values, sizes, and where they may overflow.
+
+The inner dimension is taken in blocks, so that long operands are never widened whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gemmhub.accuracy import ErrorModel
+
+Array = Any
+
+_BLOCK = 65536
+"""Length of the inner dimension that is widened at a time."""
+
+
+def widen(x: Array) -> Array:
+    """``x`` in float64 (complex128); exact for every supported dtype but 64-bit integers, which round."""
+    return x.astype(np.complex128 if np.dtype(x.dtype).kind == "c" else np.float64)
+
+
+def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    """The operands in double precision, in blocks of the inner dimension."""
+    for start in range(0, max(1, a.shape[-1]), _BLOCK):
+        span = slice(start, start + _BLOCK)
+        yield widen(a[..., span]), widen(b[..., span, :])
+
+
+def products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
+    operands; which have an operand that may become infinite when rounded; and where an infinity meets a subnormal
+    that may be read as 0.
+    """
+    value = size = lost = 0.0
+    clean: Array = True
+    risky: Array = np.bool_(False)
+    loose: Array = np.bool_(False)
+    for wide_a, wide_b in _blocks(a, b):
+        good_a, good_b = np.isfinite(wide_a), np.isfinite(wide_b)
+        value = value + np.matmul(wide_a, wide_b)
+        abs_a = np.where(good_a, np.abs(wide_a), 0.0)
+        abs_b = np.where(good_b, np.abs(wide_b), 0.0)
+        size = size + np.matmul(abs_a, abs_b)
+        clean = clean & (good_a.all(-1)[..., :, None] & good_b.all(-2)[..., None, :])
+        one, both = model.reading(a.shape[-1])
+        if one:
+            sums = abs_a.sum(-1)[..., :, None] + abs_b.sum(-2)[..., None, :]
+            lost = lost + one * sums + wide_a.shape[-1] * both
+        if model.input_underflow:
+            far_a: Array = abs_a.max(-1, initial=0.0) > model.input_largest
+            far_b: Array = abs_b.max(-2, initial=0.0) > model.input_largest
+            risky = risky | far_a[..., :, None] | far_b[..., None, :]
+            if not (good_a.all() and good_b.all()):
+                infinite, small = ([test(x).astype(np.float64) for x in (wide_a, wide_b)] for test in (np.isinf, _tiny))
+                loose = loose | (np.matmul(infinite[0], small[1]) + np.matmul(small[0], infinite[1]) > 0.0)
+    return value, size, lost, clean, risky, loose
+
+
+def _tiny(x: Array) -> Array:
+    """Which numbers bfloat16 and rounding instructions may read as 0: the subnormal ones of float32."""
+    size = np.abs(x)
+    return (size > 0.0) & (size < 2.0**-126)
+
+
+def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[Array, Array]:
+    """A B and the bound of elements whose S exceeds float64 (``relative`` S, and ``output`` of the result), computed from operands that are scaled by 2**-600.
+
+    What the scaling loses to underflow is below 2**-400 of such an S. A value that is certainly beyond float64 is
+    infinite, with a bound of 0; one that may be is the largest number, so that errors are rather too small. A bound
+    beyond float64 stays infinite: then nothing is said.
+    """
+    scale = 2.0**-600
+    total: Array = 0.0
+    sizes: Array = 0.0
+    for wide_a, wide_b in _blocks(a, b):
+        left, right = wide_a * scale, wide_b * scale
+        total = total + np.matmul(left, right)
+        left, right = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (left, right))
+        sizes = sizes + np.matmul(left, right)
+    largest = np.finfo(np.float64).max
+    error = relative * sizes
+    certain = np.abs(total) - error > largest * scale * scale
+    parts = np.ascontiguousarray(total).view(np.float64)  # multiplying an infinite complex number makes NaN
+    far = parts / scale / scale
+    clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
+    far, clipped = (x.view(np.asarray(total).dtype) for x in (far, clipped))
+    error = error / scale / scale
+    error = np.where(certain, 0.0, error + output * (np.abs(clipped) + error))
+    return np.where(certain, far, clipped), error
+
+
+def sides(a: Array, b: Array, largest: float) -> tuple[Array, Array]:
+    """The sums of the positive terms of A B, and of the negative ones: no partial sum exceeds either by more than
+    rounding errors. Operands beyond ``largest`` count as infinite: rounding may make them so.
+    """
+    positive = negative = 0.0
+    for wide_a, wide_b in _blocks(a, b):
+        parts = []
+        for x in (wide_a, wide_b):
+            x = np.where(np.abs(x) > largest, np.copysign(2.0**900, x), np.where(np.isfinite(x), x, 0.0))
+            parts += [np.maximum(x, 0.0), np.maximum(-x, 0.0)]
+        up_a, down_a, up_b, down_b = parts
+        positive = positive + (np.matmul(up_a, up_b) + np.matmul(down_a, down_b))
+        negative = negative + (np.matmul(up_a, down_b) + np.matmul(down_a, up_b))
+    return positive, negative

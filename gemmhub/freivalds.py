@@ -1,51 +1,42 @@
-"""Sums that a wrong product does not satisfy: one per row and group of columns, in O(n^2) operations.
+"""Sums that a wrong product does not satisfy: some for every row, in O(n^2) operations.
 
 Freivalds (Probabilistic machines can use less running time, IFIP 1977) checks ``C = A B`` by comparing C x
-with A (B x) for a random x. Here the columns fall at random into groups, each with its own random signs, so
-that one pass over C, A and B gives a sum for every row and group, and a wrong element stands out against the
-rounding errors of its group only. docs/accuracy.md derives the thresholds.
+with A (B x) for a random x. For floating products the columns fall at random into groups, each with its own random
+signs, so that one pass over C, A and B gives a sum for every row and group, and a wrong element stands out against
+the rounding errors of its group only. docs/accuracy.md derives the thresholds. For integer products there is no
+rounding, and x is a vector of random bits: :func:`exact_sketch`.
 
 Everything is widened tile by tile; beyond that the memory is a few arrays of (m + k) x 64 numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
 
-from gemmhub.accuracy import ErrorModel, gamma, widen
+from gemmhub.accuracy import ErrorModel, gamma
+from gemmhub.inner_products import tiles
+from gemmhub.nonfinite import Cells, Suspects
 
 Array = Any
 
-TILE = 2**21
-"""Elements of an operand that are widened at a time (16 MiB of float64)."""
 GROUPS = 64
 SMALLEST_GROUP = 8
 """Columns: with fewer, the sums would take more memory than C."""
-CELLS = 64
-"""Elements of each suspicious kind (not finite) that are kept for recomputation."""
 MISS = 1e-6
 """Probability that a single error of ``detects`` times the bound is not seen."""
 _STEPS = 1024
 _WEIGHTS = np.arange(785, 1024, 2)
-"""Odd, so that modulo 2**64 no single error vanishes; distinct, so that exchanged columns do not cancel."""
+"""Distinct, so that exchanged columns do not cancel."""
+VECTORS = 32
+"""Sums of each row of an integer product: a wrong row is missed with a probability of at most 2**-VECTORS."""
+_CERTAIN = 64
+"""Elements that are wrong for certain of which so many are computed again."""
 _HUGE = 2.0**480
 """Elements of C that are larger after scaling are suspicious anyhow; smaller ones have finite squares."""
-
-
-def tiles(x: Array, dtype: Any = None) -> Iterator[tuple[slice, slice, Array]]:
-    """A matrix in pieces: (rows, columns, the piece in double precision or in ``dtype``)."""
-    rows, cols = x.shape
-    width = max(1, min(cols, 65536))
-    height = max(1, TILE // width)
-    for top in range(0, rows, height):
-        for left in range(0, cols, width):
-            here = slice(top, min(rows, top + height)), slice(left, min(cols, left + width))
-            yield (*here, widen(x[here]) if dtype is None else x[here].astype(dtype))
 
 
 @dataclass(frozen=True)
@@ -73,20 +64,6 @@ class Groups:
         matrix = np.zeros((len(member), self.count), values.dtype)
         matrix[np.arange(len(member)), member] = values[cols]
         return matrix
-
-
-@dataclass
-class Cells:
-    """The elements with the smallest keys out of any number that were offered."""
-
-    index: Array = field(default_factory=lambda: np.empty((0, 2), np.intp))
-    keys: Array = field(default_factory=lambda: np.empty(0))
-
-    def offer(self, mask: Array, origin: tuple[int, int], keys: Array) -> None:
-        index = np.concatenate([self.index, np.argwhere(mask) + origin])
-        keys = np.concatenate([self.keys, keys[mask]])
-        best = np.argsort(keys, kind="stable")[:CELLS]
-        self.index, self.keys = index[best], keys[best]
 
 
 @dataclass(frozen=True)
@@ -134,9 +111,13 @@ class Sketch:
     tainted: Array
     """(m, groups): sums that say nothing, because an element of the group overflowed."""
     detects: float
-    """A single error of so many times its group's root mean square bound is found, but for ``MISS``."""
-    suspects: tuple[Array, ...] = ()
+    """A single error of so many times its group's root mean square bound is found, but for ``MISS``; inf where a bound
+    is beyond float64.
+    """
+    suspects: tuple[Array, ...]
     """Elements (i, j) that are not finite, or should not be, for recomputation."""
+    unexamined: int
+    """Further such elements."""
 
 
 def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: np.random.Generator) -> Sketch:
@@ -170,9 +151,9 @@ def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: 
             row_sums[rows] += absolute.sum(1)
         # C: its own sums, and what is not finite.
         result, tainted, wild = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape, bool)
-        suspects = _Suspects(rng)
+        suspects = Suspects(a, b, left.finite, right.finite, rng)
         for rows, cols, tile in tiles(c):
-            overflowed = suspects.look(tile, rows, cols, left, right)
+            overflowed = suspects.look(tile, rows, cols, left.norm, right.norm)
             if overflowed is not None:
                 tainted[rows] |= overflowed.astype(np.float64) @ groups.spread(ones, cols) > 0
             # Row and column factors of rows that are not finite are 0.
@@ -198,9 +179,10 @@ def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: 
         ratio = np.abs(residual) / limit
         ratio = np.where(residual == 0, 0.0, np.where(np.isfinite(ratio), ratio, inf))
         seen = np.sqrt(groups.sizes) * (threshold + noise + 2.0 * own / bound) / (_WEIGHTS[0] / _STEPS)
-        detects = float(np.max(np.where(bound > 0.0, seen, 0.0), initial=0.0))
+        detects = float(np.max(np.where(bound > 0.0, seen, np.where(bound == 0.0, 0.0, inf)), initial=0.0))
     ratio[wild], ratio[tainted] = inf, 0.0
-    return Sketch(groups, ratio, tainted, detects, suspects.found())
+    detects = inf if np.isnan(detects) else detects
+    return Sketch(groups, ratio, tainted, detects, suspects.found(), suspects.unexamined())
 
 
 def _squares(x: Array) -> Array:
@@ -219,63 +201,57 @@ def _thresholds(model: ErrorModel, k: int, sizes: Array, sums: int) -> tuple[flo
     return threshold, noise, own
 
 
-@dataclass
-class _Suspects:
-    """Collects elements of C that are not finite although their operands are, or the other way round."""
+@dataclass(frozen=True)
+class ExactSketch:
+    """What the sums of one integer product say."""
 
-    rng: np.random.Generator
-    finite: Cells = field(default_factory=Cells)
-    """Finite, though an operand is not: wrong."""
-    strange: Cells = field(default_factory=Cells)
-    """Not finite, as an operand is not: a sample, for which of NaN and infinities it is."""
-    least: Cells = field(default_factory=Cells)
-    """Not finite, all operands finite: those with the least reason to overflow (|S| <= |a_i| |b_j|)."""
-    sample: Cells = field(default_factory=Cells)
-    """The same: a sample."""
-
-    def look(self, tile: Array, rows: slice, cols: slice, left: Side, right: Side) -> Array | None:
-        """The mask of elements that must have overflowed; None if there are none."""
-        good = np.isfinite(tile)
-        clean = left.finite[rows, None] & right.finite[cols]
-        if good.all() and clean.all():
-            return None
-        origin = (rows.start, cols.start)
-        random = self.rng.random(tile.shape)
-        self.finite.offer(good & ~clean, origin, random)
-        self.strange.offer(~good & ~clean, origin, random)
-        overflowed = ~good & clean
-        if not overflowed.any():
-            return None
-        self.least.offer(overflowed, origin, left.norm[rows, None] * right.norm[cols])
-        self.sample.offer(overflowed, origin, random)
-        return overflowed
-
-    def found(self) -> tuple[Array, ...]:
-        return self.finite.index, self.strange.index, self.least.index, self.sample.index
+    wrong: Array
+    """Rows with a sum that is not 0: each has a wrong element, for certain."""
+    sums: int
 
 
-def exact_sketch(a: Array, b: Array, c: Array, rng: np.random.Generator) -> Sketch:
-    """The same for integers: a right product leaves sums of exactly 0, modulo the width of ``c``."""
+def exact_sketch(a: Array, b: Array, c: Array, bits: int, rng: np.random.Generator) -> ExactSketch:
+    """Sums of ``c - a @ b`` for a product of integers, modulo 2**``bits``: :data:`VECTORS` of every row.
+
+    Let r be a row of ``c - a @ b`` that is not 0 modulo 2**bits, r_j an element that is not, and x a vector of
+    independent fair bits. Whatever the other bits of x are, the sum r x takes two values as x_j is 0 or 1, which
+    differ by r_j: at most one of them is 0. So the sum is 0 with a probability of at most 1/2, and all of the
+    row's sums with at most 2**-VECTORS. A row that is 0 has sums of 0.
+
+    Weights other than 0 and 1 gain nothing: of errors in the top bit alone they count by their lowest bit only.
+    """
     (m, k), n = a.shape, b.shape[1]
-    groups = Groups.draw(n, rng)
     peak_a, peak_b, peak_c = (Side.survey(x, 1).largest for x in (a, b, c))
-    weights = float(_WEIGHTS[-1]) * float(groups.sizes.max())
-    # In float64 (and so in BLAS) while every partial sum is an integer below 2**53.
-    exact = weights * max(k * peak_a * peak_b, peak_c) < 2.0**52
-    dtype = np.float64 if exact else np.int64
-    weight = groups.weight.astype(dtype)
-    sums = np.zeros((k, groups.count), dtype)
+    # In float64 (and so in BLAS) while every partial sum is an integer below 2**53; else modulo 2**64.
+    exact = float(n) * max(k * peak_a * peak_b, peak_c) < 2.0**52
+    dtype = np.dtype(np.float64 if exact else np.int64)
+    bit = np.ascontiguousarray(rng.integers(0, 2, (VECTORS, n), np.int8).astype(dtype).T)
+    sums = np.zeros((k, VECTORS), dtype)
     for rows, cols, tile in tiles(b, dtype):
-        sums[rows] += tile @ groups.spread(weight, cols)
-    residual = np.zeros((m, groups.count), dtype)
+        sums[rows] += _product(tile, bit[cols])
+    residual = np.zeros((m, VECTORS), dtype)
     for rows, cols, tile in tiles(a, dtype):
-        residual[rows] -= tile @ sums[cols]
+        residual[rows] -= _product(tile, sums[cols])
     for rows, cols, tile in tiles(c, dtype):
-        residual[rows] += tile @ groups.spread(weight, cols)
+        residual[rows] += _product(tile, bit[cols])
     left_over = residual.astype(np.int64)
-    bits = 8 * c.dtype.itemsize
-    wraps = c.dtype.kind == "u" or not k * peak_a * peak_b < 2.0 ** (bits - 1)
-    if wraps and bits < 64:
+    if bits < 64:
         left_over &= (1 << bits) - 1
-    ratio = np.where(left_over == 0, 0.0, inf)
-    return Sketch(groups, ratio, np.zeros(ratio.shape, bool), 0.0)
+    return ExactSketch(np.flatnonzero(left_over.any(axis=1)), residual.size)
+
+
+def not_int32(c: Array) -> Array:
+    """Some elements (i, j) of a floating matrix that are no integers within the range of int32, if there are any."""
+    found = Cells(_CERTAIN)
+    for rows, cols, tile in tiles(c):
+        wrong = ~((tile >= -(2.0**31)) & (tile < 2.0**31) & (tile == np.rint(tile)))
+        if wrong.any():
+            found.offer(wrong, (rows.start, cols.start), np.zeros(tile.shape))
+    return found.index
+
+
+def _product(x: Array, y: Array) -> Array:
+    """``x @ y``; of integers by einsum, which is three times as fast as numpy.matmul where BLAS cannot be used."""
+    if x.dtype.kind == "f":
+        return x @ y
+    return np.einsum("ik,sk->is", x, np.ascontiguousarray(y.T))

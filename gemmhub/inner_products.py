@@ -17,11 +17,24 @@ Array = Any
 
 _BLOCK = 65536
 """Length of the inner dimension that is widened at a time."""
+TILE = 2**21
+"""Elements of an operand that are widened at a time (16 MiB of float64)."""
 
 
 def widen(x: Array) -> Array:
     """``x`` in float64 (complex128); exact for every supported dtype but 64-bit integers, which round."""
     return x.astype(np.complex128 if np.dtype(x.dtype).kind == "c" else np.float64)
+
+
+def tiles(x: Array, dtype: Any = None) -> Iterator[tuple[slice, slice, Array]]:
+    """A matrix in pieces: (rows, columns, the piece in double precision or in ``dtype``)."""
+    rows, cols = x.shape
+    width = max(1, min(cols, 65536))
+    height = max(1, TILE // width)
+    for top in range(0, rows, height):
+        for left in range(0, cols, width):
+            here = slice(top, min(rows, top + height)), slice(left, min(cols, left + width))
+            yield (*here, widen(x[here]) if dtype is None else x[here].astype(dtype, order="C"))
 
 
 def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
@@ -68,11 +81,11 @@ def _tiny(x: Array) -> Array:
 
 
 def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[Array, Array]:
-    """A B and the bound of elements whose S exceeds float64 (``relative`` S, and ``output`` of the result), computed from operands that are scaled by 2**-600.
+    """A B, and its bound (``relative`` S and ``output`` of the result), of elements whose S exceeds float64.
 
-    What the scaling loses to underflow is below 2**-400 of such an S. A value that is certainly beyond float64 is
-    infinite, with a bound of 0; one that may be is the largest number, so that errors are rather too small. A bound
-    beyond float64 stays infinite: then nothing is said.
+    They are computed from operands that are scaled by 2**-600; what that loses to underflow is below 2**-400 of such
+    an S. A value that is certainly beyond float64 is infinite, with a bound of 0; one that may be is the largest
+    number, so that errors are rather too small. A bound beyond float64 is infinite: then nothing is said.
     """
     scale = 2.0**-600
     total: Array = 0.0

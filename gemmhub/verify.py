@@ -1,8 +1,8 @@
 """spot_check: is ``c`` the product of ``a`` and ``b``? In O(n^2), within the bound of :mod:`gemmhub.accuracy`.
 
-Random sums over groups of columns (:mod:`gemmhub.freivalds`) point at suspicious places; elements there are
-recomputed in double precision. Only a recomputed element that violates its deterministic bound makes the
-verdict "wrong", so a right product is never called wrong.
+Random sums (:mod:`gemmhub.freivalds`) and the pattern of NaN and infinities (:mod:`gemmhub.nonfinite`) point at
+suspicious places; elements there are recomputed in double precision. Only a recomputed element that violates its
+deterministic bound makes the verdict "wrong", so a right product is never called wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import accuracy, dtypes, freivalds
+from gemmhub import accuracy, dtypes, freivalds, nonfinite
 from gemmhub.arrays import product_shapes
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.families import family_of
 from gemmhub.guard import memory_errors
+from gemmhub.inner_products import TILE
 from gemmhub.views import as_matrix, expand
 
 Array = Any
@@ -28,9 +29,11 @@ Array = Any
 _RECOMPUTE = 2**22
 """Multiplications up to which a product is simply computed again."""
 _PAIRS = 64
-"""Rows x groups with the largest sums that are always recomputed."""
+"""Rows x groups with the largest sums that are always recomputed, and elements of an integer product."""
 _SUSPICIOUS = 256
 """Rows x groups beyond their threshold that are recomputed at most."""
+_ROWS = 4
+"""Rows of an integer product that are wrong for certain of which so many are recomputed."""
 _POINTS = 1024
 """Elements recomputed of a product whose sums say nothing."""
 
@@ -45,7 +48,7 @@ class SpotCheck:
     checked: int
     """Elements recomputed in double precision."""
     sums: int
-    """Random sums compared, one per row and group of columns."""
+    """Random sums compared: one per row and group of columns, of an integer product some for each row."""
     worst: float
     """The largest error among the recomputed elements, over its bound; beyond 1 is wrong."""
     where: tuple[int, ...] | None
@@ -55,7 +58,7 @@ class SpotCheck:
     bound: float
     detects: float | None
     """A single error of more than this many times the bound (the root mean square over its group) would have
-    been found, but for one chance in a million; None where only samples were taken."""
+    been found, but for one chance in a million; None where samples decide about any of the elements."""
     reason: str
     """Why the verdict is what it is."""
 
@@ -130,7 +133,8 @@ class _Product:
         self.a = np.broadcast_to(a, self.batch + a.shape[-2:])
         self.b = np.broadcast_to(b, self.batch + b.shape[-2:])
         self.c, self.model = c, model
-        self.method, self.checked, self.sums, self.unseen = "recomputed", 0, 0, 0
+        self.method, self.checked, self.sums = "recomputed", 0, 0
+        self.unseen, self.unexamined, self.unjudged = 0, 0, 0
         self.detects: float | None = 1.0
         self.worst = -1.0
         self.where: tuple[int, ...] = ()
@@ -148,13 +152,20 @@ class _Product:
             reason = "there are no elements"
         elif ok:
             reason = f"every recomputed element is within its bound, the worst at {self.worst:.3g} of it"
+            if self.unjudged:
+                reason += f"; {self.unjudged} of them have bounds beyond float64, so that nothing is said of them"
             if self.unseen:
-                reason += f"; {self.unseen} sums contain overflowed elements and were sampled only"
-            if self.method == "freivalds":
-                reason += f"; a single error above {self.detects:.3g} bounds would have been seen"
+                reason += f"; {self.unseen} sums contain overflowed or suspicious elements and were not looked at"
+            if self.unexamined:
+                reason += f"; {self.unexamined} further elements that are NaN or infinite were not looked at"
+            if self.detects is not None and self.method == "freivalds":
+                chance = f"; a wrong row would have been seen, but for a chance of 2**-{freivalds.VECTORS}"
+                power = f"; a single error above {self.detects:.3g} bounds would have been seen"
+                reason += power if self.detects else chance
         else:
             got, expected = (_shown(x, self.bound) for x in (self.got, self.expected))
-            reason = f"element {where} is {got}, expected {expected} within {self.bound:.3g}"
+            reason = f"element {where} is {got}, expected {expected}"
+            reason += f" within {self.bound:.3g}" if np.isfinite(self.expected) else ""
         return SpotCheck(
             ok, self.method, self.checked, self.sums, max(self.worst, 0.0), where,
             self.got, self.expected, self.bound, self.detects, reason,
@@ -174,37 +185,53 @@ class _Product:
         m, n = self.c.shape[-2:]
         k = self.a.shape[-1]
         if m * n * k > _RECOMPUTE:
-            self.method = "freivalds"
+            self.method, self.detects = "freivalds", 0.0
         for batch in np.ndindex(*self.batch):
             if m * n * k <= _RECOMPUTE:
                 self._block(batch, np.arange(m), np.arange(n))
-            elif self._linear(batch):
-                self._sketch(batch, rng)
-            else:
+            elif not self._sums(batch, rng):
                 self.method, self.detects = "sampled", None
                 self._points(batch, np.stack([rng.integers(m, size=_POINTS), rng.integers(n, size=_POINTS)], axis=-1))
             if self.worst > 1.0:
                 return
 
-    def _linear(self, batch: tuple[int, ...]) -> bool:
-        """Sums of products tell nothing of logical results, nor of sums that wrapped before they became floats."""
-        if self.c.dtype.kind == "b":
-            return False
-        if not self.model.exact or self.c.dtype.kind != "f":
-            return True
-        peaks = [freivalds.Side.survey(x[batch], 1).largest for x in (self.a, self.b)]
-        return bool(self.a.shape[-1] * peaks[0] * peaks[1] < 2.0**31)
-
-    def _sketch(self, batch: tuple[int, ...], rng: np.random.Generator) -> None:
+    def _sums(self, batch: tuple[int, ...], rng: np.random.Generator) -> bool:
+        """Compare random sums; False if they say nothing of such a product."""
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        if self.model.exact and c.dtype.kind != "f":
-            found = freivalds.exact_sketch(a, b, c, rng)
-        else:
-            found = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng)
+        if c.dtype.kind == "b":  # a sum is an "or"
+            return False
+        if not self.model.exact:
+            self._floating(batch, rng)
+            return True
+        if c.dtype.kind != "f":
+            self._integral(batch, 8 * c.dtype.itemsize, rng)
+            return True
+        # 8-bit operands, summed in int32 and rounded once.
+        peaks = [freivalds.Side.survey(x, 1).largest for x in (a, b)]
+        size = a.shape[-1] * peaks[0] * peaks[1]
+        if c.dtype.itemsize == 8 or size <= 2.0**24:
+            self._points(batch, freivalds.not_int32(c))
+            if self.worst <= 1.0:
+                self._integral(batch, 32, rng)
+            return True
+        if size < 2.0**31:  # else they wrap before they become floats
+            self._floating(batch, rng)
+            return True
+        return False
+
+    def _integral(self, batch: tuple[int, ...], bits: int, rng: np.random.Generator) -> None:
+        a, b, c = self.a[batch], self.b[batch], self.c[batch]
+        m, n = c.shape
+        found = freivalds.exact_sketch(a, b, c, bits, rng)
+        self.sums += found.sums
+        self._block(batch, found.wrong[:_ROWS], np.arange(n))
+        self._points(batch, np.stack([rng.integers(m, size=_PAIRS), rng.integers(n, size=_PAIRS)], axis=-1))
+
+    def _floating(self, batch: tuple[int, ...], rng: np.random.Generator) -> None:
+        a, b, c = self.a[batch], self.b[batch], self.c[batch]
+        found = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng)
         self.sums += found.ratio.size
-        self.unseen += int(np.count_nonzero(found.tainted))
-        if self.detects is not None:
-            self.detects = max(found.detects, self.detects if self.sums > found.ratio.size else 0.0)
+        self.unexamined += found.unexamined
         for cells in found.suspects:
             self._points(batch, cells)
         ratio = found.ratio.ravel()
@@ -212,18 +239,23 @@ class _Product:
         first = first[np.argsort(-ratio[first], kind="stable")]
         pairs = first[(np.arange(len(first)) < _PAIRS) | (ratio[first] > 1.0)]
         tainted = np.flatnonzero(found.tainted)
-        if len(tainted):
-            pairs = np.union1d(pairs, rng.choice(tainted, min(_PAIRS, len(tainted)), replace=False))
-        rows, groups = np.unravel_index(pairs, found.ratio.shape)
+        size = int(found.groups.sizes.max())
+        chosen = rng.permutation(tainted)[: max(_PAIRS, nonfinite.budget(a.shape[1]) // size)]
+        self.unseen += len(tainted) - len(chosen) + max(0, int(np.count_nonzero(ratio > 1.0)) - _SUSPICIOUS)
+        rows, groups = np.unravel_index(np.union1d(pairs, chosen), found.ratio.shape)
         for group in np.unique(groups):
             self._block(batch, np.unique(rows[groups == group]), np.flatnonzero(found.groups.member == group))
+        if self.unseen or self.unexamined or not found.detects < inf:
+            self.detects = None
+        elif self.detects is not None:
+            self.detects = max(self.detects, found.detects)
 
     def _block(self, batch: tuple[int, ...], rows: Array, cols: Array) -> None:
         """Recompute all elements in these rows and columns."""
         k = min(max(1, self.a.shape[-1]), 65536)
-        step = max(1, freivalds.TILE // k)
+        step = max(1, TILE // k)
         width = max(1, min(step, len(cols)))
-        step = max(1, min(step, freivalds.TILE // width))
+        step = max(1, min(step, TILE // width))
         for left in range(0, len(cols), width):
             some = cols[left : left + width]
             b = self.b[batch][:, some]
@@ -234,7 +266,7 @@ class _Product:
 
     def _points(self, batch: tuple[int, ...], cells: Array) -> None:
         """Recompute single elements (i, j)."""
-        step = max(1, freivalds.TILE // max(1, self.a.shape[-1]))
+        step = max(1, TILE // max(1, self.a.shape[-1]))
         for start in range(0, len(cells), step):
             index = cells[start : start + step]
             a = self.a[batch][index[:, 0]][:, None, :]
@@ -246,6 +278,7 @@ class _Product:
         reference = accuracy.reference(a, b, model=self.model, out_dtype=c.dtype)
         ratio = reference.ratio(c)
         self.checked += ratio.size
+        self.unjudged += int(np.count_nonzero(reference.unjudged))
         if not ratio.size or ratio.max() <= self.worst:
             return
         place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)

@@ -211,7 +211,9 @@ class Reference:
     downward: Array = np.True_
     """Where it may be to -infinity."""
     loose: Array = False
-    """Where an infinity meets a subnormal that may be read as 0, so that NaN is right as well."""
+    """Where an infinity meets a subnormal that may be read as 0, or an operand may become infinite when rounded: NaN is
+    right as well.
+    """
 
     @property
     def unjudged(self) -> Array:
@@ -238,7 +240,8 @@ class Reference:
             else:
                 # An infinite term stays, or meets another and becomes NaN: it never changes its sign.
                 same = (got == self.value) | (nan & (np.isnan(self.value) | self.overflow | self.loose))
-                direction = np.where(nan, self.upward | self.downward, np.where(got > 0, self.upward, self.downward))
+                either = self.upward | self.downward | self.loose
+                direction = np.where(nan, either, np.where(got > 0, self.upward, self.downward))
                 beyond = np.isinf(got) & (np.sign(got) * self.value + self.bound >= model.largest)
                 beyond = beyond | (strange & self.overflow & direction)
             if self.activation is not None:  # it may have turned a partial sum's -inf into 0
@@ -275,6 +278,7 @@ def reference(
     alpha, beta = (x if isinstance(x, complex) else float(x) for x in (alpha, beta))
     with np.errstate(all="ignore"):
         value, size, lost, clean, risky, loose = inner_products.products(a, b, model)
+        loose = loose | risky
         norm = sqrt(2.0) if model.complex else 1.0
         extra = 0
         # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.

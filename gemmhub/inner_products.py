@@ -91,13 +91,14 @@ def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[
     total: Array = 0.0
     sizes: Array = 0.0
     for wide_a, wide_b in _blocks(a, b):
-        left, right = wide_a * scale, wide_b * scale
+        left, right = (_scaled(x, scale) for x in (wide_a, wide_b))
         total = total + np.matmul(left, right)
         left, right = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (left, right))
         sizes = sizes + np.matmul(left, right)
     largest = np.finfo(np.float64).max
     error = relative * sizes
-    certain = np.abs(total) - error > largest * scale * scale
+    component = np.maximum(np.abs(total.real), np.abs(total.imag))
+    certain = component - error > largest * scale * scale
     parts = np.ascontiguousarray(total).view(np.float64)  # multiplying an infinite complex number makes NaN
     far = parts / scale / scale
     clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
@@ -105,6 +106,13 @@ def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[
     error = error / scale / scale
     error = np.where(certain, 0.0, error + output * (np.abs(clipped) + error))
     return np.where(certain, far, clipped), error
+
+
+def _scaled(x: Array, scale: float) -> Array:
+    """``x`` times ``scale``; real numbers never underflow to 0, because that times infinity is NaN."""
+    if x.dtype.kind == "c":
+        return x * scale
+    return np.where(x == 0.0, x, np.copysign(np.maximum(np.abs(x) * scale, 2.0**-1000), x))
 
 
 def sides(a: Array, b: Array, largest: float) -> tuple[Array, Array]:

@@ -318,6 +318,9 @@ def test_bf16_precision_may_overflow_the_largest_operands():
     b = np.array([[1e-30]], F32)
     assert worst(np.array([[np.inf]], F32), largest, b, model(F32, F32, F32, "bf16")) == 0
     assert worst(np.array([[np.inf]], F32), largest, b, model(F32, F32, F32)) > 1
+    assert worst(np.array([[-np.inf]], F32), largest, b, model(F32, F32, F32, "bf16")) > 1
+    for other in (0, 1e-45):  # 0 times infinity
+        assert worst(np.array([[np.nan]], F32), largest, one(other, F32)[None], model(F32, F32, F32, "bf16")) == 0
 
 
 @pytest.mark.parametrize("dtype", [F64, C128], ids=str)
@@ -341,6 +344,24 @@ def test_certain_overflow_of_float64_must_be_infinite():
     assert ratio(np.array([[np.inf]])) == 0
     for wrong in (0.0, 1e308, -np.inf):
         assert ratio(np.array([[wrong]])) > 1
+
+
+def test_an_infinite_term_beside_finite_ones_beyond_float64():
+    """In any order the result is that infinity, or NaN where the others overflow to the other one."""
+    a, b = np.array([[np.inf, 1e200, 1e200]]), np.array([[-1e-300], [1e200], [1e-300]])
+    ratio = accuracy.reference(a, b, model=model(F64, F64, F64)).ratio
+    for right in (-np.inf, np.nan):
+        assert ratio(np.array([[right]])) == 0
+    for wrong in (np.inf, 1.0):
+        assert ratio(np.array([[wrong]])) > 1
+
+
+def test_components_of_complex_numbers_may_be_finite_where_the_modulus_is_not():
+    a, b = np.array([[1.7e308 - 1.5e308j, 1e308]]), np.array([[1.0 + 0j], [0j]])
+    a[0, 1], b[1, 0] = 1e308j, 0.5
+    reference = accuracy.reference(a, b, model=model(C128, C128, C128))
+    assert np.isfinite(reference.value)
+    assert reference.ratio(np.array([[np.nextafter(1.7e308, 0) - 1e308j]])) <= 1
 
 
 def test_what_no_float64_can_bound_is_not_judged():

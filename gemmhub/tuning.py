@@ -79,7 +79,9 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         ready = _finalists(ready, trial, clock, rows)
         if not ready:
             verdict = decision.decide(problem, asked.settings)
-            raise NoBackendError("nothing to tune: no candidate ran this product rightly", verdict)
+            tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
+            why = "\n".join(["no candidate ran this product rightly", *tried]) if tried else verdict.why
+            raise NoBackendError(f"nothing to tune: {why}", verdict)
         timings = interleave([contender.run for contender in ready], clock=clock)
     found = [
         records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)

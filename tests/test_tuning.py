@@ -164,6 +164,19 @@ def test_nothing_right_is_left(operands):
     assert not records.path().exists()
 
 
+def test_why_nothing_could_be_tuned_is_said(operands):
+    """Each candidate that ran wrongly with its reason; where none was present, that."""
+    a, b = operands
+    add(Scripted("liar", run=lambda a, b, out, candidate: out.fill(7)))
+    with pytest.raises(NoBackendError, match="no candidate ran this product rightly\nliar default: wrong: "):
+        gemmhub.tune(a, b, backend="liar")
+    add(Scripted("picky", supports=gemmhub.Refusal("k is odd", "pad it")))
+    with pytest.raises(NoBackendError, match="nothing to tune: 'picky' is asked for and cannot\n") as caught:
+        gemmhub.tune(a, b, backend="picky")
+    assert "ran this product" not in str(caught.value)
+    assert "k is odd; pad it" in str(caught.value)
+
+
 def test_a_forced_backend_is_tuned_alone(operands):
     add(lazy("lazy"))
     result = gemmhub.tune(*operands, backend="lazy")

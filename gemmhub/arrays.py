@@ -197,7 +197,7 @@ def _addend(
         return None, None
     native = operand(family, request.c, "c")
     if native.dtype not in (out_dtype, compute):
-        raise DTypeError("c", f"dtype {native.dtype}", f"{out_dtype} or {compute}", "convert it")
+        raise DTypeError("c", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
     try:
         expanded = expand(broadcast(native, out_shape), a_ndim, b_ndim)
     except ValueError:
@@ -214,7 +214,7 @@ def _bias(
         return None, None
     native = operand(family, request.bias, "bias")
     if native.dtype not in (out_dtype, compute):
-        raise DTypeError("bias", f"dtype {native.dtype}", f"{out_dtype} or {compute}", "convert it")
+        raise DTypeError("bias", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
     along_m = b_ndim == 1 and a_ndim > 1
     shapes = {(m,): "m"} if along_m else {(n,): "n", (1, n): "n", (m, 1): "m"}
     axis = shapes.get(native.shape)
@@ -223,6 +223,11 @@ def _bias(
     vector = flat(native, "bias")
     stride = vector.strides[0] // vector.itemsize if vector.size > 1 else 1  # without neighbours it means nothing
     return vector, Bias(native.dtype, axis, stride)
+
+
+def _either(out_dtype: DType, compute: DType) -> str:
+    """The dtypes that c and bias may have, in words."""
+    return " or ".join(dict.fromkeys((str(out_dtype), str(compute))))
 
 
 def flat(bias: Array, argument: str = "bias") -> Array:

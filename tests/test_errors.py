@@ -540,3 +540,13 @@ def test_no_backend_error_travels_with_its_decision(rng):
     again = pickle.loads(pickle.dumps(raised.value))
     assert str(again) == str(raised.value)
     assert again.decision.chosen is None
+
+
+@pytest.mark.parametrize("argument", ["c", "bias"])
+def test_allowed_dtypes_are_named_once(argument):
+    """The result and the accumulator have one dtype here, and two there."""
+    for dtype, allowed in ((np.float32, "float32"), (np.float16, "float16 or float32")):
+        a = np.ones((2, 2), dtype)
+        with pytest.raises(DTypeError) as caught:
+            gemmhub.matmul(a, a, **{argument: np.ones(2, np.float64)}, **({"beta": 1} if argument == "c" else {}))
+        assert caught.value.allowed == allowed

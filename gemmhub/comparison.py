@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from gemmhub import accuracy, arrays, decision, planning, printing
 from gemmhub.arrays import Call
 from gemmhub.capability import Refusal
+from gemmhub.config import Settings
 from gemmhub.errors import GemmhubError, InputError
 from gemmhub.guard import memory_errors
 from gemmhub.options import Options, Request, request
@@ -34,12 +36,16 @@ class Compared:
 
     backend: str
     ok: bool
+    """Whether it ran and was right."""
+    status: str
+    """ "right", "wrong", "failed" (its code raised, or its kernel did not compile: there is no result), or "cannot"
+    (named by the settings, but not able to run these operands).
+    """
     ratio: float
+    """NaN where there is no result."""
     difference: float
-    """Largest absolute difference from the first backend's result that was found right."""
+    """Largest absolute difference from the first backend's result that was found right; NaN without either."""
     remark: str
-    failed: bool = False
-    """It gave no result."""
 
     @property
     def summary(self) -> str:
@@ -49,28 +55,34 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found. True when every backend that ran was right."""
+    """What :func:`compare` found. True when no backend was wrong or failed."""
 
     problem: str
     rows: tuple[Compared, ...]
 
     def __bool__(self) -> bool:
-        return all(row.ok for row in self.rows)
+        return not self.deviating
 
     @property
     def deviating(self) -> tuple[str, ...]:
         """The backends that were wrong or failed."""
-        return tuple(row.backend for row in self.rows if not row.ok)
+        return tuple(row.backend for row in self.rows if row.status in ("wrong", "failed"))
 
     def __str__(self) -> str:
         width = max([len("backend"), *(len(row.backend) for row in self.rows)])
         lines = [f"problem: {self.problem}", f"{'backend':{width}}  verdict  error/bound  max difference  remarks"]
         lines += [
-            f"{r.backend:{width}}  {'right' if r.ok else 'WRONG':7}  {r.ratio:11.3g}  {r.difference:14.3g}  {r.summary}"
+            f"{r.backend:{width}}  {'WRONG' if r.status == 'wrong' else r.status:7}  {shown(r.ratio):>11}  "
+            f"{shown(r.difference):>14}  {r.summary}"
             for r in self.rows
         ]
         lines.append("deviating: " + (", ".join(self.deviating) or "none"))
         return "\n".join(printing.line(line.rstrip()) for line in lines)
+
+
+def shown(number: float) -> str:
+    """A ratio or difference as tables print it."""
+    return "-" if np.isnan(number) else f"{number:.3g}"
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,9 @@ def compare(
 
     Operands on a device are copied to the host for ``numpy``, as a reference that shares nothing with the device's
     libraries; unless it is named, only where it takes it less than a second. Plain products go through
-    :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. Raises as
-    :func:`gemmhub.matmul`; InputError when a named backend cannot run it, with its reason.
+    :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. A backend that the settings
+    name (``backend=``, a context, environment or file) and that cannot run the operands has a row with its reason.
+    Raises as :func:`gemmhub.matmul`; InputError when a backend in ``backends`` cannot run it, with its reason.
     """
     if "out" in options:
         raise InputError(
@@ -116,10 +129,7 @@ def compare(
             names = names if named else (*names, HOST)
     for name in names:
         if name not in able:
-            verdicts = {v.backend: v for v in decision.decide(call.problem, asked.settings).verdicts}
-            said = verdicts.get(name)
-            reason = f"{name!r} cannot: {said.reason}; {said.remedy}" if said else f"{name!r} is not known"
-            raise InputError("backends", reason, ", ".join(able))
+            raise InputError("backends", f"{name!r} cannot: {_reason(name, call)}", ", ".join(able))
     rows: list[Compared] = []
     first: Any = None
     for name in names:
@@ -127,19 +137,31 @@ def compare(
         problem, settings = side.call.problem, side.asked.settings
         kernel = decision.prepared(backend, backend.candidate, problem, settings)
         if isinstance(kernel, Refusal):
-            rows.append(Compared(name, False, float("inf"), float("nan"), kernel.reason, failed=True))
+            rows.append(Compared(name, False, "failed", nan, nan, kernel.reason))
             continue
         try:
             result = planning.run_once(side.call, name, kernel, side.a, side.b, side.asked)
         except GemmhubError as error:
-            rows.append(Compared(name, False, float("inf"), float("nan"), str(error), failed=True))
+            rows.append(Compared(name, False, "failed", nan, nan, str(error)))
             continue
         ok, ratio, remark = check_result(side.call, side.asked, result, seed)
         result = side.call.family.to_host(result)
         first = result if first is None and ok else first
         remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
-        rows.append(Compared(name, ok, ratio, _difference(result, first), remark))
+        rows.append(Compared(name, ok, "right" if ok else "wrong", ratio, _difference(result, first), remark))
+    unable = [] if named else [name for name in asked.settings.backend if name not in able]
+    rows += [Compared(name, False, "cannot", nan, nan, _reason(name, call)) for name in unable]
     return Comparison(str(call.problem), tuple(rows))
+
+
+def _reason(name: str, call: Call) -> str:
+    """Why backend ``name`` cannot run ``call``: forced, it is asked whatever its kind of device."""
+    try:
+        said = decision.decide(call.problem, Settings(backend=(name,), forced=True))[name]
+    except InputError as error:
+        return f"{error.given}; known are {error.allowed}"
+    status = "" if said.status == "refused" else f"{said.status}: "
+    return status + "; ".join(filter(None, (said.reason, said.remedy)))
 
 
 def _named(backends: Any) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
+from gemmhub import plugins
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from plugins import GOOD, Site, add
 
@@ -70,7 +71,13 @@ def test_a_backend_that_raises_deviates(operands):
     remarks = {row.backend: row.remark for row in result.rows}
     assert "RuntimeError: illegal address" in remarks["raising"]
     assert "OSError: no compiler" in remarks["unprepared"]
-    assert str(result).count("WRONG") == 2
+    assert {row.backend: row.status for row in result.rows} == {
+        "numpy": "right", "raising": "failed", "unprepared": "failed",
+    }  # fmt: skip
+    text = str(result)
+    assert "WRONG" not in text
+    assert "nan" not in text
+    assert text.count("failed ") == 2
     assert "line 2" in remarks["unprepared"]
     assert "line 2" not in str(result)
 
@@ -138,8 +145,57 @@ def test_a_named_backend_that_cannot_is_told_with_its_reason(operands):
         gemmhub.compare(*operands, backends=["numpy", "picky"])
     assert caught.value.argument == "backends"
     assert caught.value.allowed == "numpy"
-    with pytest.raises(InputError, match="'nobody' is not known"):
+    with pytest.raises(InputError, match="'nobody' cannot: no backend is called 'nobody'"):
         gemmhub.compare(*operands, backends=["nobody"])
+
+
+def add_elsewhere(answer):
+    """A backend for another kind of device, whose probe answers so."""
+    backend = Scripted("elsewhere")
+    backend.probe = lambda: answer
+    description = gemmhub.BackendDescription(
+        "elsewhere", lambda: backend, "for tests", contract=1, device_kinds=("cuda",)
+    )
+    plugins.registry().add(description, "elsewhere", "gemmhub-elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            gemmhub.Absent("no NVIDIA driver was found", "install one"),
+            "absent: no NVIDIA driver was found; install one",
+        ),
+        (gemmhub.Ready((gemmhub.Device("cuda", 0),)), "the operands are on cpu; it runs on cuda:0"),
+    ],
+)
+def test_a_backend_for_another_device_gives_its_own_reason(answer, reason, operands, monkeypatch):
+    """It is asked, though its kind of device would pass it over."""
+    add_elsewhere(answer)
+    with pytest.raises(InputError, match=f"'elsewhere' cannot: {reason}"):
+        gemmhub.compare(*operands, backends=["elsewhere"])
+    assert [row.backend for row in gemmhub.compare(*operands).rows] == ["numpy"]
+    monkeypatch.setenv("GEMMHUB_BACKEND", "elsewhere,numpy")
+    gemmhub.reload()
+    add_elsewhere(answer)
+    results = [gemmhub.compare(*operands)]
+    with gemmhub.use(backend="elsewhere"):
+        results.append(gemmhub.compare(*operands))
+    for result in results:
+        assert result
+        assert result.deviating == ()
+        assert [(row.backend, row.status) for row in result.rows] == [("numpy", "right"), ("elsewhere", "cannot")]
+        assert result.rows[1].remark == reason
+        assert not result.rows[1].ok
+        assert reason in str(result)
+
+
+def test_a_plugin_that_is_not_installed_is_named_with_its_package(operands, monkeypatch):
+    suggestion = plugins.Suggestion("unheard", "gemmhub-unheard", "cuda", "unheard-of kernels")
+    monkeypatch.setattr(plugins, "SUGGESTIONS", (suggestion,))
+    reason = "'unheard' cannot: not installed: unheard-of kernels; pip install gemmhub-unheard"
+    with pytest.raises(InputError, match=reason):
+        gemmhub.compare(*operands, backends=["unheard"])
 
 
 @pytest.mark.parametrize(("argument", "value", "remedy"), [

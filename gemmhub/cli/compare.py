@@ -12,7 +12,7 @@ from gemmhub.bench import random_operand
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
-from gemmhub.comparison import Comparison
+from gemmhub.comparison import Comparison, shown
 from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
 
@@ -62,14 +62,11 @@ def command(
     else:
         screen.show(screen.facts([("problem", found.problem)]), comparison_table(found))
     if not found:
-        ctx.exit(FAILED if all(row.ok or row.failed for row in found.rows) else WRONG)
+        ctx.exit(FAILED if all(row.status != "wrong" for row in found.rows) else WRONG)
 
 
 def comparison_table(found: Comparison) -> Any:
     """The rows of a comparison; errors in units of their bounds."""
-    rows = []
-    for r in found.rows:
-        verdict = "right" if r.ok else "failed" if r.failed else "wrong"
-        rows.append((r.backend, screen.styled(verdict), f"{r.ratio:.3g}", f"{r.difference:.3g}", r.summary))
+    rows = [(r.backend, screen.styled(r.status), shown(r.ratio), shown(r.difference), r.summary) for r in found.rows]
     header = ("backend", "verdict", "error/bound", "max difference", "remarks")
     return screen.table(header, rows, right=("error/bound", "max difference"))

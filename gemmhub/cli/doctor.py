@@ -67,7 +67,7 @@ def _code(report: dict[str, Any]) -> int:
     if "error" in report.get("settings", {}):
         return UNUSABLE
     rows = [row for test in report.get("self_test", ()) for row in test["rows"]]
-    return WRONG if any(not row["ok"] and not row["failed"] for row in rows) else FAILED
+    return WRONG if any(row["status"] == "wrong" for row in rows) else FAILED
 
 
 def _about(name: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _show(report: dict[str, Any]) -> None:
             (
                 test["product"],
                 row["backend"],
-                screen.styled("ok" if row["ok"] else "failed"),
+                screen.styled("ok" if row["ok"] else row["status"]),
                 f"{float(row['ratio']):.2g}",
                 row["remark"],
             )

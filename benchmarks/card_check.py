@@ -3,7 +3,7 @@
     python benchmarks/card_check.py [--seconds 420] [--logs DIR]
 
 Runs from a working tree, installed or not. Needs torch, pytest with pytest-xdist, hypothesis, ml_dtypes,
-cuda-pathfinder and NVRTC. Prints a table last: the products of ``hopper_torch.py --quick`` with the kernels as they
+sybil, platformdirs, cuda-pathfinder and NVRTC. Prints a table last: the products of ``hopper_torch.py --quick`` with the kernels as they
 are and with kernels in which one thread fences for all; and of each set of tests how many passed, failed and were
 skipped.
 """
@@ -53,7 +53,8 @@ def install(site: Path) -> None:
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    paths = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def run(command: list[str], seconds: float, log: Path, env: dict[str, str]) -> str:

@@ -2,10 +2,10 @@
 
     python benchmarks/card_check.py [--seconds 420] [--logs DIR]
 
-Runs from a working tree, installed or not. Needs torch, pytest with pytest-xdist, hypothesis, ml_dtypes,
-sybil, platformdirs, cuda-pathfinder and NVRTC. Prints a table last: the products of ``hopper_torch.py --quick`` with the kernels as they
-are and with kernels in which one thread fences for all; and of each set of tests how many passed, failed and were
-skipped.
+Runs from a working tree, installed or not. Needs torch, pytest with pytest-xdist, hypothesis, ml_dtypes, sybil,
+platformdirs, cuda-pathfinder and NVRTC. Prints a table last: the products of ``hopper_torch.py --quick`` with the
+kernels as they are and with kernels in which one thread fences for all; and of each set of tests how many passed,
+failed and were skipped.
 """
 
 from __future__ import annotations

@@ -254,3 +254,32 @@ def test_tuning(tmp_path, monkeypatch):
     print(report)
     assert gemmhub.explain(a, b, out=out)["cublas"].status == "chosen"
     assert torch.equal(gemmhub.matmul(a, b, out=out), expected(a, b))
+
+
+def test_what_is_written_counts_for_autograd():
+    """As torch.matmul(out=) counts, also while a graph is captured, whose replays count no more."""
+    a, b, out = tensors()
+    plan, in_place = gemmhub.plan(a, b, out=out), gemmhub.plan(a, b, c=out, beta=1)
+    calls = {
+        "matmul": lambda: gemmhub.matmul(a, b, out=out),
+        "options": lambda: gemmhub.matmul(a, b, out=out, alpha=2),
+        "plan": lambda: plan(a, b, out),
+        "c in place": lambda: in_place(a, b, out, c=out),
+    }
+    for name, call in calls.items():
+        for _ in range(3):
+            before = out._version
+            call()
+            assert out._version > before, name
+    weight = torch.ones_like(out, requires_grad=True)
+    total = (out * weight).sum()
+    gemmhub.matmul(a, b, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+    for call in (lambda: gemmhub.matmul(a, b, out=out), lambda: plan(a, b, out)):
+        before, graph = out._version, torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        assert out._version > before
+        graph.replay()
+    assert (a._version, b._version) == (0, 0)

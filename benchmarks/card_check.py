@@ -26,12 +26,17 @@ import tomllib
 ROOT = Path(__file__).parents[1]
 PROJECTS = (ROOT, *(ROOT / "plugins" / f"gemmhub-{name}" for name in ("cublas", "cuda", "hopper")))
 THREADS = "fresh or context or nested or streams or graph or clusters or addresses or determin"
+PRODUCTS = "test_product or follow or special"
 SETS = {
     "cublas, the whole file": ("cublas", "test_device.py", []),
     "cublas, users' calls": ("cublas", "test_device_calls.py", []),
     "cuda": ("cuda", "test_device.py", ["-k", THREADS]),
     "hopper": ("hopper", "test_device.py", ["-k", THREADS]),
-    "hopper, products": ("hopper", "test_device.py", ["-k", "test_product or follow or special", "-n", "12"]),
+    "hopper, products": (
+        "hopper",
+        "test_device.py",
+        ["-k", "test_product or follow or special", "-n", "12", "-p", "no:benchmark"],
+    ),
 }
 """Name: (plugin, file, options of pytest)."""
 FENCED = ("            async_fence();  // by every", "            if (stores) async_fence();  // by every")
@@ -84,9 +89,29 @@ def ratios(path: Path) -> dict[str, float]:
     return {f"{row['m']}x{row['n']}x{row['k']} {row['order']}": row["ratio"] for row in rows}
 
 
+def fences(logs: Path, work: Path, end: float) -> dict[str, dict[str, float]]:
+    """Ratios to torch with the kernels as they are, with one thread that fences for all, and as they are again."""
+    old = work / "old"
+    shutil.copytree(PROJECTS[-1], old)
+    epilogue = old / "gemmhub_hopper" / "kernels" / "epilogue.cuh"
+    text = epilogue.read_text()
+    assert FENCED[0] in text
+    epilogue.write_text(text.replace(*FENCED))
+    found: dict[str, dict[str, float]] = {}
+    for name, plugin in (("every writer", PROJECTS[-1]), ("one thread", old), ("every writer again", PROJECTS[-1])):
+        made = logs / f"fences_{name.replace(' ', '_')}.json"
+        left = (end - time.monotonic()) / (3 - len(found))
+        command = [sys.executable, "benchmarks/hopper_torch.py", "--quick", "--rounds", "5", "--json", str(made)]
+        command += ["--seconds", str(max(1.0, left - 15))]
+        run(command, left, made.with_suffix(".txt"), environment(work / "site", plugin, *PROJECTS))
+        found[name] = ratios(made)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=420.0, help="for everything")
+    parser.add_argument("--tests-only", action="store_true", help="leave the cost of fences out")
     parser.add_argument("--logs", type=Path, default=Path(os.environ.get("OUT", "card_check")))
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
@@ -98,23 +123,12 @@ def main() -> int:
         path = ROOT / "plugins" / f"gemmhub-{plugin}" / "tests" / file
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "--tb=short", str(path)]
         log = options.logs / f"{re.sub('[^a-z]+', '_', name)}.txt"
-        table[name] = counted(run([*command, *chosen], min(150, end - time.monotonic() - 60), log, env))
-    old = work / "old"
-    shutil.copytree(PROJECTS[-1], old)
-    epilogue = old / "gemmhub_hopper" / "kernels" / "epilogue.cuh"
-    text = epilogue.read_text()
-    assert FENCED[0] in text
-    epilogue.write_text(text.replace(*FENCED))
-    found: dict[str, dict[str, float]] = {}
-    for name, plugin in (("every writer", PROJECTS[-1]), ("one thread", old), ("every writer again", PROJECTS[-1])):
-        made = options.logs / f"fences_{name.replace(' ', '_')}.json"
-        left = (end - time.monotonic()) / (3 - len(found))
-        command = [sys.executable, "benchmarks/hopper_torch.py", "--quick", "--rounds", "5", "--json", str(made)]
-        command += ["--seconds", str(max(1.0, left - 15))]
-        run(command, left, made.with_suffix(".txt"), environment(work / "site", plugin, *PROJECTS))
-        found[name] = ratios(made)
+        left = end - time.monotonic() - 60 * (not options.tests_only)
+        table[name] = counted(run([*command, *chosen], min(150, left), log, env))
+    found = {} if options.tests_only else fences(options.logs, work, end)
     shutil.rmtree(work)
-    print("\nbfloat16, torch's time over the kernel's, where these fence:", ", ".join(found))
+    if found:
+        print("\nbfloat16, torch's time over the kernel's, where these fence:", ", ".join(found))
     for product in dict.fromkeys(product for each in found.values() for product in each):
         print(f"{product:20}", *(f"{each.get(product, 0):.3f}" for each in found.values()))
     print("\ntests")

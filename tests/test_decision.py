@@ -11,7 +11,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import Copy, Ready, Refusal, api, decision, planning, records
+from gemmhub import Copy, Ready, Refusal, api, decision, planning, printing, records
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -338,8 +338,8 @@ def test_a_decision_is_a_table_and_data(operands):
     assert expected.items() <= statuses.items()
     for verdict in found.verdicts:
         assert found[verdict.backend] == verdict
-        assert verdict.reason in text
-        assert verdict.remedy in text
+        assert printing.line(verdict.reason) in text
+        assert printing.line(verdict.remedy) in text
     with pytest.raises(KeyError):
         found["nobody"]
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))

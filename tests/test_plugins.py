@@ -390,6 +390,7 @@ def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch
         if where == "import":
             multiplies()
         registry.add(gemmhub.BackendDescription("eager", load, "", contract=1), "eager", "gemmhub-eager")
+        registry.complete = True
 
     monkeypatch.setattr(plugins.Registry, "_discover", discover)
     gemmhub.reload()

@@ -43,7 +43,7 @@ def test_every_control_becomes_an_escape():
 
 def printed():
     """Everything that prints as a table, with texts of plugins in it."""
-    row = Compared(EVIL, False, 1.0, 1.0, EVIL)
+    row = Compared(EVIL, False, "wrong", 1.0, 1.0, EVIL)
     yield str(Comparison(EVIL, (row,)))
     yield str(TuneResult(EVIL, (Tuned(EVIL, EVIL, None, EVIL),), None))
     yield str(BackendStatus(EVIL, EVIL, EVIL, "absent", reason=EVIL, remedy=EVIL))

@@ -140,8 +140,8 @@ class Driver:
 
     def stream(self, stream: int) -> tuple[int, int, int]:
         """The number of the capture that ``stream`` takes part in and its graph, zeros when it is not captured; and the
-        number that no other stream of the process ever has, 0 where the driver knows none: a handle it does give to a
-        later stream. Needs a context.
+        number that no other stream of the process ever has (a handle the driver does give to a later stream), 0 where
+        the driver knows none, and of a captured stream: to ask for it would end the capture. Needs a context.
         """
         try:
             answers = self._answers.pop()
@@ -150,10 +150,12 @@ class Driver:
         code = self.cuda.cuStreamGetCaptureInfo_v2(stream, *answers.capture)
         if code:
             raise DriverError("cuStreamGetCaptureInfo", code, self.words(code))
-        if self._stream_id is not None and self._stream_id(stream, answers.at_identity):
-            answers.identity.value = 0
-        capturing = answers.status.value == _CAPTURING
-        found = answers.number.value * capturing, (answers.graph.value or 0) * capturing, answers.identity.value
+        if answers.status.value == _CAPTURING:
+            found = answers.number.value, answers.graph.value or 0, 0
+        else:
+            if self._stream_id is not None and self._stream_id(stream, answers.at_identity):
+                answers.identity.value = 0
+            found = 0, 0, answers.identity.value
         self._answers.append(answers)
         return found
 

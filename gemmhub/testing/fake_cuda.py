@@ -286,6 +286,9 @@ class FakeCuda(FakeLibrary):
     def _cuStreamGetId(self, stream: int | None, out: int) -> int:
         if not self.context:
             return INVALID_CONTEXT
+        if stream in self.captures:  # seen on an H100, driver 580.159: it spoils the capture
+            self.invalidated.add(self.captures[stream])
+            return CAPTURE_UNSUPPORTED
         put(out, c_uint64, self.identities.get(stream or 0, stream or 0))
         return 0
 

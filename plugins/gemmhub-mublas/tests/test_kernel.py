@@ -13,6 +13,7 @@ from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.handles import Handles
 from gemmhub_mublas.pointers import TABLES, Pointers
 from gemmhub_mublas.ways import scalar
+from gemmhub_musa import workspace
 from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.testing import Operands, nested_products, operand, per_thread_products, problem, strided
 from gemmhub_musa.workspace import PER_THREAD_STREAM
@@ -278,6 +279,7 @@ def test_no_memory_for_addresses(backend, sim, function):
 
 
 def test_no_memory_for_zeros(sim):
+    workspace.of.cache_clear()  # as in a process that has reserved nothing
     backend = MublasBackend()
     asked = problem(40, 50, 60, alpha_is_one=False)
     assert backend.supports(asked) is None

@@ -9,6 +9,7 @@ from gemmhub_mudnn import proofs
 from gemmhub_mudnn.backend import MudnnBackend
 from gemmhub_mudnn.forms import Tensor
 from gemmhub_mudnn.library import Library
+from gemmhub_musa import workspace
 from gemmhub_musa.testing import MusaMemory, bias, nested_products, operand, per_thread_products, strided
 from gemmhub_musa.testing import problem as musa_problem
 from problems import problem
@@ -146,7 +147,10 @@ def test_the_workspace_limit_holds(backend):
         backend.prepare(p, "default", 1000)
 
 
-def test_no_memory_for_the_workspace(backend):
+def test_no_memory_for_the_workspace():
+    workspace.of.cache_clear()  # as in a process that has reserved nothing
+    backend = MudnnBackend()
+    backend.probe()
     p = problem(64, 64, 64)
     assert backend.supports(p) is None
     sim().musaSimInject(b"musaMalloc")

@@ -20,9 +20,9 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.decision import Decision
 from gemmhub.device_families import TorchFamily
-from gemmhub.errors import InputError, KernelError, OutputError
+from gemmhub.errors import AllocationError, InputError, KernelError, OutputError
 from gemmhub.families import NUMPY, TorchHostFamily, layout_key
-from gemmhub.guard import propagates, translated
+from gemmhub.guard import out_of_memory, propagates, translated
 from gemmhub.options import Request, scalar, scalar_kind, stream_handle
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
@@ -248,31 +248,38 @@ def make_plan(
         a: Any, b: Any, out: Any = None, *, c: Any = None, bias: Any = None, alpha: Any = None, beta: Any = None,
         stream: Any = None,
     ) -> Array:  # fmt: skip
-        alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
-        beta = request.beta if beta is None else scalar(beta, "beta")
-        stream = request.stream if stream is None else stream_handle(stream)
         try:
-            as_planned = (
-                tuple(map(facts, (a, b, c, bias))) == planned
-                and (out is None or facts(out) == out_planned)
-                and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
-                and stream is None
-            )
-        except Exception:  # a list, or foreign code that raises: describe() looks at it
-            as_planned = False
-        if not as_planned:
-            if c is not None and not takes_c:
-                raise InputError("c", f"given to {name}", "no c", "make a plan with c= and beta=")
-            if bias is not None and problem.bias is None:
-                raise InputError("bias", f"given to {name}", "no bias", "make a plan with bias=")
-            _must_suit(alpha, beta, request)
-            if c is None and beta != 0:
-                raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
-            now = replace(request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype)
-            given = describe(a, b, out, now)
-            _must_equal(given, problem, out_shape, layout_free)
-            _must_hold(given.problem, problem, alpha, beta)
-        return execute(a, b, out, c, bias, alpha, beta, stream)
+            alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
+            beta = request.beta if beta is None else scalar(beta, "beta")
+            stream = request.stream if stream is None else stream_handle(stream)
+            try:
+                as_planned = (
+                    tuple(map(facts, (a, b, c, bias))) == planned
+                    and (out is None or facts(out) == out_planned)
+                    and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
+                    and stream is None
+                )
+            except Exception:  # a list, or foreign code that raises: describe() looks at it
+                as_planned = False
+            if not as_planned:
+                if c is not None and not takes_c:
+                    raise InputError("c", f"given to {name}", "no c", "make a plan with c= and beta=")
+                if bias is not None and problem.bias is None:
+                    raise InputError("bias", f"given to {name}", "no bias", "make a plan with bias=")
+                _must_suit(alpha, beta, request)
+                if c is None and beta != 0:
+                    raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
+                now = replace(
+                    request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
+                )
+                given = describe(a, b, out, now)
+                _must_equal(given, problem, out_shape, layout_free)
+                _must_hold(given.problem, problem, alpha, beta)
+            return execute(a, b, out, c, bias, alpha, beta, stream)
+        except AllocationError:
+            raise
+        except MemoryError as error:
+            raise out_of_memory(error) from error
 
     run = shortcut(call, kernel, execute)
     way: Execute = checked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -200,8 +201,14 @@ def _decided(
     key = call.problem, asked.settings, planning.overlaps(call)
     decided = decisions.get(key)  # looked up once: another thread may forget it at any time
     if decided is None:
-        decided = decision.resolve(*key)
-        if decided[0].lasting:
+        raced = ""
+        if asked.settings.tune != "off":
+            from gemmhub import racing
+
+            raced = racing.race(call, asked, a, b)
+        found, kernel = decision.resolve(*key)
+        decided = replace(found, race=raced), kernel
+        if found.lasting:
             _remember(decisions, key, decided)
     return call, *decided
 
@@ -238,7 +245,12 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
 
         asked = request(options)
         call = arrays.describe(a, b, out, asked)
-        return decision.decide(call.problem, asked.settings, planning.overlaps(call))
+        decided = decision.decide(call.problem, asked.settings, planning.overlaps(call))
+        if asked.settings.tune == "off":
+            return decided
+        from gemmhub import racing
+
+        return replace(decided, race=racing.outlook(call, asked))
 
 
 @memory_errors

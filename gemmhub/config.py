@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TUNE = ("off", "first")
+"""What the setting ``tune`` may be."""
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
     """Resolved settings. Interned: equal settings are the same object, so identity can be a cache key."""
@@ -44,6 +48,9 @@ class Settings:
     paths in a configuration file start from that file."""
     workspace_mib: float | None = None
     """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
+    tune: str = "off"
+    """When candidates are timed without a call of :func:`gemmhub.tune`: "off", or "first" for the first call of a
+    kind (:mod:`gemmhub.racing`)."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from."""
 
@@ -63,6 +70,12 @@ def _names(value: object) -> tuple[str, ...]:
 
 def _precision(value: object) -> str:
     if value not in PRECISIONS:
+        raise ValueError
+    return str(value)
+
+
+def _tune(value: object) -> str:
+    if value not in TUNE:
         raise ValueError
     return str(value)
 
@@ -106,6 +119,7 @@ KEYS: Mapping[str, _Key] = {
     "deny": _Key("GEMMHUB_DISABLE", _names, "a list of plugin names"),
     "records": _Key("GEMMHUB_RECORDS", _path, "a file path (relative to the file it stands in), 'default' or 'off'"),
     "workspace_mib": _Key("GEMMHUB_WORKSPACE_MIB", _mebibytes, "a number of MiB from 1 to 1048576"),
+    "tune": _Key("GEMMHUB_TUNE", _tune, "one of " + ", ".join(TUNE)),
 }
 """Every setting: its environment variable, its parser, what is allowed."""
 
@@ -281,14 +295,20 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
 class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     """Settings for a block of code (and for its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
 
-    ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within.
+    ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within; ``tune`` is
+    "first" to race candidates at the first call of a kind, or "off".
     May be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
     """
 
     def __init__(
-        self, *, backend: str | None = None, precision: str | None = None, deterministic: bool | None = None
+        self,
+        *,
+        backend: str | None = None,
+        precision: str | None = None,
+        deterministic: bool | None = None,
+        tune: str | None = None,
     ) -> None:
-        self._changes = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        self._changes = {"backend": backend, "precision": precision, "deterministic": deterministic, "tune": tune}
         for key, value in self._changes.items():
             if value is not None:
                 parse(key, value, "use()")

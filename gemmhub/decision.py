@@ -64,6 +64,8 @@ class Decision:
     """Settings that are not defaults, with where each came from; a backend's own workspace limit is one."""
     copies: tuple[Copy, ...] = ()
     """Copies the call makes before any backend: an ``out`` that overlaps an operand."""
+    race: str = ""
+    """What the first call raced, or will race, or why nothing is raced; empty where the setting ``tune`` is "off"."""
     layout_free: bool = field(default=False, repr=False)
     """No backend that was asked looks at strides: the decision holds for any."""
     chosen_layout_free: bool = field(default=False, repr=False)
@@ -84,6 +86,7 @@ class Decision:
             "chosen": self.chosen,
             "why": self.why,
             "settings": dict(self.settings),
+            "race": self.race,
             "copies": [asdict(copy) for copy in self.copies],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
         }
@@ -99,6 +102,7 @@ class Decision:
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) + f"  {row[3]}" for row in table]
         lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
         lines += [f"copy:    {copy}" for copy in self.copies]
+        lines += [f"race:    {self.race}"] if self.race else []
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
 
@@ -210,9 +214,11 @@ def _decide(
         tuple(shown + verdicts),
         _origins(settings, chosen),
         copies,
-        layout_free,
-        problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive,
-        plugins.registry().complete and not any(verdict.passing for verdict in verdicts),
+        layout_free=layout_free,
+        chosen_layout_free=(
+            problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive
+        ),
+        lasting=plugins.registry().complete and not any(verdict.passing for verdict in verdicts),
     )
     return decision, chosen
 

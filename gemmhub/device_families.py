@@ -53,6 +53,10 @@ class DeviceFamily:
     def overlap(self, x: DeviceView, y: DeviceView) -> bool:
         return meet(x, y)
 
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+        return False
+
     def foreign(self, x: object, argument: str) -> InputError:
         """The error for an operand that is no array of this family."""
         return DeviceError(
@@ -130,6 +134,9 @@ class CupyFamily(DeviceFamily):
 
     def current_stream(self) -> int:
         return int(self.library.cuda.get_current_stream(self.device.index).ptr)
+
+    def capturing(self) -> bool:
+        return bool(self.library.cuda.get_current_stream(self.device.index).is_capturing())
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
         """Make the device, and ``stream`` where one is given, current for a block."""
@@ -223,6 +230,10 @@ class TorchFamily(DeviceFamily):
 
     def current_stream(self) -> int:
         return int(self.raw_stream(self.device.index))
+
+    def capturing(self) -> bool:
+        asked = getattr(self._runtime, "is_current_stream_capturing", None)  # torch_musa may lack it
+        return asked is not None and bool(asked())
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
         """Make the device, and ``stream`` where one is given, current for a block."""

@@ -78,6 +78,9 @@ class Family(Protocol):
     def synchronize(self) -> None:
         """Wait for all work on the device."""
 
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph, where nothing can be timed."""
+
 
 class NumpyFamily:
     """``numpy.ndarray`` and what NumPy makes one of: scalars and nested sequences (which are copied)."""
@@ -169,6 +172,10 @@ class NumpyFamily:
 
     def synchronize(self) -> None:
         """Calls return when their work is done."""
+
+    def capturing(self) -> bool:
+        """There are no streams."""
+        return False
 
 
 class DLPackFamily(NumpyFamily):

@@ -111,7 +111,7 @@ class ForeignFamily:
         self._carrier = carrier
         self.empty, self.twin, self.copy, self.overlap = carrier.empty, carrier.twin, carrier.copy, carrier.overlap
         self.on, self.current_stream, self.clock = carrier.on, carrier.current_stream, carrier.clock
-        self.from_host, self.synchronize = carrier.from_host, carrier.synchronize
+        self.from_host, self.synchronize, self.capturing = carrier.from_host, carrier.synchronize, carrier.capturing
 
     def view(self, x: Any, argument: str) -> DeviceView:
         return self._carrier.view(self._adopt(x, argument), argument)

@@ -264,6 +264,12 @@ class _Index:
             known = self._parsed[key] = list(found.records.values())
         return known
 
+    def add(self, found: Iterable[Record]) -> None:
+        """Records of this process, in place of those of the same identity."""
+        for entry in found:
+            kept = [x for x in self.of(entry.problem) if x.identity != entry.identity]
+            self._parsed[self._key(entry.problem)] = [*kept, entry]
+
     @staticmethod
     def _key(problem: str) -> bytes:
         return problem.encode("utf-8", "surrogatepass")
@@ -301,6 +307,22 @@ def _in_force() -> bytes:
         )  # fmt: skip
         content = content[: content.rfind(b"\n", 0, _MOST_BYTES) + 1]
     return content
+
+
+def put(found: Iterable[Record]) -> None:
+    """Put ``found`` in force in this process, and write it to the file in force where that can be done.
+
+    Unlike :func:`write` it never raises for a file that cannot be written: the log has a warning.
+    """
+    found = list(found)
+    where = path()
+    if where is not None:
+        try:
+            write(where, found)
+        except RecordError as error:
+            _log.warning("measured, but not recorded: %s", error)
+    with _loaded_lock:
+        _index().add(found)
 
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:

@@ -85,6 +85,9 @@ def build(machine):
             machine.log.append(("record", self.ptr))
             return event
 
+        def is_capturing(self):
+            return self.ptr in machine.capturing
+
         def wait_event(self, event):
             machine.log.append(("wait", self.ptr, event.stream))
 

@@ -16,8 +16,8 @@ class Machine:
     """What the fake libraries share: the memory, who it belongs to, and what was done in which order.
 
     ``log`` has tuples: ("wait", stream, other), ("copy", stream), ("fill", stream), ("record", stream),
-    ("synchronize", what). ``room`` is the number of bytes that may still be allocated; while ``lost`` the device
-    answers nothing.
+    ("synchronize", what). ``capturing`` has the streams that are being captured into a graph. ``room`` is the number
+    of bytes that may still be allocated; while ``lost`` the device answers nothing.
     """
 
     def __init__(self, devices=2):
@@ -25,6 +25,7 @@ class Machine:
         self.log = []
         self.lost = False
         self.room = float("inf")
+        self.capturing = set()
         self._local = threading.local()
         self._owners = {}
         self._addresses = []

@@ -276,6 +276,7 @@ def build(machine):
     vars(torch.cuda).update(
         device=machine.on, stream=streaming, ExternalStream=external, Event=Event, current_stream=current,
         default_stream=lambda index=None: Stream(0, machine.device if index is None else index),
+        is_current_stream_capturing=lambda: machine.streams("torch")[machine.device] in machine.capturing,
         current_device=lambda: machine.device, synchronize=lambda index: machine.log.append(("synchronize", index)),
         get_device_properties=lambda index: types.SimpleNamespace(L2_cache_size=2**16),
     )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Racing: the first call of a kind times the best candidates, once, and writes to nothing of the caller's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from plugins.gemmhub_example_bad.backend import Scripted
+
+import gemmhub
+from gemmhub import Kernel, records
+from plugins import add
+
+
+@pytest.fixture
+def operands(rng):
+    return rng.standard_normal((6, 8), np.float32), rng.standard_normal((8, 4), np.float32)
+
+
+def scripted(*args, **answers):
+    backend = Scripted(*args, **answers)
+    add(backend)
+    return backend
+
+
+def sleeping(name, times, estimate, **answers):
+    """A backend whose candidates take so many seconds; the estimate is that of the first."""
+
+    def run(a, b, out, candidate):
+        time.sleep(times[candidate])
+
+    return scripted(name, candidates=tuple(times), run=run, estimate=estimate, **answers)
+
+
+def test_the_fastest_of_all_backends_wins_and_is_recorded(operands):
+    sleeping("optimist", {"only": 3e-3}, 1e-7)
+    sleeping("honest", {"slow": 2e-3, "quick": 1e-4}, 2e-7)
+    with gemmhub.use(tune="first"):
+        before = gemmhub.explain(*operands)
+        assert before.chosen == "optimist"
+        assert before.race == "3 candidates of optimist, honest, at most 50 ms, at the first call"
+        result = gemmhub.matmul(*operands)
+        assert gemmhub.spot_check(*operands, result)
+        plan = gemmhub.plan(*operands)
+    kept = {(r.backend, r.candidate) for r in records.read(records.path()).records.values()}
+    assert {("optimist", "only"), ("honest", "slow"), ("honest", "quick")} <= kept
+    found = gemmhub.explain(*operands)  # without the setting, too: a record is a record
+    assert found.chosen in ("honest", "numpy")
+    assert found["honest"].candidate == "quick"
+    assert found.why == "fastest measured"
+    assert "recorded" in plan.decision.race
+
+
+def test_never_twice(operands):
+    slow = scripted("slow", candidates=("one", "two"), estimate=1e-7)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+        raced = slow.calls["run"]
+        assert raced > 2
+        gemmhub.matmul(*operands, alpha=1)
+        gemmhub.plan(*operands)
+        assert gemmhub.explain(*operands).race == "none: a record of this problem exists"
+    assert slow.calls["run"] <= raced + 1
+
+
+def test_without_a_record_file_it_counts_in_this_process(operands, monkeypatch):
+    monkeypatch.setenv("GEMMHUB_RECORDS", "off")
+    gemmhub.reload()
+    sleeping("two", {"slow": 2e-3, "quick": 0.0}, 1e-9)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert gemmhub.explain(*operands)["two"].candidate == "quick"
+
+
+def test_an_unwritable_record_file_is_no_reason_to_fail(operands, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "folder" / "r.jsonl"))
+    gemmhub.reload()
+    sleeping("two", {"slow": 2e-3, "quick": 0.0}, 1e-9)
+
+    def full(*given):
+        raise gemmhub.RecordError("no room")
+
+    monkeypatch.setattr(records, "write", full)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert gemmhub.explain(*operands)["two"].candidate == "quick"
+    assert "not recorded: no room" in caplog.text
+
+
+def test_out_is_written_once_and_operands_never(operands):
+    a, b = (x.copy() for x in operands)
+    a.flags.writeable = b.flags.writeable = False
+    out = np.full((6, 4), np.nan, np.float32)
+    seen = []
+
+    def run(left, right, target, candidate):
+        seen.append(np.shares_memory(target, out))
+
+    scripted("two", candidates=("one", "two"), run=run, estimate=1e-9)
+    with gemmhub.use(tune="first", backend="two"):
+        gemmhub.matmul(a, b, out=out)
+    assert len(seen) > 2
+    assert seen.count(True) == 1
+    assert seen[-1] is True
+
+
+def test_c_in_place_is_added_once(operands, rng):
+    out = rng.standard_normal((6, 4)).astype(np.float32)
+    before = out.copy()
+
+    def run(a, b, target, c, bias, alpha, beta, stream):
+        np.add(a @ b, beta * c, out=target)
+
+    prepare = {"prepare": lambda problem, candidate, limit: Kernel(run, candidate), "supports": None}
+    two = scripted("two", candidates=("one", "two"), estimate=1e-9, **prepare)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands, out=out, c=out, beta=1)
+    assert two.calls["prepare"] > 2
+    np.testing.assert_allclose(out, operands[0] @ operands[1] + before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "estimate", "reason"),
+    [
+        ({"deterministic": True}, 1e-9, "deterministic results are asked for"),
+        ({}, 0.03, "one launch takes 30 ms by estimate, more than half of 50 ms"),
+    ],
+)
+def test_what_is_not_raced(operands, settings, estimate, reason):
+    backend = scripted("two", candidates=("one", "two"), estimate=estimate)
+    with gemmhub.use(tune="first", backend="two", **settings):
+        assert gemmhub.explain(*operands).race == f"none: {reason}"
+        gemmhub.matmul(*operands)
+    assert backend.calls["run"] == 1
+    assert not records.path().exists()
+
+
+def test_ranks_of_a_process_group_choose_alike(operands, monkeypatch):
+    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    with gemmhub.use(tune="first"):
+        assert "several ranks" in gemmhub.explain(*operands).race
+        gemmhub.matmul(*operands)
+    assert backend.calls["run"] == 1
+
+
+def test_off_by_default(operands):
+    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    gemmhub.matmul(*operands)
+    assert backend.calls["run"] == 1
+    assert gemmhub.explain(*operands).race == ""
+    assert "race:" not in str(gemmhub.explain(*operands))
+
+
+def test_no_scratch_memory(operands, monkeypatch):
+    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    real, calls = np.empty, []
+
+    def empty(shape, *rest):
+        if shape == (6, 4):
+            calls.append(shape)
+            if len(calls) == 1:
+                raise MemoryError
+        return real(shape, *rest)
+
+    monkeypatch.setattr("gemmhub.families.np.empty", empty)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert backend.calls["run"] == 1
+
+
+def test_the_budget_is_kept(operands):
+    """Estimates that are too small do not make the race long."""
+    sleeping("liar", {"one": 0.04, "two": 0.04, "three": 0.04}, 1e-9)
+    with gemmhub.use(tune="first", backend="liar"):
+        begin = time.perf_counter()
+        gemmhub.matmul(*operands)
+        spent = time.perf_counter() - begin
+    assert spent < 0.25  # two launches of one candidate, and the call itself
+
+
+def test_a_candidate_that_fails_is_left_out(operands):
+    def run(a, b, out, candidate):
+        if candidate == "bad":
+            raise RuntimeError("illegal address")
+
+    scripted("mixed", candidates=("bad", "good"), run=run, estimate=1e-9)
+    with gemmhub.use(tune="first", backend="mixed"):
+        result = gemmhub.matmul(*operands)
+    assert gemmhub.spot_check(*operands, result)
+    assert {r.candidate for r in records.read(records.path()).records.values()} == {"good"}
+
+
+def test_a_call_from_within_a_race_is_not_raced(operands):
+    inner = []
+
+    def run(a, b, out, candidate):
+        if len(inner) < 1:
+            inner.append(gemmhub.plan(operands[0][:3], operands[1]).decision.race)
+
+    scripted("nested", candidates=("one", "two"), run=run, estimate=1e-9)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert inner == ["none: a call from within a race"]
+
+
+def test_threads_race_one_after_the_other(rng):
+    active, most = [0], [0]
+    lock = threading.Lock()
+
+    def run(a, b, out, candidate):
+        with lock:
+            active[0] += 1
+            most[0] = max(most[0], active[0])
+        time.sleep(1e-3)
+        with lock:
+            active[0] -= 1
+
+    scripted("counted", candidates=("one", "two"), run=run, estimate=1e-9)
+    racers = []
+
+    def work(n):
+        a = np.ones((n, n), np.float32)
+        with gemmhub.use(tune="first"):
+            racers.append(gemmhub.plan(a, a).decision.race)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (5, 6, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+    assert all("recorded" in x for x in racers)
+
+
+@pytest.mark.parametrize("value", ["always", True, 1])
+def test_other_values_are_refused(value):
+    with pytest.raises(gemmhub.ConfigError, match="tune"):
+        gemmhub.use(tune=value)

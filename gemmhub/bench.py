@@ -8,6 +8,7 @@ absolute times of different runs do not compare.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ import gemmhub
 from gemmhub import contenders, devices
 from gemmhub.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
 from gemmhub.dtypes import DType, as_dtype, info
-from gemmhub.errors import AllocationError
+from gemmhub.errors import AllocationError, InputError
 from gemmhub.families import Family
 from gemmhub.options import Options
 from gemmhub.timing import Timing, host_times, interleave, rotation
@@ -29,6 +30,8 @@ Array = Any
 
 _MOST_BYTES = 8 * 2**30
 """Memory that the sets of operands may take together, unless one alone takes more."""
+ORDERS = tuple("".join(letters) for letters in itertools.product("rc", repeat=3))
+"""How a, b and the result lie in memory, a letter each: "r" by rows, "c" by columns."""
 _COPIED_CACHES = 4
 """The copy whose bandwidth is measured is so many times larger than the cache."""
 
@@ -90,6 +93,8 @@ class Case:
     baseline: str
     rows: tuple[Measurement, ...]
     host: tuple[HostTime, ...] = ()
+    orders: str = "rrr"
+    """One of :data:`ORDERS`."""
 
     @property
     def timed(self) -> tuple[Measurement, ...]:
@@ -130,9 +135,11 @@ def run_case(
     baseline: str | None = None,
     device: str = "cpu",
     library: str | None = None,
-    b_order: str = "row",
+    orders: str = "rrr",
     host: bool = False,
     rounds: int = 7,
+    warmup: int = 1,
+    iterations: int | None = None,
     seed: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> Case:
@@ -141,11 +148,14 @@ def run_case(
     ``baseline`` is the name of a backend, or of the array library's own function ("numpy.matmul", "cupy.matmul",
     "torch.matmul"), which is the default; where there is none, the backend that matmul would choose. ``device`` is
     "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin brings) is imported to reach
-    it. With ``b_order`` "col" B is stored as n x k. ``host`` asks for host times too. A backend that refuses, fails
-    or is wrong appears with a remark and without times. ``progress`` is called
+    it. ``orders`` is one of :data:`ORDERS`: "rcr" stores b as n x k. Each call runs ``warmup`` times untimed, then
+    ``iterations`` times in each of ``rounds`` rounds (by default as often as takes 2 ms). ``host`` asks for host times
+    too. A backend that refuses, fails or is wrong appears with a remark and without times. ``progress`` is called
     after each round. Raises InputError for unknown names, DeviceError without the device, DTypeError for dtypes
     that do not multiply, AllocationError for want of memory, BackendError when the device fails.
     """
+    if orders not in ORDERS:
+        raise InputError("orders", repr(orders), ", ".join(ORDERS), "give a letter each for a, b and the result")
     family = devices.family_for(device, library)
     own = contenders.library_matmul_name(family)
     baseline = own if baseline is None else baseline
@@ -158,10 +168,10 @@ def run_case(
     if precision is not None:
         options["precision"] = precision
     with devices.entered(family):
-        product = _draw((m, n, k), as_dtype(dtype, "dtype"), b_order, family, options, np.random.default_rng(seed))
+        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, family, options, np.random.default_rng(seed))
         problem = product.problem
         if baseline is None:
-            baseline = gemmhub.explain(product.a, product.b, **options).chosen or ""
+            baseline = gemmhub.explain(product.a, product.b, out=product.out, **options).chosen or ""
         with contenders.rounding_of_torch(family, problem.precision):
             ready: list[Contender] = []
             rows: list[Measurement] = []
@@ -171,7 +181,12 @@ def run_case(
                     rows.append(Measurement(found.name, found.kernel, found.verdict, remark=found.remark))
                 else:
                     ready.append(found)
-            timings, count = _timed(product, ready, rounds, progress)
+            clock = family.clock()
+            sets = _sets(product, [x.out_dtype for x in ready], clock.cache_bytes) if ready else []
+            timings = interleave(
+                [_rotating([x.bind(a, b, outs[x.out_dtype]) for a, b, outs in sets]) for x in ready],
+                clock=clock, rounds=rounds, warmup=warmup, iterations=iterations, progress=progress,
+            )  # fmt: skip
             host_rows = _host_times(product, ready, baseline) if host else []
     rows += _measured(ready, timings, problem.flops, baseline)
     rows.sort(key=lambda row: (row.median is None, row.median or 0.0))
@@ -187,8 +202,9 @@ def run_case(
         device=str(family.device),
         library=family.name,
         clock=clock_name(family),
-        operand_sets=count,
+        operand_sets=len(sets),
         baseline=baseline,
+        orders=orders,
         rows=tuple(rows),
         host=tuple(host_rows),
     )
@@ -226,34 +242,40 @@ def copy_bandwidth(family: Family, rounds: int = 5) -> float:
 def _draw(
     size: tuple[int, int, int],
     dtype: DType,
-    b_order: str,
+    orders: str,
     family: Family,
     options: Options,
     rng: np.random.Generator,
 ) -> Product:
     m, n, k = size
     a_host, b_host = random_operand(rng, (m, k), dtype), random_operand(rng, (k, n), dtype)
-    a, b = devices.place(a_host, family, "row", "a"), devices.place(b_host, family, b_order, "b")
-    return Product(family, a, b, a_host, b_host, gemmhub.explain(a, b, **options).problem, options)
+    names = {"r": "row", "c": "col"}
+    a = devices.place(a_host, family, names[orders[0]], "a")
+    b = devices.place(b_host, family, names[orders[1]], "b")
+    problem = gemmhub.explain(a, b, **options).problem
+    out = None
+    if orders[2] == "c":
+        out = _by_columns(family, (m, n), problem.out.dtype)
+        problem = gemmhub.explain(a, b, out=out, **options).problem
+    return Product(family, a, b, a_host, b_host, problem, options, out)
+
+
+def _by_columns(family: Family, shape: tuple[int, int], dtype: DType) -> Array:
+    return family.empty(shape[::-1], dtype).T
+
+
+def _result(product: Product, dtype: DType) -> Array:
+    """New memory for a result, in the order of the product's."""
+    shape = product.problem.m, product.problem.n
+    make = product.family.empty if product.out is None else partial(_by_columns, product.family)
+    return make(shape, dtype)
 
 
 def _names(product: Product, backends: Sequence[str], baseline: str) -> list[str]:
     """The contenders' names, the baseline among them."""
-    verdicts = gemmhub.explain(product.a, product.b, **product.options).verdicts
+    verdicts = gemmhub.explain(product.a, product.b, out=product.out, **product.options).verdicts
     names = list(dict.fromkeys(backends)) or [v.backend for v in verdicts if v.status in ("chosen", "able")]
     return names if baseline in names else [*names, baseline]
-
-
-def _timed(
-    product: Product, ready: Sequence[Contender], rounds: int, progress: Callable[[], None] | None
-) -> tuple[list[Timing], int]:
-    """A timing of each contender, and how many sets of operands and results they rotated through."""
-    if not ready:
-        return [], 0
-    clock = product.family.clock()
-    sets = _sets(product, [contender.out_dtype for contender in ready], clock.cache_bytes)
-    calls = [_rotating([c.bind(a, b, outs[c.out_dtype]) for a, b, outs in sets]) for c in ready]
-    return interleave(calls, clock=clock, rounds=rounds, progress=progress), len(sets)
 
 
 def _sets(
@@ -261,10 +283,9 @@ def _sets(
 ) -> list[tuple[Array, Array, dict[DType, Array]]]:
     """Copies of the operands, and memory for results, that together exceed the cache, as far as memory goes."""
     family, problem = product.family, product.problem
-    shape = problem.m, problem.n
 
     def one(a: Array, b: Array) -> tuple[Array, Array, dict[DType, Array]]:
-        return a, b, {dtype: family.empty(shape, dtype) for dtype in out_dtypes}
+        return a, b, {dtype: _result(product, dtype) for dtype in out_dtypes}
 
     nbytes = product.a_host.nbytes + product.b_host.nbytes
     nbytes += sum(problem.m * problem.n * dtype.itemsize for dtype in set(out_dtypes))
@@ -311,12 +332,12 @@ def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> 
     of_base: list[float] = []
 
     def bound(contender: Contender) -> Callable[[], object]:
-        return contender.bind(a, b, family.empty((product.problem.m, product.problem.n), contender.out_dtype))
+        return contender.bind(a, b, _result(product, contender.out_dtype))
 
     for contender in ready:
         if contender.name in LIBRARY_MATMULS:
             continue
-        out = family.empty((product.problem.m, product.problem.n), contender.out_dtype)
+        out = _result(product, contender.out_dtype)
         calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out), bound(contender)]
         calls += [bound(base)] if base is not None else []
         with gemmhub.use(backend=contender.name, precision=product.problem.precision):

@@ -48,6 +48,8 @@ class Product:
     b_host: Array
     problem: GemmProblem
     options: Options
+    out: Array | None = None
+    """An example of the result where it is not stored by rows; None where it is."""
 
     def check(self, result: Array, rows: int | None = None) -> SpotCheck:
         """Whether ``result`` is the product (its first ``rows`` rows)."""
@@ -93,8 +95,8 @@ def backend(name: str, product: Product) -> Contender | Excluded:
     """One backend. Raises InputError for an unknown one, AllocationError for want of memory."""
     forced: Options = {**product.options, "backend": name}
     try:
-        plan = gemmhub.plan(product.a, product.b, **forced)
-        result = plan(product.a, product.b)
+        plan = gemmhub.plan(product.a, product.b, out=product.out, **forced)
+        result = plan(product.a, product.b, product.out)
         check = product.check(result)
     except NoBackendError as error:
         verdict = error.decision[name] if error.decision is not None else None

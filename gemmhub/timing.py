@@ -54,15 +54,22 @@ def interleave(
     clock: Clock = CLOCK,
     rounds: int = 7,
     min_time: float = 2e-3,
+    warmup: int = 1,
+    iterations: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> list[Timing]:
     """Time each of ``calls`` in every one of ``rounds`` rounds.
 
-    A call is first run once (untimed), then repeated within a round until ``min_time`` seconds have passed,
-    so that the clock's resolution and the loop do not count. The order rotates from round to round, so that
-    nobody always runs in the wake of the same neighbour. ``progress`` is called after each round.
+    Each call first runs ``warmup`` times, untimed. Within a round it is then repeated ``iterations`` times, or, by
+    default, until ``min_time`` seconds have passed, so that the clock's resolution and the loop do not count. The
+    order rotates from round to round, so that no call always follows the same other one. ``progress`` is called
+    after each round.
     """
-    repeats = [_calibrate(call, clock, min_time) for call in calls]
+    repeats = []
+    for call in calls:
+        for _ in range(warmup):
+            call()
+        repeats.append(iterations or _calibrate(call, clock, min_time))
     samples: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds):
         for offset in range(len(calls)):
@@ -74,7 +81,6 @@ def interleave(
 
 
 def _calibrate(call: Callable[[], object], clock: Clock, min_time: float) -> int:
-    call()
     once = clock.measure(call, 1)
     return max(1, min(100_000, int(min_time / max(once, 1e-9))))
 

@@ -18,8 +18,9 @@ from gemmhub import bench, devices, files
 from gemmhub.bench import Case
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG, Undone, unwritable
-from gemmhub.cli.options import DTYPE, SHAPES, b_order_option, device_option, library_option
+from gemmhub.cli.options import DTYPE, SHAPES, device_option, library_option
 from gemmhub.contenders import LIBRARY_MATMULS
+from gemmhub.devices import ORDERS
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.families import Family
 
@@ -47,7 +48,12 @@ class _Remembering(click.Command):
     "--dtype", "dtypes", type=DTYPE, multiple=True, default=["float32"], metavar="DTYPE",
     help="Dtype of the operands; may be repeated. Default: float32.",
 )  # fmt: skip
-@b_order_option
+@click.option(
+    "--orders", "all_orders", type=click.Choice((*bench.ORDERS, "all")), multiple=True,
+    help="How A, B and the result lie in memory, a letter each: r by rows, c by columns; all for each of the eight; "
+    "may be repeated. Default: rrr.",
+)  # fmt: skip
+@click.option("--b-order", type=click.Choice(ORDERS), help="Short for --orders rrr (row) and rcr (col).")
 @device_option
 @library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
@@ -59,6 +65,14 @@ class _Remembering(click.Command):
 )  # fmt: skip
 @click.option("--host", is_flag=True, help="Time the host's part of a warm call, too.")
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="Untimed calls of each contender."
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    help="Calls of each contender in a round. Default: as many as take 2 ms.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write all samples here; - prints them instead.")
 @click.option("--plot", metavar="FILE.png", help="Draw throughput and ratios here (needs matplotlib).")
 @click.option("--roofline", metavar="FILE.png", help="Draw throughput over arithmetic intensity, with both ceilings.")
@@ -69,7 +83,8 @@ def command(
     /,
     grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtypes: tuple[str, ...],
-    b_order: str,
+    all_orders: tuple[str, ...],
+    b_order: str | None,
     device: str,
     library: str | None,
     out_dtype: str | None,
@@ -78,6 +93,8 @@ def command(
     baseline: str | None,
     host: bool,
     rounds: int,
+    warmup: int,
+    iterations: int | None,
     json_file: str | None,
     plot: str | None,
     roofline: str | None,
@@ -96,16 +113,17 @@ def command(
     _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
     family = devices.family_for(device, library)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    todo = [(dtype, shape) for dtype in dtypes for shape in shapes]
+    orders = _orders(all_orders, b_order)
+    todo = [(dtype, each, shape) for dtype in dtypes for each in orders for shape in shapes]
     cases: list[Case] = []
     with _progress(len(todo) * rounds) as (begin, advance):
-        for dtype, (m, n, k) in todo:
-            begin(f"{m}x{n}x{k} {dtype}")
+        for dtype, each, (m, n, k) in todo:
+            begin(f"{m}x{n}x{k} {dtype} {each}")
             cases.append(
                 bench.run_case(
                     m, n, k, dtype=dtype, out_dtype=out_dtype, precision=precision, backends=backends,
-                    baseline=baseline, device=device, library=family.name, b_order=b_order, host=host,
-                    rounds=rounds, progress=advance,
+                    baseline=baseline, device=device, library=family.name, orders=each, host=host,
+                    rounds=rounds, warmup=warmup, iterations=iterations, progress=advance,
                 )
             )  # fmt: skip
     bandwidth = bench.copy_bandwidth(family) if roofline is not None else None
@@ -117,6 +135,8 @@ def command(
         "clock": bench.clock_name(family),
         "versions": _versions(family),
         "rounds": rounds,
+        "warmup": warmup,
+        "iterations": iterations,
         "unit": "seconds a call",
         "copy_bytes_per_second": bandwidth,
         "cases": cases,
@@ -134,6 +154,15 @@ def command(
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):
         raise Undone("no backend was timed; the remarks say why")
+
+
+def _orders(given: tuple[str, ...], b_order: str | None) -> tuple[str, ...]:
+    """Every combination to measure, once each."""
+    if b_order is not None:
+        if given:
+            raise click.UsageError("--b-order and --orders exclude each other; --orders rcr is --b-order col.")
+        return ("rcr" if b_order == "col" else "rrr",)
+    return bench.ORDERS if "all" in given else tuple(dict.fromkeys(given)) or ("rrr",)
 
 
 def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, int]]) -> None:
@@ -225,7 +254,8 @@ def _host_table(cases: Sequence[Case]) -> Any:
 
 def _title(case: Case) -> tuple[str, str]:
     dtype = case.dtype if case.out_dtype == case.dtype else f"{case.dtype} -> {case.out_dtype}"
-    return f"{case.m}x{case.n}x{case.k}", dtype
+    orders = "" if case.orders == "rrr" else f" {case.orders}"
+    return f"{case.m}x{case.n}x{case.k}{orders}", dtype
 
 
 @contextmanager

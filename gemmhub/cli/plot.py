@@ -48,8 +48,10 @@ def style(number: int, name: str, baseline: str) -> dict[str, Any]:
 
 
 def title(case: Case) -> str:
-    """The dtypes of a case."""
-    return case.dtype if case.out_dtype == case.dtype else f"{case.dtype}, {case.out_dtype} result"
+    """The dtypes of a case, and the orders where not all are by rows."""
+    orders = "" if case.orders == "rrr" else f", {case.orders}"
+    dtypes = case.dtype if case.out_dtype == case.dtype else f"{case.dtype}, {case.out_dtype} result"
+    return dtypes + orders
 
 
 def about(cases: Sequence[Case], machine: str) -> str:

@@ -197,8 +197,58 @@ def test_b_stored_by_columns(run):
         assert f"order={letters}" in data["cases"][0]["problem"]
         (result,) = run.json("tune", 9, 8, 7, "--b-order", order, "--json")
         assert f"order={letters}" in result["problem"]
-    with pytest.raises(InputError, match="order"):
-        bench.run_case(4, 4, 4, b_order="both")
+    assert run("bench", "--shape", 8, "--b-order", "row", "--orders", "rrr", code=2).stderr
+
+
+def test_every_order_of_the_operands_and_the_result(run):
+    data = run.json("bench", "--shape", "9x8x7", "--rounds", 1, "--orders", "all", "--json", "-")
+    assert [case["orders"] for case in data["cases"]] == list(bench.ORDERS)
+    for case in data["cases"]:
+        assert f"order={case['orders']}" in case["problem"]
+        assert {row["verdict"] for row in case["rows"]} == {"right"}
+    data = run.json(
+        "bench",
+        "--shape",
+        "9x8x7",
+        "--rounds",
+        1,
+        "--orders",
+        "rrc",
+        "--orders",
+        "ccc",
+        "--orders",
+        "rrc",
+        "--json",
+        "-",
+    )
+    assert [case["orders"] for case in data["cases"]] == ["rrc", "ccc"]
+    assert "9x8x7 rrc" in run("bench", "--shape", "9x8x7", "--rounds", 1, "--orders", "rrc").stdout
+    with pytest.raises(InputError, match=r"orders.*'rrx'.*rrr, rrc"):
+        bench.run_case(4, 4, 4, orders="rrx")
+
+
+@pytest.mark.parametrize("orders", ["rrr", "ccc"])
+def test_warmup_and_iterations_count_calls(orders, monkeypatch):
+    calls = []
+    original = bench._rotating
+
+    def counting(bound):
+        inner = original(bound)
+
+        def call():
+            calls.append(1)
+            inner()
+
+        return call
+
+    monkeypatch.setattr(bench, "_rotating", counting)
+    bench.run_case(4, 4, 4, orders=orders, backends=("numpy",), baseline="numpy", rounds=3, warmup=2, iterations=5)
+    assert len(calls) == 2 + 3 * 5
+
+
+def test_the_json_has_warmup_and_iterations(run):
+    data = run.json("bench", "--shape", 8, "--rounds", 1, "--warmup", 0, "--iterations", 3, "--json", "-")
+    assert (data["warmup"], data["iterations"]) == (0, 3)
 
 
 def test_what_the_json_says_of_the_machine(run):

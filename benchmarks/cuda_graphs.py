@@ -46,12 +46,12 @@ def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
 class Rig:
     """One product: operands in several sets, and the graphs of its contenders."""
 
-    def __init__(self, m: int, n: int, k: int, order: str, dtype: torch.dtype, seconds: float) -> None:
+    def __init__(self, m: int, n: int, k: int, order: str, dtype: torch.dtype, seconds: float, batch: int = 1) -> None:
         """``order``: for a and for b whether it is stored by rows ("n") or by columns ("t"). ``seconds``: about what
-        one call takes.
+        one call takes. ``batch``: how many products one call makes, where a subclass makes operands for that.
         """
         size = torch.empty(0, dtype=dtype).element_size()
-        nbytes = size * (m * k + k * n + m * n)
+        nbytes = size * batch * (m * k + k * n + m * n)
         self.sets = [self._operands(m, n, k, order, dtype) for _ in range(max(2, min(32, int(_CACHE / nbytes) + 1)))]
         self.calls = max(2, min(40, int(_STRETCH / seconds) + 1))
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -34,6 +34,8 @@ _TILES = (
     (256, 128), (128, 256), (192, 128), (128, 192), (192, 160), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32),
     (128, 32), (64, 16), (16, 64),
 )  # fmt: skip
+TMA = 16
+"""Bytes that TMA asks of addresses and strides."""
 _ALIGNMENTS = (128, 64, 32, 16, 8, 4)
 
 
@@ -57,6 +59,19 @@ def measured(problem: GemmProblem, gpu: Gpu) -> BlasCall | None:
         return None
     call = lower(problem, "row")
     return None if isinstance(call, Refusal) or (call.trans_a and not half) else call
+
+
+def alignment(problem: GemmProblem) -> int:
+    """Bytes that the addresses and the rows, as they are stored, of a, b and the result are aligned to, 16 at most."""
+    call = lower(problem, "row")
+    if isinstance(call, Refusal):
+        return TMA
+    operands = (problem.b, problem.a, problem.out) if call.swapped else (problem.a, problem.b, problem.out)
+    found = TMA
+    for x, ld in zip(operands, (call.lda, call.ldb, call.ldd)):
+        single = 1 in (x.layout.rows, x.layout.cols)  # then no row follows another
+        found = min(found, x.alignment, TMA if single else _power(ld * x.dtype.itemsize))
+    return found
 
 
 def features(

@@ -63,6 +63,12 @@ SINGLE = Constants(
 )  # fmt: skip
 """float32 and all that is wider."""
 
+MISALIGNED = {"half": {2: 5.8, 4: 3.7, 8: 2.2}, "tf32": {4: 2.8, 8: 1.9}}
+"""By kind and by the bytes that rows and addresses are aligned to: the factor on all but a kernel's fixed time. Rows
+that are not aligned to 16 bytes exclude TMA, and the library's other kernels load a few elements at a time. Fitted to
+25 products of benchmarks/map.py and of torch.matmul on an H100 and an H200.
+"""
+
 _TILES = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (128, 32), (32, 128),
     (64, 16), (16, 64), (128, 16), (16, 128),
@@ -120,7 +126,7 @@ def seconds(problem: GemmProblem, gpu: Gpu, launches: int, chosen: Chosen | None
         if found:
             return found[chosen.config]
     whole, row = _described(problem, gpu)
-    if row is not None and launches == 1:
+    if row is not None and launches == 1 and _slowdown(problem) == 1:
         whole *= corrections.factors(corrections.trees(kind(problem)), [row])[0]
     return whole + LAUNCH * max(0, launches - 1)
 
@@ -131,7 +137,7 @@ def estimates(problem: GemmProblem, gpu: Gpu, size: Size, configs: Sequence[str]
     if tables is None or net is None or kind(problem) != "half" or not _rated(gpu):
         return {}
     whole, row = _described(problem, gpu)
-    if row is None:
+    if row is None or _slowdown(problem) != 1:
         return {}
     known = [config for config in configs if tables.knows(config)]
     rows = [row + corrections.of_chosen(Chosen(size, config), tables, whole) for config in known]
@@ -171,7 +177,14 @@ def _modelled(problem: GemmProblem, gpu: Gpu, cycles: list[float]) -> float:
     moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
     memory = ((problem.nbytes - moved) / c.reading + moved / c.writing) / gpu.bandwidth + c.start / gpu.clock
     computing = least / gpu.clock
-    return max(computing, memory) + c.overlap * min(computing, memory) + c.launch
+    fixed = c.start / gpu.clock
+    whole = max(computing, memory) + c.overlap * min(computing, memory)
+    return fixed + _slowdown(problem) * (whole - fixed) + c.launch
+
+
+def _slowdown(problem: GemmProblem) -> float:
+    """Of :data:`MISALIGNED`; 1 for aligned operands, which are all that the corrections were fitted to."""
+    return MISALIGNED.get(kind(problem), {}).get(corrections.alignment(problem), 1.0)
 
 
 def _cycles_of_tiles(problem: GemmProblem, gpu: Gpu) -> list[float]:

@@ -376,3 +376,16 @@ def test_what_is_aligned():
     shifted = stored("bfloat16", "nn", 8, 16, 16)
     shifted = replace(shifted, b=replace(shifted.b, alignment=4))
     assert corrections.alignment(shifted) == 4
+
+
+# Recorded on an H100: batch, m, n, k, microseconds of cuBLAS for bfloat16.
+BATCHES = ((334, 448, 656, 752, 317.4), (102, 768, 96, 240, 26.2), (515, 520, 384, 472, 236.0))
+
+
+@pytest.mark.parametrize(("batch", "m", "n", "k", "microseconds"), BATCHES)
+def test_batches_are_estimated_by_the_model_alone(batch, m, n, k, microseconds):
+    asked = problems.problem(m, n, k, "bfloat16", batch=(batch,))
+    size = facts.Size(n, m, k, False, False, 2, batch)
+    assert model.estimates(asked, H100, size, ["66.20.1.0.0.1.35.0.3"]) == {}
+    found = model.seconds(asked, H100, 1) * 1e6
+    assert microseconds / 1.3 < found < microseconds * 1.3

@@ -76,7 +76,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gemmhub' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"gemmhub.{_LAZY[name]}"), name)
+    from gemmhub import locks
+
+    with locks.deciding:
+        value = getattr(importlib.import_module(f"gemmhub.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 

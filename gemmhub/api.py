@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmhub import config, locks
-from gemmhub.errors import AllocationError
+from gemmhub.errors import AllocationError, BackendError
 from gemmhub.guard import memory_errors, out_of_memory, propagates
 from gemmhub.options import Options, request, scalar_kind, signature
 
@@ -42,6 +42,8 @@ _devices: dict[type, Any] = {}
 """Arrays on devices: type -> function of (a, b, out) that knows what is in ``_warm``, or returns None."""
 _decisions: dict[tuple[Any, ...], tuple[Decision, Any]] = {}
 """(problem, settings, copies) -> decision and kernel, for operands that cannot be known again by their type."""
+_imported = False
+_importing = locks.Busy()
 _settings = config.context.get
 locks.survive_forks()
 _ndarray = np.ndarray
@@ -115,6 +117,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
             if execute is not None:
                 return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
         with locks.deciding:
+            _import()
             asked = request(options)
             key = _key(a, b, out, asked)
             call, decision, kernel = _decided(a, b, out, asked, decisions)
@@ -132,6 +135,26 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
             if not options:
                 _learn(warm, devices, layouts, call, decision, kernel, execute, a, b, out)
     return result
+
+
+def _import() -> None:
+    """Import what every first call needs. BackendError where this call interrupts that: modules are half there."""
+    global _imported
+    if _imported:
+        return
+    if _importing.now:
+        raise BackendError(
+            "gemmhub is called by what interrupts its own first call (a signal handler, a profiler) while that imports "
+            "modules; let one call return before"
+        )
+    with _importing:
+        getattr(np, "random")  # noqa: B009  (NumPy imports it when it is first named)
+        import platformdirs  # noqa: F401  (settings and records look for folders)
+
+        from gemmhub import arrays, decision, device_calls, families, packed, planning, plugins, records  # noqa: F401
+        from gemmhub.numpy_backend import backend  # noqa: F401
+
+        _imported = True
 
 
 def _learn(
@@ -223,6 +246,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     """
     decisions = _decisions  # before settings are read
     with locks.deciding:
+        _import()
         from gemmhub import arrays
         from gemmhub.planning import make_plan
 
@@ -241,6 +265,7 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     that it never raises NoBackendError: ``chosen`` is None then.
     """
     with locks.deciding:
+        _import()
         from gemmhub import arrays, decision, planning
 
         asked = request(options)
@@ -262,6 +287,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
     with locks.deciding:
+        _import()
         from gemmhub.packing import pack_operand
 
         return pack_operand(b, a_dtype, m, backend)
@@ -275,15 +301,19 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     Later calls like this one, in this process and others, take the fastest. Candidates with a wrong result
     are reported and not recorded. Raises as :func:`matmul`; RecordError when records cannot be written.
     """
-    from gemmhub.tuning import tune_call
+    with locks.deciding:
+        _import()
+        from gemmhub.tuning import tune_call
 
-    return tune_call(a, b, out, request(options))
+        asked = request(options)
+    return tune_call(a, b, out, asked)
 
 
 @memory_errors
 def backends() -> list[BackendStatus]:
     """Every backend known here, with its state and, where it is not ready, the reason and the remedy."""
     with locks.deciding:
+        _import()
         from gemmhub import plugins
 
         return plugins.statuses()
@@ -295,7 +325,9 @@ def reload() -> None:
 
     What could not be compiled is tried again, too.
     """
-    from gemmhub import decision, native, plugins, records
+    with locks.deciding:
+        _import()
+        from gemmhub import decision, native, plugins, records
 
     for module in (config, plugins, records, decision, native):
         module.forget()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gemmhub import accuracy, arrays, decision, planning, printing
+from gemmhub import accuracy, arrays, decision, locks, planning, printing
 from gemmhub.arrays import Call
 from gemmhub.capability import Refusal
 from gemmhub.config import Settings
@@ -116,10 +116,11 @@ def compare(
         )
     named = _named(backends)
     generator(seed)  # before anything is computed
-    asked = request(options)
-    here = _Side(arrays.describe(a, b, None, asked), a, b, asked)
-    call = here.call
-    able = {x.entry.name: (x, here) for x in decision.able_backends(call.problem)}
+    with locks.deciding:
+        asked = request(options)
+        here = _Side(arrays.describe(a, b, None, asked), a, b, asked)
+        call = here.call
+        able = {x.entry.name: (x, here) for x in decision.able_backends(call.problem)}
     names = named or tuple(able)
     if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
         host = _host_side(here, options)

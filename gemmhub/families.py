@@ -244,6 +244,14 @@ class TorchHostFamily(DLPackFamily):
                 _viewable(x),
             ) from error  # fmt: skip
 
+    def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
+        name = native.dtype.name
+        if name not in ML_DTYPES:
+            return super().wrap(native, operands)
+        torch: Any = sys.modules["torch"]  # which takes these dtypes from NumPy as bits only
+        bits = np.asarray(native).view(np.int16 if native.dtype.itemsize == 2 else np.uint8)
+        return torch.from_numpy(bits).view(getattr(torch, name))
+
 
 def _viewable(x: Any) -> str:
     """What to do with an array that NumPy cannot view."""

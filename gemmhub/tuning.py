@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api, arrays, decision, families, planning, printing, records, views
+from gemmhub import api, arrays, decision, families, locks, planning, printing, records, views
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
@@ -65,7 +65,8 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     path = records.path()
     if path is not None:
         records.write(path, ())  # whether that can be done is told before the measuring, which may take minutes
-    able = decision.able_backends(problem)
+    with locks.deciding:
+        able = decision.able_backends(problem)
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
     family, clock = call.family, call.family.clock()

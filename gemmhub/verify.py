@@ -14,6 +14,7 @@ from operator import index as as_index
 from typing import Any
 
 import numpy as np
+import numpy.random
 
 from gemmhub import accuracy, dtypes, freivalds, nonfinite
 from gemmhub.arrays import product_shapes

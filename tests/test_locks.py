@@ -242,3 +242,61 @@ def test_every_other_lock_comes_from_one_place():
             found.add(f"{path.parent.name.removeprefix('gemmhub_')}/{path.name}")
     assert found - LAUNCHING == {"gemmhub/locks.py"}
     assert locks.lock() is not locks.lock()
+
+
+FIRST = """
+import os, signal, sys, threading, time
+import numpy as np, gemmhub
+
+a = np.ones((64, 64))
+calls = {
+    "reload": gemmhub.reload, "tune": lambda: gemmhub.tune(a, a), "spot_check": lambda: gemmhub.spot_check(a, a, a @ a),
+    "compare": lambda: gemmhub.compare(a, a), "explain": lambda: gemmhub.explain(a, a),
+}
+threading.Thread(target=calls[sys.argv[1]], daemon=True).start()
+time.sleep(float(sys.argv[2]))
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(int(gemmhub.matmul(a, a)[0, 0] != 64))
+os._exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are tested where there are any")
+@pytest.mark.parametrize("name", ["reload", "tune", "spot_check", "compare", "explain"])
+@pytest.mark.parametrize("delay", [0.004, 0.03])
+def test_a_fork_during_any_first_call_of_another_thread(name, delay):
+    """What that thread was importing is whole in the child."""
+    command = [sys.executable, "-W", "ignore", "-c", FIRST, name, str(delay)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+NESTED = """
+import sys, numpy as np, gemmhub
+
+a, seen, count = np.ones((8, 8)), [], 0
+
+def interrupt(frame, event, argument):
+    global count
+    count += event == "call"
+    if event == "call" and count % 101 == 0:
+        sys.setprofile(None)
+        try:
+            seen.append(gemmhub.matmul(a, a)[0, 0] == 8)
+        except gemmhub.BackendError as error:
+            seen.append("imports modules" in str(error))
+        sys.setprofile(interrupt)
+
+sys.setprofile(interrupt)
+result = gemmhub.matmul(a, a)
+sys.setprofile(None)
+assert result[0, 0] == 8 and gemmhub.matmul(a, a)[0, 0] == 8
+assert len(seen) > 20 and all(seen), seen
+"""
+
+
+def test_what_interrupts_a_first_call_gets_a_product_or_an_error_of_gemmhubs():
+    done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -243,3 +243,12 @@ def test_threads_race_one_after_the_other(rng):
 def test_other_values_are_refused(value):
     with pytest.raises(gemmhub.ConfigError, match="tune"):
         gemmhub.use(tune=value)
+
+
+def test_an_estimate_that_is_far_too_low_keeps_nobody_out(operands):
+    """numpy is not among those that the estimate lets in, but faster than what they turn out to be."""
+    sleeping("liar", {"one": 4e-3, "two": 4e-3}, 1e-12)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert gemmhub.explain(*operands).chosen == "numpy"
+    assert "numpy" in {r.backend for r in records.read(records.path()).records.values()}

@@ -154,6 +154,10 @@ def test_fake_and_symbolic_tensors_are_refused(pair):
 def test_dtypes(pair):
     a, b = pair
     assert gemmhub.matmul(a, b, out_dtype=torch.float64).dtype == torch.float64
+    half = gemmhub.matmul(a, b, out_dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert torch.allclose(half.float(), a @ b, rtol=2**-8, atol=1e-5)
+    assert gemmhub.plan(a, b, out_dtype=torch.bfloat16)(a, b).dtype == torch.bfloat16
     x = a.numpy()
     for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.half):
         assert str(gemmhub.matmul(x, x, out_dtype=dtype).dtype) == str(dtype).rpartition(".")[2]

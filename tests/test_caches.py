@@ -25,6 +25,7 @@ BOUNDS = {
         "_layouts": "_MOST",
     },
     "gemmhub/config.py": {"_interned": "_MOST", "_root": ONE},
+    "gemmhub/corrections.py": {"find": "kinds and cards"},
     "gemmhub/decision.py": {"_failures": "4096 problems"},
     "gemmhub/device_families.py": {"torch_dtypes": ONE, "cupy_family": DEVICES, "torch_family": DEVICES},
     "gemmhub/devices.py": {"_brought": ONE},

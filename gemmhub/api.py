@@ -230,7 +230,7 @@ def _decided(
 
             raced = racing.race(call, asked, a, b)
         found, kernel = decision.resolve(*key)
-        decided = replace(found, race=raced), kernel
+        decided = replace(found, race=raced) if raced else found, kernel
         if found.lasting:
             _remember(decisions, key, decided)
     return call, *decided

@@ -46,7 +46,7 @@ class Verdict:
     """The alternative of the backend that would run."""
     copies: tuple[Copy, ...] = ()
     remark: str = ""
-    """The backend's own words: how it would run this."""
+    """How the backend would run this, in its own words, and why a tuning record of it is not used."""
     traceback: str | None = field(default=None, repr=False)
     passing: str = field(default="", repr=False)
     """What a no was due to that passes ("memory", "stack", "loading"); the next call asks again."""
@@ -282,18 +282,20 @@ def _ask(entry: plugins.Entry, problem: GemmProblem, short: Mapping[str, Refusal
         return no(workspace)
     if not isinstance(workspace, int) or workspace < 0:
         return no(Refusal(f"default_workspace() returned {workspace!r:.60}, not a number of bytes", remedy), "failed")
-    measured = records.lookup(entry.name, problem, ready, names)
+    measured, stale = records.lookup(entry.name, problem, ready, names), ""
     if measured is not None:
         seconds: object = measured.seconds
         source, candidate = "measured", measured.candidate
     else:
         seconds = guarded(lambda: backend.estimate(problem), "estimate()", remedy)
         source, candidate = "estimated", names[0]
+        stale = records.unused(entry.name, problem, ready)
     if isinstance(seconds, Refusal):
         return no(seconds)
     remark = guarded(lambda: str(backend.remark(problem, candidate)), "remark()", remedy)
     if isinstance(remark, Refusal):
         return no(remark)
+    remark = "; ".join(filter(None, (remark, stale)))
     if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
         seconds, source = None, ""
     return Able(entry, backend, ready, workspace, seconds, source, candidate, copies, remark)

@@ -339,6 +339,22 @@ def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequenc
     return min(usable, key=lambda entry: entry.seconds, default=None)
 
 
+def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
+    """One clause on why :func:`lookup` has nothing although there is a record; empty where there is none."""
+    found = [entry for entry in _index().of(problem.key) if entry.backend == backend]
+    if not found:
+        return ""
+    entry = max(found, key=lambda entry: entry.recorded)
+    names = sorted({*ready.versions, *entry.versions})
+    differing = [name for name in names if entry.versions.get(name) != ready.versions.get(name)]
+    parts = [f"{name} {entry.versions.get(name, 'unknown')}" for name in differing]
+    where = "" if entry.device == str(problem.device) else f" on {entry.device}"
+    of = f" with {', '.join(parts)}" if parts else ""
+    if not (where or of):
+        return f"a record is not used: there is no candidate {entry.candidate}"
+    return f"a record is not used: measured{where}{of}"
+
+
 def forget() -> None:
     """Read the record file again at the next need."""
     global _loaded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,11 +211,13 @@ def test_a_tuned_record_beats_every_estimate(tmp_path, monkeypatch, operands):
     assert gemmhub.explain(*operands, backend="estimated").chosen == "estimated"
 
 
-@pytest.mark.parametrize(
-    ("candidate", "versions"),
-    [("default", {"example": "0.9"}), ("default", {}), ("default", {"example": "1.0", "driver": "5"}), ("gone", None)],
-)
-def test_a_stale_record_is_not_used(tmp_path, monkeypatch, operands, candidate, versions):
+@pytest.mark.parametrize(("candidate", "versions", "reason"), [
+    ("default", {"example": "0.9"}, "measured with example 0.9"),
+    ("default", {}, "measured with example unknown"),
+    ("default", {"example": "1.0", "driver": "5"}, "measured with driver 5"),
+    ("gone", None, "there is no candidate gone"),
+])  # fmt: skip
+def test_a_stale_record_is_not_used(tmp_path, monkeypatch, operands, candidate, versions, reason):
     """Another library version, or a candidate that the backend no longer has."""
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
     gemmhub.reload()
@@ -224,6 +227,19 @@ def test_a_stale_record_is_not_used(tmp_path, monkeypatch, operands, candidate, 
     found = gemmhub.explain(*operands)
     assert found.chosen == "numpy"
     assert (found["tuned"].seconds, found["tuned"].source) == (1.0, "estimated")
+    assert found["tuned"].remark == f"a record is not used: {reason}"
+    assert "record" not in found["numpy"].remark
+
+
+def test_a_record_of_another_device_is_not_used(tmp_path, monkeypatch, operands):
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
+    gemmhub.reload()
+    add(Scripted("tuned", estimate=1.0))
+    here = records.record(gemmhub.explain(*operands).problem, "tuned", "default", 1e-9, Ready((), {"example": "1.0"}))
+    records.put([replace(here, device="cpu:1"), replace(here, device="cpu:2", versions={"example": "2"}, recorded="")])
+    assert gemmhub.explain(*operands)["tuned"].remark == "a record is not used: measured on cpu:1"  # the newest one
+    records.put([here])
+    assert gemmhub.explain(*operands)["tuned"].remark == ""
 
 
 # ---------------------------------------------------------------- forced and preferred

@@ -12,7 +12,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel, records
+from gemmhub import Kernel, decision, records
 from plugins import add
 
 
@@ -150,8 +150,11 @@ def test_ranks_of_a_process_group_choose_alike(operands, monkeypatch):
     assert backend.calls["run"] == 1
 
 
-def test_off_by_default(operands):
+def test_off_by_default(operands, monkeypatch):
     backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    resolve, found = decision.resolve, []
+    monkeypatch.setattr(decision, "resolve", lambda *given: found.append(resolve(*given)) or found[-1])
+    assert gemmhub.plan(*operands).decision is found[0][0]  # no copy of it
     gemmhub.matmul(*operands)
     assert backend.calls["run"] == 1
     assert gemmhub.explain(*operands).race == ""

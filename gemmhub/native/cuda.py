@@ -11,7 +11,7 @@ with one device: without the right context it fails before anything starts, and 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
@@ -186,6 +186,23 @@ def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[D
     if not gpus:
         return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
     return driver, gpus
+
+
+def versions(driver: Driver, gpus: Sequence[Gpu]) -> dict[str, str]:
+    """The driver and the cards, as a backend's probe reports them: tuning records hold only where they are the same.
+
+    Cards of one name differ: an H100 and an H200 share their number of multiprocessors, and two H100s may not.
+    """
+
+    def joined(texts: Iterable[str]) -> str:
+        return " + ".join(sorted(set(texts)))
+
+    return {
+        "driver": "{}.{}".format(*driver.cuda_version),
+        "device": joined(gpu.name for gpu in gpus),
+        "multiprocessors": joined(str(gpu.sms) for gpu in gpus),
+        "memory": joined(f"{gpu.bandwidth / 1e12:.3g} TB/s" for gpu in gpus),
+    }
 
 
 class Gpu:

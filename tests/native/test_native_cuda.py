@@ -66,3 +66,14 @@ def test_a_driver_that_fails():
 
     found = looked(lambda: cuda.Driver(Library(0, cuInit=lambda flags: 999, cuGetErrorName=name)))
     assert "does not work: cuInit: CUDA_ERROR_UNKNOWN (999)" in found.reason
+
+
+def test_versions_tell_cards_of_one_name_apart():
+    """An H100 and an H100 NVL, or an H200 that reports the same name: only the memory differs."""
+    driver = SimpleNamespace(cuda_version=(12, 8))
+    sxm, nvl = (SimpleNamespace(name="H100", sms=132, bandwidth=x) for x in (3.352e12, 3.938e12))
+    assert cuda.versions(driver, [sxm]) == {
+        "driver": "12.8", "device": "H100", "multiprocessors": "132", "memory": "3.35 TB/s",
+    }  # fmt: skip
+    assert cuda.versions(driver, [nvl])["memory"] == "3.94 TB/s"
+    assert cuda.versions(driver, [nvl, sxm, nvl])["memory"] == "3.35 TB/s + 3.94 TB/s"

@@ -72,13 +72,8 @@ def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Librar
 
 def ready(machine: Machine) -> Ready:
     """What gemmhub keeps of it."""
-    names = sorted({gpu.name for gpu in machine.gpus})
     return Ready(
         tuple(Device("cuda", gpu.index) for gpu in machine.gpus),
-        {
-            "cublasLt": machine.library.version,
-            "driver": "{}.{}".format(*machine.driver.cuda_version),
-            "device": " + ".join(names),
-        },
+        {"cublasLt": machine.library.version, **cuda.versions(machine.driver, machine.gpus)},
         (f"cuBLASLt from {machine.library.where}",),
     )

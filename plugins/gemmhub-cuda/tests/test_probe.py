@@ -41,7 +41,9 @@ def test_ready():
     found = Home(devices=2).backend().probe()
     assert isinstance(found, Ready)
     assert found.devices == (Device("cuda", 0), Device("cuda", 1))
-    assert found.versions == {"nvrtc": "13.0", "driver": "13.0", "device": "Fake H200"}
+    assert found.versions == {
+        "nvrtc": "13.0", "driver": "13.0", "device": "Fake H200", "multiprocessors": "4", "memory": "4.92 TB/s",
+    }  # fmt: skip
 
 
 def test_this_machine():

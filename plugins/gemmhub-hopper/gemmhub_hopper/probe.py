@@ -81,10 +81,6 @@ def ready(machine: Machine) -> Ready:
     """What gemmhub keeps of it."""
     return Ready(
         tuple(Device("cuda", gpu.index) for gpu in machine.hoppers),
-        {
-            "nvrtc": "{}.{}".format(*machine.compiler.version),
-            "driver": "{}.{}".format(*machine.driver.cuda_version),
-            "device": " + ".join(sorted({gpu.name for gpu in machine.hoppers})),
-        },
+        {"nvrtc": "{}.{}".format(*machine.compiler.version), **cuda.versions(machine.driver, machine.hoppers)},
         (f"NVRTC from {machine.compiler.where}",),
     )

@@ -52,7 +52,7 @@ def refused(backend, asked):
 def test_ready(backend):
     found = backend.probe()
     assert Device("musa", 0) in found.devices
-    assert set(found.versions) == {"mublas", "musa runtime", "musa driver", "device"}
+    assert set(found.versions) == {"mublas", "musa runtime", "musa driver", "device", "multiprocessors"}
     assert all(found.versions.values())
     assert "libmublas" in found.features[0]
 

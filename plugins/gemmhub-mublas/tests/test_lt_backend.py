@@ -56,7 +56,7 @@ def prepared(backend, asked, candidate=None, limit=LIMIT):
 
 def test_ready(backend):
     found = backend.probe()
-    assert set(found.versions) == {"mublasLt", "musa runtime", "musa driver", "device"}
+    assert set(found.versions) == {"mublasLt", "musa runtime", "musa driver", "device", "multiprocessors"}
     assert "libmublasLt" in found.features[0]
     assert "bias" in found.features[1]
 

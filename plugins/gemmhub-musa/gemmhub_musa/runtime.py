@@ -293,14 +293,24 @@ class Machine:
 
     @cached_property
     def versions(self) -> dict[str, str]:
-        """What speed depends on, for :class:`gemmhub.capability.Ready`."""
+        """What speed depends on, for :class:`gemmhub.capability.Ready`. The memory's bandwidth is not part of it: no
+        attribute for that is public.
+        """
         arch = sorted({self.arch_name(index) for index in range(self.count)})
         names = sorted(set(self.names) - {""})
+        processors = sorted({self._multiprocessors(index) for index in range(self.count)})
         return {
             "musa runtime": self.runtime.version,
             "musa driver": self.runtime.driver_version,
             "device": " + ".join(names or arch),
+            "multiprocessors": " + ".join(processors),
         }
+
+    def _multiprocessors(self, index: int) -> str:
+        try:
+            return str(self.runtime.attribute(MULTIPROCESSORS, index))
+        except MusaError:
+            return "unknown"
 
     def arch_name(self, index: int) -> str:
         """ "mp_22", as the compiler calls it; "unknown" where the runtime does not tell."""

@@ -136,7 +136,9 @@ def test_the_machine(rt):
     assert found.count == 2
     assert found.arch_name(0) == "mp_22"
     assert found.names == ("", "")  # this home has no driver
-    assert found.versions == {"musa runtime": "4.3.0", "musa driver": "5.1.0", "device": "mp_22"}
+    assert found.versions == {
+        "musa runtime": "4.3.0", "musa driver": "5.1.0", "device": "mp_22", "multiprocessors": "56",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [0, 38])

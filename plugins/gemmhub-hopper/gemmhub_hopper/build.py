@@ -1,8 +1,14 @@
 """``gemmhub build hopper``: compiles the kernels of plain products and the pre-passes into the user's cache.
 
-Plain: alpha 1, no c, bias or activation; row-major a and result, b of either order; float16 and bfloat16 of their own
-kind, float32 in tf32 and split; every shape, either way around, with k whole and in parts. Of a few vectors: rows at
-multiples of 16 bytes. What else is needed is compiled when it is.
+Plain: alpha 1, no c, bias or activation; row-major a and result, b of either order, rows at multiples of 16 bytes.
+Built are, for either orientation:
+
+* bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`);
+* float32: every shape;
+* split-K only where a goes through registers, and where b is not split in shared memory;
+* one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
+
+All other kernels are compiled when they are first needed.
 """
 
 from __future__ import annotations
@@ -18,11 +24,19 @@ from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
 from gemmhub_hopper.shapes import shapes
 
+COMMON = frozenset((
+    "64x16x12", "64x16x12k2", "64x16x12k4", "64x16x12k8", "64x32x12", "64x32x12k2", "64x32x12k4", "64x64x12",
+    "64x64x12k2", "64x64x12k4", "64x96x8", "64x128x8", "64x128x8p", "64x160x6", "64x192x6p", "128x16x8",
+    "128x112x6p", "128x128x6p", "128x144x5", "128x160x5", "128x160x5p", "128x176x5p", "128x192x4p", "128x192x5",
+    "128x192x5pc2x1", "128x208x4", "128x224x4", "128x256x4",
+))  # fmt: skip
+"""Names of the shapes that are the fastest for more than one random product in a hundred."""
+
 
 def forms(kind: str) -> Iterator[Form]:
-    """Those of plain products whose tensor cores multiply ``kind``."""
+    """The forms of plain products whose tensor cores multiply ``kind``."""
     output = kind if kind.endswith("16") else "float32"
-    # tf32 operands are read with neighbours along k, if need be in a copy; but for the kernel's a, through registers.
+    # tf32 operands are read contiguous along K, from a copy if need be; only the kernel's a may go through registers.
     for b_mn in (False,) if kind == "tf32" else (False, True):
         yield Form(False, b_mn, kind, output)
         yield Form(b_mn, False, kind, output, transposed=True)
@@ -42,7 +56,8 @@ def variants() -> list[Variant]:
         for kind in KINDS
         for form in forms(kind)
         for shape in shapes(form)
-        for split in (False, True)
+        if kind in ("bfloat16", "split") or shape.name in COMMON
+        for split in ((False, True) if form.a_registers and not form.b_split else (False,))
     ]
     return [variant for variant in found if variant.refusal is None]
 
@@ -53,7 +68,7 @@ def vectors() -> list[GemvKernel]:
         kernel
         for kind in gemv.INPUTS
         for count in gemv.VECTORS
-        for n_major in (False, True)
+        for n_major in ((False, True) if count == 1 else (False,))
         for kernel in gemv.kernels(kind, count, n_major, gemv.WIDEST)
     ]
 
@@ -72,7 +87,7 @@ def _name(variant: Variant) -> str:
     orders = "".join("m" if mn else "k" for mn in (form.a_mn, form.b_mn))
     shape = variant.shape.name + "r" * form.a_registers + "s" * form.b_split
     words = [shape, form.input, orders + ("t" if form.transposed else "")]
-    return " ".join(words + (["k in parts"] if variant.split else []))
+    return " ".join(words + (["split-K"] if variant.split else []))
 
 
 def _gemv_name(kernel: GemvKernel) -> str:

@@ -265,7 +265,7 @@ def test_candidates_by_name(backend):
     for name, words in {
         "64x64x12": "tile 64x64, 12 stages",
         "64x64x12t/4": "tile 64x64, 12 stages, operands exchanged, k in 4 parts",
-        "128x160x5c2x1": "tile 128x160, 5 stages, cluster 2x1",
+        "128x208x4c2x1": "tile 128x208, 4 stages, cluster 2x1",
         "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, k shared by 4 blocks",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words

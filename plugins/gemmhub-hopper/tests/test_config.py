@@ -6,9 +6,23 @@ from dataclasses import replace
 
 import pytest
 from gemmhub_hopper import forms, ranking
+from gemmhub_hopper.choice import Choice, named, runnable
 from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES, shapes
+from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import H200, LIMIT, problem
+
+
+def test_every_shape_is_reachable():
+    """A plain product is run by each shape, by its name; and few shapes are kept for 16 bits and tf32."""
+    assert len(SHAPES) <= 60
+    reached = set()
+    for dtype, precision in (("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee")):
+        for way in forms.lowered(problem(2048, 2048, 2048, dtype, precision=precision)):
+            choices = [Choice(way, shape, 1) for shape in shapes(way.form)]
+            reached |= {(shapes(way.form), x.shape) for x in choices if not isinstance(runnable(x, 2**30), str)}
+            assert [named((way,), x.name) for x in choices] == choices
+    for every in (SHAPES, SHAPES.whole, SPLIT_SHAPES, REGISTER_SHAPES, SMALL_SHAPES):
+        assert {(every, shape) for shape in every} <= reached
 
 
 @pytest.mark.parametrize("output", ["bfloat16", "float32"])

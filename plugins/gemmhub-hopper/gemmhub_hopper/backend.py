@@ -9,13 +9,14 @@ from typing import Any
 from gemmhub import locks
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
+from gemmhub.corrections import NOTE, UNMEASURED
 from gemmhub.errors import KernelError
 from gemmhub.native import cuda_clusters, nvrtc
 from gemmhub.native.cuda import Driver, DriverError
 from gemmhub.native.machine import MachineBackend
 from gemmhub.native.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import cost_model, forms, gemv, gemv_model, packed, prepass, probe, ranking, sources
+from gemmhub_hopper import corrections, cost_model, forms, gemv, packed, prepass, probe, ranking, sources
 from gemmhub_hopper.choice import Choice, named, runnable
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.cost_model import Card
@@ -31,14 +32,9 @@ _KEPT = 4096
 """Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
-_OPTIMISM = {
-    "float16": (1.03, 1.5e-7), "bfloat16": (1.03, 1.5e-7), "tf32": (1.03, 1.5e-7), "split": (1.04, 1.5e-7),
-    "vectors": (1.02, 0.0),
-}  # fmt: skip
-"""By input; of the kernels for few vectors, which are few. See :func:`cautious`."""
-MARGIN = 1.03
-"""Other backends' estimates must be longer by this factor: where one is as near as that, what is lost when an estimate
-is wrong is more than what is gained.
+MARGIN = 1.02
+"""Factor on every estimate beside other backends. The least of many estimates is too low on average (selection bias);
+and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
 _NOTHING = "nothing"
 """The one candidate for a result without elements."""
@@ -53,14 +49,6 @@ class Analysis:
     """The best ones, best first."""
     seconds: float
     """Expected of the first."""
-
-
-def cautious(seconds: float, kind: str) -> float:
-    """What the least of many estimates is taken for. It is less than what it is of, the more so the less sure they are:
-    by a share, and by some seconds, which count where products are small.
-    """
-    share, more = _OPTIMISM[kind]
-    return seconds * share + more
 
 
 class HopperBackend(MachineBackend[probe.Machine]):
@@ -100,7 +88,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         card = self._cards.get(index)
         if card is None:
             gpu = self.machine.gpus[index]
-            card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu))
+            card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu), gpu.name)
         return card
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
@@ -139,12 +127,11 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     @staticmethod
     def _timed(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
-        """What runs in so many bytes of workspace, with the seconds to expect; the fastest first."""
-        kind = ways[0].form.input
-        timed: list[tuple[float, Choice | GemvChoice]] = [
-            (cautious(seconds, kind), choice) for seconds, choice in ranking.choices(ways, card, workspace)
-        ]
-        timed += [(cautious(x, "vectors"), choice) for x, choice in gemv_model.timed(gemv.choices(ways), card)]
+        """The choices that run in ``workspace`` bytes, with the seconds to expect; the fastest first."""
+        found: list[tuple[float, Choice | GemvChoice]] = [*ranking.choices(ways, card, workspace)]
+        found += ranking.vectors(ways, card)
+        factors = [1.0 if _measured(choice, card) else UNMEASURED for _, choice in found]
+        timed = [(seconds * factor, choice) for (seconds, choice), factor in zip(found, factors)]
         return sorted(timed, key=lambda x: x[0])
 
     def estimate(self, problem: GemmProblem) -> float:
@@ -158,7 +145,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if not isinstance(analysis, Analysis):
             return ""
         choice = _named(analysis.ways, candidate)
-        return _gemv_words(choice) if isinstance(choice, GemvChoice) else _words(choice)
+        words = _gemv_words(choice) if isinstance(choice, GemvChoice) else _words(choice)
+        return words if _measured(choice, self._card(problem)) else f"{words}, {NOTE}"
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
         analysis = self._analyse(problem)
@@ -261,6 +249,11 @@ def _named(ways: tuple[Lowered, ...], name: str) -> Choice | GemvChoice:
     """ValueError where there is none."""
     vectors = {choice.name: choice for choice in gemv.choices(ways)}
     return vectors.get(name) or named(ways, name)
+
+
+def _measured(choice: Choice | GemvChoice, card: Card) -> bool:
+    """Whether a correction for candidates of this kind was fitted on this card."""
+    return corrections.find(corrections.kind_of(choice), card) is not None
 
 
 def _unpacked(run: Run, way: Lowered, kind: str) -> Run:

@@ -38,7 +38,7 @@ _COPIES = ((8, 8), (16, 4), (32, 2))
 
 @dataclass(frozen=True)
 class Card:
-    """What the model knows of a device."""
+    """A device, as the models see it."""
 
     sms: int
     clock: float
@@ -47,6 +47,8 @@ class Card:
     """Bytes a second."""
     clusters: tuple[int, ...] = ()
     """How many run at once, by their size; of those that are not here it is estimated."""
+    name: str = ""
+    """As the driver reports it. The model does not depend on it; corrections do."""
 
     def clusters_at_once(self, size: int) -> int:
         """Clusters of ``size`` thread blocks that run at once, a block on each multiprocessor."""

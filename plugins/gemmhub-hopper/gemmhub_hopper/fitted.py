@@ -1,4 +1,6 @@
-"""The constants of the cost model, for each input of the tensor cores. Written by benchmarks/hopper_fit.py."""
+"""The constants of the cost models, fitted to measurements: of the kernel for vectors, and for each input of the tensor
+cores of the kernel for matrices.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +80,36 @@ class Constants(NamedTuple):
     """The share that the pre-pass uses."""
     overlap: float
     """Of the lesser of computing and moving data that adds to the greater."""
+
+
+class VectorConstants(NamedTuple):
+    """The constants of :mod:`gemmhub_hopper.gemv_model`, in seconds unless another unit is given."""
+
+    launch: float
+    """From kernel to kernel."""
+    block: float
+    """Of a CTA, besides waiting."""
+    step: float
+    """From the request of the loads that a thread has in flight to their arrival."""
+    cluster: float
+    """Of CTAs that wait for each other."""
+    result: float
+    """Of a CTA, for each of its results."""
+    share: float
+    """Share of the memory's bandwidth: small operands stay in L2."""
+    k_major: float
+    """Instructions for a multiplication."""
+    n_major: float
+    strided: float
+    """Factor on the instructions where several vectors are not contiguous along K."""
+    resident: float
+    """CTAs on a multiprocessor."""
+
+
+VECTORS = VectorConstants(
+    launch=1.415e-06, block=6.442e-10, step=7.215e-07, cluster=2.485e-07, result=2.216e-09, share=0.9579,
+    k_major=3.031, n_major=5.484, strided=5.516, resident=1.138,
+)  # fmt: skip
 
 
 CONSTANTS = {

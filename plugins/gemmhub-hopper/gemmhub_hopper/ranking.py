@@ -1,4 +1,4 @@
-"""Which of all ways of running a product should be the fastest: the cost model's answer, as measurements correct it."""
+"""Ranks the candidates of a product by modelled seconds, corrected where measurements of the card are there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub_hopper import corrections, cost_model, slabs
+from gemmhub_hopper import corrections, cost_model, gemv, gemv_model, slabs
 from gemmhub_hopper.choice import Choice, Choices, runnable
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.cost_model import Card, Numbers, Work
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.shapes import shapes
 from gemmhub_hopper.slabs import Slabs
 
@@ -23,8 +24,6 @@ class Ranked(NamedTuple):
     seconds: float
     choice: Choice
     work: Work
-    apart: float = 0.0
-    """Seconds of those that corrections are not for: of copies, where they were fitted to products without any."""
 
 
 def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | None = None) -> list[Ranked]:
@@ -32,7 +31,6 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
     every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k that
     may pay.
     """
-    constants, uncopied = CONSTANTS[ways[0].form.input], ways[0].form.input in corrections.HALVES
     works: list[Work] = []
     places: list[tuple[Lowered, int, int]] = []
     for way in ways:
@@ -45,8 +43,7 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
     if not works:
         return []
     work = cost_model.together(works)
-    seconds = cost_model.seconds_of(work, card, constants)
-    apart = cost_model.copying(work, card, constants) * uncopied
+    seconds = cost_model.seconds_of(work, card, CONSTANTS[ways[0].form.input])
     kept: list[int] = []
     found: list[Choice] = []
     for i in np.argsort(seconds, kind="stable").tolist():
@@ -57,7 +54,7 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
         if not isinstance(runnable(choice, workspace), str):
             kept.append(i)
             found.append(choice)
-    rows = zip(seconds[kept].tolist(), found, work.one_by_one(kept), apart[kept].tolist())
+    rows = zip(seconds[kept].tolist(), found, work.one_by_one(kept))
     return [Ranked(*row) for row in rows]
 
 
@@ -93,21 +90,35 @@ def _cuts(choices: Choices, whole: Slabs, workspace: int) -> tuple[Numbers, Numb
     return blocks, count
 
 
-def corrected(
-    ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | None = corrections.CORRECTED
-) -> list[Ranked]:
-    """Those of :func:`ranked` as measurements correct them, where there are any of such a card."""
-    ranking, by = ranked(ways, card, workspace, most), corrections.learned(ways[0].form.input, card.sms)
-    return ranking if by is None else corrections.corrected(ranking, by)
+def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
+    """The first of :func:`ranked` by their corrected seconds, where there is a correction for the card."""
+    ranking = ranked(ways, card, workspace, corrections.CORRECTED)
+    correction = corrections.find(corrections.kind_of(ranking[0].choice), card) if ranking else None
+    if correction is None:
+        return ranking
+    factors = correction.factors([corrections.features(x.choice, x.work, x.seconds, card) for x in ranking])
+    return sorted((x._replace(seconds=x.seconds * f) for x, f in zip(ranking, factors.tolist())), key=lambda x: x[0])
 
 
 def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """The shapes of the fastest, once with the kernel's a through registers and once without, once with its b split in
-    shared memory: each the better way around and with its best number of parts of k, by the model as measurements
-    correct it. The fastest first.
+    shared memory: each with its better orientation and split-K, with the seconds to expect. The fastest first.
     """
     best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
     for x in corrected(ways, card, workspace):
         form = x.choice.way.form
         best.setdefault((x.choice.shape, form.a_registers, form.b_split), (x.seconds, x.choice))
     return list(best.values())
+
+
+def vectors(ways: tuple[Lowered, ...], card: Card) -> list[tuple[float, GemvChoice]]:
+    """The kernels for vectors that run a product, with the seconds to expect; the fastest first. None for more vectors
+    than those take.
+    """
+    found = gemv.choices(ways)
+    seconds = [gemv_model.seconds(choice, card) for choice in found]
+    correction = corrections.find("vectors", card) if found else None
+    if correction is not None:
+        rows = [corrections.vector_features(choice, t, card) for choice, t in zip(found, seconds)]
+        seconds = (np.array(seconds) * correction.factors(rows)).tolist()
+    return sorted(zip(seconds, found), key=lambda x: x[0])

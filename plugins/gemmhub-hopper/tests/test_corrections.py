@@ -1,198 +1,219 @@
-"""What corrects the cost model: what it sees, how it re-orders, and the network and trees of the package."""
+"""Corrections of the models: what the networks see, where they serve, and how they re-order candidates."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_hopper import corrections, cost_model, forms, ranking
+from gemmhub_hopper import corrections, cost_model, forms, gemv_model, ranking
 from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Shape
 from problems import H200, LIMIT, problem
 
+from gemmhub.corrections import LIMIT as MOST
+from gemmhub.corrections import Correction, Origin
+from gemmhub.net import Net
 from gemmhub.testing.nets import check_net
-from gemmhub.testing.trees import check_trees
-from gemmhub.trees import Trees
 
-STAGES, PINGPONG = 10, 12
-"""Places of features."""
-FEATURES = 51
-
-
-def ranked(m=2048, n=4096, k=1024, card=H200, **given):
-    return ranking.ranked(forms.lowered(problem(m, n, k, **given)), card, LIMIT)
+MEASURED = replace(H200, name="Card 1")
+WIDTHS = {"half": 31, "tf32": 31, "float32": 31, "vectors": 24}
+"""Features by kind."""
+A_ROWS, B_ROWS, COPIED, TMA_STORE, WIDTH, PINGPONG, SPLITS = 8, 9, 10, 11, 14, 17, 22
+"""Positions of features."""
+ASKED = {"half": {}, "tf32": {"dtype": "float32", "precision": "tf32"}, "float32": {"dtype": "float32"}}
 
 
-def stump(feature, threshold, low, high):
-    """One tree with two leaves."""
-    return Trees.of({
-        "roots": np.array([0]), "feature": np.array([feature, 0, 0]),
-        "threshold": np.array([threshold, np.inf, np.inf]), "left": np.array([1, 1, 2]), "right": np.array([2, 1, 2]),
-        "value": np.array([0.0, low, high]), "base": 0.0, "depth": 1,
-    })  # fmt: skip
+def ways(m=2048, n=4096, k=1024, **given):
+    return forms.lowered(problem(m, n, k, **given))
+
+
+def described(asked, card=H200):
+    """All candidates of a problem, by kind."""
+    found = forms.lowered(asked)
+    names = [x.choice.name for x in ranking.ranked(found, card, LIMIT)]
+    names += [choice.name for _, choice in ranking.vectors(found, card)]
+    return {x.kind: x for x in corrections.describe(asked, card, names)}
+
+
+def features(choice, seconds=1e-4, card=H200):
+    return corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), card), seconds, card)
+
+
+@pytest.fixture
+def fitted(tmp_path, monkeypatch):
+    """Ships a network: the logarithm of the factor is ``slope`` times a feature, plus ``bias``."""
+
+    def ship(kind, feature=0, slope=0.0, bias=0.0):
+        width = WIDTHS[kind]
+        folder = tmp_path / "card1"
+        folder.mkdir(exist_ok=True)
+        origin = Origin(MEASURED.name, MEASURED.sms, MEASURED.bandwidth)
+        (folder / "card.json").write_text(json.dumps(vars(origin)))
+        weights = np.zeros((width, 1))
+        weights[feature] = slope
+        ranges = {"least": np.full(width, -1e9), "most": np.full(width, 1e9)}
+        told = {"mean": np.zeros(width), "scale": np.ones(width)}
+        np.savez(folder / f"{kind}.npz", weights0=weights, biases0=[bias], **ranges, **told)
+
+    monkeypatch.setattr(corrections, "DATA", tmp_path)
+    return ship
 
 
 def test_features():
-    """Of 16 x 11 tiles on 132 multiprocessors: one round, and a third of another."""
-    way = forms.lowered(problem(2048, 11 * 192 - 64, 1024))[0]
+    """Of 16 x 11 tiles on 132 multiprocessors: a wave, and a third of another."""
+    way = ways(2048, 11 * 192 - 64, 1024)[0]
     choice = Choice(way, Shape(128, 192, 5, pingpong=True), 1)
     work = cost_model.work(choice, choice.cut(LIMIT), H200)
-    found = corrections.features(choice, work, 1e-4)
-    assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, False]
-    assert found[8:15] == [128, 192, 5, 2, True, 1, 1]
-    assert (found[STAGES], found[PINGPONG]) == (5, True)
-    share, full, rest, used, blocks, splits = found[15:21]
-    assert share == pytest.approx(2048 / (11 * 192))
-    assert (full, rest, blocks, splits) == (1, 44 / 132, 16, 1)
-    assert used == pytest.approx(2 / 3)
-    assert sum(found[21:25]) == 128 * 64 * 2 + 192 * 64 * 2
-    assert found[25:27] == [0, math.log(1e-4)]
-    assert found[27] == pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))
-    assert found[28] == pytest.approx(math.log(3 * 2048**2 * 2 / 1e-4), abs=0.7)
-    assert found[29] == 1
-    assert found[30:33] == [math.log(16), math.log(11), math.log(176)]
-    assert found[33:36] == [0, pytest.approx(2048 / 192 - 11), False]
-    assert found[36:41] == [math.log(2), 0.5, pytest.approx(88 / 132), False, True]
-    assert found[41:44] == [math.log(16), 0, math.log(128 * 192)]
-    assert found[44] == pytest.approx(math.log(2 * 96 * 4 * 16 * 2), abs=1e-3)  # 4 steps of 2 x 96 cycles a block of k
-    assert found[45] == pytest.approx(math.log(320 * 64 * 2 * 16 * 2), abs=1e-6)
-    assert found[46] == math.log(128 * 192 * 2)
-    assert found[47] == math.log(work.read + work.written)
-    assert found[48:] == [math.log(choice.group(H200)), 0, math.log(64)]
+    found = features(choice)
+    assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, 0]
+    assert found[8:13] == [7, 7, 0, True, 2]
+    assert found[13:19] == [128, 192, 6, 2, True, 5]
+    assert found[19:23] == [0, 0, 0, 0]
+    assert found[23:26] == [
+        pytest.approx(2048 / (11 * 192)), pytest.approx(math.log(4 / 3)), pytest.approx(88 / 132)
+    ]  # fmt: skip
+    assert found[26:28] == [math.log(16), math.log(choice.group(H200))]
+    assert found[28:30] == [math.log(1e-4), pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))]
+    assert found[30] == pytest.approx(math.log((work.read + work.written) / 1e-4))
 
 
-def test_features_of_a_shared_k():
-    way = forms.lowered(problem(256, 256, 8192))[0]
-    for choice in (Choice(way, Shape(128, 128, 6), 4), Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1)):
-        work = cost_model.work(choice, choice.cut(LIMIT), H200)
-        found = corrections.features(choice, work, 1e-5)
-        assert found[42] == math.log(choice.splits)
-        assert found[49] == math.log1p(work.part) > 0
+@pytest.mark.parametrize(
+    ("k", "alignment", "copied"),
+    [(1024, 7, False), (1056, 6, False), (1032, 4, False), (1028, 3, True), (1025, 1, True)],
+)
+def test_alignment_of_rows(k, alignment, copied):
+    """Of the caller's a, whose rows are k long, also where the kernel reads a copy; b's are aligned."""
+    for way in ways(k=k):
+        found = features(Choice(way, Shape(128, 128, 6), 1))
+        a, b = (B_ROWS, A_ROWS) if way.swapped else (A_ROWS, B_ROWS)
+        assert (found[a], found[b], found[COPIED] > 0) == (alignment, 7, copied)
 
 
-def test_features_of_every_choice_are_finite():
-    for given in ({}, {"dtype": "float32"}, {"batch": (5,)}, {"dtype": "float16"}):
-        for m, n, k in ((1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (4096, 4096, 0)):
-            for x in ranked(m, n, k, **given):
-                found = corrections.features(x.choice, x.work, x.seconds)
-                assert len(found) == FEATURES
-                assert np.isfinite(found).all()
+def test_features_of_clusters_splits_and_unaligned_results():
+    way = ways(256, 256, 8192)[0]
+    assert features(Choice(way, Shape(128, 128, 6), 4))[SPLITS] == 2
+    assert features(Choice(way, Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1))[19:22] == [1, 1, 0]
+    assert features(Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1))[19:22] == [0, 0, 2]
+    assert not features(Choice(ways(256, 255, 8192)[0], Shape(128, 128, 6), 1))[TMA_STORE]
 
 
-def test_shapes_nobody_has_measured_have_features():
-    """They are counts, so that larger clusters and more consumers are told of, too."""
-    choice = Choice(forms.lowered(problem(4096, 4096, 4096))[0], Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1)
-    found = corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), H200), 1e-4)
-    assert found[8:15] == [192, 160, 4, 3, False, 2, 2]
-    assert np.isfinite(found).all()
+@pytest.mark.parametrize("size", [(1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (300, 500, 70), (4096, 4096, 0)], ids=str)
+@pytest.mark.parametrize("given", [{}, {"b": "col"}, {"dtype": "float32"}, {"batch": (5,)}, ASKED["tf32"]], ids=str)
+def test_every_candidate_is_described(size, given):
+    """As it is ranked: with the same modelled seconds, and finite features of the kind's width."""
+    asked = problem(*size, **given)
+    found = described(asked)
+    assert set(found) <= set(corrections.KINDS)
+    lowered = forms.lowered(asked)
+    modelled = {x.choice.name: x.seconds for x in ranking.ranked(lowered, H200, LIMIT)}
+    modelled |= {choice.name: t for t, choice in ranking.vectors(lowered, H200)}
+    assert {name for x in found.values() for name in x.names} == set(modelled)
+    for kind, x in found.items():
+        assert x.modelled == pytest.approx([modelled[name] for name in x.names], rel=1e-9)
+        rows = np.array(x.rows, float)
+        assert rows.shape == (len(x.names), WIDTHS[kind])
+        assert np.isfinite(rows).all()
 
 
-def test_trees_reorder():
-    """Here: ping-pong is slower by a fifth than the model thinks."""
-    before = ranked()
-    after = corrections.corrected(before, stump(PINGPONG, 0.5, 0.0, math.log(1.2)))
-    old = {x.choice.name: x.seconds for x in before[: corrections.CORRECTED]}
-    first = after[: corrections.CORRECTED]
-    assert [x.choice.name for x in first] != list(old)
-    assert {x.choice.name for x in first} == set(old)
-    for x in first:
-        factor = 1.2 if x.choice.shape.pingpong else 1.0
-        assert x.seconds == pytest.approx(factor * old[x.choice.name])
-    assert [x.choice for x in after[corrections.CORRECTED :]] == [x.choice for x in before[corrections.CORRECTED :]]
+def test_what_is_not_described():
+    """Names of no kernel, kernels that need more workspace, and products that there is no kernel for."""
+    asked = problem(1, 2048, 2048)
+    names = ["nonsense", "64x16x13", "gemv64", "64x16x12t", "64x16x12t/4", "64x16x12t/99"]
+    found = corrections.describe(asked, H200, names)
+    assert [(x.kind, x.names) for x in found] == [("vectors", ["gemv64"]), ("half", ["64x16x12t", "64x16x12t/4"])]
+    assert [x.names for x in corrections.describe(asked, H200, names, workspace=0)] == [["gemv64"], ["64x16x12t"]]
+    assert corrections.describe(asked, H200, ["nonsense"]) == []
+    assert corrections.describe(problem(dtype="float64"), H200, names) == []
 
 
-@pytest.mark.parametrize(("value", "factor"), [(3.0, math.exp(0.4)), (-3.0, math.exp(-0.4)), (0.1, math.exp(0.1))])
-def test_corrections_are_bounded(value, factor):
-    """And whatever they are, what is behind the corrected ones stays there."""
-    before = ranked()
-    assert len(before) > corrections.CORRECTED
-    after = corrections.corrected(before, stump(STAGES, 0.0, value, value))
-    assert after[0].seconds == pytest.approx(factor * before[0].seconds)
-    assert [x.choice for x in after] == [x.choice for x in before]
-    seconds = [x.seconds for x in after]
-    assert seconds == sorted(seconds)
+@pytest.mark.parametrize("kind", ASKED)
+def test_a_correction_reorders(fitted, kind):
+    """Here wide tiles are slower than the model estimates."""
+    slope = 1e-3
+    fitted(kind, WIDTH, slope)
+    before = ranking.ranked(ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED)
+    after = ranking.corrected(ways(**ASKED[kind]), MEASURED, LIMIT)
+    assert [x.seconds for x in after] == sorted(x.seconds for x in after)
+    old = {x.choice: x.seconds for x in before}
+    assert [x.choice for x in after] != list(old)
+    assert {x.choice for x in after} == set(old)
+    for x in after:
+        assert x.seconds == pytest.approx(math.exp(slope * x.choice.shape.n) * old[x.choice])
 
 
-def test_few_choices():
-    before = ranked()[:3]
-    assert len(corrections.corrected(before, stump(STAGES, 0.0, 0.2, 0.2))) == 3
-    assert corrections.corrected([], stump(STAGES, 0.0, 0.2, 0.2)) == []
+def test_corrections_are_bounded(fitted):
+    fitted("half", bias=3.0)
+    before = ranking.ranked(ways(), MEASURED, LIMIT, corrections.CORRECTED)
+    after = ranking.corrected(ways(), MEASURED, LIMIT)
+    assert [x.seconds for x in after] == pytest.approx([math.exp(MOST) * x.seconds for x in before])
 
 
-def test_copies_are_left_alone():
-    """Of 16 bits, as nothing was measured that copies; tf32 was measured with its copies."""
-    before = ranked(300, 500, 70)  # rows of 140 bytes
-    after = {x.choice.name: x for x in corrections.corrected(before, stump(STAGES, 0.0, 0.2, 0.2))}
-    assert all(0 < x.apart < x.seconds for x in before)
-    for x in before[: corrections.CORRECTED]:
-        own = x.seconds - x.apart
-        assert after[x.choice.name].seconds == pytest.approx(x.apart + math.exp(0.2) * own)
-    for given in ({"m": 304, "n": 504, "k": 72}, {"dtype": "float32"}, {"dtype": "float32", "precision": "tf32"}):
-        assert not any(x.apart for x in ranked(**given))
+def test_one_network_for_all_layouts_of_16_bits(fitted):
+    fitted("half", bias=0.2)
+    for given in ({}, {"dtype": "float16"}, {"k": 1025}, {"batch": (3,)}, {"a": "col", "b": "col"}):
+        before = ranking.ranked(ways(**given), MEASURED, LIMIT)[0]
+        assert ranking.corrected(ways(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(
+            math.exp(0.2) * before.seconds
+        )
+    for kind in ("tf32", "float32"):
+        assert ranking.corrected(ways(**ASKED[kind]), MEASURED, LIMIT) == ranking.ranked(
+            ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED
+        )
 
 
-def test_copies_and_the_rest_are_all():
-    way = forms.lowered(problem(300, 500, 70))[0]
-    choice = Choice(way, Shape(128, 128, 6), 1)
-    work = cost_model.work(choice, choice.cut(LIMIT), H200)
-    constants = cost_model.CONSTANTS["bfloat16"]
-    copies = cost_model.copying(work, H200, constants)
-    uncopied = work._replace(copied=0.0, launches=work.slabs)
-    assert cost_model.seconds_of(work, H200, constants) == pytest.approx(
-        copies + cost_model.seconds_of(uncopied, H200, constants)
-    )
-    assert copies > constants.launch
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_vectors_are_corrected(fitted, dtype):
+    """Here each doubling of the CTAs of a cluster is slower."""
+    fitted("vectors", 12, 0.1)
+    lowered = ways(1, 4096, 4096, dtype=dtype, b="col")
+    found = ranking.vectors(lowered, MEASURED)
+    assert [t for t, _ in found] == sorted(t for t, _ in found)
+    assert {choice.kernel.cluster for _, choice in found} == {1, 2, 4, 8}
+    for seconds, choice in found:
+        factor = math.exp(0.1 * math.log2(choice.kernel.cluster))
+        assert seconds == pytest.approx(factor * gemv_model.seconds(choice, MEASURED))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("size", [(1, 8192, 8192), (300, 500, 70), (4096, 4096, 4096), (256, 256, 16384), (8, 8, 8)])
-def test_what_is_shipped_keeps_shapes(dtype, size):
-    """One choice of each of the first, as estimated by the model and not much corrected."""
-    ways = forms.lowered(problem(*size, dtype))
-    before = ranking.ranked(ways, H200, LIMIT, corrections.CORRECTED)
-    after = ranking.choices(ways, H200, LIMIT)
-    assert [x for x, _ in after] == sorted(x for x, _ in after)
-
-    def kind(choice):
-        return choice.shape, choice.way.form.a_registers, choice.way.form.b_split
-
-    kinds = [kind(choice) for _, choice in after]
-    assert len(set(kinds)) == len(kinds)
-    assert set(kinds) == {kind(x.choice) for x in before}
-    old = {x.choice.name: x.seconds for x in before}
-    for seconds, choice in after:
-        assert abs(math.log(seconds / old[choice.name])) < corrections.MOST + 1e-9
-
-
-@pytest.mark.parametrize("sms", [114, 131, 144])
-def test_other_cards_are_left_alone(sms):
-    """Nothing was fitted to them."""
-    card = replace(H200, sms=sms)
-    ways = forms.lowered(problem(2048, 4096, 1024))
-    assert corrections.learned("bfloat16", sms) is None
-    found = ranking.choices(ways, card, LIMIT)
-    estimated = [(x.seconds, x.choice) for x in ranking.ranked(ways, card, LIMIT)]
-    assert found[0] == estimated[0]
-    assert all(x in estimated for x in found)
+@pytest.mark.parametrize("other", [{"name": "Card 2"}, {"sms": 114}, {"bandwidth": 3.35e12}], ids=str)
+def test_other_cards_have_the_model_alone(fitted, other):
+    for kind in corrections.KINDS:
+        fitted(kind, bias=0.3)
+    card = replace(MEASURED, **other)
+    assert corrections.find("half", MEASURED) is not None
+    assert corrections.find("half", card) is None
+    lowered = ways(1)
+    assert ranking.corrected(lowered, card, LIMIT) == ranking.ranked(lowered, card, LIMIT, corrections.CORRECTED)
+    for seconds, choice in ranking.vectors(lowered, card):
+        assert seconds == gemv_model.seconds(choice, card)
 
 
 def test_what_is_shipped():
-    assert corrections.learned("float16", 132) is corrections.learned("bfloat16", 132)
-    for kind in ("tf32", "split"):
-        check_trees(corrections.learned(kind, 132), FEATURES)
-    check_net(corrections.learned("bfloat16", 132), FEATURES)
+    """Each card's folder is small, and its networks fit the features."""
+    for folder in corrections.DATA.iterdir() if corrections.DATA.is_dir() else ():
+        files = sorted(folder.glob("*.npz"))
+        assert (folder / "card.json").is_file()
+        assert {file.stem for file in files} <= set(corrections.KINDS)
+        assert sum(file.stat().st_size for file in files) <= 300_000
+        origin = Origin(**json.loads((folder / "card.json").read_text()))
+        for file in files:
+            found = corrections.find(
+                file.stem, replace(H200, name=origin.card, sms=origin.sms, bandwidth=origin.bandwidth)
+            )
+            assert isinstance(found, Correction)
+            assert isinstance(found.net, Net)
+            assert len(found.net.layers) <= 3
+            check_net(found.net, WIDTHS[file.stem])
 
 
-def test_what_was_learned_is_used(monkeypatch):
-    trees = stump(STAGES, 0.0, 0.3, 0.3)
-    monkeypatch.setattr(corrections, "learned", lambda kind, sms: trees if kind != "split" else None)
-    for dtype in ("bfloat16", "float16"):
-        ways = forms.lowered(problem(2048, 4096, 1024, dtype))
-        (seconds, choice), *_ = ranking.choices(ways, H200, LIMIT)
-        first = ranking.ranked(ways, H200, LIMIT)[0]
-        assert choice == first.choice
-        assert seconds == pytest.approx(math.exp(0.3) * first.seconds)
-    ways = forms.lowered(problem(2048, 4096, 1024, "float32"))  # an input of which nothing was learned
-    assert ranking.choices(ways, H200, LIMIT)[0][0] == ranking.ranked(ways, H200, LIMIT)[0].seconds
+def test_one_choice_of_each_shape():
+    for dtype in ("bfloat16", "float32"):
+        for size in ((1, 8192, 8192), (300, 500, 70), (256, 256, 16384), (8, 8, 8)):
+            lowered = ways(*size, dtype=dtype)
+            after = ranking.choices(lowered, H200, LIMIT)
+            kinds = [(x.shape, x.way.form.a_registers, x.way.form.b_split) for _, x in after]
+            assert len(set(kinds)) == len(kinds)
+            before = ranking.ranked(lowered, H200, LIMIT, corrections.CORRECTED)
+            assert {x[0] for x in kinds} == {x.choice.shape for x in before}

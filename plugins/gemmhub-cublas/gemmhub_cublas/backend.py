@@ -1,19 +1,23 @@
-"""Products on NVIDIA GPUs by cuBLASLt. Candidates are its algorithms, named by their configuration."""
+"""Products on NVIDIA GPUs by cuBLASLt.
+
+Candidates are its algorithms, named by their configuration. The first one, which runs untuned, is the library's own
+first choice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Ready, Refusal
+from gemmhub.corrections import NOTE
 from gemmhub.native import cuda
 from gemmhub.native.cuda import Driver
 from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import choice, forms, library, model, probe
-from gemmhub_cublas.corrections import Chosen
+from gemmhub_cublas import corrections, forms, library, model, probe
 from gemmhub_cublas.forms import Form, Lowered
 from gemmhub_cublas.heuristics import Algorithm, Chooser
 from gemmhub_cublas.kernel import Gemm
@@ -41,13 +45,16 @@ class Analysis:
 
     lowered: Lowered
     algorithms: dict[Form, list[Algorithm]]
-    """At least one for each of ``lowered.forms``, best first."""
-    candidates: list[str] = field(default_factory=list)
+    """At least one for each of ``lowered.forms``, the library's first choice first."""
 
     @property
     def form(self) -> Form:
-        """The one that the candidates are for."""
+        """The form that the candidates are for."""
         return self.lowered.forms[0]
+
+    @property
+    def candidates(self) -> list[str]:
+        return [algorithm.config for algorithm in self.algorithms[self.form]]
 
 
 class CublasBackend(MachineBackend[probe.Machine]):
@@ -91,7 +98,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
     def _ask(self, problem: GemmProblem, lowered: Lowered) -> Analysis | Refusal:
         """The library's algorithms for every form that calls may need."""
         analysis = Analysis(lowered, {})
-        with self.machine.gpus[problem.device.index] as gpu:
+        with self.machine.gpus[problem.device.index]:
             for form in lowered.forms:
                 chooser = self._chooser(problem, form)
                 proposed, status = chooser.proposed(_USUAL_WORKSPACE)
@@ -104,10 +111,6 @@ class CublasBackend(MachineBackend[probe.Machine]):
             chooser, known = self._chooser(problem, analysis.form), analysis.algorithms[analysis.form]
             if analysis.form.d.rows * analysis.form.d.cols <= _LARGEST:
                 _add(known, [chooser.swizzled(algorithm) for algorithm in known])
-                _add(known, [chooser.rebuilt(config) for config in choice.extra(gpu, analysis.form)])
-        configs = [algorithm.config for algorithm in known]
-        chosen = choice.choose(gpu, problem, analysis.form, configs)
-        analysis.candidates = sorted(configs, key=lambda config: config != chosen)
         return analysis
 
     def _chooser(self, problem: GemmProblem, form: Form) -> Chooser:
@@ -126,9 +129,8 @@ class CublasBackend(MachineBackend[probe.Machine]):
         analysis = self._analyse(problem)
         gpu = self.machine.gpus[problem.device.index]
         if not isinstance(analysis, Analysis):
-            return model.seconds(problem, gpu, 0)
-        chosen = Chosen(choice.size_of(analysis.form), analysis.candidates[0])
-        return model.seconds(problem, gpu, len(analysis.lowered.offsets), chosen)
+            return model.LAUNCH if model.rated(gpu) else None
+        return corrections.seconds(problem, analysis.lowered, gpu, self.machine.library.version)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         analysis = self._analyse(problem)
@@ -140,6 +142,9 @@ class CublasBackend(MachineBackend[probe.Machine]):
             parts.append(f"{launches} launches, as the batch is not evenly spaced")
         if analysis.form.epilogue != forms.NO_EPILOGUE:
             parts.append("epilogue fused")
+        gpu = self.machine.gpus[problem.device.index]
+        if corrections.find(problem, gpu, self.machine.library.version) is None:
+            parts.append(NOTE)
         return ", ".join(parts)
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:

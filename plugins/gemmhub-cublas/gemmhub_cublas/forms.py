@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from gemmhub import batches
 from gemmhub.capability import Refusal
+from gemmhub.dtypes import as_dtype
 from gemmhub.layout import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem
 
@@ -18,6 +19,8 @@ TYPE = {
     "bfloat16": 14, "float8_e4m3fn": 28, "float8_e5m2": 29,
 }  # fmt: skip
 """cudaDataType."""
+ITEMSIZE = {code: as_dtype(name).itemsize for name, code in TYPE.items()}
+"""Bytes of an element, by type code."""
 COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex128": 70}
 """cublasComputeType, by gemmhub's compute dtype."""
 FAST_TF32 = 77

@@ -15,20 +15,16 @@ import re
 import struct
 from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from gemmhub.dtypes import as_dtype
 from gemmhub_cublas.descriptors import Descriptors, Object
-from gemmhub_cublas.forms import COMPUTE, GELU, RELU, TYPE, Form
+from gemmhub_cublas.forms import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 from gemmhub_cublas.library import Library
 
 WANTED = 16
 """Algorithms to ask for. The library gave 8 at most."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
-_PARSED = 4096
-"""Configurations to remember the numbers of: each new problem asks for those of some fifty, several times."""
 _FIELDS = "iIiIIIIHH"
 """The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
 _ID, _SPLIT, _REDUCTION, _SWIZZLE = 0, 2, 3, 4
@@ -42,7 +38,6 @@ _ANY_BUT_GAUSSIAN = 2**64 - 1 - 2**32
 _ALGO_BYTES = 64
 _STEP = 128
 """Bytes of k."""
-_ITEMSIZE = {code: as_dtype(name).itemsize for name, code in TYPE.items()}
 
 
 class _Result(ctypes.Structure):
@@ -68,7 +63,6 @@ class Algorithm:
     """Bytes."""
 
 
-@lru_cache(_PARSED)
 def parse(config: str) -> tuple[int, ...]:
     """The nine numbers. ValueError for anything else."""
     words = config.split(".")
@@ -196,5 +190,5 @@ def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
     of 16 bits, all to which this applies were wrong and no other; of float32 all were right, and none are Hopper's
     (benchmarks/cublas_parts.py).
     """
-    parts, step = numbers[_SPLIT], _STEP // _ITEMSIZE[form.a.type]
+    parts, step = numbers[_SPLIT], _STEP // ITEMSIZE[form.a.type]
     return numbers[_ID] != HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k

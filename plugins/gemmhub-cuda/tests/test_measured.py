@@ -50,12 +50,13 @@ def test_little_is_lost(dtype, row, timed):
 def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
     """By the estimates that rank backends. (Where this plugin is faster it need not be: tuning finds that out.)"""
     model = pytest.importorskip("gemmhub_cublas.model", reason="gemmhub-cublas is not installed")
+    forms = pytest.importorskip("gemmhub_cublas.forms")
     asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")
     card = cuda_fit.H200
     gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)
     own = cost_model.choices(timed[0][0].way, card, 2**26)[0][0]
     if row["ratio"] < 0.95:
-        assert model.seconds(asked, gpu, 1) < own
+        assert model.seconds(asked, forms.lowered(asked), gpu) < own
 
 
 def test_the_page_has_the_tables_of_the_records():

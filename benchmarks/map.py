@@ -19,13 +19,14 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from cuda_graphs import Rig
+from drawn import FP8, Product, Sizes, classes, cuda_l2
 
 import gemmhub
 
@@ -34,123 +35,8 @@ RATES = {
     "int8": 1.1e15, "float8_e4m3fn": 1.1e15,
 }  # fmt: skip
 """Operations a second that a good call reaches, roughly: they decide how many calls a graph has."""
-_FP8 = "float8_e4m3fn"
-_LARGE = 1e10
 _ROWS = 8
 """Rows of a result that are compared with float64."""
-
-
-class Sizes(NamedTuple):
-    batch: int
-    m: int
-    n: int
-    k: int
-
-
-class Product(NamedTuple):
-    """One product of a class. ``orders``: "n" where a, b are stored by rows, "t" where by columns."""
-
-    name: str
-    dtype: str
-    orders: str
-    sizes: Sizes
-    epilogue: str = ""
-
-    @property
-    def flops(self) -> float:
-        batch, m, n, k = self.sizes
-        return (8.0 if self.dtype == "complex64" else 2.0) * batch * m * n * k
-
-
-Draw = Callable[[np.random.Generator], Sizes]
-
-
-def _power(rng: np.random.Generator, low: float, high: float, unit: int = 1) -> int:
-    """A size between two powers of 2, all magnitudes alike, a multiple of ``unit``."""
-    return max(unit, int(2 ** rng.uniform(low, high)) // unit * unit)
-
-
-def _between(low: float, high: float, unit: int, largest: float = 13.5) -> Draw:
-    """Three sizes whose product has ``low`` to ``high`` operations."""
-
-    def draw(rng: np.random.Generator) -> Sizes:
-        while True:
-            m, n, k = (_power(rng, 6, largest, unit) for _ in range(3))
-            if low <= 2.0 * m * n * k < high:
-                return Sizes(1, m, n, k)
-
-    return draw
-
-
-def _odd(low: float, high: float) -> Draw:
-    """At least one of the sizes is odd."""
-
-    def draw(rng: np.random.Generator) -> Sizes:
-        while True:
-            _, m, n, k = _between(low, high, 1)(rng)
-            if m % 2 or n % 2 or k % 2:
-                return Sizes(1, m, n, k)
-
-    return draw
-
-
-def _decode(rng: np.random.Generator) -> Sizes:
-    return Sizes(1, int(rng.choice((1, 1, 2, 4, 8, 16))), _power(rng, 11, 14.5, 16), _power(rng, 11, 14, 16))
-
-
-def _skinny(rng: np.random.Generator) -> Sizes:
-    return Sizes(1, _power(rng, 16, 20, 8), _power(rng, 4, 7, 8), _power(rng, 4, 8, 8))
-
-
-def _long_k(rng: np.random.Generator) -> Sizes:
-    return Sizes(1, _power(rng, 6, 9, 8), _power(rng, 6, 9, 8), _power(rng, 14, 18, 8))
-
-
-def _batches(rng: np.random.Generator) -> Sizes:
-    while True:
-        sizes = Sizes(_power(rng, 1, 12), *(_power(rng, 6, 10, 8) for _ in range(3)))
-        if sizes.batch * sum((sizes.m * sizes.k, sizes.k * sizes.n, sizes.m * sizes.n)) < 2**30:
-            return sizes
-
-
-def _tiny_batches(rng: np.random.Generator) -> Sizes:
-    size = int(rng.choice((16, 16, 24, 32, 48, 64)))
-    return Sizes(_power(rng, 10, min(16.6, 28 - 2 * math.log2(size))), size, size, size)
-
-
-def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
-    """(name, dtype, orders, sizes, epilogue)."""
-    both, turned = ("nn", "nt"), ("tn", "tt")
-    large, small = _between(_LARGE, 2e12, 8), _between(1e7, _LARGE, 8)
-    for dtype in ("bfloat16", "float16", "tf32", "float32"):
-        yield f"{dtype} large", dtype, both, large, ""
-        yield f"{dtype} small", dtype, both, small, ""
-    for dtype in ("bfloat16", "float16", "tf32", "float32"):
-        yield f"{dtype} odd large", dtype, (*both, *turned), _odd(_LARGE, 5e11), ""
-        yield f"{dtype} odd small", dtype, (*both, *turned), _odd(1e7, _LARGE), ""
-    for dtype in ("bfloat16", "float32"):
-        yield f"{dtype} tn, tt large", dtype, turned, large, ""
-        yield f"{dtype} tn, tt small", dtype, turned, small, ""
-        yield f"{dtype} decode", dtype, both, _decode, ""
-        yield f"{dtype} skinny", dtype, both, _skinny, ""
-        yield f"{dtype} long k", dtype, both, _long_k, ""
-        yield f"{dtype} batches", dtype, both, _batches, ""
-        yield f"{dtype} tiny batches", dtype, ("nn",), _tiny_batches, ""
-    for dtype in ("float64", "complex64"):
-        yield dtype, dtype, both, _between(1e7, 2e11, 8), ""
-    yield "int8", "int8", ("nt",), _between(1e8, 2e12, 16), ""
-    yield "fp8", _FP8, ("nt",), _between(1e8, 2e12, 16), ""
-    for epilogue in ("bias", "bias+relu", "bias+gelu", "beta c"):
-        yield f"bfloat16 {epilogue}", "bfloat16", both, _between(1e8, 1e12, 8), epilogue
-
-
-def cuda_l2() -> Iterator[Sizes]:
-    """The 1000 products of CUDA-L2's public table: every combination of ten sizes."""
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
-    for m in sizes:
-        for n in sizes:
-            for k in sizes:
-                yield Sizes(1, m, n, k)
 
 
 class Setup(Rig):
@@ -165,7 +51,7 @@ class Setup(Rig):
     def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         batch = self.product.sizes.batch
         a, b = _random(batch, m, k, order[0], dtype), _random(batch, k, n, order[1], dtype)
-        result = {"int8": torch.int32, _FP8: torch.bfloat16}.get(self.product.dtype, dtype)
+        result = {"int8": torch.int32, FP8: torch.bfloat16}.get(self.product.dtype, dtype)
         return a, b, torch.empty((batch, m, n) if batch > 1 else (m, n), device="cuda", dtype=result)
 
 
@@ -201,7 +87,7 @@ def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[A
     """What a user of torch could call for it."""
     if product.dtype == "int8":
         return {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
-    if product.dtype == _FP8:
+    if product.dtype == FP8:
         one = torch.ones((), device="cuda")
         return {
             "_scaled_mm": lambda a, b, out: torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out),

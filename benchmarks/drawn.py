@@ -1,0 +1,126 @@
+"""Products that the benchmarks of this folder draw at random: their sizes, dtypes and layouts. Needs no card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+FP8 = "float8_e4m3fn"
+LARGE = 1e10
+"""Operations of products that count as large."""
+
+
+class Sizes(NamedTuple):
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+class Product(NamedTuple):
+    """One product of a class. ``orders``: "n" where a, b are stored by rows, "t" where by columns."""
+
+    name: str
+    dtype: str
+    orders: str
+    sizes: Sizes
+    epilogue: str = ""
+
+    @property
+    def flops(self) -> float:
+        batch, m, n, k = self.sizes
+        return (8.0 if self.dtype == "complex64" else 2.0) * batch * m * n * k
+
+
+Draw = Callable[[np.random.Generator], Sizes]
+
+
+def power(rng: np.random.Generator, low: float, high: float, unit: int = 1) -> int:
+    """A size between two powers of 2, all magnitudes alike, a multiple of ``unit``."""
+    return max(unit, int(2 ** rng.uniform(low, high)) // unit * unit)
+
+
+def between(low: float, high: float, unit: int, largest: float = 13.5) -> Draw:
+    """Three sizes whose product has ``low`` to ``high`` operations."""
+
+    def draw(rng: np.random.Generator) -> Sizes:
+        while True:
+            m, n, k = (power(rng, 6, largest, unit) for _ in range(3))
+            if low <= 2.0 * m * n * k < high:
+                return Sizes(1, m, n, k)
+
+    return draw
+
+
+def odd(low: float, high: float) -> Draw:
+    """At least one of the sizes is odd."""
+
+    def draw(rng: np.random.Generator) -> Sizes:
+        while True:
+            _, m, n, k = between(low, high, 1)(rng)
+            if m % 2 or n % 2 or k % 2:
+                return Sizes(1, m, n, k)
+
+    return draw
+
+
+def decode(rng: np.random.Generator) -> Sizes:
+    return Sizes(1, int(rng.choice((1, 1, 2, 4, 8, 16))), power(rng, 11, 14.5, 16), power(rng, 11, 14, 16))
+
+
+def skinny(rng: np.random.Generator) -> Sizes:
+    return Sizes(1, power(rng, 16, 20, 8), power(rng, 4, 7, 8), power(rng, 4, 8, 8))
+
+
+def long_k(rng: np.random.Generator) -> Sizes:
+    return Sizes(1, power(rng, 6, 9, 8), power(rng, 6, 9, 8), power(rng, 14, 18, 8))
+
+
+def batches(rng: np.random.Generator) -> Sizes:
+    while True:
+        sizes = Sizes(power(rng, 1, 12), *(power(rng, 6, 10, 8) for _ in range(3)))
+        if sizes.batch * sum((sizes.m * sizes.k, sizes.k * sizes.n, sizes.m * sizes.n)) < 2**30:
+            return sizes
+
+
+def tiny_batches(rng: np.random.Generator) -> Sizes:
+    size = int(rng.choice((16, 16, 24, 32, 48, 64)))
+    return Sizes(power(rng, 10, min(16.6, 28 - 2 * math.log2(size))), size, size, size)
+
+
+def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
+    """(name, dtype, orders, sizes, epilogue)."""
+    both, turned = ("nn", "nt"), ("tn", "tt")
+    large, small = between(LARGE, 2e12, 8), between(1e7, LARGE, 8)
+    for dtype in ("bfloat16", "float16", "tf32", "float32"):
+        yield f"{dtype} large", dtype, both, large, ""
+        yield f"{dtype} small", dtype, both, small, ""
+    for dtype in ("bfloat16", "float16", "tf32", "float32"):
+        yield f"{dtype} odd large", dtype, (*both, *turned), odd(LARGE, 5e11), ""
+        yield f"{dtype} odd small", dtype, (*both, *turned), odd(1e7, LARGE), ""
+    for dtype in ("bfloat16", "float32"):
+        yield f"{dtype} tn, tt large", dtype, turned, large, ""
+        yield f"{dtype} tn, tt small", dtype, turned, small, ""
+        yield f"{dtype} decode", dtype, both, decode, ""
+        yield f"{dtype} skinny", dtype, both, skinny, ""
+        yield f"{dtype} long k", dtype, both, long_k, ""
+        yield f"{dtype} batches", dtype, both, batches, ""
+        yield f"{dtype} tiny batches", dtype, ("nn",), tiny_batches, ""
+    for dtype in ("float64", "complex64"):
+        yield dtype, dtype, both, between(1e7, 2e11, 8), ""
+    yield "int8", "int8", ("nt",), between(1e8, 2e12, 16), ""
+    yield "fp8", FP8, ("nt",), between(1e8, 2e12, 16), ""
+    for epilogue in ("bias", "bias+relu", "bias+gelu", "beta c"):
+        yield f"bfloat16 {epilogue}", "bfloat16", both, between(1e8, 1e12, 8), epilogue
+
+
+def cuda_l2() -> Iterator[Sizes]:
+    """The 1000 products of CUDA-L2's public table: every combination of ten sizes."""
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+    for m in sizes:
+        for n in sizes:
+            for k in sizes:
+                yield Sizes(1, m, n, k)

@@ -1,0 +1,375 @@
+"""Times candidates of gemmhub's CUDA backends for random products, all candidates of a product in one run.
+
+    python benchmarks/fit/measure.py DIR [--seconds 500] [--seed 1]
+
+Corrections of cost models are fitted to the times by train.py. Needs an NVIDIA card, torch, and the plugins to fit;
+run ``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and goes on where the one
+before ended, so that data grow in steps. DIR/card.json names the card: a folder holds data of one card.
+
+Of each product torch's call is timed, cuBLASLt's first choice, gemmhub-hopper's best candidates with some drawn from
+those behind, so that a network sees slow candidates too, and gemmhub-cuda's best where rows are misaligned or elements
+are float32. Other threads prepare the next products meanwhile; they load no module while candidates are timed. A result
+that float64 does not confirm is left out, and makes the exit status 1. Times are in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sample  # puts benchmarks/ on the path
+import torch
+from cuda_graphs import Call, launching
+from drawn import Product
+from gemmhub_cublas.backend import CublasBackend
+from gemmhub_cuda.backend import CudaBackend
+from gemmhub_hopper import forms, gemv, ranking
+from gemmhub_hopper.backend import HopperBackend
+from map import RATES, Setup, torch_calls
+
+from gemmhub.capability import Absent, Refusal
+from gemmhub.native import cuda_clusters
+from gemmhub.problem import GemmProblem
+
+_FIRST, _BEHIND, _DRAWN = 6, 40, 4
+"""Candidates of gemmhub-hopper: the best, and how many of how many behind them are drawn."""
+_CUDA = 2
+_LOOKS, _ROUNDS, _NEAR, _MOST_NEAR = 2, 3, 1.1, 8
+"""Rounds for all candidates; and more rounds for those as near to the fastest as that, at most so many."""
+_CARD_TIME, _LEAST = 0.06, 5
+"""Seconds of a product on the card, which limit its candidates to no fewer than that."""
+_STRETCH, _BANDWIDTH = 3e-4, 3e12
+"""Seconds that a graph takes; bytes a second that are expected."""
+_THREADS, _AHEAD, _AHEAD_LEAST = 8, 24, 2
+"""Threads that prepare; products that are prepared ahead, shared among the classes, and of each class."""
+_SLACK, _SLACK_SECONDS = 1.2, 1.0
+"""How far a class may get ahead of its share of the time, when no other is ready."""
+_RESERVED = 40 * 2**30
+"""Bytes that torch may keep before they are given back to the driver."""
+_SAMPLE = 8
+"""Rows of a result that are compared with float64."""
+_TOLERANCES = {"float32": 1e-4, "int8": 0.0}
+
+
+class Tools:
+    """The backends of one thread: each thread has locks, and so compiles, of its own."""
+
+    def __init__(self, quiet: threading.Lock) -> None:
+        """``quiet`` is held while candidates are timed: no module is loaded then."""
+        self.cublas, self.hopper, self.cuda = CublasBackend(), HopperBackend(), CudaBackend()
+        for backend in (self.cublas, self.hopper, self.cuda):
+            found = backend.probe()
+            if isinstance(found, Absent):
+                raise SystemExit(f"{backend.name}: {found.reason}; {found.remedy}")
+        for gpu in (self.hopper.machine.gpus[0], self.cuda.machine.gpus[0]):
+            gpu.function = _held(quiet, gpu.function)  # type: ignore[method-assign]
+
+
+def _held(quiet: threading.Lock, load: Callable[..., int]) -> Callable[..., int]:
+    def function(*arguments: Any) -> int:
+        with quiet:
+            return load(*arguments)
+
+    return function
+
+
+class Prepared(NamedTuple):
+    number: int
+    product: Product
+    calls: dict[tuple[str, str], Call]
+    """By backend and candidate, the likeliest first."""
+    failed: list[str]
+
+
+def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random) -> list[tuple[Any, str, str]]:
+    """(backend, candidate, the name it is recorded by), the likeliest first."""
+    found: list[tuple[Any, str, str]] = []
+    if tools.cublas.supports(asked) is None:
+        found.append((tools.cublas, tools.cublas.candidates(asked)[0], "first"))
+    behind: list[str] = []
+    if tools.hopper.supports(asked) is None:
+        best = list(tools.hopper.candidates(asked))[:_FIRST]
+        behind = drawn_behind(tools.hopper, asked, best, rng)
+        found += [(tools.hopper, name, name) for name in best]
+    if (product.dtype == "float32" or misaligned(product, asked)) and tools.cuda.supports(asked) is None:
+        found[3:3] = [(tools.cuda, name, name) for name in list(tools.cuda.candidates(asked))[:_CUDA]]
+    found[4:4] = [(tools.hopper, name, name) for name in behind[:1]]  # a slow one even where time is short
+    return found + [(tools.hopper, name, name) for name in behind[1:]]
+
+
+def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng: random.Random) -> list[str]:
+    """Some candidates behind the best ones, and some of the kernels for vectors."""
+    ways = forms.lowered(asked)
+    if isinstance(ways, Refusal):
+        return []
+    card, workspace = hopper._card(asked), hopper.default_workspace(sample.DEVICE)
+    ranked = [x.choice.name for x in ranking.ranked(ways, card, workspace, _FIRST + _BEHIND)]
+    found = []
+    for some in (ranked, [choice.name for choice in gemv.choices(ways)]):
+        rest = [name for name in dict.fromkeys(some) if name not in best]
+        found += rng.sample(rest, min(_DRAWN, len(rest)))
+    return found
+
+
+def misaligned(product: Product, asked: GemmProblem) -> bool:
+    """Rows of a matrix are no multiples of 16 bytes."""
+    _, m, n, k = product.sizes
+    rows = (m if product.orders[0] == "t" else k, k if product.orders[1] == "t" else n, n)
+    return any(row * asked.a.dtype.itemsize % 16 for row in rows)
+
+
+class Workshop:
+    """Prepares products in threads, each class in the order of its numbers."""
+
+    def __init__(self, seed: int, next_numbers: dict[str, int]) -> None:
+        self.quiet = threading.Lock()
+        self._seed, self._next = seed, next_numbers
+        self._own = threading.local()
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(max(2, min(_THREADS, (os.cpu_count() or 4) - 2)))
+        self._waiting: dict[str, deque[Future[Prepared | None]]] = {name: deque() for name in next_numbers}
+        for i in range(_AHEAD):
+            for name in next_numbers:
+                if i < max(_AHEAD_LEAST, sample.SHARES[name] * _AHEAD):
+                    self._submit(name)
+
+    def _submit(self, name: str) -> None:
+        number = self._next[name]
+        self._next[name] += 1
+        self._waiting[name].append(self._pool.submit(self._prepared, name, number))
+
+    def _prepared(self, name: str, number: int) -> Prepared | None:
+        """None when stopped."""
+        if not hasattr(self._own, "tools"):
+            self._own.tools = Tools(self.quiet)
+        product = sample.draw(self._seed, name, number)
+        asked, rng = sample.problem(product), random.Random(number)
+        found = Prepared(number, product, {}, [])
+        try:
+            proposed = names(self._own.tools, product, asked, rng)
+        except Exception as error:  # whatever one product raises, others are measured
+            found.failed.append(f"{sample.words(sample.row(product))}: {type(error).__name__}: {error}"[:300])
+            return found
+        for backend, candidate, known_as in proposed:
+            if self._stopped.is_set():
+                return None
+            try:
+                kernel = backend.prepare(asked, candidate, backend.default_workspace(sample.DEVICE))
+                found.calls[backend.name, known_as] = launching(kernel.run)
+            except Exception as error:
+                found.failed.append(f"{backend.name} {candidate}: {type(error).__name__}: {error}"[:200])
+        return found
+
+    def take(self, spent: dict[str, float], seconds: float) -> tuple[str, Prepared | None]:
+        """A prepared product, of the class that is furthest behind its share; None after that many seconds."""
+        allowed = sum(spent.values()) * _SLACK + _SLACK_SECONDS
+        heads = {name: x[0] for name, x in self._waiting.items() if spent[name] <= sample.SHARES[name] * allowed}
+        wait(heads.values(), seconds, FIRST_COMPLETED)
+        ready = [name for name, head in heads.items() if head.done()]
+        if not ready:
+            return "", None
+        name = min(ready, key=lambda name: spent[name] / sample.SHARES[name])
+        found = self._waiting[name].popleft().result()
+        self._submit(name)
+        return name, found
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class FitRig(Setup):
+    """As Rig, but captured and timed with fewer waits for the card: it has many products a second to time."""
+
+    def __init__(self, product: Product) -> None:
+        super().__init__(product)
+        batch, m, n, k = product.sizes
+        nbytes = self.sets[0][0].element_size() * batch * (m * k + k * n + m * n)
+        self.seconds = max(3e-6, product.flops / RATES[product.dtype], nbytes / _BANDWIDTH)
+        self.calls = max(1, min(40, int(_STRETCH / self.seconds) + 1))
+
+    def add(self, call: Call) -> int:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")  # other threads load modules
+        try:
+            for i in range(self.calls):
+                call(*self.sets[i % len(self.sets)])
+        finally:
+            graph.capture_end()
+        self._graphs.append(graph)
+        return len(self._graphs) - 1
+
+    def medians(self, contenders: list[int], rounds: int) -> list[float]:
+        """As of Rig; what settles the card is one untimed round, as it is never idle for long."""
+        events = []
+        for turn in range(rounds + 1):
+            for i in random.Random(turn).sample(range(len(contenders)), len(contenders)):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                self._graphs[contenders[i]].replay()
+                end.record()
+                events.append((turn, i, start, end))
+        torch.cuda.current_stream().synchronize()
+        logs = torch.empty(rounds + 1, len(contenders))
+        for turn, i, start, end in events:
+            logs[turn, i] = math.log(max(start.elapsed_time(end), 1e-6) * 1e-3 / self.calls)
+        logs = logs[1:]
+        common = logs.mean(dim=1, keepdim=True)
+        found: list[float] = (common.quantile(0.5) + (logs - common).quantile(0.5, dim=0)).exp().tolist()
+        return found
+
+
+def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
+    """The row of a product. The current stream is none that the driver synchronises with others."""
+    product = found.product
+    torch.backends.cuda.matmul.allow_tf32 = product.dtype == "tf32"
+    rig = FitRig(product)
+    theirs = {("torch", name): call for name, call in torch_calls(product, {}).items()}
+    most = max(_LEAST, int(_CARD_TIME / (rig.seconds * rig.calls * (1 + _LOOKS + 0.4 * _ROUNDS))))
+    calls = {**theirs, **dict(list(found.calls.items())[: most - len(theirs)])}
+    failed = list(found.failed)
+    ran = checked(product, rig, calls, failed)
+    wrong = [key for key in ran if key in found.calls and not ran[key]]
+    numbers = {}
+    for key in [key for key in ran if key not in wrong]:
+        try:
+            numbers[key] = rig.add(calls[key])
+        except Exception as error:  # as when it is prepared
+            failed.append(f"{' '.join(key)}: {type(error).__name__}: {error}"[:200])
+    us: dict[str, dict[str, float]] = {}
+    if numbers:
+        torch.cuda.current_stream().synchronize()
+        with quiet:
+            times = timed(rig, numbers)
+        for (backend, name), seconds in times.items():
+            us.setdefault(backend, {})[name] = float(f"{seconds * 1e6:.4g}")
+    return {
+        **sample.row(product), "number": found.number, "us": us,
+        "wrong": [" ".join(key) for key in wrong], "failed": failed,
+    }  # fmt: skip
+
+
+def timed(rig: FitRig, numbers: dict[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+    """Seconds of each; those near the fastest are timed again, and torch's with them."""
+    times = dict(zip(numbers, rig.medians(list(numbers.values()), _LOOKS)))
+    best = min(times.values())
+    near = sorted((x for x in times if times[x] < _NEAR * best), key=lambda x: times[x])[:_MOST_NEAR]
+    near = list(dict.fromkeys([*near, *(x for x in times if x[0] == "torch")]))
+    again = dict(zip(near, rig.medians([numbers[x] for x in near], _ROUNDS)))
+    slower = math.exp(sum(math.log(again[x] / times[x]) for x in near) / len(near))  # by then the card is hotter
+    return {x: again.get(x, seconds * slower) for x, seconds in times.items()}
+
+
+def checked(
+    product: Product, rig: FitRig, calls: dict[tuple[str, str], Call], failed: list[str]
+) -> dict[tuple[str, str], bool]:
+    """Whether some rows of each result are near float64's."""
+    a, b, out = rig.sets[0]
+    batch, m, _, _ = product.sizes
+    last = (lambda x: x[-1]) if batch > 1 else (lambda x: x)
+    rows = torch.linspace(0, m - 1, min(_SAMPLE, m), device="cuda").long()
+    exact = last(a)[rows].double() @ last(b).double()
+    allowed = _TOLERANCES.get(product.dtype, 0.05) * (exact.square().mean().sqrt() + 0.4 * exact.abs())
+    verdicts = {}
+    for key, call in calls.items():
+        out.fill_(float("nan") if out.is_floating_point() else 77)
+        try:
+            call(a, b, out)
+        except Exception as error:
+            failed.append(f"{' '.join(key)}: {type(error).__name__}: {error}"[:200])
+            continue
+        verdicts[key] = ((last(out)[rows].double() - exact).abs() <= allowed).all()
+    return dict(zip(verdicts, torch.stack(list(verdicts.values())).tolist())) if verdicts else {}
+
+
+def card_facts(tools: Tools) -> dict[str, Any]:
+    """What corrections are told of the card, and the versions."""
+    gpu, cuda = tools.hopper.machine.gpus[0], tools.cuda.machine.cards[0]
+    return {
+        "name": gpu.name, "sms": gpu.sms, "clock": gpu.clock, "bandwidth": gpu.bandwidth,
+        "capability": list(gpu.capability), "clusters": list(cuda_clusters.asked(gpu)),
+        "shared_per_block": cuda.shared_per_block, "shared_per_sm": cuda.shared_per_sm,
+        "threads_per_sm": cuda.threads_per_sm, "library": tools.cublas.machine.library.version,
+        "driver": "{}.{}".format(*gpu.driver.cuda_version), "torch": torch.__version__,
+    }  # fmt: skip
+
+
+def begun(folder: Path, facts: dict[str, Any], command: str) -> None:
+    """Writes card.json, or raises SystemExit where the folder is another card's."""
+    file = folder / "card.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    if file.is_file():
+        before = json.loads(file.read_text())
+        other = [key for key in ("name", "sms", "bandwidth", "library") if before[key] != facts[key]]
+        if other:
+            words = ", ".join(f"{key} {before[key]} there, {facts[key]} here" for key in other)
+            raise SystemExit(f"{folder} has data of another card or library ({words}); name another folder")
+    else:
+        file.write_text(json.dumps({**facts, "command": command}, indent=1) + "\n")
+
+
+def table(rows: list[dict[str, Any]], seconds: float) -> list[str]:
+    lines = [f"{'class':10}{'products':>9}{'candidates':>12}{'wrong':>7}{'failed':>8}{'no time':>9}"]
+    for name in sample.SHARES:
+        mine = [row for row in rows if row["class"] == name]
+        candidates = sum(len(us) for row in mine for us in row["us"].values())
+        counts = Counter({key: sum(len(row[key]) for row in mine) for key in ("wrong", "failed")})
+        empty = sum(not row["us"] for row in mine)
+        lines.append(f"{name:10}{len(mine):9}{candidates:12}{counts['wrong']:7}{counts['failed']:8}{empty:9}")
+    return [*lines, f"{len(rows)} products in {seconds:.0f} s, {len(rows) / seconds:.1f} a second"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=500.0, help="of this run, imports included")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    start = time.monotonic() - time.process_time()  # before imports
+    sys.setswitchinterval(5e-4)  # the thread that times must not wait long for those that prepare
+    begun(
+        options.folder, card_facts(Tools(threading.Lock())), f"python benchmarks/fit/measure.py --seed {options.seed}"
+    )
+    workshop = Workshop(options.seed, sample.numbers(options.folder))
+    rows, began = [], time.monotonic()
+    spent = dict.fromkeys(sample.SHARES, 0.0)
+    end = start + options.seconds - 3.0
+    files = {name: (options.folder / f"{name}.jsonl").open("a", buffering=1) for name in sample.SHARES}
+    with torch.cuda.stream(torch.cuda.Stream()):
+        while time.monotonic() < end:
+            name, found = workshop.take(spent, end - time.monotonic())
+            if found is None:
+                continue
+            now = time.monotonic()
+            rows.append(measure(found, workshop.quiet))
+            spent[name] += time.monotonic() - now
+            files[name].write(json.dumps(rows[-1], separators=(",", ":")) + "\n")
+            if torch.cuda.memory_reserved() > _RESERVED:
+                torch.cuda.empty_cache()
+    workshop.stop()
+    for file in files.values():
+        file.close()
+    alarms = [(row, word) for row in rows for word in row["wrong"]]
+    for row, word in alarms:
+        print(f"WRONG: {word}: {sample.words(row)}")
+    for word in Counter(word for row in rows for word in row["failed"]).most_common(10):
+        print(f"failed {word[1]} times: {word[0]}")
+    print("\n".join(table(rows, time.monotonic() - began)), flush=True)
+    return int(bool(alarms))
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # compiles that still run are not waited for

@@ -1,0 +1,135 @@
+"""The random products that corrections are fitted to, and the problems that plugins are asked about. Needs no card."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import drawn
+from drawn import FP8, LARGE, Product, Sizes
+
+from gemmhub.capability import Device
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem, Operand
+
+DEVICE = Device("cuda", 0)
+SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08, "batches": 0.05}
+"""Of the time, by class of products."""
+MOST_OPERATIONS = 1e12
+_MOST_ELEMENTS = 5e8
+"""Of all operands of a product."""
+_ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
+"""Most a are stored by rows."""
+_TABLE = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+"""Sizes of one product in eight: those that tables of other projects have."""
+_HALVES = ("bfloat16", "float16")
+_RESULTS = {"int8": "int32", FP8: "bfloat16"}
+
+
+def draw(seed: int, name: str, number: int) -> Product:
+    """The product of a class that has this number, for ever the same."""
+    rng = np.random.default_rng((seed, zlib.crc32(name.encode()), number))
+    while True:
+        product = _drawn(rng, name, number)
+        batch, m, n, k = product.sizes
+        if product.flops <= MOST_OPERATIONS and batch * (m * k + k * n + m * n) <= _MOST_ELEMENTS:
+            return product
+
+
+def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
+    low, high = ((1e7, LARGE), (LARGE, MOST_OPERATIONS))[number % 2]
+    orders, half = str(rng.choice(_ORDERS)), _HALVES[number // 2 % 2]
+    unit = int(rng.choice((8, 8, 16, 64, 128)))
+    if name == "half":
+        aligned = drawn.between(low, high, unit, 14.0)(rng)
+        return Product(name, half, orders, _table(rng) if number % 8 == 7 else aligned)
+    if name == "odd":
+        return Product(name, half, orders, _misaligned(rng, low, high, (1, 1, 2, 4)))
+    if name in ("tf32", "float32"):
+        if number // 2 % 4 == 3:
+            return Product(name, name, orders, _misaligned(rng, low, high / 4, (1, 2)))
+        return Product(name, name, orders, drawn.between(low, high, unit)(rng))
+    if name == "few":
+        sizes = (drawn.decode, drawn.decode, _columns, drawn.skinny, drawn.long_k)[number % 5](rng)
+        return Product(name, ("bfloat16", "float16", "float32")[number // 5 % 3], orders, sizes)
+    if number % 4 == 3:
+        return Product(name, ("int8", FP8)[number // 4 % 2], "nt", drawn.between(1e8, MOST_OPERATIONS, 16)(rng))
+    sizes = (drawn.batches, drawn.tiny_batches, drawn.batches)[number % 4](rng)
+    return Product(name, ("bfloat16", "float16", "float32", "tf32")[number // 4 % 4], orders, sizes)
+
+
+def _table(rng: np.random.Generator) -> Sizes:
+    m, n, k = (int(size) for size in rng.choice(_TABLE, 3))
+    return Sizes(1, m, n, k)
+
+
+def _misaligned(rng: np.random.Generator, low: float, high: float, units: tuple[int, ...]) -> Sizes:
+    """One to three sizes are no multiples of 8."""
+    while True:
+        _, *sizes = drawn.between(low, high, int(rng.choice(units)))(rng)
+        kept = rng.random(3) < 0.3
+        m, n, k = (size // 8 * 8 if keep else size for size, keep in zip(sizes, kept))
+        if m % 8 or n % 8 or k % 8:
+            return Sizes(1, m, n, k)
+
+
+def _columns(rng: np.random.Generator) -> Sizes:
+    """A matrix by a few columns."""
+    batch, m, n, k = drawn.decode(rng)
+    return Sizes(batch, n, m, k)
+
+
+def problem(product: Product) -> GemmProblem:
+    """What plugins are asked: operands at addresses that are multiples of 256 bytes."""
+    count, m, n, k = product.sizes
+    batch = (count,) if count > 1 else ()
+    dtype = as_dtype("float32" if product.dtype == "tf32" else product.dtype)
+    a, b = (
+        Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
+        for shape, letter in zip(((m, k), (k, n)), product.orders)
+    )
+    result = as_dtype(_RESULTS.get(product.dtype, dtype.name))
+    compute = "int32" if product.dtype == "int8" else "float32"
+    return GemmProblem(
+        m, n, k, a, b, Operand(result, MatrixLayout.contiguous(m, n, batch), 256), as_dtype(compute), batch,
+        precision="tf32" if product.dtype == "tf32" else "ieee", device=DEVICE,
+    )  # fmt: skip
+
+
+def of(row: dict[str, Any]) -> Product:
+    """The product of a row that measure.py wrote."""
+    sizes = Sizes(row["batch"], row["m"], row["n"], row["k"])
+    return Product(row["class"], row["dtype"], row["orders"], sizes)
+
+
+def row(product: Product) -> dict[str, Any]:
+    """What :func:`of` reads."""
+    facts = {"class": product.name, "dtype": product.dtype, "orders": product.orders}
+    return {**facts, **product.sizes._asdict()}
+
+
+def words(row: dict[str, Any]) -> str:
+    return f"{row['dtype']} {row['orders']} {row['batch']} x {row['m']} x {row['n']} x {row['k']}"
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file; a last line that was cut off is left out."""
+    rows = []
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            print(f"{file}: a line is cut off after {len(rows)} rows")
+    return rows
+
+
+def numbers(folder: Path) -> dict[str, int]:
+    """By class, the number of the next product to draw: those behind the highest that a folder has."""
+    return {name: 1 + max((row["number"] for row in read(folder / f"{name}.jsonl")), default=-1) for name in SHARES}

@@ -1,0 +1,184 @@
+"""benchmarks/fit: what is drawn, how a run goes on, and that training recovers what a synthetic card does."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gemmhub import corrections
+
+ROOT = Path(__file__).parents[2]
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(ROOT / "benchmarks" / "fit"))
+    import sample
+
+FACTS = {
+    "name": "NVIDIA Card 1", "sms": 132, "clock": 1.98e9, "bandwidth": 3.35e12, "capability": [9, 0],
+    "clusters": [132, 132, 66], "shared_per_block": 232448, "shared_per_sm": 233472, "threads_per_sm": 2048,
+    "library": "13.1.0", "driver": "13.0", "torch": "2.11", "command": "python benchmarks/fit/measure.py --seed 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sample.SHARES)
+def test_a_number_is_one_product(name):
+    found = [sample.draw(1, name, number) for number in range(60)]
+    assert found == [sample.draw(1, name, number) for number in range(60)]
+    assert len(set(found)) > 50
+    assert found != [sample.draw(2, name, number) for number in range(60)]
+    for product in found:
+        assert product.flops <= sample.MOST_OPERATIONS
+        problem = sample.problem(product)
+        assert (problem.m, problem.n, problem.k) == product.sizes[1:]
+        assert problem.batch_count == product.sizes.batch
+        assert sample.of(sample.row(product)) == product
+        stored = [x.layout.stored("col" if letter == "t" else "row")
+                  for x, letter in zip((problem.a, problem.b), product.orders)]  # fmt: skip
+        assert all(stored)
+
+
+def test_classes_are_what_they_are_called():
+    def rows(product):
+        _, m, n, k = product.sizes
+        return (m if product.orders[0] == "t" else k, k if product.orders[1] == "t" else n, n)
+
+    drawn = {name: [sample.draw(3, name, number) for number in range(200)] for name in sample.SHARES}
+    assert all(size % 8 == 0 for product in drawn["half"] for size in product.sizes[1:])
+    assert all(any(size % 8 for size in product.sizes[1:]) for product in drawn["odd"])
+    assert sum(any(row % 8 for row in rows(product)) for product in drawn["odd"]) > 150
+    assert {product.dtype for product in drawn["half"]} == {"bfloat16", "float16"}
+    assert {product.orders for product in drawn["half"]} == {"nn", "nt", "tn", "tt"}
+    large = sum(product.flops >= sample.drawn.LARGE for product in drawn["half"])
+    assert 80 < large < 120
+    assert min(min(product.sizes[1:3]) for product in drawn["few"]) == 1
+    assert {product.dtype for product in drawn["batches"]} > {"int8", "float8_e4m3fn", "float32", "tf32"}
+    assert sum(sample.SHARES.values()) == pytest.approx(1)
+
+
+def test_a_run_goes_on_behind_what_is_there(tmp_path):
+    assert sample.numbers(tmp_path) == dict.fromkeys(sample.SHARES, 0)
+    (tmp_path / "half.jsonl").write_text('{"number": 0}\n{"number": 7}\n{"number": 3}\n{"numb')
+    assert sample.numbers(tmp_path) == {**dict.fromkeys(sample.SHARES, 0), "half": 8}
+    assert len(sample.read(tmp_path / "half.jsonl")) == 3
+
+
+class Plugin:
+    """A plugin's module whose model is blind: one candidate of three is wrong by a factor that its features tell."""
+
+    def __init__(self, folder, kinds, several):
+        self.__file__ = str(folder / "corrections.py")
+        self.kinds, self.several = kinds, several
+
+    def describe(self, problem, card, names):
+        if problem.a.dtype.name == "float8_e4m3fn":
+            return None
+        kind = self.kinds[problem.precision == "tf32"]
+        known = [name for name in names if name != "forgotten"]
+        work = problem.flops / 5e14 + 3e-6
+        rows = [[math.log(problem.m), math.log(problem.n), math.log(problem.k), float(name)] for name in known]
+        found = SimpleNamespace(kind=kind, names=known, modelled=[work] * len(known), rows=rows)
+        return [found] if self.several else found
+
+
+def seconds(product, name):
+    """What the card does."""
+    _, m, n, k = product.sizes
+    work = product.flops / 5e14 + 3e-6
+    return work * math.exp(0.3 * math.tanh(math.log(n / m)) * (float(name) - 1) + 0.05 * math.log(k / 1000))
+
+
+@pytest.fixture(scope="module")
+def train():
+    pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks" / "fit"))
+        import train
+    return train
+
+
+@pytest.fixture
+def measured(train, tmp_path):
+    """(data, folders of plugins by name)."""
+    rows, rng = [], np.random.default_rng(0)
+    for name in sample.SHARES:
+        for number in range(250 if name == "half" else 40):
+            product = sample.draw(1, name, number)
+            noise = math.exp(rng.normal(0, 0.03))
+            us = {x: 1e6 * noise * seconds(product, x) for x in ("0", "1", "2")}
+            us = {plugin: {x: t for x, t in us.items() if x in own} for plugin, own in (("one", "0"), ("two", "12"))}
+            us["two"]["forgotten"] = 2 * us["two"]["2"]
+            rows.append({**sample.row(product), "number": number, "us": {**us, "torch": {"matmul": us["one"]["0"]}}})
+    modules = {name: Plugin(tmp_path / name, ("half", "tf32"), name == "two") for name in ("one", "two")}
+    return train.read(rows, modules, dict.fromkeys(modules)), {name: tmp_path / name / "data" for name in modules}
+
+
+def test_training_recovers_the_card(train, measured, capsys):
+    data, folders = measured
+    assert 5 <= data.held.sum() <= 50
+    assert {part.key for part in data.parts} == {(x, y) for x in ("one", "two") for y in ("half", "tf32")}
+    assert all("forgotten" not in part.names for part in data.parts)
+    nets = train.fit(data, epochs=60, fewest=100)
+    assert set(nets) == {("one", "half"), ("two", "half")}  # products of tf32 are too few
+    judged = train.Judged(data, nets)
+    model, learned = (judged.chosen(x) for x in (False, True))
+    held = data.held & ~np.isnan(model)
+    lost = [float(np.mean(np.log(x / data.fastest)[held])) for x in (model, learned)]
+    assert lost[0] > 0.05
+    assert lost[1] < 0.25 * lost[0]
+    for index, part in enumerate(data.parts):
+        if part.key in nets:
+            assert judged.error(index, True, data.held) < 0.06 < judged.error(index, False, data.held)
+    lines = "\n".join(train.report(judged, nets, data.held))
+    assert "no network: too few products" in lines
+    assert "all" in lines
+    train.write(nets, FACTS, folders)
+    for name in folders:
+        found = corrections.find(folders[name], "half", FACTS["name"], 132, 3.35e12)
+        assert found is not None
+        assert found.origin.command == FACTS["command"]
+        part = next(part for part in data.parts if part.key == (name, "half"))
+        assert found.factors(part.rows[:5]) == pytest.approx(
+            np.exp(np.clip(train.Net.of(nets[name, "half"]).predict(np.array(part.rows[:5])), -0.7, 0.7))
+        )
+        assert corrections.find(folders[name], "tf32", FACTS["name"], 132, 3.35e12) is None
+    assert sum(file.stat().st_size for file in folders["two"].rglob("*")) < 100_000
+
+
+def test_training_is_repeatable(train, measured):
+    data, _ = measured
+    first, second = (train.fit(data, epochs=2, fewest=100) for _ in range(2))
+    assert all((first[key][name] == second[key][name]).all() for key in first for name in first[key])
+
+
+def test_what_was_written_before_goes(train, tmp_path):
+    folder = tmp_path / "nvidia-card-1"
+    folder.mkdir()
+    (folder / "old.npz").write_bytes(b"")
+    train.write({}, FACTS, {"one": tmp_path})
+    assert not folder.exists()
+
+
+def test_a_vendor_library_has_its_version(train, tmp_path):
+    arrays = {"least": [0.0], "most": [1.0], "mean": [0.0], "scale": [1.0], "weights0": [[1.0]], "biases0": [0.0]}
+    train.write({("cublas", "half"): arrays}, FACTS, {"cublas": tmp_path})
+    assert corrections.find(tmp_path, "half", FACTS["name"], 132, 3.35e12, "13.1.2") is not None
+    assert corrections.find(tmp_path, "half", FACTS["name"], 132, 3.35e12, "13.2.0") is None
+
+
+def test_cards_are_not_mixed(train, tmp_path):
+    for name, facts in (("one", FACTS), ("two", {**FACTS, "bandwidth": 4.8e12})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "card.json").write_text(json.dumps(facts))
+    assert train.card_of([tmp_path / "one"]) == FACTS
+    with pytest.raises(SystemExit, match="bandwidth"):
+        train.card_of([tmp_path / "one", tmp_path / "two"])
+
+
+def test_modules_do_not_hide_those_of_the_tests():
+    assert not {"products", "conftest"} & {path.stem for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert Path(sys.modules["sample"].__file__).parent == ROOT / "benchmarks" / "fit"

@@ -14,8 +14,9 @@ probe.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
@@ -68,6 +69,16 @@ class Kernel:
     deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It saves gemmhub's own preparation:
     numpy.matmul is such a function.
     """
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What :meth:`Backend.import_times` found in a file."""
+
+    times: Sequence[tuple[GemmProblem, str, float]]
+    """Problem, candidate, seconds."""
+    skipped: Mapping[str, int]
+    """How many rows are of no use, by reason."""
 
 
 class Backend(ABC):
@@ -124,6 +135,10 @@ class Backend(ABC):
         It must not change when ``b`` is rewritten. None of gemmhub looks inside.
         """
         return Refusal(f"{self.name} has no packed form", "multiply without pack()")
+
+    def import_times(self, path: Path, device: Device) -> Imported | Refusal:
+        """Read times of this backend's candidates on ``device`` from a file of its library's own profiler."""
+        return Refusal(f"{self.name} reads no profiler's file", "measure with gemmhub tune")
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api, arrays, decision, families, locks, planning, printing, records, views
+from gemmhub import api, arrays, decision, families, locks, planning, plugins, printing, records, views
+from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
 from gemmhub.comparison import check_result, on_host
 from gemmhub.decision import Able
-from gemmhub.errors import GemmhubError, NoBackendError
+from gemmhub.errors import BackendError, GemmhubError, InputError, NoBackendError, RecordError
 from gemmhub.guard import guarded
 from gemmhub.options import Request
 from gemmhub.problem import GemmProblem
@@ -236,3 +237,42 @@ def _sets(call: arrays.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[A
         return left, right
 
     return [(a, b), *(copy() for _ in range(rotation(span, cache_bytes) - 1))]
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What :func:`import_times` read."""
+
+    records: tuple[records.Record, ...]
+    skipped: Mapping[str, int]
+    """How many rows of the file are of no use here, by reason."""
+
+
+def import_times(path: Path, backend: str, device: str = "cpu") -> ImportResult:
+    """Read a file of a vendor's profiler as records of ``backend`` on this machine; write nothing.
+
+    ``device`` is a kind or a device that the backend runs on ("musa", "musa:1"); for "cpu" its first device is taken.
+    The file does not name the card and the versions that it was measured with: they count as those of this machine.
+    Raises InputError where the backend is not known or does not run on ``device``, BackendError where it is not ready,
+    RecordError where it cannot read the file.
+    """
+    entry = plugins.registry().find(backend)
+    if entry is None:
+        known = sorted({each.name for each in plugins.registry()})
+        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(known))
+    answer = entry.get()
+    if isinstance(answer, Refusal):
+        raise BackendError(f"backend {backend!r}: {answer.reason}; {answer.remedy}")
+    loaded, ready = answer
+    fitting = [x for x in ready.devices if device in (str(x), x.kind)]
+    if not fitting and device != "cpu":
+        raise InputError("device", f"{backend!r} does not run on {device}", ", ".join(map(str, ready.devices)))
+    where = (fitting or ready.devices)[0]
+    remedy = f"report it to the authors of {entry.distribution}"
+    found = guarded(lambda: loaded.import_times(path, where), "import_times()", remedy)
+    if not isinstance(found, (Imported, Refusal)):
+        found = Refusal(f"import_times() returned {type(found).__name__}", remedy)
+    if isinstance(found, Refusal):
+        raise RecordError(f"{path}: {found.reason}; {found.remedy}")
+    times = [records.record(problem, backend, candidate, seconds, ready) for problem, candidate, seconds in found.times]
+    return ImportResult(tuple(times), found.skipped)

@@ -28,7 +28,7 @@ from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
 from gemmhub.families import Family
 from gemmhub.records import RecordFile
-from gemmhub.tuning import TuneResult
+from gemmhub.tuning import TuneResult, import_times
 
 
 @click.command("tune")
@@ -46,7 +46,8 @@ from gemmhub.tuning import TuneResult
 @backend_option
 @click.option("--show", is_flag=True, help="List the records in force (or those of FILE...); time nothing.")
 @click.option("--merge", is_flag=True, help="Merge the records of FILE... into those in force.")
-@click.option("--into", metavar="FILE", help="With --merge: merge into this file instead.")
+@click.option("--import", "imports", is_flag=True, help="Record what the profiler of --backend NAME wrote to FILE...")
+@click.option("--into", metavar="FILE", help="With --merge or --import: into this file instead.")
 @json_option
 def command(
     what: tuple[str, ...],
@@ -58,6 +59,7 @@ def command(
     library: str | None,
     show: bool,
     merge: bool,
+    imports: bool,
     into: str | None,
     as_json: bool,
     **chosen: Any,
@@ -66,25 +68,31 @@ def command(
 
     Later calls of this kind, in every process, take the fastest. Wrong candidates are reported, not recorded.
     """
-    if show and merge:
-        raise click.UsageError("--show and --merge exclude each other.")
-    if into is not None and not merge:
-        raise click.UsageError("--into goes with --merge.")
-    if (show or merge) and grids:
-        raise click.UsageError("--shape goes with neither --show nor --merge.")
+    if show + merge + imports > 1:
+        raise click.UsageError("--show, --merge and --import exclude each other.")
+    if into is not None and not (merge or imports):
+        raise click.UsageError("--into goes with --merge or --import.")
+    if (show or merge or imports) and grids:
+        raise click.UsageError("--shape goes with none of --show, --merge and --import.")
     if show:
         _show([Path(file) for file in what] or [_in_force()], as_json)
         return
-    if merge:
+    if merge or imports:
         if not what:
-            raise click.UsageError("--merge needs the files to merge.")
+            raise click.UsageError("--merge and --import need files.")
         target = _in_force() if into is None else Path(into)
-        merged = records.merge([Path(file) for file in what], target)
-        if as_json:
-            screen.print_json({"into": target, "records": len(merged.records), "skipped": merged.skipped})
-        else:
-            skipped = [("skipped", reason) for reason in merged.skipped]
-            screen.show(screen.facts([("into", str(target)), ("records", str(len(merged.records))), *skipped]))
+        files = [Path(file) for file in what]
+        if merge:
+            merged = records.merge(files, target)
+            _merged(target, len(merged.records), merged.skipped, as_json)
+            return
+        if chosen["backend"] is None:
+            raise click.UsageError("--import needs --backend NAME, whose profiler wrote the files.")
+        found = [import_times(file, chosen["backend"], device) for file in files]
+        records.write(target, [record for one in found for record in one.records])
+        records.forget()
+        skipped = [f"{file}: {n} rows: {why}" for file, one in zip(files, found) for why, n in one.skipped.items()]
+        _merged(target, sum(len(one.records) for one in found), skipped, as_json)
         return
     todo = [*_positional(what), *(shape for grid in grids for shape in grid)]
     if not todo:
@@ -98,11 +106,19 @@ def command(
         screen.show(*(part for size, result in zip(todo, results) for part in _parts(size, result)), _where(results))
 
 
+def _merged(target: Path, count: int, skipped: list[str], as_json: bool) -> None:
+    if as_json:
+        screen.print_json({"into": target, "records": count, "skipped": skipped})
+        return
+    facts = [("into", str(target)), ("records", str(count)), *(("skipped", reason) for reason in skipped)]
+    screen.show(screen.facts(facts))
+
+
 def _positional(what: tuple[str, ...]) -> list[tuple[int, int, int]]:
     if not what:
         return []
     if len(what) != 3 or not all(x.isdecimal() for x in what):
-        raise click.UsageError("Give three sizes M N K (files go with --show and --merge).")
+        raise click.UsageError("Give three sizes M N K (files go with --show, --merge and --import).")
     m, n, k = map(int, what)
     return [(m, n, k)]
 

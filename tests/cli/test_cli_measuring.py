@@ -8,14 +8,17 @@ import sys
 
 import numpy as np
 import pytest
+from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
 from gemmhub import bench, contenders, devices
+from gemmhub.backend import Imported
 from gemmhub.cli import heatmap, roofline
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import SHAPES
 from gemmhub.dtypes import SUPPORTED, as_dtype
 from gemmhub.errors import InputError
+from plugins import add
 
 NUMPY_MATMUL = "numpy.matmul"
 
@@ -66,6 +69,45 @@ def test_merge(run, monkeypatch):
     assert "error: missing.jsonl: no such file" in run.error("tune", "--merge", "missing.jsonl")
 
 
+class Profiled(Scripted):
+    """Its library's profiler writes lines of a product's size and seconds."""
+
+    def import_times(self, path, device):
+        problem = gemmhub.explain(*np.ones((2, 8, 8), np.float32)).problem
+        lines = path.read_text().splitlines()
+        times = [(problem, "default", float(line)) for line in lines if line != "other"]
+        return self._answer("import_times", Imported(times, {"it is another's": lines.count("other")}), path, device)
+
+
+def test_import(run):
+    add(Profiled("profiled", estimate=1.0))
+    (run.folder / "profile.txt").write_text("0.25\nother\nother\n")
+    told = run("tune", "--import", "profile.txt", "--backend", "profiled").stdout
+    assert "records  1" in told
+    assert "skipped  profile.txt: 2 rows: it is another's" in told
+    (verdict,) = (v for v in run.json("explain", 8, 8, 8, "--json")["verdicts"] if v["backend"] == "profiled")
+    assert (verdict["status"], verdict["source"], verdict["seconds"]) == ("chosen", "measured", 0.25)
+    data = run.json("tune", "--import", "profile.txt", "--backend", "profiled", "--into", "other.jsonl", "--json")
+    assert data == {"into": "other.jsonl", "records": 1, "skipped": ["profile.txt: 2 rows: it is another's"]}
+    assert len(run.json("tune", "--show", "other.jsonl", "--json")["records"]) == 1
+
+
+@pytest.mark.parametrize(("arguments", "answer", "words", "code"), [
+    (["--backend", "nobody"], None, "no backend is called 'nobody'", 2),
+    (["--backend", "profiled", "--device", "cuda:1"], None, "does not run on cuda:1", 2),
+    (["--backend", "numpy"], None, "profile.txt: numpy reads no profiler's file; measure with gemmhub tune", 2),
+    (["--backend", "profiled"], ValueError("broken"), "import_times() raised ValueError: broken", 2),
+    (["--backend", "profiled"], 5, "import_times() returned int", 2),
+    (["--backend", "gone"], None, "backend 'gone': not here; nothing to do", 3),
+])  # fmt: skip
+def test_import_of_nothing(run, arguments, answer, words, code):
+    add(Profiled("profiled", **({} if answer is None else {"import_times": answer})))
+    add(Scripted("gone", probe=gemmhub.Absent("not here", "nothing to do")))
+    (run.folder / "profile.txt").write_text("0.25\n")
+    assert words in run.error("tune", "--import", "profile.txt", *arguments, code=code)
+    assert "does not exist" in run("tune", "--show").stdout
+
+
 def test_show_of_nothing(run):
     assert "does not exist" in run("tune", "--show").stdout
 
@@ -83,7 +125,8 @@ def test_records_may_be_off(run, monkeypatch):
     [
         [], [8, 8], ["a.npy", "b.npy"], ["--shape", "8x8"], ["--shape", "8xAx8"], ["--merge"], ["--show", "--merge"],
         ["--into", "x"], ["--show", "--shape", "8"], [8, 8, 8, "--dtype", "float8_e5m2"], ["--shape", "8x8x8,"],
-        [8, 8, 8, "--b-order", "both"],
+        [8, 8, 8, "--b-order", "both"], ["--import", "x.csv"], ["--import", "--backend", "numpy"],
+        ["--import", "--merge", "x", "--backend", "numpy"],
     ],
 )  # fmt: skip
 def test_tune_usage(run, arguments):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from gemmhub.backend import Array, Kernel
-from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.backend import Array, Imported, Kernel
+from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import BackendError
 from gemmhub.native.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_mutlass import forms, model, probe, proof
+from gemmhub_mutlass import forms, model, probe, profiler, proof
 from gemmhub_mutlass.configuration import Configuration, configurations
 from gemmhub_mutlass.forms import Lowered
 from gemmhub_mutlass.kernel import Gemm
@@ -180,6 +181,15 @@ class MutlassBackend(MachineBackend[Machine]):
                 "allowed: raise the setting workspace_mib"
             )
         return Kernel(gemm.run, f"{self.machine.mutlass.name} {chosen}", gemm.workspace_bytes)
+
+    def import_times(self, path: Path, device: Device) -> Imported | Refusal:
+        """From the table that ``mutlass_profiler`` writes."""
+
+        def configurations(problem: GemmProblem) -> tuple[Configuration, ...]:
+            analysis = self._analysis(problem)
+            return analysis.configurations if isinstance(analysis, Analysis) else ()
+
+        return profiler.read(path, device, self.machine.archs[device.index], configurations)
 
     def _proved(self, index: int, configuration: Configuration) -> Library:
         """The compiled kernel, once it was right on the device. Raises CompileError and AllocationError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ import click
 import pytest
 
 import gemmhub
-from gemmhub import config, errors, options
+from gemmhub import config, corrections, errors, options, racing
 from gemmhub.cli.main import main as command_line
 from gemmhub.plugins import SUGGESTIONS
 
@@ -115,7 +116,7 @@ def test_commands(line):
     assert {x for x in given if x.startswith("-") and len(x) > 1} <= known
 
 
-@pytest.mark.parametrize("line", sorted(set(re.findall(r"\bpython (benchmarks/\w+\.py\b[^`\n]*)", TEXT))))
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"\bpython (benchmarks/[\w/]+\.py\b[^`\n]*)", TEXT))))
 def test_benchmarks(line):
     """They exist and know the options shown."""
     script, *given = line.partition("#")[0].split()
@@ -127,6 +128,17 @@ def test_benchmarks(line):
 def test_links_of_plugins(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).is_file(), target
+
+
+def test_choosing_in_figures():
+    """The page on choosing has the constants of the code, and stays one page."""
+    page = PAGES["choosing.md"]
+    assert len(page.split()) <= 900
+    for promise in (
+        f'"{corrections.NOTE}"', f"multiplied by {corrections.UNMEASURED:g},", f"{racing.BUDGET * 1e3:.0f} ms",
+        f"up to {racing._CANDIDATES} candidates", f"a factor of {math.exp(corrections.LIMIT):.0f} at most",
+    ):  # fmt: skip
+        assert promise in page
 
 
 def _words(line: str) -> tuple[str, ...]:

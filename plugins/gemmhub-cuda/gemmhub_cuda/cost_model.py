@@ -1,15 +1,18 @@
-"""How long a way of running a product should take: rounds of blocks, each as slow as its slowest resource.
+"""The analytic estimate of a call: waves of blocks, each as slow as its slowest resource.
 
 The blocks that a multiprocessor runs at once take, for each step of TILE_K, the longer of two times. One is what their
-work needs of the units that they share: arithmetic, places to issue instructions, shared memory, the way from L2. The
-other is what one of them would take if it were alone: its instructions one after the other, and what it waits for. The
-parts of a split k are then added up. All that overlaps with moving the operands from memory.
+work needs of the units that they share: arithmetic, instruction issue slots, shared memory, bandwidth from L2. The
+other is what one of them takes alone: its instructions one after the other, and the latencies that it waits for. The
+partial sums of a split k are then added up. All that overlaps with moving the operands from memory. Operands that are
+not aligned to 16 bytes make the whole slower (:data:`MISALIGNED`).
 
-fitted.py has the constants that measurements on a card gave.
+fitted.py has the constants that measurements on a card gave. :mod:`gemmhub_cuda.corrections` corrects the estimate on
+cards where it was measured.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +25,12 @@ from gemmhub_cuda.sources import Variant
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
+MISALIGNED = {2: 2.7, 4: 2.1, 8: 1.45}
+"""By the bytes that a and b are loaded at a time: the factor on the time of the kernel with tensor cores, where a full
+load has 16 bytes. The values for 2 and 4 bytes are geometric means over the four products of benchmarks/results/h100/
+and h200/map.json that ran by this kernel (three at 2 bytes, 1.96 to 3.51; one at 4). That for 8 bytes is interpolated.
+They depend on the operands alone, so that they rank backends, not shapes.
+"""
 _SHARED_BYTES = 128.0
 """That shared memory delivers in a cycle."""
 _OVERHEAD = 40.0
@@ -29,6 +38,7 @@ _OVERHEAD = 40.0
 _MEMORY_SHARPNESS = 4.0
 """As ``Fitted.sharpness``, of computing and moving data."""
 _MOST_SPLITS = 64
+_NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
 
 _SHARED_PER_BLOCK, _SHARED_PER_SM, _THREADS_PER_SM = 97, 81, 39  # CUdevice_attribute
 _SLOW_SINGLE = ((7, 0), (7, 2), (7, 5), (8, 0))
@@ -51,12 +61,14 @@ class Card:
     """Bytes, if asked for."""
     shared_per_sm: int
     threads_per_sm: int
+    name: str = ""
+    """Name of the card, as the driver reports it."""
 
     @classmethod
     def of(cls, gpu: Gpu) -> Card:
         """Calls the driver."""
-        limits = (gpu.attribute(x) for x in (_SHARED_PER_BLOCK, _SHARED_PER_SM, _THREADS_PER_SM))
-        return cls(gpu.sms, gpu.clock, gpu.bandwidth, gpu.capability, *limits)
+        per_block, per_sm, threads = map(gpu.attribute, (_SHARED_PER_BLOCK, _SHARED_PER_SM, _THREADS_PER_SM))
+        return cls(gpu.sms, gpu.clock, gpu.bandwidth, gpu.capability, per_block, per_sm, threads, gpu.name)
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
     steps = -(-choice.blocks_of_k // choice.splits)
     pieces = choice.counters * choice.splits
     loaded = (shape.m + shape.n) * shape.k * way.form.input_bytes
-    from_memory = min(1.0, _bytes(choice) / (pieces * steps * loaded)) if way.k else 0.0
+    from_memory = min(1.0, moved(choice) / (pieces * steps * loaded)) if way.k else 0.0
     latency = fitted.near + (fitted.far - fitted.near) * from_memory
     if isinstance(shape, sgemm.Shape):
         work, alone = _single_step(shape, card, fitted)
@@ -150,8 +162,9 @@ def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
         readers = -(-choice.counters // card.sms)  # of a multiprocessor
         cycles += fitted.meet + readers * choice.splits * max(fitted.part, shape.partial_bytes / fitted.part_bytes)
     computing = cycles / (card.clock * fitted.clock)
-    moving = _bytes(choice) / (fitted.dram * card.bandwidth)
-    return (either(_MEMORY_SHARPNESS, computing, moving) + LAUNCH) * sum(1 for _ in way.offsets())
+    moving = moved(choice) / (fitted.dram * card.bandwidth)
+    slowdown = 1.0 if way.form.input == "float32" else MISALIGNED.get(way.form.aligned, 1.0)
+    return (slowdown * either(_MEMORY_SHARPNESS, computing, moving) + LAUNCH) * sum(1 for _ in way.offsets())
 
 
 def _single_step(shape: sgemm.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
@@ -176,8 +189,8 @@ def _tensor_step(shape: mma.Shape, card: Card, fitted: Fitted) -> tuple[float, f
     return either(fitted.sharpness, multiply, shared) / fitted.efficiency.get(shape.name, 1.0), alone
 
 
-def _bytes(choice: Choice) -> int:
-    """That must move at least, in a launch."""
+def moved(choice: Choice) -> int:
+    """Bytes that a launch must move at least."""
     way = choice.way
     count = way.batch.count
     a, b = (count if stride else 1 for stride in way.batch.strides[:2])
@@ -211,6 +224,15 @@ def _parts(way: Lowered, shape: sgemm.Shape | mma.Shape, card: Card, workspace: 
         choice = Choice(way, shape, splits)
         if splits > 1 and refusal(choice, card, workspace) is None:
             yield choice
+
+
+def named(way: Lowered, name: str) -> Choice:
+    """The choice of that name, as :attr:`Choice.name` writes it. ValueError where there is no such shape."""
+    found = _NAME.fullmatch(name)
+    shapes = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES)}
+    if found is None or found[1] not in shapes:
+        raise ValueError(f"there is no kernel called {name}")
+    return Choice(way, shapes[found[1]], int(found[2] or 1))
 
 
 def refusal(choice: Choice, card: Card, workspace: int) -> str | None:

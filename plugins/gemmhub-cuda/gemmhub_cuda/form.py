@@ -29,6 +29,11 @@ class Form:
     activation: str | None = None
 
     @property
+    def aligned(self) -> int:
+        """Bytes that both operands can be loaded at a time."""
+        return min(self.a_aligned, self.b_aligned)
+
+    @property
     def input_bytes(self) -> int:
         return 4 if self.input == "float32" else 2
 

@@ -198,7 +198,7 @@ def test_candidates_by_name(backend):
         backend.prepare(problem(65, 67, 69), "128x128x8t128", LIMIT)
 
 
-def test_narrow_operands_are_told(backend):
+def test_narrow_operands_are_reported(backend):
     asked = problem(65, 67, 69)
     assert "operands loaded 4 bytes at a time" in backend.remark(asked, backend.candidates(asked)[0])
 

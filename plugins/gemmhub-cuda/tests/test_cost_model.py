@@ -14,6 +14,7 @@ from problems import problem
 from gemmhub.native.cuda_scratch import COUNTERS
 
 H200 = Card(132, 1.98e9, 4.8e12, (9, 0), 232448, 233472, 2048)
+H100 = Card(132, 1.98e9, 3.35e12, (9, 0), 232448, 233472, 2048)
 A100 = Card(108, 1.41e9, 2.0e12, (8, 0), 166912, 167936, 2048)
 RTX = Card(82, 1.7e9, 0.94e12, (8, 6), 101376, 102400, 1536)
 LIMIT = 64 * 2**20
@@ -58,6 +59,37 @@ def test_launches_are_paid_for():
     one = chosen(64, 64, 64, batch=(65535,))[0][0]
     two = chosen(64, 64, 64, batch=(65536,))[0][0]
     assert two > one + 0.5 * cost_model.LAUNCH
+
+
+# Recorded: card, dtype, how a and b are stored, m, n, k, microseconds.
+MISALIGNED = (
+    (H100, "bfloat16", "tn", 5206, 252, 727, 23.6), (H100, "float16", "tn", 355, 75, 8485, 22.2),
+    (H200, "bfloat16", "nt", 107, 3281, 961, 24.9), (H200, "float16", "nn", 623, 6334, 11031, 633.2),
+)  # fmt: skip
+ORDERS = {"n": "row", "t": "col"}
+
+
+@pytest.mark.parametrize(("card", "dtype", "orders", "m", "n", "k", "microseconds"), MISALIGNED)
+def test_misaligned_rows_are_slow(card, dtype, orders, m, n, k, microseconds):
+    """Within a factor of 1.4; without the factor estimates are 1.6 to 2.8 times too low."""
+    seconds = chosen(m, n, k, card, dtype=dtype, a=ORDERS[orders[0]], b=ORDERS[orders[1]])[0][0]
+    assert microseconds / 1.4 < seconds * 1e6 < microseconds * 1.4
+
+
+@pytest.mark.parametrize(("n", "aligned"), [(4096, 16), (4100, 8), (4098, 4), (4097, 2)])
+def test_the_factor_of_alignment(n, aligned):
+    way = lowered(problem(512, n, 512, "bfloat16"), (9, 0))
+    assert way.form.aligned == aligned
+    near = chosen(512, 4096, 512, dtype="bfloat16")[0][0]
+    ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - cost_model.LAUNCH) / (near - cost_model.LAUNCH)
+    # One column of tiles more, and no shapes with more than 64 sums a thread, beside the factor.
+    assert 0.99 < ratio / cost_model.MISALIGNED.get(aligned, 1) < 1.4
+
+
+def test_names_of_choices():
+    way = lowered(problem(512, 512, 4096), (9, 0))
+    for _, choice in cost_model.choices(way, H200, LIMIT):
+        assert cost_model.named(way, choice.name) == choice
 
 
 @settings(deadline=None, max_examples=60)

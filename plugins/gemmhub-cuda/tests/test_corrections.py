@@ -1,0 +1,158 @@
+"""Corrections of estimates: features, where a correction serves, and what is shipped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import isfinite, log
+
+import numpy as np
+import pytest
+from fakes import Home
+from gemmhub_cuda import corrections, cost_model
+from gemmhub_cuda.backend import _OPTIMISM
+from gemmhub_cuda.lowered import lowered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import operand, problem
+
+from gemmhub.corrections import NOTE, UNMEASURED, Origin, find
+from gemmhub.testing.nets import check_net
+
+NAMES = [
+    "m", "n", "k", "batch", "a m-major", "b n-major", "a", "b", "output", "epilogue", "addend", "tile m", "tile n",
+    "tile k", "threads", "stages", "splits", "waves", "filled", "edges", "modelled", "of peak", "of memory",
+]  # fmt: skip
+LIMIT = 64 * 2**20
+PREFERRED, FACTOR = 0.6, 1.5
+"""The factor on tiles of 32 rows and less, and on others."""
+
+
+@pytest.fixture
+def backend():
+    return Home().backend()
+
+
+@pytest.fixture
+def card(backend):
+    return backend.machine.cards[0]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch, card):
+    """Corrections of both kinds for that card: a step between tiles of 32 and of 64 rows."""
+    monkeypatch.setattr(corrections, "DATA", tmp_path)
+    folder = tmp_path / "card"
+    folder.mkdir()
+    (folder / "card.json").write_text(json.dumps(vars(Origin(card.name, card.sms, card.bandwidth))))
+    held = {name: np.full(len(NAMES), x) for name, x in (("least", -99), ("most", 99), ("mean", 0), ("scale", 1))}
+    rows = NAMES.index("tile m")
+    held["least"][rows], held["most"][rows], held["mean"][rows] = 5, 6, 5
+    weights = np.zeros((len(NAMES), 1))
+    weights[rows] = log(FACTOR / PREFERRED)
+    for kind in corrections.KINDS:
+        np.savez(folder / f"{kind}.npz", weights0=weights, biases0=[log(PREFERRED)], **held)
+    return folder
+
+
+def named(asked, card, name):
+    found = corrections.describe(asked, card, [name])
+    (row,) = found.rows
+    assert len(row) == len(NAMES)
+    return dict(zip(NAMES, row))
+
+
+def test_features_of_a_known_candidate(card):
+    asked = problem(1000, 512, 4096, "bfloat16", b="col", activation="relu")
+    found = named(asked, card, "mma64x64x64x4w4/3")
+    assert [found[x] for x in ("m", "n", "k", "batch")] == [log(1000), log(512), log(4096), 0]
+    assert [found[x] for x in ("a m-major", "b n-major", "a", "b", "output")] == [0, 0, 4, 4, 2]
+    assert [found[x] for x in ("epilogue", "addend")] == [1, 0]
+    assert [found[x] for x in ("tile m", "tile n", "tile k", "threads", "stages")] == [6, 6, 6, 7, 4]
+    assert found["splits"] == pytest.approx(log(3))
+    choice = cost_model.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
+    waves = 16 * 8 * 3 / (card.sms * cost_model.room(choice.variant, card))
+    assert (found["waves"], found["filled"]) == (pytest.approx(log(waves)), pytest.approx(waves / np.ceil(waves)))
+    assert found["edges"] == pytest.approx(1000 / 1024)
+    seconds = cost_model.seconds(choice, card)
+    assert found["modelled"] == pytest.approx(log(seconds))
+    assert found["of peak"] == pytest.approx(log(seconds * card.sms * card.clock / (2 * 1000 * 512 * 4096)))
+    assert found["of memory"] == pytest.approx(log(seconds * card.bandwidth / cost_model.moved(choice)))
+
+
+def test_orders_alignment_and_epilogue(card):
+    asked = problem(65, 67, 69, "float16", a="col", c=operand("float16", 65, 67))
+    found = named(asked, card, "mma64x64x64x4w4")
+    assert [found[x] for x in ("a m-major", "b n-major", "a", "b", "addend")] == [1, 1, 1, 1, 1]
+    shifted = problem(64, 64, 64, "float16")
+    shifted = replace(shifted, b=replace(shifted.b, alignment=8))
+    assert named(shifted, card, "mma64x64x64x4w4")["b"] == 3
+    assert named(problem(64, 64, 64, batch=(7,)), card, "64x64x16t128")["batch"] == log(7)
+
+
+def test_unknown_names_are_left_out(card):
+    asked = problem(512, 512, 512)
+    names = ["nonsense", "64x64x16t128", "mma64x64x64x4w4", "64x64x16t128/600", "128x128x8t256"]
+    found = corrections.describe(asked, card, names)
+    assert (found.kind, found.names) == ("float32", ["64x64x16t128", "128x128x8t256"])
+    assert len(found.modelled) == len(found.rows) == 2
+
+
+@pytest.mark.parametrize("asked", [problem(0, 64, 64), problem(64, 64, 0), problem(dtype="float64")])
+def test_what_is_not_described(card, asked):
+    assert corrections.describe(asked, card, ["64x64x16t128"]) is None
+
+
+EXTENT = st.one_of(st.sampled_from([1, 2, 7, 8, 127, 128, 129]), st.integers(1, 2**14))
+CARD = Home().backend().machine.cards[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(m=EXTENT, n=EXTENT, k=EXTENT, batch=st.sampled_from([(), (3,)]), dtype=st.sampled_from(["float32", "bfloat16"]))
+def test_any_product(m, n, k, batch, dtype):
+    asked = problem(m, n, k, dtype, batch=batch)
+    names = [choice.name for _, choice in cost_model.choices(lowered(asked, CARD.capability), CARD, LIMIT)]
+    found = corrections.describe(asked, CARD, names)
+    assert found.names == names
+    assert all(isfinite(value) for row in found.rows for value in row)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_correction_decides_what_runs(backend, card, data, dtype):
+    asked = problem(512, 512, 512, dtype)
+    described = corrections.describe(asked, card, list(backend.candidates(asked)))
+    expected = [x * (PREFERRED if row[11] <= 5 else FACTOR) for x, row in zip(described.modelled, described.rows)]
+    assert expected == pytest.approx(sorted(expected))
+    assert backend.estimate(asked) == pytest.approx(expected[0] * _OPTIMISM)
+    assert NOTE not in backend.remark(asked, described.names[0])
+    alone = [choice.name for _, choice in cost_model.choices(lowered(asked, card.capability), card, LIMIT)]
+    assert described.names[0] != alone[0]
+
+
+@pytest.mark.parametrize("changes", [{"card": "Other"}, {"sms": 114}, {"bandwidth": 1e12}])
+def test_elsewhere_the_model_serves_with_a_margin(backend, card, data, changes):
+    origin = {**json.loads((data / "card.json").read_text()), **changes}
+    (data / "card.json").write_text(json.dumps(origin))
+    asked = problem(512, 512, 512)
+    seconds, choice = cost_model.choices(lowered(asked, card.capability), card, LIMIT)[0]
+    assert backend.candidates(asked)[0] == choice.name
+    assert backend.estimate(asked) == pytest.approx(seconds * _OPTIMISM * UNMEASURED)
+    assert backend.remark(asked, choice.name).endswith(NOTE)
+
+
+def test_without_an_inner_dimension(backend, data):
+    assert backend.estimate(problem(64, 64, 0)) > 0
+
+
+def test_what_is_shipped():
+    folders = [x for x in corrections.DATA.iterdir() if x.is_dir()] if corrections.DATA.is_dir() else []
+    for folder in folders:
+        origin = Origin(**json.loads((folder / "card.json").read_text()))
+        files = sorted(folder.glob("*.npz"))
+        assert {path.stem for path in files} <= set(corrections.KINDS)
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 300_000
+        for path in files:
+            found = find(corrections.DATA, path.stem, origin.card, origin.sms, origin.bandwidth, origin.library)
+            check_net(found.net, len(NAMES))
+            assert all(weights.shape[1] <= 64 for weights, _ in found.net.layers)
+            assert len(found.net.layers) <= 3

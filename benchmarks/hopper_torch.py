@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected, launching
-from gemmhub_hopper import gemv, gemv_model, ranking
+from gemmhub_hopper import ranking
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 from hopper_fit import KERNELS, problem
@@ -136,7 +136,7 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
 def explored(backend: HopperBackend, asked: GemmProblem, first: int, others: int) -> list[str]:
     """The plugin's choice, the ``first`` candidates, and ``others`` of those whose estimates are not much longer."""
     proposed, ranked = backend.candidates(asked)[0], _ranked(backend, asked, _SLOWER)
-    vectors = {x.name: t for t, x in gemv_model.timed(gemv.choices(ways_of(backend, asked)), backend._card(asked))}
+    vectors = {x.name: t for t, x in ranking.vectors(ways_of(backend, asked), backend._card(asked))}
     if vectors:
         near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
         return list(dict.fromkeys([proposed, *near, *ranked[:2]]))
@@ -156,7 +156,7 @@ def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
     """Those whose estimates are at most so many times the least."""
     ways, workspace = ways_of(backend, asked), backend.default_workspace(_DEVICE)
-    found = ranking.corrected(ways, backend._card(asked), workspace, most=None)
+    found = ranking.ranked(ways, backend._card(asked), workspace)
     return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
 
 

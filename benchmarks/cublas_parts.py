@@ -24,8 +24,7 @@ from cuda_graphs import matrix
 from gemmhub_cublas import heuristics
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.heuristics import parse, text
-from hopper_fit import problem
-from hopper_torch import caller, kind_of
+from hopper_torch import caller, kind_of, problem
 
 from gemmhub.capability import Absent, Refusal
 

@@ -8,9 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gemmhub.capability import Device
+from gemmhub.dtypes import as_dtype
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem, Operand
+
+DEVICE = Device("cuda", 0)
 FP8 = "float8_e4m3fn"
 LARGE = 1e10
 """Operations of products that count as large."""
+_RESULTS = {"int8": "int32", FP8: "bfloat16"}
 
 
 class Sizes(NamedTuple):
@@ -124,3 +131,20 @@ def cuda_l2() -> Iterator[Sizes]:
         for n in sizes:
             for k in sizes:
                 yield Sizes(1, m, n, k)
+
+
+def problem(product: Product) -> GemmProblem:
+    """What plugins are asked: operands at addresses that are multiples of 256 bytes."""
+    count, m, n, k = product.sizes
+    batch = (count,) if count > 1 else ()
+    dtype = as_dtype("float32" if product.dtype == "tf32" else product.dtype)
+    a, b = (
+        Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
+        for shape, letter in zip(((m, k), (k, n)), product.orders)
+    )
+    result = as_dtype(_RESULTS.get(product.dtype, dtype.name))
+    compute = "int32" if product.dtype == "int8" else "float32"
+    return GemmProblem(
+        m, n, k, a, b, Operand(result, MatrixLayout.contiguous(m, n, batch), 256), as_dtype(compute), batch,
+        precision="tf32" if product.dtype == "tf32" else "ieee", device=DEVICE,
+    )  # fmt: skip

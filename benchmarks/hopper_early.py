@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 from cuda_graphs import Call, launching
+from drawn import DEVICE
 from gemmhub_hopper import early
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.early import Next
 from gemmhub_hopper.gemv import GemvChoice
-from hopper_fit import KERNELS, WORKSPACE, problem
-from hopper_torch import RATES, close, drawn, rig_of
+from hopper_torch import RATES, close, drawn, problem, rig_of
 
 from gemmhub.capability import Absent
 
@@ -44,7 +44,7 @@ def launched(backend: HopperBackend, choice: Any, moment: Next) -> Call:
         launch: Any = backend.gemv(0, choice)
         starters = [launch._function]
     else:
-        launch = backend.launch(0, choice, WORKSPACE)
+        launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
         starters = launch._gemms if hasattr(launch, "_gemms") else [launch.gemm]
     for starter in starters:
         starter._made[0].p.next = moment
@@ -63,7 +63,11 @@ def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str) -> dict[
         contenders[moment.name] = rig.add(call)
     times = dict(zip(contenders, rig.medians(list(contenders.values()), 7)))
     sms = backend.machine.gpus[0].sms
-    taken = early.gemv(choice, sms) if vectors else early.gemm(choice, choice.cut(WORKSPACE).blocks, sms)
+    taken = (
+        early.gemv(choice, sms)
+        if vectors
+        else early.gemm(choice, choice.cut(backend.default_workspace(DEVICE)).blocks, sms)
+    )
     us = {name: float(f"{seconds * 1e6:.4g}") for name, seconds in times.items()}
     return {
         "m": m, "n": n, "k": k, "order": order, "choice": choice.name, "taken": taken.name, "us": us, "wrong": wrong,
@@ -112,7 +116,7 @@ def main() -> int:
                 rows.append(measure(backend, size, rng.choice(choices), options.dtype))
     table(rows)
     result = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype, **KERNELS,
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
         "command": " ".join(["python", *sys.argv]), "rows": rows,
     }  # fmt: skip
     options.file.write_text(json.dumps(result, separators=(",", ":")) + "\n")

@@ -1,13 +1,12 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
     python benchmarks/hopper_torch.py [--quick | --draw SEED [--few [N]] [--most 1e10]] [--dtype bfloat16]
-                                      [--candidates | --every | --explore] [--having TEXT] [--packed] [--json FILE]
+                                      [--candidates | --every] [--having TEXT] [--packed] [--json FILE]
     python benchmarks/hopper_torch.py --host
 
 Needs torch and gemmhub-hopper. Each product is timed as benchmarks/cuda_graphs.py says, in one run with torch's: the
-plugin's first choice, the first eight candidates with ``--candidates``, with ``--every`` all that the cost model
-knows of, both ways around, or with ``--explore`` the first six and six of those whose estimates are not much longer
-(what it is fitted to). With ``--packed`` also the plugin's first choice for a b packed beforehand; making copies of
+plugin's first choice, the first eight candidates with ``--candidates``, or with ``--every`` all that the cost model
+knows of, both ways around. With ``--packed`` also the plugin's first choice for a b packed beforehand; making copies of
 operands, or splitting them, is part of all other times. The results of all are compared with torch's. ``--host``
 times the host's side of a call.
 """
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -28,10 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 from cuda_graphs import Call, Rig, expected, launching
+from drawn import Product, Sizes
+from drawn import problem as problem_of
 from gemmhub_hopper import ranking
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
-from hopper_fit import KERNELS, problem
 
 from gemmhub.backend import Backend
 from gemmhub.capability import Absent, Device
@@ -58,17 +57,11 @@ PRODUCTS = QUICK + (
 RATES = {"tf32": 3e14, "float32": 5e13}
 """Operations a second that torch may reach; 6e14 of others."""
 _DEVICE = Device("cuda", 0)
-_NARROWEST, _WIDEST = 4096, 16384
-"""k and n of a matrix by which a few vectors are multiplied."""
 _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
 _FAR_SLOWER = 3
 """Of ``--every``: how much slower estimates may be than the least."""
-_FIRST, _DRAWN, _SLOWER, _MUCH_SLOWER = 6, 6, 1.2, 3
-"""Of ``--explore``: candidates timed for sure, others drawn, and how much slower their estimates may be; of products of
-few vectors, whose candidates are few, too.
-"""
 
 
 def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
@@ -88,16 +81,15 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
             yield m, n, k
 
 
-def few_vectors(rng: random.Random) -> tuple[int, int, int, str]:
-    """1 to 16 vectors by a matrix of 4096 x 4096 and more: (m, n, k, how a and b are stored)."""
-    n, k = (round(_NARROWEST * (_WIDEST / _NARROWEST) ** rng.random()) // 16 * 16 for _ in range(2))
-    return rng.choice((1, 1, 1, 2, 4, 8, 16, rng.randint(1, 16))), n, k, rng.choice(("nn", "nt"))
-
-
 def kind_of(dtype: str) -> torch.dtype:
     """The elements of a ``--dtype``."""
     kind: torch.dtype = torch.float32 if dtype in RATES else getattr(torch, dtype)
     return kind
+
+
+def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
+    """``order``: for a and for b whether it is stored by rows ("n") or by columns ("t")."""
+    return problem_of(Product("", dtype, order, Sizes(1, m, n, k)))
 
 
 def rig_of(m: int, n: int, k: int, order: str, dtype: str) -> Rig:
@@ -124,26 +116,11 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
 
 def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
     """Candidates to time, the plugin's choice first."""
-    if options.explore:
-        return explored(backend, asked, _FIRST, _DRAWN)
     proposed = list(backend.candidates(asked))
     if not options.every:
         return proposed if options.candidates else proposed[:1]
     ranked = _ranked(backend, asked, _FAR_SLOWER)
     return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
-
-
-def explored(backend: HopperBackend, asked: GemmProblem, first: int, others: int) -> list[str]:
-    """The plugin's choice, the ``first`` candidates, and ``others`` of those whose estimates are not much longer."""
-    proposed, ranked = backend.candidates(asked)[0], _ranked(backend, asked, _SLOWER)
-    vectors = {x.name: t for t, x in ranking.vectors(ways_of(backend, asked), backend._card(asked))}
-    if vectors:
-        near = [x for x in vectors if vectors[x] < _MUCH_SLOWER * min(vectors.values())]
-        return list(dict.fromkeys([proposed, *near, *ranked[:2]]))
-    kept = dict.fromkeys([proposed, *ranked[:first]])
-    rest = [name for name in ranked if name not in kept]
-    rng = np.random.default_rng((asked.m, asked.n, asked.k))
-    return [*kept, *(rest[i] for i in rng.permutation(len(rest))[:others])]
 
 
 def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
@@ -267,7 +244,6 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--every", action="store_true")
-    parser.add_argument("--explore", action="store_true")
     having = "products only that have a candidate to time with this in its name"
     parser.add_argument("--having", default="", metavar="TEXT", help=having)
     parser.add_argument("--packed", action="store_true", help="also with b packed beforehand")
@@ -304,7 +280,7 @@ def main() -> int:
     if options.json:
         result = {
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": options.dtype,
-            "command": " ".join(["python", *sys.argv]), "versions": dict(found.versions), **KERNELS,
+            "command": " ".join(["python", *sys.argv]), "versions": dict(found.versions),
             "rows": rows,
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """A small neural network, with which plugins correct their cost models by what was measured.
 
-Fitting one is the business of benchmarks/net_fit.py; here it is only evaluated.
+benchmarks/fit/train.py fits networks; this module only evaluates them.
 """
 
 from __future__ import annotations

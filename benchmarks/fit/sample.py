@@ -1,4 +1,4 @@
-"""The random products that corrections are fitted to, and the problems that plugins are asked about. Needs no card."""
+"""The random products that corrections are fitted to, and the files of their times. Needs no card."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import drawn
+from drawn import DEVICE as DEVICE
 from drawn import FP8, LARGE, Product, Sizes
+from drawn import problem as problem
 
-from gemmhub.capability import Device
-from gemmhub.dtypes import as_dtype
-from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem, Operand
-
-DEVICE = Device("cuda", 0)
 SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08, "batches": 0.05}
 """Of the time, by class of products."""
 MOST_OPERATIONS = 1e12
@@ -30,7 +26,6 @@ _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
 _TABLE = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 """Sizes of one product in eight: those that tables of other projects have."""
 _HALVES = ("bfloat16", "float16")
-_RESULTS = {"int8": "int32", FP8: "bfloat16"}
 
 
 def draw(seed: int, name: str, number: int) -> Product:
@@ -84,23 +79,6 @@ def _columns(rng: np.random.Generator) -> Sizes:
     """A matrix by a few columns."""
     batch, m, n, k = drawn.decode(rng)
     return Sizes(batch, n, m, k)
-
-
-def problem(product: Product) -> GemmProblem:
-    """What plugins are asked: operands at addresses that are multiples of 256 bytes."""
-    count, m, n, k = product.sizes
-    batch = (count,) if count > 1 else ()
-    dtype = as_dtype("float32" if product.dtype == "tf32" else product.dtype)
-    a, b = (
-        Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
-        for shape, letter in zip(((m, k), (k, n)), product.orders)
-    )
-    result = as_dtype(_RESULTS.get(product.dtype, dtype.name))
-    compute = "int32" if product.dtype == "int8" else "float32"
-    return GemmProblem(
-        m, n, k, a, b, Operand(result, MatrixLayout.contiguous(m, n, batch), 256), as_dtype(compute), batch,
-        precision="tf32" if product.dtype == "tf32" else "ieee", device=DEVICE,
-    )  # fmt: skip
 
 
 def of(row: dict[str, Any]) -> Product:

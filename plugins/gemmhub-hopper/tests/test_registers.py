@@ -179,7 +179,7 @@ def test_what_cannot_be():
 
 
 def names(asked):
-    return [x.choice.name for x in ranking.corrected(forms.lowered(asked), H200, LIMIT, most=None)]
+    return [x.choice.name for x in ranking.ranked(forms.lowered(asked), H200, LIMIT)]
 
 
 def test_candidates():

@@ -199,11 +199,14 @@ class HopperBackend(MachineBackend[probe.Machine]):
         """``choice`` ready to run on a device, with a workspace of at most ``limit`` bytes, which it fits into."""
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
         form, card = choice.way.form, self._card_of(index)
-        if choice.way.copied or (form.input == "split" and not (form.b_split and choice.splits == 1)):
-            copier = self._prepass(index, form.input) if choice.way.copied else 0
-            return Staged(gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit)
-        alone = len(self.machine.gpus) == 1
-        return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, alone)
+        with gpu:  # the driver encodes tensor maps in a context only, and this thread may have none
+            if choice.way.copied or (form.input == "split" and not (form.b_split and choice.splits == 1)):
+                copier = self._prepass(index, form.input) if choice.way.copied else 0
+                return Staged(
+                    gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit
+                )
+            alone = len(self.machine.gpus) == 1
+            return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, alone)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """``choice`` ready to run on a device."""

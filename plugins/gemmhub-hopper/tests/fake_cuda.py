@@ -18,7 +18,7 @@ from typing import ClassVar
 import gemmhub_hopper
 import numpy as np
 
-from gemmhub.testing.fake_cuda import H200
+from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub.testing.fake_kernels import FakeKernels
 
 GEMM_BYTES, PREPASS_BYTES, GEMV_BYTES = 288, 216, 184
@@ -77,7 +77,7 @@ class FakeCuda(FakeKernels):
         return ("prepass",) if "KIND" in macros else ("gemv",) if "VECTORS" in macros else ("gemm",)
 
     def _cuTensorMapEncodeTiled(self, *given):
-        return _encoder().encode(*given)
+        return _encoder().encode(*given) if self.context else INVALID_CONTEXT
 
     def sizes(self, kernel):
         return {"prepass": (PREPASS_BYTES,), "gemv": (GEMV_BYTES,)}.get(kernel.name, (128, 128, 128, GEMM_BYTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -352,3 +353,16 @@ def test_refusals(backend):
         backend.prepare(problem(70, 73, 330, "float32", precision="tf32"), "64x64x12", 2**16)
     with pytest.raises(ValueError, match="no kernel for float64"):
         backend.prepare(problem(dtype="float64"), "64x64x12", LIMIT)
+
+
+def test_a_thread_without_a_context_prepares(backend):
+    """The second time too, when nothing has to be loaded."""
+    asked = problem(256, 512, 512)
+    prepared = []
+    for _ in range(2):
+        worker = threading.Thread(
+            target=lambda: prepared.append(backend.prepare(asked, backend.candidates(asked)[0], LIMIT))
+        )
+        worker.start()
+        worker.join()
+    assert len(prepared) == 2

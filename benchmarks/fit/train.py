@@ -49,7 +49,7 @@ _RARE = 1e-3
 """Of a feature's values this share may lie beyond the range that the network is told of, on either side."""
 _HELD = 20
 """One product in so many is held out."""
-_FEWEST = 100
+_FEWEST = 60
 """Products of a kind that are too few for a network."""
 
 

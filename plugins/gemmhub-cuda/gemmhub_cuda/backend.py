@@ -95,7 +95,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         way = lowered(problem, card.capability)
         if isinstance(way, Refusal):
             return way
-        correction = corrections.find(corrections.kind_of(way), card)
+        correction = corrections.find(way, card)
         timed = corrections.ranked(way, card, WORKSPACE, correction)
         if not timed:
             return Refusal("the result has too many tiles", "multiply in parts")

@@ -34,6 +34,14 @@ _SHARPNESS = 6
 """Of the largest of a stage's resources: others that are near to it add to it."""
 _COPIES = ((8, 8), (16, 4), (32, 2))
 """Up to how many accumulators a thread adds how many parts of k at once; of more one."""
+EPILOGUE = 4e-7
+"""Seconds of any epilogue."""
+ACTIVATIONS = {None: 1.5e-13, "relu": 1.5e-13, "gelu": 7e-13, "silu": 7e-13}
+"""Seconds of an element of the result, bias included. Fitted by hand to 17 products of benchmarks/map.py."""
+ADDEND = 4e-12
+"""Seconds of an element of c; twice that where operands are exchanged, as one product of benchmarks/map.py showed. c is
+read by the threads that store the result, not by TMA.
+"""
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,15 @@ def seconds_of(w: Work, card: Card, c: Constants) -> Numbers:
     # They do not overlap perfectly.
     whole = np.maximum(computing, moving) + c.overlap * np.minimum(computing, moving)
     return whole + c.launch * w.slabs + copying(w, card, c)
+
+
+def epilogue(way: Lowered) -> float:
+    """Seconds that a bias, an activation and an addend add to a plain product. Corrections know nothing of them."""
+    form = way.form
+    if not (form.bias or form.activation or form.addend):
+        return 0.0
+    each = ACTIVATIONS[form.activation] + (ADDEND * (1 + form.transposed) if form.addend else 0.0)
+    return EPILOGUE + each * way.m * way.n * way.batch
 
 
 def copying(w: Work, card: Card, c: Constants) -> Numbers:

@@ -105,9 +105,10 @@ def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple
     shared memory: each with its better orientation and split-K, with the seconds to expect. The fastest first.
     """
     best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
-    for x in corrected(ways, card, workspace):
-        form = x.choice.way.form
-        best.setdefault((x.choice.shape, form.a_registers, form.b_split), (x.seconds, x.choice))
+    timed = [(x.seconds + cost_model.epilogue(x.choice.way), x.choice) for x in corrected(ways, card, workspace)]
+    for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
+        form = choice.way.form
+        best.setdefault((choice.shape, form.a_registers, form.b_split), (seconds, choice))
     return list(best.values())
 
 

@@ -120,3 +120,13 @@ def test_a_small_workspace_costs_time():
     times = [ranking.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[1] > times[2] == times[3]
+
+
+def test_epilogues_take_time():
+    """An addend more than an activation, and more where operands are exchanged."""
+    plain = chosen(2744, 4064, 520)[0][0]
+    gelu, addend = (
+        chosen(2744, 4064, 520, **more)[0] for more in ({"activation": "gelu"}, {"c": problem(2744, 4064, 520).out})
+    )
+    assert plain < gelu[0] < addend[0]
+    assert not addend[1].way.swapped

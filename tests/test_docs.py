@@ -141,6 +141,41 @@ def test_choosing_in_figures():
         assert promise in page
 
 
+def test_table_of_the_map():
+    """The page's table is what benchmarks/map_page.py makes of the result files; figures beside it are theirs."""
+    spec = importlib.util.spec_from_file_location("map_page", ROOT / "benchmarks" / "map_page.py")
+    map_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(map_page)
+    page = PAGES["hopper.md"]
+    assert map_page.filled(page) == page
+    files = map_page.read(map_page.MAPS)
+    assert {file["torch"].partition("+")[0] for file in files} == {"2.11.0"}
+    assert not any(row["wrong"] for file in files for row in file["rows"])
+    rows = map_page.read([map_page.RESULTS / "h100" / "cuda_l2.json"])[0]["rows"]
+    mean, worst = re.fullmatch(r"(.*) \((.*)\)", map_page.cell(map_page.ratios(rows, "cuda-l2", "hub"))).groups()
+    assert len(rows) == 1000
+    assert f"geometric mean is {mean}, the worst {worst}" in page
+
+
+def test_table_of_held_out_products():
+    """Each row of the table on corrections has figures of the reports."""
+    start = PAGES["hopper.md"].index("| | H100: number |")
+    lines = PAGES["hopper.md"][start:].partition("\n\n")[0].splitlines()[2:]
+    reported = [
+        {
+            (cells[0], *cells[3:6])
+            for line in (ROOT / "benchmarks" / "results" / card / "held_out.txt").read_text().splitlines()
+            if len(cells := line[22:].split()) == 8
+        }
+        for card in ("h100", "h200")
+    ]
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("|")[2:-1]]
+        assert tuple(cells[:4]) in reported[0], line
+        assert tuple(cells[4:]) in reported[1], line
+    assert len(lines) == 11
+
+
 def _words(line: str) -> tuple[str, ...]:
     return tuple(re.findall(r"(?<![\d.])[A-Za-z_][\w-]*", line))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from gemmhub.problem import GemmProblem, Operand
 
 DEVICE = Device("cuda", 0)
 FP8 = "float8_e4m3fn"
+CUDA_L2 = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+"""Sizes of CUDA-L2's public table."""
 LARGE = 1e10
 """Operations of products that count as large."""
 _RESULTS = {"int8": "int32", FP8: "bfloat16"}
@@ -125,26 +128,23 @@ def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
 
 
 def cuda_l2() -> Iterator[Sizes]:
-    """The 1000 products of CUDA-L2's public table: every combination of ten sizes."""
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
-    for m in sizes:
-        for n in sizes:
-            for k in sizes:
-                yield Sizes(1, m, n, k)
+    """The 1000 products of CUDA-L2's public table: every combination of :data:`CUDA_L2`."""
+    for m, n, k in product(CUDA_L2, repeat=3):
+        yield Sizes(1, m, n, k)
 
 
-def problem(product: Product) -> GemmProblem:
-    """What plugins are asked: operands at addresses that are multiples of 256 bytes."""
-    count, m, n, k = product.sizes
+def problem(drawn: Product) -> GemmProblem:
+    """The problem of a product, with operands at addresses that are multiples of 256 bytes."""
+    count, m, n, k = drawn.sizes
     batch = (count,) if count > 1 else ()
-    dtype = as_dtype("float32" if product.dtype == "tf32" else product.dtype)
+    dtype = as_dtype("float32" if drawn.dtype == "tf32" else drawn.dtype)
     a, b = (
         Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
-        for shape, letter in zip(((m, k), (k, n)), product.orders)
+        for shape, letter in zip(((m, k), (k, n)), drawn.orders)
     )
-    result = as_dtype(_RESULTS.get(product.dtype, dtype.name))
-    compute = "int32" if product.dtype == "int8" else "float32"
+    result = as_dtype(_RESULTS.get(drawn.dtype, dtype.name))
+    compute = "int32" if drawn.dtype == "int8" else "float32"
     return GemmProblem(
         m, n, k, a, b, Operand(result, MatrixLayout.contiguous(m, n, batch), 256), as_dtype(compute), batch,
-        precision="tf32" if product.dtype == "tf32" else "ieee", device=DEVICE,
+        precision="tf32" if drawn.dtype == "tf32" else "ieee", device=DEVICE,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,17 @@ class Origin:
         """Whether corrections from here hold for a device and a library version (any number of components)."""
         same_card = card == self.card and sms == self.sms and abs(bandwidth / self.bandwidth - 1) <= _NEAR
         return same_card and library.split(".")[:2] == self.library.split(".")[:2]
+
+
+class Described(NamedTuple):
+    """Candidates of one kind for a problem: what a network is fitted to, and evaluated on."""
+
+    kind: str
+    names: list[str]
+    modelled: list[float]
+    """The analytic model's seconds of each candidate."""
+    rows: list[list[float]]
+    """The features of each candidate."""
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,9 @@ def test_table_of_the_map():
     assert {file["torch"].partition("+")[0] for file in files} == {"2.11.0"}
     assert not any(row["wrong"] for file in files for row in file["rows"])
     rows = map_page.read([map_page.RESULTS / "h100" / "cuda_l2.json"])[0]["rows"]
+    fresh = [row for row in rows if not row["fitted"]]
+    fresh_mean = map_page.cell(map_page.ratios(fresh, "cuda-l2", "hub")).partition(" ")[0]
+    assert f"had {len(rows) - len(fresh)} of the {len(rows)}. The {len(fresh)} others are at {fresh_mean}." in page
     mean, worst = re.fullmatch(r"(.*) \((.*)\)", map_page.cell(map_page.ratios(rows, "cuda-l2", "hub"))).groups()
     assert len(rows) == 1000
     assert f"geometric mean is {mean}, the worst {worst}" in " ".join(page.split())

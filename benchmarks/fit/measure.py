@@ -88,7 +88,7 @@ class Prepared(NamedTuple):
     number: int
     product: Product
     calls: dict[tuple[str, str], Call]
-    """By backend and candidate, the likeliest first."""
+    """Calls by (backend, candidate), the likeliest first."""
     failed: list[str]
 
 
@@ -294,7 +294,7 @@ def checked(
 
 
 def card_facts(tools: Tools) -> dict[str, Any]:
-    """What corrections are told of the card, and the versions."""
+    """The facts of the card that features use, and the versions."""
     gpu, cuda = tools.hopper.machine.gpus[0], tools.cuda.machine.cards[0]
     return {
         "name": gpu.name, "sms": gpu.sms, "clock": gpu.clock, "bandwidth": gpu.bandwidth,

@@ -12,24 +12,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import drawn
+from drawn import CUDA_L2, FP8, LARGE, Product, Sizes
 from drawn import DEVICE as DEVICE
-from drawn import FP8, LARGE, Product, Sizes
 from drawn import problem as problem
 
 SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08, "batches": 0.05}
-"""Of the time, by class of products."""
+"""Shares of the time, by class of products."""
 MOST_OPERATIONS = 1e12
 _MOST_ELEMENTS = 5e8
-"""Of all operands of a product."""
+"""Elements that all operands of a product have together, at most."""
 _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
 """Most a are stored by rows."""
-_TABLE = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
-"""Sizes of one product in eight: those that tables of other projects have."""
 _HALVES = ("bfloat16", "float16")
 
 
 def draw(seed: int, name: str, number: int) -> Product:
-    """The product of a class that has this number, for ever the same."""
+    """The product of a class that has this number, always the same."""
     rng = np.random.default_rng((seed, zlib.crc32(name.encode()), number))
     while True:
         product = _drawn(rng, name, number)
@@ -61,7 +59,8 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
 
 
 def _table(rng: np.random.Generator) -> Sizes:
-    m, n, k = (int(size) for size in rng.choice(_TABLE, 3))
+    """Sizes of CUDA-L2's table, as one aligned 16-bit product in eight has."""
+    m, n, k = (int(size) for size in rng.choice(CUDA_L2, 3))
     return Sizes(1, m, n, k)
 
 
@@ -88,7 +87,7 @@ def of(row: dict[str, Any]) -> Product:
 
 
 def row(product: Product) -> dict[str, Any]:
-    """What :func:`of` reads."""
+    """The facts of a product, as :func:`of` reads them."""
     facts = {"class": product.name, "dtype": product.dtype, "orders": product.orders}
     return {**facts, **product.sizes._asdict()}
 
@@ -109,5 +108,5 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def numbers(folder: Path) -> dict[str, int]:
-    """By class, the number of the next product to draw: those behind the highest that a folder has."""
+    """The number of the next product to draw, behind the highest in ``folder``, for each class."""
     return {name: 1 + max((row["number"] for row in read(folder / f"{name}.jsonl")), default=-1) for name in SHARES}

@@ -4,7 +4,7 @@
 
 Needs torch (on the CPU) and the plugins to fit, no card. All networks learn at once: what counts most is how each
 candidate compares with the others of its product, of any backend, weighted to those near the fastest; the choice needs
-no more. Some products are held out, and the tables tell what the corrections are worth on those. ``--write`` writes
+no more. Some products are held out, and the tables show what the corrections are worth on those. ``--write`` writes
 gemmhub_PLUGIN/data/CARD beside each plugin, in place of what was there.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import math
 import re
@@ -42,11 +41,11 @@ _BATCH, _RATE, _DECAY, _WARM_UP = 128, 3e-3, 1e-2, 100
 _NEAR, _LEAST = 5.0, 0.01
 """How fast a candidate's weight falls with its distance from the fastest of its product, and what it is at least."""
 _COMMON = 0.1
-"""What an error counts that all candidates of a product have in common."""
+"""Weight of the error that all candidates of a product have in common."""
 _SHARE = 3.0
 """Weight of all candidates of a product, on the average."""
 _RARE = 1e-3
-"""Of a feature's values this share may lie beyond the range that the network is told of, on either side."""
+"""Of a feature's values this share may lie outside the range that the network distinguishes, on either side."""
 _HELD = 20
 """One product in so many is held out."""
 _FEWEST = 60
@@ -83,14 +82,8 @@ class Data:
 
 
 def plugins() -> dict[str, ModuleType]:
-    """The modules that describe candidates, by plugin; a plugin without one estimates by its model alone."""
-    found = {}
-    for name in PLUGINS:
-        if importlib.util.find_spec(f"gemmhub_{name}.corrections") is None:
-            print(f"gemmhub-{name} has no corrections: its candidates are left out")
-        else:
-            found[name] = importlib.import_module(f"gemmhub_{name}.corrections")
-    return found
+    """The modules that describe candidates, by plugin."""
+    return {name: importlib.import_module(f"gemmhub_{name}.corrections") for name in PLUGINS}
 
 
 def margins(names: Iterable[str]) -> dict[str, float]:

@@ -1,11 +1,15 @@
-"""For tests of plugins that ship a neural network: whether its parts fit together and to what it is told."""
+"""For tests of plugins that ship networks: whether their parts fit together, and to the features."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
+from gemmhub.corrections import Origin, find
 from gemmhub.net import Net
 
 
@@ -19,3 +23,22 @@ def check_net(net: Net, features: int) -> None:
     assert all(biases.shape == weights.shape[1:] for weights, biases in net.layers)
     assert all(before.shape[1] == after.shape[0] for (before, _), (after, _) in pairwise(net.layers))
     assert all(np.isfinite(x).all() for x in (*ranges, *(x for layer in net.layers for x in layer)))
+
+
+def shipped(data: Path, widths: Mapping[str, int]) -> Iterator[tuple[Origin, str]]:
+    """Check the corrections in a plugin's folder ``data``; yield the origin and the kind of each.
+
+    ``widths`` has the number of features of each kind. Raises AssertionError for a card's folder that is large, or has
+    a file of another kind, and for a network that is not found, is not small, or does not fit its features.
+    """
+    for folder in sorted(data.iterdir()) if data.is_dir() else ():
+        origin = Origin(**json.loads((folder / "card.json").read_text(encoding="utf-8")))
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 300_000
+        for path in sorted(folder.glob("*.npz")):
+            assert path.stem in widths
+            found = find(data, path.stem, origin.card, origin.sms, origin.bandwidth, origin.library)
+            assert found is not None
+            check_net(found.net, widths[path.stem])
+            assert all(weights.shape[1] <= 64 for weights, _ in found.net.layers)
+            assert len(found.net.layers) <= 3
+            yield origin, path.stem

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log, log2
 from pathlib import Path
-from typing import NamedTuple
 
 from gemmhub import corrections
-from gemmhub.corrections import Correction
+from gemmhub.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import forms, model
 from gemmhub_cublas.forms import Lowered
@@ -27,18 +26,6 @@ DATA = Path(__file__).parent / "data"
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 64))
 _MOST_ALIGNED = 128
 """Bytes of a cache line: alignment beyond is not told apart."""
-
-
-class Described(NamedTuple):
-    """What a correction is fitted to and evaluated on."""
-
-    kind: str
-    names: list[str]
-    """Candidates."""
-    modelled: list[float]
-    """The analytic model's seconds of each."""
-    rows: list[list[float]]
-    """The features of each."""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
@@ -73,11 +60,10 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
     """The estimate of a call; None where the driver does not report how fast the device is."""
     if not model.rated(card):
         return None
-    correction = find(problem, card, library)
-    described = describe(problem, card, [FIRST]) if correction else None
-    if correction is None or described is None:
-        return model.seconds(problem, lowered, card)
-    return described.modelled[0] * float(correction.factors(described.rows)[0])
+    modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
+    if correction is None or problem.k == 0:
+        return modelled
+    return modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])
 
 
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:

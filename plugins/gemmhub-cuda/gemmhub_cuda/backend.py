@@ -26,7 +26,7 @@ _KEPT = 4096
 """Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
-_OPTIMISM = 1.1
+MARGIN = 1.1
 """Factor on the smallest of many estimates, which is on average less than the time it estimates. Without it, beside
 gemmhub-cublas and gemmhub-hopper, this backend was chosen for 14 of 2038 random 16-bit products: for 13 of them
 another was faster, and it lost 9 % on the average.
@@ -106,7 +106,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return cost_model.LAUNCH
-        return analysis.seconds * _OPTIMISM * (1.0 if analysis.measured else UNMEASURED)
+        return analysis.seconds * MARGIN * (1.0 if analysis.measured else UNMEASURED)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         analysis = self._analyse(problem)

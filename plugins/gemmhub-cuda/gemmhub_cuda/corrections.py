@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log, log2, prod
 from pathlib import Path
-from typing import NamedTuple
 
 from gemmhub import corrections
 from gemmhub.capability import Refusal
-from gemmhub.corrections import Correction
+from gemmhub.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import cost_model, mma
 from gemmhub_cuda.cost_model import Card, Choice
@@ -22,18 +21,6 @@ _ALIGNED = 16
 """Bytes: rows at multiples of it are aligned."""
 _WORKSPACE = 64 * 2**20
 """Bytes of workspace that described candidates may need: what the backend proposes candidates for."""
-
-
-class Described(NamedTuple):
-    """What a correction is fitted to and evaluated on."""
-
-    kind: str
-    names: list[str]
-    """Candidates."""
-    modelled: list[float]
-    """The analytic model's seconds of each."""
-    rows: list[list[float]]
-    """The features of each."""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
@@ -67,7 +54,7 @@ def find(way: Lowered, card: Card) -> Correction | None:
     Of 16-bit products those with misaligned rows were timed: for others the network would extrapolate.
     """
     kind = kind_of(way)
-    if kind == "half" and min(way.form.a_aligned, way.form.b_aligned) >= _ALIGNED:
+    if kind == "half" and way.form.aligned >= _ALIGNED:
         return None
     return corrections.find(DATA, kind, card.name, card.sms, card.bandwidth)
 

@@ -102,7 +102,7 @@ class Variant:
         compute capability 8.0, 99 KiB on 8.6 and 8.9, 227 KiB on 9.0); None when it can be compiled."""
         if self.form.input == "float32":
             return "tensor cores do not multiply float32 without rounding it"
-        aligned = min(self.form.a_aligned, self.form.b_aligned)
+        aligned = self.form.aligned
         if self.shape.sums > 64 and aligned < 16:
             return (
                 f"beside {self.shape.sums} sums a thread has no registers for rows that are aligned to {aligned} bytes"

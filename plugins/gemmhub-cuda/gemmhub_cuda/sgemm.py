@@ -67,7 +67,7 @@ class Variant:
     @property
     def wide(self) -> bool:
         """Operands are loaded 16 bytes at a time."""
-        return min(self.form.a_aligned, self.form.b_aligned) >= 16
+        return self.form.aligned >= 16
 
     @property
     def blocks(self) -> int:

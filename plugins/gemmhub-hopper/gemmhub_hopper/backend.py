@@ -128,10 +128,10 @@ class HopperBackend(MachineBackend[probe.Machine]):
     @staticmethod
     def _timed(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
         """The choices that run in ``workspace`` bytes, with the seconds to expect; the fastest first."""
-        found: list[tuple[float, Choice | GemvChoice]] = [*ranking.choices(ways, card, workspace)]
-        found += ranking.vectors(ways, card)
-        factors = [1.0 if _measured(choice, card) else UNMEASURED for _, choice in found]
-        timed = [(seconds * factor, choice) for (seconds, choice), factor in zip(found, factors)]
+        timed: list[tuple[float, Choice | GemvChoice]] = []
+        for found in (ranking.choices(ways, card, workspace), ranking.vectors(ways, card)):  # each of one kind
+            factor = UNMEASURED if found and not _measured(found[0][1], card) else 1.0
+            timed += [(seconds * factor, choice) for seconds, choice in found]
         return sorted(timed, key=lambda x: x[0])
 
     def estimate(self, problem: GemmProblem) -> float:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from gemmhub import corrections
 from gemmhub.capability import Refusal
-from gemmhub.corrections import Correction
+from gemmhub.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import cost_model, forms, gemv, gemv_model
 from gemmhub_hopper.choice import Choice, named, runnable
@@ -35,18 +34,6 @@ _LINE = 128
 """Bytes of a line of L2: rows at multiples of it are as good as any."""
 _ROW = 512
 """The same for the kernel for vectors, which reads up to so many bytes of a row at a time."""
-
-
-class Described(NamedTuple):
-    """Candidates of one kind, as the network of that kind sees them."""
-
-    kind: str
-    """One of :data:`KINDS`."""
-    names: list[str]
-    modelled: list[float]
-    """Seconds by the analytic model alone."""
-    rows: list[list[float]]
-    """Features."""
 
 
 def kind_of(choice: Choice | GemvChoice) -> str:

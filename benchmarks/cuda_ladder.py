@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gemmhub.capability import Absent
-from gemmhub.native import cuda, nvrtc
+from gemmhub.kit import cuda, nvrtc
 
 _LAUNCH = {"cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)}
 _CHECKED = (2304, 384, 512)

@@ -36,8 +36,8 @@ from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
 from products import PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
 from vectors import VECTORS
 
-from gemmhub.native import nvrtc
-from gemmhub.native.nvrtc import Source
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Source
 
 PROBES = tuple(
     Product(shape, 64, 64, 64, a=a, b=b, dtype=dtype, out="float32")

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import gemmhub
+from gemmhub._arrays.timing import interleave
 from gemmhub.numpy_backend.probe import numpy_versions
-from gemmhub.timing import interleave
 
 SLOW = [("float16", "float16", 512), ("int8", "int32", 512), ("float16", "float16", 64), ("int8", "int32", 64)]
 FAST = [(dtype, shape) for dtype in ("float32", "float64") for shape in ((128,) * 3, (512,) * 3, (1024,) * 3)]

@@ -20,7 +20,8 @@ import time
 import ml_dtypes
 import numpy as np
 
-from gemmhub import accuracy, freivalds, verify
+from gemmhub import accuracy
+from gemmhub._check import freivalds, spot_check
 
 DTYPES = [np.dtype(x) for x in (np.float32, np.float16, ml_dtypes.bfloat16)]
 TIMES = (1.5, 3, 10, 30, 100)
@@ -45,7 +46,7 @@ def detection(dtype: np.dtype, size: int, positions: int, rng: np.random.Generat
             here = sketch.ratio[rows, sketch.groups.member[cols]]
             others = np.ones(sketch.ratio.shape, bool)
             others[rows, sketch.groups.member[cols]] = False
-            last = np.partition(sketch.ratio[others], -verify._PAIRS)[-verify._PAIRS]
+            last = np.partition(sketch.ratio[others], -spot_check._PAIRS)[-spot_check._PAIRS]
             above[times] += int(np.count_nonzero(here > 1))
             found[times] += int(np.count_nonzero((here > 1) | (here > last)))
             if times == TIMES[-1]:
@@ -53,7 +54,7 @@ def detection(dtype: np.dtype, size: int, positions: int, rng: np.random.Generat
                     single = c.copy()
                     single[rows[i], cols[i]] = wrong[rows[i], cols[i]]
                     alone += 1
-                    found_alone += verify.spot_check(a, b, single).where == (rows[i], cols[i])
+                    found_alone += spot_check.spot_check(a, b, single).where == (rows[i], cols[i])
         done += count
     rates = ", ".join(
         f"{times:g}: {found[times] / done:.2%} ({above[times] / done:.2%} by threshold)" for times in TIMES
@@ -80,11 +81,11 @@ def right_product(dtype: np.dtype, rng: np.random.Generator) -> tuple[np.ndarray
 
 
 def false_alarms(runs: int, rng: np.random.Generator) -> None:
-    verify._RECOMPUTE = 0
+    spot_check._RECOMPUTE = 0
     alarms = 0
     for run in range(runs):
         a, b, c = right_product(DTYPES[run % len(DTYPES)], rng)
-        verdict = verify.spot_check(a, b, c, seed=run)
+        verdict = spot_check.spot_check(a, b, c, seed=run)
         if not verdict:
             alarms += 1
             print(f"run {run}: {a.dtype} {a.shape} {b.shape}: {verdict}")

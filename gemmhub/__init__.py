@@ -22,15 +22,15 @@ from gemmhub.errors import (
 )
 
 if TYPE_CHECKING:
+    from gemmhub._call.bind import Plan
+    from gemmhub._check.compare import Comparison, compare
+    from gemmhub._check.spot_check import SpotCheck, spot_check
     from gemmhub.backend import Backend, BackendDescription, Kernel
     from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
-    from gemmhub.comparison import Comparison, compare
-    from gemmhub.decision import Decision
     from gemmhub.hookspecs import hookimpl
     from gemmhub.packed import PackedB
-    from gemmhub.planning import Plan
     from gemmhub.problem import GemmProblem
-    from gemmhub.verify import SpotCheck, spot_check
+    from gemmhub.verdict import Decision
 
 __version__ = "0.1.0"
 
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gemmhub' has no attribute {name!r}")
     import importlib
 
-    from gemmhub import locks
+    from gemmhub.kit import locks
 
     with locks.deciding:
         value = getattr(importlib.import_module(f"gemmhub.{_LAZY[name]}"), name)

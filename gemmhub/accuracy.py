@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import inner_products
+from gemmhub._base import inner_products
+from gemmhub._base.inner_products import widen as widen
 from gemmhub.dtypes import DType, compute_dtype, info
-from gemmhub.inner_products import widen as widen
 from gemmhub.problem import GemmProblem
 
 Array = Any

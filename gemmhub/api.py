@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemmhub import config, locks
+from gemmhub import config
+from gemmhub._base.guard import memory_errors, out_of_memory, propagates
+from gemmhub._call.options import Options, request, scalar_kind, signature
 from gemmhub.errors import AllocationError, BackendError
-from gemmhub.guard import memory_errors, out_of_memory, propagates
-from gemmhub.options import Options, request, scalar_kind, signature
+from gemmhub.kit import locks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gemmhub.arrays import Call
-    from gemmhub.decision import Decision
-    from gemmhub.options import Request
+    from gemmhub._call.bind import Execute, Plan
+    from gemmhub._call.describe import Call
+    from gemmhub._call.options import Request
+    from gemmhub._choice.registry import BackendStatus
+    from gemmhub._measure.tune import TuneResult
     from gemmhub.packed import PackedB
-    from gemmhub.planning import Execute, Plan
-    from gemmhub.plugins import BackendStatus
-    from gemmhub.tuning import TuneResult
+    from gemmhub.verdict import Decision
 
 Array = Any
 
@@ -121,10 +122,10 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
             asked = request(options)
             key = _key(a, b, out, asked)
             call, decision, kernel = _decided(a, b, out, asked, decisions)
-            from gemmhub import planning
+            from gemmhub._call import bind
 
-            execute = planning.bind(call, decision.chosen or "", kernel)
-        result = planning.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
+            execute = bind.bind(call, decision.chosen or "", kernel)
+        result = bind.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
     except AllocationError:
         raise
     except MemoryError as error:
@@ -151,7 +152,7 @@ def _import() -> None:
         getattr(np, "random")  # noqa: B009  (NumPy imports it when it is first named)
         import platformdirs  # noqa: F401  (settings and records look for folders)
 
-        from gemmhub import arrays, decision, device_calls, families, packed, planning, plugins, records  # noqa: F401
+        from gemmhub._choice import decide, records, registry  # noqa: F401
         from gemmhub.numpy_backend import backend  # noqa: F401
 
         _imported = True
@@ -162,7 +163,7 @@ def _learn(
     call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None,
 ) -> None:  # fmt: skip
     """Give a plain call the short way, where it has one."""
-    from gemmhub import device_calls, planning
+    from gemmhub._call import bind, device_calls
 
     if call.problem.device.kind != "cpu":
         short = device_calls.remember(warm, call, kernel, _settings, a, b, out)
@@ -172,13 +173,13 @@ def _learn(
         pass  # an array of another library, which tells no strides, or not in bytes
     elif call.problem.packed_by is None and (decision.layout_free or call.exact):
         key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
-        run = planning.shortcut(call, kernel, execute)
+        run = bind.shortcut(call, kernel, execute)
         if out is not None:
             # Strides tell an out whose elements share memory; its shape the matmul of two matrices finds wrong itself.
             key = (*key, type(out), out.dtype, out.strides)
-            run = planning.same_out(run, out.shape) if call.problem.batch else run
+            run = bind.same_out(run, out.shape) if call.problem.batch else run
         if not decision.layout_free:
-            run = planning.by_layout(layouts.setdefault(key, {}), a, b, out, run)
+            run = bind.by_layout(layouts.setdefault(key, {}), a, b, out, run)
         _remember(warm, key, run)
 
 
@@ -190,7 +191,7 @@ def _remember(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: An
 
 def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
     """What a decision may depend on; None where an operand is no array (a list), which is decided anew."""
-    from gemmhub.families import layout_key
+    from gemmhub._arrays.family import layout_key
     from gemmhub.packed import PackedB
 
     # Dtypes that are equal may differ in their letter: numpy.int64 and numpy.longlong.
@@ -218,18 +219,19 @@ def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
 def _decided(
     a: Array, b: Array, out: Array | None, asked: Request, decisions: dict[tuple[Any, ...], tuple[Decision, Any]]
 ) -> tuple[Call, Decision, Any]:
-    from gemmhub import arrays, decision, planning
+    from gemmhub._call import bind, describe
+    from gemmhub._choice import decide
 
-    call = arrays.describe(a, b, out, asked)
-    key = call.problem, asked.settings, planning.overlaps(call)
+    call = describe.describe(a, b, out, asked)
+    key = call.problem, asked.settings, bind.overlaps(call)
     decided = decisions.get(key)  # looked up once: another thread may forget it at any time
     if decided is None:
         raced = ""
         if asked.settings.tune != "off":
-            from gemmhub import racing
+            from gemmhub._measure import race
 
-            raced = racing.race(call, asked, a, b)
-        found, kernel = decision.resolve(*key)
+            raced = race.race(call, asked, a, b)
+        found, kernel = decide.resolve(*key)
         decided = replace(found, race=raced) if raced else found, kernel
         if found.lasting:
             _remember(decisions, key, decided)
@@ -247,13 +249,13 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     decisions = _decisions  # before settings are read
     with locks.deciding:
         _import()
-        from gemmhub import arrays
-        from gemmhub.planning import make_plan
+        from gemmhub._call import describe
+        from gemmhub._call.bind import make_plan
 
         asked = request(options)
         call, decision, kernel = _decided(a, b, out, asked, decisions)
     with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
-    return make_plan(call, decision, kernel, asked, arrays.describe, b, with_epilogue)
+    return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue)
 
 
 @signature()
@@ -266,16 +268,17 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     """
     with locks.deciding:
         _import()
-        from gemmhub import arrays, decision, planning
+        from gemmhub._call import bind, describe
+        from gemmhub._choice import decide
 
         asked = request(options)
-        call = arrays.describe(a, b, out, asked)
-        decided = decision.decide(call.problem, asked.settings, planning.overlaps(call))
+        call = describe.describe(a, b, out, asked)
+        decided = decide.decide(call.problem, asked.settings, bind.overlaps(call))
         if asked.settings.tune == "off":
             return decided
-        from gemmhub import racing
+        from gemmhub._measure import race
 
-        return replace(decided, race=racing.outlook(call, asked))
+        return replace(decided, race=race.outlook(call, asked))
 
 
 @memory_errors
@@ -288,7 +291,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     """
     with locks.deciding:
         _import()
-        from gemmhub.packing import pack_operand
+        from gemmhub._call.pack import pack_operand
 
         return pack_operand(b, a_dtype, m, backend)
 
@@ -303,7 +306,7 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     """
     with locks.deciding:
         _import()
-        from gemmhub.tuning import tune_call
+        from gemmhub._measure.tune import tune_call
 
         asked = request(options)
     return tune_call(a, b, out, asked)
@@ -314,9 +317,9 @@ def backends() -> list[BackendStatus]:
     """Every backend known here, with its state and, where it is not ready, the reason and the remedy."""
     with locks.deciding:
         _import()
-        from gemmhub import plugins
+        from gemmhub._choice import registry
 
-        return plugins.statuses()
+        return registry.statuses()
 
 
 @memory_errors
@@ -327,9 +330,10 @@ def reload() -> None:
     """
     with locks.deciding:
         _import()
-        from gemmhub import decision, native, plugins, records
+        from gemmhub._choice import records, registry
+        from gemmhub.kit import native
 
-    for module in (config, plugins, records, decision, native):
+    for module in (config, registry, records, decide, native):
         module.forget()
     forget_decisions()  # last: until here a call in another thread may still decide by what was
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gemmhub import files
+from gemmhub._base import files
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import ConfigError
 
@@ -50,7 +50,7 @@ class Settings:
     """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
     tune: str = "off"
     """When candidates are timed without a call of :func:`gemmhub.tune`: "off", or "first" for the first call of a
-    kind (:mod:`gemmhub.racing`)."""
+    kind (:mod:`gemmhub._measure.race`)."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from."""
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemmhub.decision import Decision
+    from gemmhub.verdict import Decision
 
 
 class GemmhubError(Exception):

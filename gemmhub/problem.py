@@ -41,7 +41,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """A kind of GEMM. Hashable; build one with :func:`gemmhub.arrays.describe` or by hand in tests."""
+    """A kind of GEMM. Hashable; build one with :func:`gemmhub._call.describe.describe` or by hand in tests."""
 
     m: int
     n: int

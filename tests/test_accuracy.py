@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gemmhub import accuracy, dtypes, inner_products
+from gemmhub import accuracy, dtypes
+from gemmhub._base import inner_products
 
 F16, F32, F64 = (np.dtype(x) for x in (np.float16, np.float32, np.float64))
 C64, C128 = np.dtype(np.complex64), np.dtype(np.complex128)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from products import BF16, F16, F32, F64, I8, I32, I64, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import arrays, families, views
+from gemmhub._arrays import family, geometry
+from gemmhub._call import describe
 from gemmhub.errors import DeviceError, InputError, OutputError
 
 
@@ -143,7 +144,7 @@ def test_records_that_are_not_aligned(rng):
     packed["x"] = a
     stacked = np.zeros(5, [("tag", "i1"), ("x", F32, (6, 3))])
     stacked["x"] = draw(rng, (5, 6, 3), F32)
-    call = arrays.describe(packed["x"], stacked["x"], None, _request())
+    call = describe.describe(packed["x"], stacked["x"], None, _request())
     assert call.problem.a.layout.order is None
     assert call.problem.b.layout.order is None
     assert call.problem.a.alignment == call.problem.b.alignment == 1
@@ -152,7 +153,7 @@ def test_records_that_are_not_aligned(rng):
         assert ratio(gemmhub.matmul(a, stacked["x"]), a, stacked["x"]) <= 1
     bias = np.zeros(3, [("tag", "i1"), ("x", F32)])
     bias["x"] = draw(rng, (3,), F32)
-    described = arrays.describe(a, b, None, _request(bias=bias["x"]))
+    described = describe.describe(a, b, None, _request(bias=bias["x"]))
     assert described.problem.bias.stride == 1
     assert described.bias.strides == (4,)
     assert described.bias.flags.aligned
@@ -164,7 +165,7 @@ def test_records_that_are_not_aligned(rng):
 
 
 def _request(**options):
-    from gemmhub.options import request
+    from gemmhub._call.options import request
 
     return request(options)
 
@@ -174,9 +175,9 @@ def test_alignment_is_part_of_what_is_decided(rng):
     memory = np.zeros(4 * 12 + 1, np.uint8)
     odd, even = (memory[i : i + 48].view(F32).reshape(3, 4) for i in (1, 0))
     assert odd.strides == even.strides
-    assert arrays.describe(even, even.T, None, _request()).problem.a.alignment == 4
-    assert arrays.describe(odd, odd.T, None, _request()).problem.a.alignment == 1
-    assert arrays.describe(even, even.T, odd[:, :3], _request()).problem.out.alignment == 1
+    assert describe.describe(even, even.T, None, _request()).problem.a.alignment == 4
+    assert describe.describe(odd, odd.T, None, _request()).problem.a.alignment == 1
+    assert describe.describe(even, even.T, odd[:, :3], _request()).problem.out.alignment == 1
     odd[...] = draw(rng, (3, 4), F32)
     assert ratio(gemmhub.matmul(odd, odd.T), odd, odd.T) <= 1
 
@@ -192,12 +193,12 @@ def test_the_layout_that_backends_are_told(rng):
         (np.asfortranarray(x), (1, 3)),
     ):
         b = np.ones((a.shape[1], 2), F32)
-        layout = arrays.describe(a, b, None, _request()).problem.a.layout
+        layout = describe.describe(a, b, None, _request()).problem.a.layout
         assert (layout.row_stride, layout.col_stride) == expected
     stack = np.ones((2, 1, 3, 4), F32)
-    layout = arrays.describe(stack, np.ones((5, 4, 2), F32), None, _request()).problem.a.layout
+    layout = describe.describe(stack, np.ones((5, 4, 2), F32), None, _request()).problem.a.layout
     assert (layout.batch, layout.batch_strides) == ((2, 5), (12, 0))
-    layout = arrays.describe(stack, np.ones((5, 4, 2), F32), None, _request()).problem.b.layout
+    layout = describe.describe(stack, np.ones((5, 4, 2), F32), None, _request()).problem.b.layout
     assert (layout.batch, layout.batch_strides) == ((2, 5), (0, 8))
 
 
@@ -207,7 +208,7 @@ def test_the_stride_of_a_bias(length, expected):
     bias = np.ones(3 * length, F32)[::3]
     for axis in (0, None):  # (n,) and (1, n)
         given = bias if axis is None else bias[np.newaxis]
-        problem = arrays.describe(x[:, :0], np.ones((0, length), F32), None, _request(bias=given)).problem
+        problem = describe.describe(x[:, :0], np.ones((0, length), F32), None, _request(bias=given)).problem
         assert problem.bias.stride == expected
 
 
@@ -387,21 +388,21 @@ def test_shapes_broadcast_as_in_numpy(x, y):
         expected = np.broadcast_shapes(x, y)
     except ValueError:
         with pytest.raises(ValueError, match="do not broadcast"):
-            views.broadcast_shapes(x, y)
+            geometry.broadcast_shapes(x, y)
         return
-    assert views.broadcast_shapes(x, y) == expected
+    assert geometry.broadcast_shapes(x, y) == expected
 
 
 def test_a_device_view_broadcasts_to_any_number_of_dimensions():
     shape = (*[1] * 60, 7, 2, 3)
-    wide = views.DeviceView(4096, F32, (2, 1), (4, 8)).broadcast(shape)
+    wide = geometry.DeviceView(4096, F32, (2, 1), (4, 8)).broadcast(shape)
     assert (wide.shape, wide.strides) == (shape, (*[0] * 61, 4, 0))
 
 
 def test_reach_is_the_memory_that_an_array_lies_in(rng):
     memory = np.arange(200, dtype=np.uint8)
     x = memory.view(F16).reshape(10, 10)[2:8:2, 9:3:-2]
-    before, size = families.reach(x)
+    before, size = family.reach(x)
     flat = np.lib.stride_tricks.as_strided(x[0:1, 0:1].view(np.uint8), (2,), (1,))
     start = x.__array_interface__["data"][0] - before - memory.__array_interface__["data"][0]
     touched = np.zeros(200, bool)
@@ -409,14 +410,14 @@ def test_reach_is_the_memory_that_an_array_lies_in(rng):
     first = flat.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
     touched[[first + offset for offset in offsets]] = True
     assert (start, start + size) == (touched.argmax(), 200 - touched[::-1].argmax())
-    assert families.reach(np.empty((0, 3))) == (0, 0)
+    assert family.reach(np.empty((0, 3))) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
 def test_a_twin_has_the_same_strides(dtype, rng):
     for _ in range(20):
         x, _ = relaid(rng, draw(rng, tuple(rng.integers(0, 4, rng.integers(0, 4))), dtype))
-        twin = families.NUMPY.twin(x)
+        twin = family.NUMPY.twin(x)
         assert (twin.shape, twin.dtype, twin.strides) == (x.shape, x.dtype, x.strides)
         assert not np.may_share_memory(twin, x)
         twin[...] = x

@@ -1,4 +1,4 @@
-"""Arrays that a plugin brings, through the entry-point group gemmhub.arrays, where a device is named."""
+"""Arrays that a plugin brings, through the entry-point group gemmhub._call.describe, where a device is named."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import types
 import numpy as np
 import pytest
 
-from gemmhub import bench, devices
+from gemmhub._arrays import by_name
+from gemmhub._arrays.family import NumpyFamily
+from gemmhub._measure import bench
 from gemmhub.capability import Absent, Device
 from gemmhub.errors import DeviceError, InputError
-from gemmhub.families import NumpyFamily
 
 
 class Faraway(NumpyFamily):
@@ -34,11 +35,11 @@ def bring(monkeypatch):
             return made
 
         points = [types.SimpleNamespace(name=name, load=lambda made=made: load(made)) for name, made in found.items()]
-        monkeypatch.setattr(devices, "entry_points", lambda group: points if group == devices.GROUP else [])
-        devices._brought.cache_clear()
+        monkeypatch.setattr(by_name, "entry_points", lambda group: points if group == by_name.GROUP else [])
+        by_name._brought.cache_clear()
 
     yield install
-    devices._brought.cache_clear()
+    by_name._brought.cache_clear()
 
 
 def library(number=1, **changes):
@@ -51,22 +52,22 @@ def library(number=1, **changes):
 
 def test_the_device_is_reached(bring):
     bring(faraway=library())
-    assert devices.libraries("musa") == ("torch", "faraway")
-    assert devices.libraries("cuda") == ("torch", "cupy")
+    assert by_name.libraries("musa") == ("torch", "faraway")
+    assert by_name.libraries("cuda") == ("torch", "cupy")
     for asked in (("musa",), ("musa:0", "faraway")):
-        family = devices.family_for(*asked)
+        family = by_name.family_for(*asked)
         assert isinstance(family, Faraway)
-    assert devices.device_name(family) == "Card 0"
-    assert devices.library_versions(family) == {"faraway": "1.0"}
+    assert by_name.device_name(family) == "Card 0"
+    assert by_name.library_versions(family) == {"faraway": "1.0"}
     x = np.arange(6.0).reshape(2, 3)
-    assert np.array_equal(devices.place(x, family, "col"), x)
-    with devices.entered(family):
-        devices.synchronize(family)
+    assert np.array_equal(by_name.place(x, family, "col"), x)
+    with by_name.entered(family):
+        by_name.synchronize(family)
 
 
 def test_statuses(bring):
     bring(faraway=library(2), gone=library(Absent("no driver", "install one")))
-    found = {status.library: status for status in devices.library_statuses()}
+    found = {status.library: status for status in by_name.library_statuses()}
     assert found["faraway"].devices == ("musa:0 Card 0", "musa:1 Card 1")
     assert found["gone"].reason == "no driver"
 
@@ -74,15 +75,15 @@ def test_statuses(bring):
 def test_what_cannot_be_reached_says_why(bring):
     bring(faraway=library(Absent("no driver", "install one")))
     with pytest.raises(DeviceError, match="no driver") as caught:
-        devices.family_for("musa", "faraway")
+        by_name.family_for("musa", "faraway")
     assert "install one" in caught.value.remedy
     bring(faraway=library(1))
     with pytest.raises(DeviceError, match="musa:0"):
-        devices.family_for("musa:3", "faraway")
+        by_name.family_for("musa:3", "faraway")
     with pytest.raises(InputError, match="nearby"):
-        devices.family_for("musa", "nearby")
+        by_name.family_for("musa", "nearby")
     with pytest.raises(InputError, match="faraway"):
-        devices.family_for("cuda", "faraway")
+        by_name.family_for("cuda", "faraway")
 
 
 def test_broken_plugins_take_nothing_down(bring):
@@ -90,9 +91,9 @@ def test_broken_plugins_take_nothing_down(bring):
         raise OSError("library gone")
 
     bring(torn=ImportError("no such module"), faraway=library(count=broken))
-    assert devices.libraries("musa") == ("torch", "faraway")
+    assert by_name.libraries("musa") == ("torch", "faraway")
     with pytest.raises(DeviceError, match="library gone"):
-        devices.family_for("musa", "faraway")
+        by_name.family_for("musa", "faraway")
 
 
 def test_a_baseline_is_named_where_the_library_has_no_matmul(bring):

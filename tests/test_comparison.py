@@ -9,7 +9,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import plugins
+from gemmhub._choice import registry
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from plugins import GOOD, Site, add
 
@@ -156,7 +156,7 @@ def add_elsewhere(answer):
     description = gemmhub.BackendDescription(
         "elsewhere", lambda: backend, "for tests", contract=1, device_kinds=("cuda",)
     )
-    plugins.registry().add(description, "elsewhere", "gemmhub-elsewhere")
+    registry.registry().add(description, "elsewhere", "gemmhub-elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_a_backend_for_another_device_gives_its_own_reason(answer, reason, opera
 
 
 def test_a_plugin_that_is_not_installed_is_named_with_its_package(operands, monkeypatch):
-    suggestion = plugins.Suggestion("unheard", "gemmhub-unheard", "cuda", "unheard-of kernels")
-    monkeypatch.setattr(plugins, "SUGGESTIONS", (suggestion,))
+    suggestion = registry.Suggestion("unheard", "gemmhub-unheard", "cuda", "unheard-of kernels")
+    monkeypatch.setattr(registry, "SUGGESTIONS", (suggestion,))
     reason = "'unheard' cannot: not installed: unheard-of kernels; pip install gemmhub-unheard"
     with pytest.raises(InputError, match=reason):
         gemmhub.compare(*operands, backends=["unheard"])

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from gemmhub import corrections
-from gemmhub.corrections import LIMIT, Origin
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import LIMIT, Origin
 
 CARD = Origin("Card 1", 132, 3.35e12, "13.1", "13.0", "python fit.py")
 

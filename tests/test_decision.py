@@ -12,7 +12,10 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import Copy, Ready, Refusal, api, decision, planning, printing, records
+from gemmhub import Copy, Ready, Refusal, api
+from gemmhub._base import printing
+from gemmhub._call import bind
+from gemmhub._choice import decide, records
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -112,7 +115,7 @@ def test_a_failed_preparation_is_not_repeated(operands):
         with pytest.raises(NoBackendError, match="no compiler"):
             gemmhub.matmul(a, b, backend="unprepared")
     assert backend.calls["prepare"] == 2  # one for each precision, which makes another problem
-    decision.forget()
+    decide.forget()
     api.forget_decisions()
     gemmhub.plan(a, b)
     assert backend.calls["prepare"] == 3
@@ -482,7 +485,7 @@ def test_a_twin_has_the_strides_and_none_of_the_memory(rng):
     base = rng.standard_normal((7, 8, 6))
     views = [base, base.T, base[::-1, 2:, ::-2], base[1:1], base[:, 3:4, ::5], np.broadcast_to(base[0], (7, 8, 6))]
     for view in views:
-        twin = planning.NUMPY.twin(view)
+        twin = bind.NUMPY.twin(view)
         assert (twin.shape, twin.strides, twin.dtype) == (view.shape, view.strides, view.dtype)
         assert not np.shares_memory(twin, base)
         twin[...] = view

@@ -15,9 +15,12 @@ import click
 import pytest
 
 import gemmhub
-from gemmhub import config, corrections, errors, options, racing
+from gemmhub import config, errors
+from gemmhub._call import options
+from gemmhub._choice.registry import SUGGESTIONS
+from gemmhub._measure import race
 from gemmhub.cli.main import main as command_line
-from gemmhub.plugins import SUGGESTIONS
+from gemmhub.kit import corrections
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -135,8 +138,8 @@ def test_choosing_in_figures():
     page = PAGES["choosing.md"]
     assert len(page.split()) <= 900
     for promise in (
-        f'"{corrections.NOTE}"', f"multiplied by {corrections.UNMEASURED:g},", f"{racing.BUDGET * 1e3:.0f} ms",
-        f"up to {racing._CANDIDATES} candidates", f"a factor of {math.exp(corrections.LIMIT):.0f} at most",
+        f'"{corrections.NOTE}"', f"multiplied by {corrections.UNMEASURED:g},", f"{race.BUDGET * 1e3:.0f} ms",
+        f"up to {race._CANDIDATES} candidates", f"a factor of {math.exp(corrections.LIMIT):.0f} at most",
     ):  # fmt: skip
         assert promise in page
 

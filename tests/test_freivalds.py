@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmhub import dtypes, freivalds, verify
-from gemmhub.verify import spot_check
+from gemmhub import dtypes
+from gemmhub._check import freivalds
+from gemmhub._check import spot_check as verify
+from gemmhub._check.spot_check import spot_check
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 

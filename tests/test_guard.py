@@ -14,7 +14,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import guard, plugins
+from gemmhub._base import guard
+from gemmhub._choice import registry
 from gemmhub.backend import Kernel
 from plugins import add
 
@@ -172,9 +173,9 @@ def test_what_a_plugin_raises_before_it_is_asked(entry_point, name):
         (found,) = [s for s in gemmhub.backends() if s.name == "hostile"]
         assert found.state == "failed"
         assert found.traceback
-        assert [e.name for e in plugins.registry()] == ["numpy", "hostile"]
+        assert [e.name for e in registry.registry()] == ["numpy", "hostile"]
         kept = "Memory" not in name and name not in ("AllocationError", "RecursionError")
-        assert plugins.registry().complete == kept
+        assert registry.registry().complete == kept
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -187,7 +188,7 @@ def test_what_a_backend_raises_when_it_is_asked(name):
 
         if hook == "load":
             description = describe(Scripted("hostile"), hostile)
-            plugins.registry().add(description, "hostile", "gemmhub-hostile")
+            registry.registry().add(description, "hostile", "gemmhub-hostile")
         else:
             add(Scripted("hostile", **{hook: hostile}))
         assert_right_whatever_happens()
@@ -282,7 +283,7 @@ def test_keyboard_interrupts_in_every_step_leave_a_state_that_goes_on(entry_poin
     assert np.array_equal(product, EXPECTED)
     assert np.array_equal(gemmhub.matmul(A, B), EXPECTED)
     assert asked[-1] == "run"
-    assert [e.name for e in plugins.registry()] == ["numpy", "hostile"]
+    assert [e.name for e in registry.registry()] == ["numpy", "hostile"]
 
 
 def test_an_interrupted_discovery_lists_nothing_twice(monkeypatch):
@@ -309,9 +310,9 @@ def test_an_interrupted_discovery_lists_nothing_twice(monkeypatch):
     gemmhub.reload()
     with pytest.raises(KeyboardInterrupt):
         gemmhub.matmul(A, B)
-    assert [e.name for e in plugins.registry()] == ["numpy", "a", "b", "c"]
-    assert not [e.name for e in plugins.registry() if e.description is None]  # c was short of memory once
-    assert plugins.registry().complete
+    assert [e.name for e in registry.registry()] == ["numpy", "a", "b", "c"]
+    assert not [e.name for e in registry.registry() if e.description is None]  # c was short of memory once
+    assert registry.registry().complete
 
 
 def test_a_call_from_a_plugins_import_decides_nothing_for_later(entry_point):

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import gemmhub
-from gemmhub.arrays import describe
+from gemmhub._call.describe import describe
+from gemmhub._call.options import request
 from gemmhub.capability import Refusal
 from gemmhub.errors import InputError
 from gemmhub.layout import BatchDim, BlasCall, MatrixLayout, collapse, fold_batch, lower
-from gemmhub.options import request
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing.strict_gemm import Flat, StrictGemmError, run_call
 

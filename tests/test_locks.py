@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gemmhub
-from gemmhub import locks
+from gemmhub.kit import locks
 
 ROOT = Path(gemmhub.__file__).parent.parent
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -240,7 +240,7 @@ def test_every_other_lock_comes_from_one_place():
     for path in (path for place in places for path in place.rglob("*.py")):
         if "testing" not in path.parts and re.search(r"threading\.R?Lock\(\)", path.read_text(encoding="utf-8")):
             found.add(f"{path.parent.name.removeprefix('gemmhub_')}/{path.name}")
-    assert found - LAUNCHING == {"gemmhub/locks.py"}
+    assert found - LAUNCHING == {"gemmhub/kit/locks.py"}
     assert locks.lock() is not locks.lock()
 
 

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 from products import BF16, F16, F32, F64, I8, I32, I64, draw, product_shape, ratio, relaid
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
+from gemmhub._choice import registry
 from gemmhub.errors import OutputError, ShapeError
 from gemmhub.numpy_backend.backend import NumpyBackend
 
@@ -241,8 +242,8 @@ def _window(buffer, data, rows, cols, dtype, name):
 @given(st.data(), st.sampled_from([F32, F16, I8, I64, BF16]), st.sampled_from(["numpy", "eager"]), SEEDS)
 def test_out_may_overlap_everything(data, dtype, backend, seed):
     """All five operands are windows of one small buffer, at any offset and in any direction."""
-    if plugins.registry().find("eager") is None:
-        plugins.registry().add(BackendDescription("eager", Eager, "for tests", contract=1), "eager", "gemmhub-eager")
+    if registry.registry().find("eager") is None:
+        registry.registry().add(BackendDescription("eager", Eager, "for tests", contract=1), "eager", "gemmhub-eager")
     m, n, k = (data.draw(st.integers(1, 5), label=name) for name in "mnk")
     rng = np.random.default_rng(seed)
     result = I32 if dtype == I8 else dtype

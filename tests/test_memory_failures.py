@@ -13,7 +13,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import plugins
+from gemmhub._choice import registry
 from plugins import add
 
 HERE = os.path.dirname(gemmhub.__file__)
@@ -118,7 +118,7 @@ def test_the_call_after_a_failed_allocation_is_right(name, warm):
                     outcome = "later call wrong"
             except BaseException as error:
                 outcome = f"later {type(error).__name__}: {error}"[:120]
-        if gemmhub.explain(*OPERANDS["float32"]).chosen != chosen or not plugins.registry().complete:
+        if gemmhub.explain(*OPERANDS["float32"]).chosen != chosen or not registry.registry().complete:
             outcome = "later another backend"
         outcomes[outcome] += 1
         if outcome not in ("right", "AllocationError"):

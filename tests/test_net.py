@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemmhub.net import Net
+from gemmhub.kit.net import Net
 from gemmhub.testing.nets import check_net
 
 

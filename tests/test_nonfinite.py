@@ -6,9 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gemmhub import dtypes, inner_products, nonfinite, verify
-from gemmhub.inner_products import widen
-from gemmhub.verify import spot_check
+from gemmhub import dtypes
+from gemmhub._base import inner_products
+from gemmhub._base.inner_products import widen
+from gemmhub._check import nonfinite
+from gemmhub._check import spot_check as verify
+from gemmhub._check.spot_check import spot_check
 
 F16, F32, F64, C64 = (np.dtype(x) for x in (np.float16, np.float32, np.float64, np.complex64))
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -9,7 +9,8 @@ import pytest
 from products import BF16, C64, C128, E4M3, E5M2, F16, F32, F64, I8, I32, I64, NATURAL, U32, U64, draw, ratio
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Ready, dtypes, plugins
+from gemmhub import Backend, BackendDescription, Device, Ready, dtypes
+from gemmhub._choice import registry
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError
 
 OUT = tuple(dtypes.as_dtype(name) for name in dtypes.STANDARD)
@@ -103,6 +104,6 @@ class Packer(Backend):
 def test_what_a_backend_raises_while_packing(error, expected, rng):
     backend = Packer()
     backend.error = error
-    plugins.registry().add(BackendDescription("packer", lambda: backend, "packs", contract=1), "packer", "packer")
+    registry.registry().add(BackendDescription("packer", lambda: backend, "packs", contract=1), "packer", "packer")
     with pytest.raises(expected, match=str(error)):
         gemmhub.pack(draw(rng, (4, 5), F64), backend="packer")

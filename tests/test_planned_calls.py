@@ -9,7 +9,8 @@ import pytest
 from products import E4M3, F16, F32, F64, I8, draw, ratio
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
+from gemmhub._choice import registry
 from gemmhub.errors import InputError, OutputError
 
 DTYPES = (F32, F64, F16)
@@ -182,7 +183,7 @@ def test_a_plan_depends_on_strides_where_its_backend_does(chosen_looks, form, rn
     chosen, beaten = Simple("chosen", 1e-9, chosen_looks), Simple("beaten", 1e-8, not chosen_looks)
     for backend in (chosen, beaten):
         description = BackendDescription(backend.name, lambda x=backend: x, "for tests", contract=1)
-        plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+        registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     a, b, bias = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32), draw(rng, (12,), F32)
     wrapped = FORMS[form]
     plain = gemmhub.plan(wrapped(a), wrapped(b))

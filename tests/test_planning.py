@@ -14,7 +14,8 @@ import pytest
 from products import BF16, F16, F32, F64, I8, I32, I64, U8, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config, decision, plugins, records
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config
+from gemmhub._choice import decide, records, registry
 from gemmhub.errors import ConfigError, DTypeError, GemmhubError, InputError, NoBackendError, OutputError, ShapeError
 
 PATHS = (F32, F16, I8, I64)
@@ -59,7 +60,7 @@ def test_a_plan_looks_at_no_stride_without_meaning(rng):
     """Where backends look at layouts: a result of one row or column lies alike whatever its other stride."""
     backend = Laid()
     description = BackendDescription(backend.name, lambda: backend, "for tests", contract=1)
-    plugins.registry().add(description, backend.name, "gemmhub-laid")
+    registry.registry().add(description, backend.name, "gemmhub-laid")
     for shapes in (((1, 4), (4, 5)), ((4,), (4, 5)), ((5, 4), (4,)), ((5, 4), (4, 1)), ((2, 1, 4), (4, 5))):
         a, b = (draw(rng, shape, F32) for shape in shapes)
         planned = gemmhub.plan(a, b, backend="laid")
@@ -408,7 +409,7 @@ class Other(Backend):
 @pytest.fixture
 def other():
     backend = Other()
-    plugins.registry().add(
+    registry.registry().add(
         BackendDescription("other", lambda: backend, "for tests", contract=1), "other", "gemmhub-other"
     )
     return backend
@@ -502,7 +503,7 @@ def test_reload_forgets_everything(monkeypatch, rng):
     gemmhub.reload()
     assert not api._warm
     assert not api._known
-    assert not plugins._registry
+    assert not registry._registry
     monkeypatch.setenv("GEMMHUB_PRECISION", "nonsense")
     with pytest.raises(ConfigError, match="GEMMHUB_PRECISION"):
         gemmhub.matmul(x, x)
@@ -511,7 +512,7 @@ def test_reload_forgets_everything(monkeypatch, rng):
     assert gemmhub.explain(x, x).problem.precision == "tf32"
 
 
-@pytest.mark.parametrize("module", [config, plugins, records, decision])
+@pytest.mark.parametrize("module", [config, registry, records, decide])
 def test_a_call_in_another_thread_while_reloading_leaves_nothing_behind(module, monkeypatch, rng):
     x = draw(rng, (2, 2), F32)
     forget = module.forget
@@ -561,7 +562,7 @@ def test_settings_that_are_being_read_while_reloading_are_read_again(monkeypatch
     assert config.current().precision == "tf32"
 
 
-@pytest.mark.parametrize(("function", "module"), [(config.root, config), (plugins.registry, plugins)])
+@pytest.mark.parametrize(("function", "module"), [(config.root, config), (registry.registry, registry)])
 def test_who_looks_while_another_thread_reloads_finds_something(function, module):
     """Whenever the other thread gets its turn: here, before every line."""
 

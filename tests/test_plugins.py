@@ -18,7 +18,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import LOADING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import decision, plugins
+from gemmhub._choice import decide
+from gemmhub._choice import registry as plugins
 from gemmhub.backend import CONTRACT
 from gemmhub.testing import Case, check
 from plugins import GOOD, HERE, Site, add, write_distribution
@@ -410,13 +411,13 @@ def test_decisions_of_one_key_may_differ_in_whether_strides_matter(monkeypatch, 
     plugins.registry().add(
         gemmhub.BackendDescription("sensitive", lambda: sensitive, "", contract=1), "sensitive", "gemmhub-sensitive"
     )
-    real, turns = decision.resolve, iter([first, not first, first])
+    real, turns = decide.resolve, iter([first, not first, first])
 
     def resolve(*key):
         found, kernel = real(*key)
         return replace(found, layout_free=next(turns)), kernel
 
-    monkeypatch.setattr(decision, "resolve", resolve)
+    monkeypatch.setattr(decide, "resolve", resolve)
     for x in (a, a[::-1], a[:, ::-1], a, a[::-1]):
         assert np.allclose(gemmhub.matmul(x, b), x @ b)
 

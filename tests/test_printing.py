@@ -9,10 +9,11 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Refusal, printing
-from gemmhub.comparison import Compared, Comparison
-from gemmhub.plugins import BackendStatus
-from gemmhub.tuning import Tuned, TuneResult
+from gemmhub import Refusal
+from gemmhub._base import printing
+from gemmhub._check.compare import Compared, Comparison
+from gemmhub._choice.registry import BackendStatus
+from gemmhub._measure.tune import Tuned, TuneResult
 from plugins import add
 
 ONE = np.ones((2, 2), np.float32)

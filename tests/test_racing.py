@@ -12,7 +12,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel, decision, records
+from gemmhub import Kernel
+from gemmhub._choice import decide, records
 from plugins import add
 
 
@@ -152,8 +153,8 @@ def test_ranks_of_a_process_group_choose_alike(operands, monkeypatch):
 
 def test_off_by_default(operands, monkeypatch):
     backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
-    resolve, found = decision.resolve, []
-    monkeypatch.setattr(decision, "resolve", lambda *given: found.append(resolve(*given)) or found[-1])
+    resolve, found = decide.resolve, []
+    monkeypatch.setattr(decide, "resolve", lambda *given: found.append(resolve(*given)) or found[-1])
     assert gemmhub.plan(*operands).decision is found[0][0]  # no copy of it
     gemmhub.matmul(*operands)
     assert backend.calls["run"] == 1
@@ -172,7 +173,7 @@ def test_no_scratch_memory(operands, monkeypatch):
                 raise MemoryError
         return real(shape, *rest)
 
-    monkeypatch.setattr("gemmhub.families.np.empty", empty)
+    monkeypatch.setattr("gemmhub._arrays.family.np.empty", empty)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)
     assert backend.calls["run"] == 1

@@ -14,7 +14,8 @@ import pytest
 from products import F16, F32, F64, I8, I64, draw
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, decision, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
+from gemmhub._choice import decide, registry
 
 THIS = __name__
 
@@ -66,7 +67,7 @@ def test_a_planned_call_enters_one_python_function(dtype, shapes, rng):
     assert len(python_calls(planned, a, b)) == 1
     if out.shape:
         (entered,) = python_calls(planned, a, b, out)
-        assert entered[0] == "gemmhub.planning"
+        assert entered[0] == "gemmhub._call.bind"
 
 
 def test_a_warm_matmul_in_a_context_enters_one_python_function(rng):
@@ -84,7 +85,7 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
     entered |= {module for module, _ in python_calls(gemmhub.plan(a, b), a, b)}
     own = {module for module in entered if module.startswith("gemmhub")}
     assert own <= {
-        "gemmhub.api", "gemmhub.planning", "gemmhub.arrays", "gemmhub.views", "gemmhub.families", "gemmhub.options",
+        "gemmhub.api", "gemmhub._call.bind", "gemmhub.arrays", "gemmhub._arrays.geometry", "gemmhub._arrays.family", "gemmhub._call.options",
         "gemmhub.problem",
         "gemmhub.numpy_backend.backend",
         "gemmhub.numpy_backend.blocked", "gemmhub.numpy_backend.scratch",
@@ -142,7 +143,7 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     counting = Counting()
     if with_plugin:
         description = BackendDescription("counting", lambda: counting, "for tests", contract=1)
-        plugins.registry().add(description, "counting", "gemmhub-counting")
+        registry.registry().add(description, "counting", "gemmhub-counting")
     a, b = draw(rng, (3, 4), dtype), draw(rng, (4, 5), dtype)
     out = np.zeros((3, 5), np.int32 if dtype == I8 else dtype)
     if name == "plan":
@@ -173,11 +174,11 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     forbid(type(os.environ), "get")
     forbid(os, "getenv")
     forbid(importlib.metadata, "entry_points")
-    forbid(plugins, "registry")
-    forbid(plugins, "guarded")
-    forbid(decision, "resolve")
-    forbid(decision, "decide")
-    forbid(decision, "_ask")
+    forbid(registry, "registry")
+    forbid(registry, "guarded")
+    forbid(decide, "resolve")
+    forbid(decide, "decide")
+    forbid(decide, "_ask")
     forbid(builtins, "open")
     import pluggy
 
@@ -193,7 +194,8 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
 
 @pytest.mark.parametrize("dtype", [F32, F16, I8], ids=str)
 def test_a_warm_call_builds_no_dataclass(dtype, monkeypatch, rng):
-    from gemmhub import arrays, backend, capability, config, layout, options, problem
+    from gemmhub import backend, capability, config, layout, problem
+    from gemmhub._call import describe, options
 
     a, b = draw(rng, (3, 4), dtype), draw(rng, (4, 5), dtype)
     out = np.empty((3, 5), np.int32 if dtype == I8 else dtype)
@@ -202,7 +204,7 @@ def test_a_warm_call_builds_no_dataclass(dtype, monkeypatch, rng):
         gemmhub.matmul(a, b)
         gemmhub.matmul(a, b, out=out)
     built = []
-    for module in (arrays, backend, capability, config, decision, layout, options, problem):
+    for module in (describe, backend, capability, config, decide, layout, options, problem):
         for kind in vars(module).values():
             if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
                 original = kind.__init__
@@ -250,9 +252,17 @@ def test_importing_loads_nothing_heavy():
     assert "gemmhub" in loaded
     assert not loaded & set(HEAVY)
     assert not {
-        x for x in loaded if x.startswith(("gemmhub.numpy_backend", "gemmhub.testing", "gemmhub.cli", "gemmhub.native"))
+        x
+        for x in loaded
+        if x.startswith(("gemmhub.numpy_backend", "gemmhub.testing", "gemmhub.cli", "gemmhub.kit.native"))
     }
-    heavy = {"gemmhub.plugins", "gemmhub.decision", "gemmhub.records", "gemmhub.tuning", "gemmhub.verify"}
+    heavy = {
+        "gemmhub._choice.registry",
+        "gemmhub._choice.decide",
+        "gemmhub._choice.records",
+        "gemmhub._measure.tune",
+        "gemmhub._check.spot_check",
+    }
     assert not loaded & heavy
 
 

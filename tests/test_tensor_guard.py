@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from gemmhub import tensor_guard
+from gemmhub._arrays import tensor_guard
 
 
 @pytest.fixture(autouse=True)

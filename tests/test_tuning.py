@@ -12,9 +12,10 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import records, tuning
+from gemmhub._arrays.timing import interleave
+from gemmhub._choice import records
+from gemmhub._measure import tune as tuning
 from gemmhub.errors import InputError, NoBackendError, RecordError
-from gemmhub.timing import interleave
 from plugins import GOOD, Site, add
 
 

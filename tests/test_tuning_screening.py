@@ -9,8 +9,9 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import records, tuning
-from gemmhub.timing import Timing
+from gemmhub._arrays.timing import Timing
+from gemmhub._choice import records
+from gemmhub._measure import tune
 from plugins import add
 
 SCREENED, NEAR = 8, 1.15
@@ -31,7 +32,7 @@ class Looks:
     def __init__(self, monkeypatch):
         self.seconds, self.looks, self.given = {}, [], []
         self._ran = None
-        monkeypatch.setattr(tuning, "interleave", self._interleave)
+        monkeypatch.setattr(tune, "interleave", self._interleave)
 
     def backend(self, name, seconds, wrong=(), **answers):
         """A backend whose candidates take so long, each (first look, in full) or both; ``wrong`` ones are so."""
@@ -74,13 +75,13 @@ def looks(monkeypatch):
 @pytest.fixture
 def checked(monkeypatch):
     """How many samples of each result that was checked tune() asked for; None for all of it."""
-    seen, check = [], tuning.check_result
+    seen, check = [], tune.check_result
 
     def spy(call, asked, result, **given):
         seen.append(given["samples"])
         return check(call, asked, result, **given)
 
-    monkeypatch.setattr(tuning, "check_result", spy)
+    monkeypatch.setattr(tune, "check_result", spy)
     return seen
 
 
@@ -283,48 +284,48 @@ def test_records_name_only_finalists_of_this_tuning(operands, looks):
 
 def test_large_results_are_sampled_after_the_first(operands, looks, checked, monkeypatch):
     """One of each backend is looked at in full."""
-    monkeypatch.setattr(tuning, "_LARGE", 23)  # the result has 24 elements
+    monkeypatch.setattr(tune, "_LARGE", 23)  # the result has 24 elements
     looks.backend("many", candidates(4))
     looks.backend("more", candidates(2))
     gemmhub.tune(*operands)
     assert len(checked) == 7
     assert checked.count(None) == 3
-    assert set(checked) == {None, tuning._SAMPLES}
+    assert set(checked) == {None, tune._SAMPLES}
 
 
 def test_results_of_large_operands_are_sampled_after_the_first(operands, looks, checked, monkeypatch):
     """a is 6 x 8. To look at all of a result is to read all of it."""
-    monkeypatch.setattr(tuning, "_LARGE_OPERAND", 47)
+    monkeypatch.setattr(tune, "_LARGE_OPERAND", 47)
     looks.backend("many", candidates(4))
     gemmhub.tune(*operands)
     assert checked.count(None) == 2
-    assert checked.count(tuning._SAMPLES) == 3
+    assert checked.count(tune._SAMPLES) == 3
     checked.clear()
-    monkeypatch.setattr(tuning, "_LARGE_OPERAND", 48)
+    monkeypatch.setattr(tune, "_LARGE_OPERAND", 48)
     gemmhub.tune(*operands)
     assert set(checked) == {None}
 
 
 def test_small_results_are_checked_in_full(operands, looks, checked, monkeypatch):
-    monkeypatch.setattr(tuning, "_LARGE", 24)
+    monkeypatch.setattr(tune, "_LARGE", 24)
     looks.backend("many", candidates(4))
     gemmhub.tune(*operands)
     assert checked == [None] * 5
 
 
 def test_a_batch_counts_as_one_result(rng, looks, checked, monkeypatch):
-    monkeypatch.setattr(tuning, "_LARGE", 5 * 24 - 1)
+    monkeypatch.setattr(tune, "_LARGE", 5 * 24 - 1)
     looks.backend("many", candidates(3))
     gemmhub.tune(rng.standard_normal((5, 6, 8), np.float32), rng.standard_normal((8, 4), np.float32))
     assert checked.count(None) == 2
-    assert checked.count(tuning._SAMPLES) == 2
+    assert checked.count(tune._SAMPLES) == 2
 
 
 def test_a_wrong_candidate_is_found_by_samples(rng, looks, monkeypatch):
     """All of a real large result is wrong, and a thousand elements of it show that."""
     looks.backend("many", candidates(3), wrong={"c1"})
     a, b = rng.standard_normal((1100, 3), np.float32), rng.standard_normal((3, 1000), np.float32)
-    assert tuning._LARGE < 1100 * 1000
+    assert tune._LARGE < 1100 * 1000
     result = gemmhub.tune(a, b)
     assert {row.candidate: row.seconds is None for row in result.rows if row.backend == "many"} == {
         "c0": False, "c1": True, "c2": False,
@@ -332,7 +333,7 @@ def test_a_wrong_candidate_is_found_by_samples(rng, looks, monkeypatch):
 
 
 def test_the_constants_of_these_tests():
-    assert (tuning._SCREENED, tuning._NEAR) == (SCREENED, NEAR)
+    assert (tune._SCREENED, tune._NEAR) == (SCREENED, NEAR)
 
 
 def test_a_quick_wrong_candidate_does_not_hide_the_right_ones(operands, looks):

@@ -9,9 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gemmhub import accuracy, dtypes, freivalds, inner_products, verify
+from gemmhub import accuracy, dtypes
+from gemmhub._base import inner_products
+from gemmhub._check import freivalds
+from gemmhub._check import spot_check as verify
+from gemmhub._check.spot_check import SpotCheck, spot_check
 from gemmhub.errors import DTypeError, InputError, ShapeError
-from gemmhub.verify import SpotCheck, spot_check
 
 F16, F32, F64 = (np.dtype(x) for x in (np.float16, np.float32, np.float64))
 C64, C128 = np.dtype(np.complex64), np.dtype(np.complex128)

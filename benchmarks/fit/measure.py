@@ -39,7 +39,7 @@ from gemmhub_hopper.backend import HopperBackend
 from map import RATES, Setup, torch_calls
 
 from gemmhub.capability import Absent, Refusal
-from gemmhub.native import cuda_clusters
+from gemmhub.kit import cuda_clusters
 from gemmhub.problem import GemmProblem
 
 _FIRST, _BEHIND, _DRAWN = 6, 40, 4

@@ -29,8 +29,8 @@ import numpy as np
 import sample
 import torch
 
-from gemmhub.corrections import LIMIT, UNMEASURED, Origin
-from gemmhub.net import Net
+from gemmhub.kit.corrections import LIMIT, UNMEASURED, Origin
+from gemmhub.kit.net import Net
 from gemmhub.problem import GemmProblem
 
 Array = np.ndarray[Any, Any]
@@ -148,7 +148,7 @@ class Ranges:
 
 
 class Module(torch.nn.Module):
-    """As gemmhub.net.Net predicts."""
+    """As gemmhub.kit.net.Net predicts."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from ladder.steps import FAMILIES, Params, Step, steps
 
-from gemmhub.native import nvrtc
+from gemmhub.kit import nvrtc
 
 _EMULATED = Path(__file__).resolve().parents[2] / "plugins" / "gemmhub-cuda" / "tests" / "emulated.py"
 _WARP = {"sgemm": (1, 32), "mma": (16, 8)}

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from gemmhub.native.nvrtc import Source
+from gemmhub.kit.nvrtc import Source
 
 FOLDER = Path(__file__).parent
 FAMILIES = {"sgemm": ("float32", "nn", 4), "mma": ("bfloat16", "nt", 2)}

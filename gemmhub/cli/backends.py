@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 import gemmhub
+from gemmhub._choice.registry import BackendStatus
 from gemmhub.cli import screen
 from gemmhub.cli.options import json_option
-from gemmhub.plugins import BackendStatus
 
 
 @click.command("backends")

@@ -14,15 +14,17 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import bench, devices, files
-from gemmhub.bench import Case
+from gemmhub._arrays import by_name
+from gemmhub._arrays.by_name import ORDERS
+from gemmhub._arrays.family import Family
+from gemmhub._base import files
+from gemmhub._measure import bench
+from gemmhub._measure.bench import Case
+from gemmhub._measure.contenders import LIBRARY_MATMULS
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.options import DTYPE, SHAPES, device_option, library_option
-from gemmhub.contenders import LIBRARY_MATMULS
-from gemmhub.devices import ORDERS
 from gemmhub.dtypes import PRECISIONS
-from gemmhub.families import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +113,7 @@ def command(
         if file is not None:
             operands.check_writable(Path(file))
     _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
-    family = devices.family_for(device, library)
+    family = by_name.family_for(device, library)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     orders = _orders(all_orders, b_order)
     todo = [(dtype, each, shape) for dtype in dtypes for each in orders for shape in shapes]
@@ -127,7 +129,7 @@ def command(
                 )
             )  # fmt: skip
     bandwidth = bench.copy_bandwidth(family) if roofline is not None else None
-    machine = devices.device_name(family)
+    machine = by_name.device_name(family)
     document = {
         "command": ctx.meta[_ARGUMENTS],
         "started": started,
@@ -205,7 +207,7 @@ def _versions(family: Family) -> dict[str, Any]:
         "gemmhub": gemmhub.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        **devices.library_versions(family),
+        **by_name.library_versions(family),
         "platform": platform.platform(),
         "backends": {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"},
     }

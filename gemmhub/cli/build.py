@@ -21,11 +21,11 @@ from typing import Any
 
 import click
 
-from gemmhub import printing
+from gemmhub._arrays.by_name import one_line
+from gemmhub._base import printing
 from gemmhub.cli import screen
 from gemmhub.cli.errors import FAILED, Failure, Undone
 from gemmhub.cli.options import json_option
-from gemmhub.devices import one_line
 from gemmhub.numpy_backend.probe import cores
 
 GROUP = "gemmhub.build"

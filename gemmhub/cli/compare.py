@@ -8,12 +8,12 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub.bench import random_operand
+from gemmhub._arrays.by_name import entered, family_for, place
+from gemmhub._check.compare import Comparison, shown
+from gemmhub._measure.bench import random_operand
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
-from gemmhub.comparison import Comparison, shown
-from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
 
 

@@ -14,13 +14,14 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import config, records
-from gemmhub.bench import random_operand
+from gemmhub import config
+from gemmhub._arrays.by_name import library_statuses
+from gemmhub._check.compare import Comparison
+from gemmhub._choice import records
+from gemmhub._measure.bench import random_operand
 from gemmhub.cli import doctor_probe, doctor_report, screen
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
-from gemmhub.comparison import Comparison
-from gemmhub.devices import library_statuses
 from gemmhub.dtypes import as_dtype
 from gemmhub.errors import GemmhubError
 from gemmhub.numpy_backend.probe import cores, cpu_name

@@ -113,9 +113,9 @@ class _Steps(logging.Handler):
         self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        from gemmhub import plugins
+        from gemmhub._choice import registry
 
-        if record.msg == plugins.ASKING and isinstance(record.args, tuple):
+        if record.msg == registry.ASKING and isinstance(record.args, tuple):
             self.say(*map(str, record.args))
 
     def say(self, plugin: str, step: str) -> None:

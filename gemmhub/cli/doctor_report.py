@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from gemmhub._base.guard import guarded
 from gemmhub.cli import screen
 from gemmhub.cli.errors import Failure
-from gemmhub.guard import guarded
 
 GROUP = "gemmhub.doctor"
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import click
 
-from gemmhub import printing
+from gemmhub._base import printing
 from gemmhub.errors import ConfigError, GemmhubError, InputError, RecordError
 
 WRONG = 1

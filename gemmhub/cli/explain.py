@@ -8,6 +8,10 @@ from typing import Any
 import click
 
 import gemmhub
+from gemmhub._arrays.by_name import ORDERS, parse_device
+from gemmhub._arrays.geometry import MOST_ALIGNED
+from gemmhub._call.options import Options, request
+from gemmhub._choice.decide import decide
 from gemmhub.capability import CPU, Device
 from gemmhub.cli import operands, screen
 from gemmhub.cli.options import (
@@ -20,10 +24,7 @@ from gemmhub.cli.options import (
     json_option,
     product_options,
 )
-from gemmhub.decision import Decision, decide
-from gemmhub.devices import ORDERS, parse_device
-from gemmhub.options import Options, request
-from gemmhub.views import MOST_ALIGNED
+from gemmhub.verdict import Decision
 
 
 @click.command("explain")
@@ -74,7 +75,7 @@ def _explained(a: Any, b: Any, device: Device, options: Options) -> Decision:
     """The decision for operands like the ndarrays ``a`` and ``b``, newly allocated on ``device``."""
     if device == CPU:
         return gemmhub.explain(a, b, **options)
-    from gemmhub.arrays import describe
+    from gemmhub._call.describe import describe
 
     asked = request(options)
     problem = describe(a, b, None, asked).problem

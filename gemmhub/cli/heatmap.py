@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.bench import Case
+from gemmhub._measure.bench import Case
 from gemmhub.cli.errors import Failure, Undone
 from gemmhub.cli.plot import about, contenders, save, title
 from gemmhub.cli.screen import multiple

@@ -11,7 +11,8 @@ import numpy as np
 from rich.text import Text
 
 import gemmhub
-from gemmhub import devices
+from gemmhub._arrays import by_name
+from gemmhub._call.options import Options
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import (
@@ -24,7 +25,6 @@ from gemmhub.cli.options import (
     library_option,
     product_options,
 )
-from gemmhub.options import Options
 from gemmhub.problem import GemmProblem
 
 
@@ -71,16 +71,16 @@ def command(
     target = None if out is None else Path(out)
     if target is not None:
         operands.check_writable(target)
-    family = devices.family_for(device, library)
-    with devices.entered(family):
-        left, right = (devices.place(x, family, argument=name) for x, name in ((left, "a"), (right, "b")))
-        extra = {name: devices.place(x, family, argument=name) for name, x in extra.items()}
+    family = by_name.family_for(device, library)
+    with by_name.entered(family):
+        left, right = (by_name.place(x, family, argument=name) for x, name in ((left, "a"), (right, "b")))
+        extra = {name: by_name.place(x, family, argument=name) for name, x in extra.items()}
         options = given(**chosen, **extra)
         plan = gemmhub.plan(left, right, **options)
-        devices.synchronize(family)
+        by_name.synchronize(family)
         start = time.perf_counter()
         product = plan(left, right, **extra)
-        devices.synchronize(family)
+        by_name.synchronize(family)
         seconds = time.perf_counter() - start
         result = np.asarray(family.to_host(product))
         remark = "" if target is None else operands.store(target, result)
@@ -125,9 +125,9 @@ def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) 
         found = gemmhub.spot_check(a, b, result, precision=problem.precision)
         sums = f", {found.sums} sums compared" if found.sums else ""
         return {**screen.plain(found), "examined": f"{found.method}: {found.checked} elements recomputed{sums}"}
-    from gemmhub.arrays import describe
-    from gemmhub.comparison import check_result
-    from gemmhub.options import request
+    from gemmhub._call.describe import describe
+    from gemmhub._call.options import request
+    from gemmhub._check.compare import check_result
 
     asked = request(options)
     ok, worst, examined = check_result(describe(a, b, None, asked), asked, result)

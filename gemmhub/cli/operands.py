@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 import numpy as np
 
-from gemmhub import files
+from gemmhub._base import files
 from gemmhub.cli.errors import Failure, Undone, unwritable
 from gemmhub.dtypes import as_dtype, info
 from gemmhub.errors import DTypeError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gemmhub.devices import ORDERS
+from gemmhub._arrays.by_name import ORDERS
+from gemmhub._call.options import Options
 from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SUPPORTED
-from gemmhub.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 

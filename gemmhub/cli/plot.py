@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from gemmhub import files
-from gemmhub.bench import Case
+from gemmhub._base import files
+from gemmhub._measure.bench import Case
 from gemmhub.cli.errors import Failure, unwritable
 from gemmhub.cli.screen import multiple, rate_unit
 

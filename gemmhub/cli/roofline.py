@@ -12,7 +12,7 @@ from math import log, log10
 from pathlib import Path
 from typing import Any
 
-from gemmhub.bench import Case
+from gemmhub._measure.bench import Case
 from gemmhub.cli.plot import about, contenders, save, style, title
 from gemmhub.cli.screen import number
 

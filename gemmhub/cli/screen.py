@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gemmhub import printing
+from gemmhub._base import printing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gemmhub.decision import Decision
+    from gemmhub.verdict import Decision
 
 _UNWRAPPED = 100_000
 """Columns of a console that is no terminal: nothing wraps."""

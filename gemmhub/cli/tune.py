@@ -9,8 +9,12 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import records
-from gemmhub.bench import random_operand
+from gemmhub._arrays.by_name import entered, family_for, place
+from gemmhub._arrays.family import Family
+from gemmhub._choice import records
+from gemmhub._choice.records import RecordFile
+from gemmhub._measure.bench import random_operand
+from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.cli import screen
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
@@ -24,11 +28,7 @@ from gemmhub.cli.options import (
     library_option,
     product_options,
 )
-from gemmhub.devices import entered, family_for, place
 from gemmhub.dtypes import as_dtype
-from gemmhub.families import Family
-from gemmhub.records import RecordFile
-from gemmhub.tuning import TuneResult, import_times
 
 
 @click.command("tune")

@@ -3,7 +3,7 @@
 the host and strict about their rules. What a program must not do is refused and noted in ``complaints``::
 
     cuda = FakeCuda(devices=2)
-    backend = MyBackend(lambda: gemmhub.native.cuda.Driver(cuda))  # instead of gemmhub.native.cuda.load
+    backend = MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda))  # instead of gemmhub.kit.cuda.load
     check(backend, case, FakeMemory(cuda))
     assert cuda.complaints == [] and cuda.stack == []
 
@@ -48,7 +48,7 @@ H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144, 97: 232_4
 """By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits), bytes
 of shared memory that a block may have."""
 
-# Written from cuda.h, not from gemmhub.native.cuda: tests compare the two.
+# Written from cuda.h, not from gemmhub.kit.cuda: tests compare the two.
 TYPES: Types = {
     name: (c_int, arguments)
     for name, arguments in {

@@ -10,7 +10,7 @@
             ...  # what went wrong, or an empty string
 
     cuda = FakeCuda()
-    MyBackend(lambda: gemmhub.native.cuda.Driver(cuda, gemmhub.native.cuda.KERNELS), FakeCompiler)
+    MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda, gemmhub.kit.cuda.KERNELS), FakeCompiler)
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gemmhub.native.cuda_launch import LaunchAttribute
-from gemmhub.native.nvrtc import Compiled, Source
+from gemmhub.kit.cuda_launch import LaunchAttribute
+from gemmhub.kit.nvrtc import Compiled, Source
 from gemmhub.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
 from gemmhub.testing.fake_library import Types, put
 
@@ -80,7 +80,7 @@ class Launch:
 
 
 class FakeCompiler:
-    """A double of :class:`gemmhub.native.nvrtc.Compiler`, whose cubins :class:`FakeKernels` understands."""
+    """A double of :class:`gemmhub.kit.nvrtc.Compiler`, whose cubins :class:`FakeKernels` understands."""
 
     version = (13, 0)
     where = "libnvrtc.so"

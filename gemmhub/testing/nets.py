@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gemmhub.corrections import Origin, find
-from gemmhub.net import Net
+from gemmhub.kit.corrections import Origin, find
+from gemmhub.kit.net import Net
 
 
 def check_net(net: Net, features: int) -> None:

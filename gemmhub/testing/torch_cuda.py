@@ -17,7 +17,7 @@ from typing import Any
 import gemmhub
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
-from gemmhub.native.cuda import Gpu
+from gemmhub.kit.cuda import Gpu
 from gemmhub.testing.operands import Array, Memory
 
 Run = Callable[..., object]

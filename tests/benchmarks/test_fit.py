@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gemmhub import corrections
+from gemmhub.kit import corrections
 
 ROOT = Path(__file__).parents[2]
 with pytest.MonkeyPatch.context() as patch:

@@ -7,7 +7,7 @@ import pytest
 
 import gemmhub
 from gemmhub import Absent, Backend
-from gemmhub.plugins import BUILTIN
+from gemmhub._choice.registry import BUILTIN
 from plugins import Site, add
 
 # ---------------------------------------------------------------- explain

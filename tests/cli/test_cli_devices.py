@@ -12,14 +12,17 @@ import pytest
 from fake_cupy import Pretended
 
 import gemmhub
-from gemmhub import BackendDescription, BackendError, DeviceError, InputError, bench, device_families, devices, plugins
+from gemmhub import BackendDescription, BackendError, DeviceError, InputError
+from gemmhub._arrays import by_name, on_device
+from gemmhub._choice import registry
+from gemmhub._measure import bench
 from gemmhub.capability import Device
 from gemmhub.errors import DTypeError
 
 
 def add(backend):
     description = BackendDescription(backend.name, lambda: backend, "pretends", ("cuda",), contract=1)
-    plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     return backend
 
 
@@ -28,7 +31,7 @@ def no_libraries(monkeypatch):
     """Neither torch nor cupy, and no family that remembers one."""
     for name in ("torch", "torch_musa", "cupy"):
         monkeypatch.setitem(sys.modules, name, None)
-    caches = (device_families.cupy_family, device_families.torch_family)
+    caches = (on_device.cupy_family, on_device.torch_family)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -52,37 +55,37 @@ def pretended(cupy):
 
 
 def test_names_of_devices():
-    assert [devices.parse_device(x) for x in ("cpu", "cuda", "cuda:1", "musa:0")] == [
+    assert [by_name.parse_device(x) for x in ("cpu", "cuda", "cuda:1", "musa:0")] == [
         Device(), Device("cuda", 0), Device("cuda", 1), Device("musa", 0),
     ]  # fmt: skip
     for name in ("", "gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CUDA", "cuda:1 "):
         with pytest.raises(InputError, match="allowed: cpu, cuda, cuda:N, musa, musa:N"):
-            devices.parse_device(name)
+            by_name.parse_device(name)
 
 
 def test_the_cpu_needs_no_library(no_libraries):
-    assert devices.family_for().name == "numpy"
-    assert devices.family_for("cpu", "numpy").name == "numpy"
+    assert by_name.family_for().name == "numpy"
+    assert by_name.family_for("cpu", "numpy").name == "numpy"
     with pytest.raises(InputError, match="cupy for the device cpu"):
-        devices.family_for("cpu", "cupy")
+        by_name.family_for("cpu", "cupy")
 
 
 def test_a_library_that_is_not_installed(no_libraries):
     with pytest.raises(DeviceError, match=r"torch is not installed; cupy is not installed.*pip install torch or pip"):
-        devices.family_for("cuda")
+        by_name.family_for("cuda")
     with pytest.raises(DeviceError, match="torch is not installed"):
-        devices.family_for("musa")
+        by_name.family_for("musa")
     with pytest.raises(InputError, match=r"'cupy' for musa:0; allowed: torch"):
-        devices.family_for("musa", "cupy")
+        by_name.family_for("musa", "cupy")
 
 
 def test_a_device_that_is_not_there(cupy, monkeypatch):
-    assert str(devices.family_for("cuda:1").device) == "cuda:1"
+    assert str(by_name.family_for("cuda:1").device) == "cuda:1"
     with pytest.raises(DeviceError, match=r"cupy sees 2 cuda device\(s\).*up to cuda:1"):
-        devices.family_for("cuda:2", "cupy")
+        by_name.family_for("cuda:2", "cupy")
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy.make(devices=0))
     with pytest.raises(DeviceError, match="cupy sees no CUDA device: RuntimeError: cudaErrorNoDevice: no CUDA") as told:
-        devices.family_for("cuda")
+        by_name.family_for("cuda")
     assert "more lines" not in str(told.value)
 
 
@@ -102,17 +105,17 @@ def torch_module(**cuda):
 def test_torch_without_a_device(no_libraries, monkeypatch, module, reason):
     monkeypatch.setitem(sys.modules, "torch", module)
     with pytest.raises(DeviceError, match=reason):
-        devices.family_for("cuda", "torch")
+        by_name.family_for("cuda", "torch")
 
 
 def test_torch_is_preferred_where_it_reaches_the_device(cupy, monkeypatch):
     module = torch_module(is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda index: "Real")
     monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(devices, "torch_family", lambda kind, index: ("torch", kind, index))
-    assert devices.family_for("cuda") == ("torch", "cuda", 0)
+    monkeypatch.setattr(by_name, "torch_family", lambda kind, index: ("torch", kind, index))
+    assert by_name.family_for("cuda") == ("torch", "cuda", 0)
     # It sees one device only, cupy two.
-    assert devices.family_for("cuda:1").name == "cupy"
-    assert [(s.library, s.devices, s.reason) for s in devices.library_statuses()] == [
+    assert by_name.family_for("cuda:1").name == "cupy"
+    assert [(s.library, s.devices, s.reason) for s in by_name.library_statuses()] == [
         ("cupy", ("cuda:0 Pretender 0", "cuda:1 Pretender 1"), ""), ("torch", ("cuda:0 Real",), ""),
     ]  # fmt: skip
 
@@ -122,35 +125,35 @@ def test_a_library_that_does_not_import(no_libraries, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "cupy")
     with pytest.raises(DeviceError, match=r"importing cupy failed: OSError: libcuda.so.1"):
-        devices.family_for("cuda", "cupy")
-    (status,) = devices.library_statuses()
+        by_name.family_for("cuda", "cupy")
+    (status,) = by_name.library_statuses()
     assert (status.library, status.devices) == ("cupy", ())
     assert "libcuda" in status.reason
 
 
 def test_what_a_device_says_late_is_our_error(cupy):
-    family = devices.family_for("cuda")
-    with pytest.raises(BackendError, match="cuda:0 failed: RuntimeError: illegal address"), devices.entered(family):
+    family = by_name.family_for("cuda")
+    with pytest.raises(BackendError, match="cuda:0 failed: RuntimeError: illegal address"), by_name.entered(family):
         raise RuntimeError("illegal address\n(more lines)")
-    with pytest.raises(InputError), devices.entered(family):
+    with pytest.raises(InputError), by_name.entered(family):
         raise InputError("a", "x", "y")
-    with devices.entered(devices.family_for("cuda:1")):
+    with by_name.entered(by_name.family_for("cuda:1")):
         assert fake_cupy.Context.current[-1] == 1
     assert fake_cupy.Context.current[-1] == 0
 
 
 def test_placing_operands(cupy, rng):
-    family = devices.family_for("cuda:1")
+    family = by_name.family_for("cuda:1")
     x = rng.standard_normal((5, 3))
     for order, strides in (("row", (24, 8)), ("col", (8, 40))):
-        there = devices.place(x, family, order)
+        there = by_name.place(x, family, order)
         assert (there.strides, there.device.id) == (strides, 1)
         assert np.array_equal(family.to_host(there), x)
-        assert devices.place(x, devices.family_for(), order).strides == strides
+        assert by_name.place(x, by_name.family_for(), order).strides == strides
     with pytest.raises(DTypeError, match=r"cupy has no arrays of float8_e5m2.*use torch"):
-        devices.place(bench.random_operand(rng, (2, 2), gemmhub.dtypes.as_dtype("float8_e5m2")), family)
+        by_name.place(bench.random_operand(rng, (2, 2), gemmhub.dtypes.as_dtype("float8_e5m2")), family)
     with pytest.raises(InputError, match="order"):
-        devices.place(x, family, "both")
+        by_name.place(x, family, "both")
 
 
 # ---------------------------------------------------------------- bench
@@ -213,7 +216,7 @@ def test_fewer_sets_where_memory_ends(pretended, cupy, monkeypatch):
                 raise cupy.cuda.memory.OutOfMemoryError("no memory")
         return fake_cupy.ndarray(shape, dtype)
 
-    family = devices.family_for("cuda")
+    family = by_name.family_for("cuda")
     monkeypatch.setattr(cupy, "empty", empty)
     case = bench.run_case(16, 16, 8, device="cuda", rounds=1)
     assert 1 < case.operand_sets < bench.rotation(case.nbytes, family.clock().cache_bytes)
@@ -230,8 +233,8 @@ def test_a_wrong_result_on_a_device(run, pretended):
 
 
 def test_large_results_are_sampled(pretended, monkeypatch):
-    monkeypatch.setattr("gemmhub.contenders._CHECK_WHOLE", 100)
-    monkeypatch.setattr("gemmhub.contenders._SAMPLES", 5)
+    monkeypatch.setattr("gemmhub._measure.contenders._CHECK_WHOLE", 100)
+    monkeypatch.setattr("gemmhub._measure.contenders._SAMPLES", 5)
     case = bench.run_case(16, 16, 8, device="cuda", rounds=1)
     assert {row.check for row in case.rows} == {"sampled"}
 
@@ -282,11 +285,11 @@ def test_heat_maps_need_ratios(run, pretended):
 
 @pytest.mark.parametrize("name", ["fp32_precision", "allow_tf32"])
 def test_torch_rounds_as_far_as_gemmhub_may(name):
-    from gemmhub.contenders import rounding_of_torch
+    from gemmhub._measure.contenders import rounding_of_torch
 
     before = "none" if name == "fp32_precision" else True
     switch = types.SimpleNamespace(**{name: before})
-    family = device_families.TorchFamily.__new__(device_families.TorchFamily)
+    family = on_device.TorchFamily.__new__(on_device.TorchFamily)
     family.device = Device("cuda", 0)
     family.library = types.SimpleNamespace(backends=types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=switch)))
     seen = []

@@ -11,7 +11,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import bench, contenders, devices
+from gemmhub._arrays import by_name
+from gemmhub._measure import bench, contenders
 from gemmhub.backend import Imported
 from gemmhub.cli import heatmap, roofline
 from gemmhub.cli.errors import Failure
@@ -331,7 +332,7 @@ def test_host_times(run, reference):
 
 def test_copy_bandwidth(monkeypatch):
     monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
-    assert 1e7 < bench.copy_bandwidth(devices.family_for(), rounds=2) < 1e13
+    assert 1e7 < bench.copy_bandwidth(by_name.family_for(), rounds=2) < 1e13
 
 
 def test_axes_of_a_heat_map():

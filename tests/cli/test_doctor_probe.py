@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gemmhub import plugins as registered
+from gemmhub._choice import registry as registered
 from gemmhub.cli import doctor_probe
 from plugins import GOOD, Site
 

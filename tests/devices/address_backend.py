@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from machine import at
 
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, Refusal, dtypes, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, Refusal, dtypes
+from gemmhub._choice import registry
 
 
 class Addresses(Backend):
@@ -100,7 +101,7 @@ def multiply(problem, a, b, out, c, bias, alpha, beta):
 def add(backend, kinds=("cuda",)):
     """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
     description = BackendDescription(backend.name, lambda: backend, "computes at addresses", kinds, contract=1)
-    entry = plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    entry = registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     assert entry.description is description, entry.get()
     return backend
 

@@ -13,7 +13,9 @@ import pytest
 import torch_module
 from machine import Machine, at
 
-from gemmhub import api, device_calls, device_families, families, foreign, torch_tensors
+from gemmhub import api
+from gemmhub._arrays import adopted, family, on_device, torch_tensors
+from gemmhub._call import device_calls
 
 
 @pytest.fixture
@@ -29,11 +31,11 @@ def machine(monkeypatch):
 
 def _forget():
     for cached in (
-        device_families.cupy_family, device_families.torch_family, device_families.torch_dtypes,
-        families.torch_host_family, torch_tensors.increment_version,
+        on_device.cupy_family, on_device.torch_family, on_device.torch_dtypes,
+        family.torch_host_family, torch_tensors.increment_version,
     ):  # fmt: skip
         cached.cache_clear()
-    foreign._family.cache_clear()
+    adopted._family.cache_clear()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from address_backend import small
 
 import gemmhub
-from gemmhub import foreign
+from gemmhub._arrays import adopted
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError
 
 F32 = np.dtype(np.float32)
@@ -163,18 +163,18 @@ def test_arrays_that_break(fakejax, fakenumba, carrier, backend, monkeypatch):
 
 
 def test_without_a_library_that_takes_them(fakejax, fakenumba, backend, monkeypatch):
-    monkeypatch.setattr(foreign, "find_spec", lambda name: None)
+    monkeypatch.setattr(adopted, "find_spec", lambda name: None)
     for module in (fakejax, fakenumba):
         a = module.array(np.ones((3, 3), F32))
         with pytest.raises(DeviceError, match="pip install cupy") as caught:
             gemmhub.matmul(a, a)
         assert caught.value.argument == "a"
-    monkeypatch.setattr(foreign, "find_spec", lambda name: object())
+    monkeypatch.setattr(adopted, "find_spec", lambda name: object())
 
     def broken(name):
         raise ImportError("libcuda is missing")
 
-    monkeypatch.setattr(foreign.importlib, "import_module", broken)
+    monkeypatch.setattr(adopted.importlib, "import_module", broken)
     with pytest.raises(DeviceError):
         gemmhub.matmul(a, a)
 
@@ -184,8 +184,8 @@ def test_cupy_is_imported_for_them_alone(fakejax, backend, machine, monkeypatch)
     import cupy_module
 
     module = cupy_module.build(machine)
-    monkeypatch.setattr(foreign, "find_spec", lambda name: object())
-    monkeypatch.setattr(foreign.importlib, "import_module", lambda name: monkeypatch.setitem(sys.modules, name, module))
+    monkeypatch.setattr(adopted, "find_spec", lambda name: object())
+    monkeypatch.setattr(adopted.importlib, "import_module", lambda name: monkeypatch.setitem(sys.modules, name, module))
     x = np.ones((3, 3), F32)
     gemmhub.matmul(x, x)
     assert "cupy" not in sys.modules

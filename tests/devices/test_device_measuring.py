@@ -7,8 +7,10 @@ import pytest
 from address_backend import DTYPES, Addresses, add, small
 
 import gemmhub
-from gemmhub import comparison, device_clock, device_families, records
-from gemmhub.device_clock import DeviceClock
+from gemmhub._arrays import device_clock, on_device
+from gemmhub._arrays.device_clock import DeviceClock
+from gemmhub._check import compare
+from gemmhub._choice import records
 from gemmhub.errors import DeviceError, InputError, NoBackendError
 
 F32 = np.dtype(np.float32)
@@ -25,9 +27,7 @@ def pair(library, backend, device, rng):
 
 
 def family_of(library, device):
-    return (
-        device_families.cupy_family(device) if library.name == "cupy" else device_families.torch_family("cuda", device)
-    )
+    return on_device.cupy_family(device) if library.name == "cupy" else on_device.torch_family("cuda", device)
 
 
 @pytest.mark.parametrize("stream", [None, 0x40])
@@ -98,7 +98,7 @@ def test_compare(library, backend, machine, pair, device, stream, rng):
 
 
 def test_compare_waits_for_no_reference_that_takes_long(library, backend, pair, monkeypatch):
-    monkeypatch.setattr(comparison, "_REFERENCE_SECONDS", 0.0)
+    monkeypatch.setattr(compare, "_REFERENCE_SECONDS", 0.0)
     assert "numpy" not in {row.backend for row in gemmhub.compare(*pair).rows}
     assert "numpy" in {row.backend for row in gemmhub.compare(*pair, backends=["numpy", backend.name]).rows}
 

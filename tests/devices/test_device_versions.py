@@ -8,7 +8,7 @@ import torch_module
 from address_backend import small
 
 import gemmhub
-from gemmhub import device_calls
+from gemmhub._call import device_calls
 from gemmhub.errors import AllocationError, KernelError, OutputError
 
 F32 = np.dtype(np.float32)

@@ -13,7 +13,8 @@ import pytest
 from address_backend import Addresses, add, small
 
 import gemmhub
-from gemmhub import api, device_calls
+from gemmhub import api
+from gemmhub._call import device_calls
 from gemmhub.errors import InputError
 
 F32 = np.dtype(np.float32)
@@ -36,9 +37,9 @@ def entered(function, *arguments, **options):
     return names
 
 
-WARM = [("gemmhub.api", "matmul"), ("gemmhub.device_calls", "warm")]
-PLANNED = [("gemmhub.planning", "planned"), ("gemmhub.device_calls", "warm")]
-GUARDED = [("gemmhub.device_calls", "planned")]
+WARM = [("gemmhub.api", "matmul"), ("gemmhub._call.device_calls", "warm")]
+PLANNED = [("gemmhub._call.bind", "planned"), ("gemmhub._call.device_calls", "warm")]
+GUARDED = [("gemmhub._call.device_calls", "planned")]
 
 
 @pytest.fixture
@@ -49,7 +50,11 @@ def pair(library, backend, rng):
 def is_short(call, *arguments, **options):
     """(The kernel of these tests looks at layouts; the fake torch is of a version whose counters need a look.)"""
     names = entered(call, *arguments, **options)
-    return [x for x in names if x[0] not in ("gemmhub.layout", "gemmhub.torch_tensors")] in (WARM, PLANNED, GUARDED)
+    return [x for x in names if x[0] not in ("gemmhub.layout", "gemmhub._arrays.torch_tensors")] in (
+        WARM,
+        PLANNED,
+        GUARDED,
+    )
 
 
 def test_a_warm_call_is_a_look_up_and_the_kernel(library, backend, pair):

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from gemmhub import native
-from gemmhub.native import Recipe, cache
+from gemmhub.kit import native
+from gemmhub.kit.native import Recipe, cache
 
 
 @pytest.fixture(autouse=True)

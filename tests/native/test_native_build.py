@@ -14,7 +14,7 @@ import pytest
 
 import gemmhub
 from gemmhub import Refusal
-from gemmhub.native import Recipe, build, forget, load
+from gemmhub.kit.native import Recipe, build, forget, load
 
 COUNTING = 'echo run >> "$(dirname "$0")/log"; echo made > "$out"'
 """A compiler that notes each run."""
@@ -209,7 +209,7 @@ def test_threads_that_ask_at_once_fail_once(recipe, script, runs):
 SCRIPT = """
 import sys
 from pathlib import Path
-from gemmhub.native import Recipe, build
+from gemmhub.kit.native import Recipe, build
 print(build(Recipe((sys.argv[1],), ("-O1",), (Path(sys.argv[2]),)), timeout=float(sys.argv[3])))
 """
 

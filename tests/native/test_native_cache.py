@@ -14,7 +14,7 @@ import time
 import pytest
 
 from gemmhub import Refusal
-from gemmhub.native import build, cache, find, folder, load, read, store
+from gemmhub.kit.native import build, cache, find, folder, load, read, store
 
 MAKE = 'echo run >> "$(dirname "$0")/log"; echo made > "$out"'
 
@@ -106,7 +106,7 @@ def test_no_room_anywhere_is_a_refusal(monkeypatch, tmp_path, recipe, script):
 
 def test_the_temporary_folder_goes_with_the_process(tmp_path):
     (tmp_path / "file").write_text("")
-    script = "import os\nfrom gemmhub.native import folder\nprint(folder().path, os.path.isdir(folder().path))"
+    script = "import os\nfrom gemmhub.kit.native import folder\nprint(folder().path, os.path.isdir(folder().path))"
     environment = os.environ | {cache.VARIABLE: str(tmp_path / "file")}
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     path, existed = run.stdout.split()
@@ -385,7 +385,7 @@ def age(path, days):
 
 def test_a_build_that_is_killed_leaves_what_the_next_day_removes(recipe, script, cache_dir, monkeypatch):
     code = (
-        "import sys; from pathlib import Path; from gemmhub.native import Recipe, build\n"
+        "import sys; from pathlib import Path; from gemmhub.kit.native import Recipe, build\n"
         "build(Recipe((sys.argv[1],), (), (Path(sys.argv[2]),)))"
     )
     given = recipe(script('echo half > "$out"; kill -KILL $PPID; sleep 0.2'))
@@ -421,7 +421,7 @@ def test_a_full_disk_is_reported_and_not_remembered(recipe, script, cache_dir):
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from gemmhub.native import Recipe, build, store
+from gemmhub.kit.native import Recipe, build, store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 print(build(Recipe((sys.argv[1],), ("-shared", "-fPIC"), (Path(sys.argv[2]),))).reason)
@@ -444,9 +444,7 @@ def test_no_room_for_what_is_written(recipe, gxx, cache_dir):
 
 
 def test_two_that_store_at_once_leave_a_whole_file(cache_dir):
-    code = (
-        "import sys; from gemmhub.native import store\nfor i in range(200): store('a.bin', (sys.argv[1] * i).encode())"
-    )
+    code = "import sys; from gemmhub.kit.native import store\nfor i in range(200): store('a.bin', (sys.argv[1] * i).encode())"
     writers = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "ab"]
     while any(writer.poll() is None for writer in writers):
         content = read("a.bin")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemmhub.capability import Absent
-from gemmhub.native import cuda
+from gemmhub.kit import cuda
 from gemmhub.testing.check import honest
 
 

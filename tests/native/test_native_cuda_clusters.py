@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemmhub.native import cuda_clusters
-from gemmhub.native.cuda import KERNELS, Driver, Gpu
+from gemmhub.kit import cuda_clusters
+from gemmhub.kit.cuda import KERNELS, Driver, Gpu
 from gemmhub.testing.fake_kernels import FakeKernels
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gemmhub.errors import AllocationError
-from gemmhub.native.cuda import Driver, Gpu
-from gemmhub.native.cuda_graph import GraphEnd
-from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub.kit.cuda import Driver, Gpu
+from gemmhub.kit.cuda_graph import GraphEnd
+from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
 from gemmhub.testing.fake_cuda import FakeCuda
 
 LIMIT = 2**20
@@ -255,7 +255,7 @@ def test_nobody_tells_of_a_graphs_end(cuda, scratch, function):
 
 
 def test_a_machine_without_semaphores(cuda, scratch, monkeypatch):
-    monkeypatch.setattr("gemmhub.native.cuda_scratch.GraphEnd", lambda: (_ for _ in ()).throw(OSError("none")))
+    monkeypatch.setattr("gemmhub.kit.cuda_scratch.GraphEnd", lambda: (_ for _ in ()).throw(OSError("none")))
     assert len({captured(cuda, scratch, number, 1000)[0] for number in (1, 2)}) == 2
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gemmhub.capability import CPU, Absent, Ready, Refusal
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit.machine import MachineBackend
 
 
 class Looking(MachineBackend[str]):

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from gemmhub.capability import Absent
-from gemmhub.native import nvrtc
-from gemmhub.native.nvrtc import Compiled, Compiler, CompilerError, Source
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, Compiler, CompilerError, Source
 from gemmhub.testing.check import honest
 
 SOURCE = Source("product", "product.cu", {"product.cu": "// a kernel", "ptx.cuh": ""}, ("-arch=sm_90",))

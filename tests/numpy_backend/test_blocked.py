@@ -30,12 +30,13 @@ from products import (
 )  # fmt: skip
 
 import gemmhub
-from gemmhub import arrays, dtypes
+from gemmhub import dtypes
+from gemmhub._call import describe
+from gemmhub._call.options import request
 from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend import backend, blocked
 from gemmhub.numpy_backend.blocked import BlockedGemm, blocking, exact_depth, work_dtypes
 from gemmhub.numpy_backend.scratch import Lease
-from gemmhub.options import request
 from gemmhub.problem import GemmProblem, Operand
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -164,7 +165,7 @@ def test_products_do_not_depend_on_the_blocks(dtype, size, batch, limit, activat
     bias = {None: None, "n": draw(rng, (n,), result), "m": draw(rng, (m, 1), result)}[bias_axis]
     options = {"alpha": 2, "bias": bias, "activation": activation}
     options |= {"c": c, "beta": -1} if with_c else {}
-    problem = arrays.describe(a, b, None, request(options)).problem
+    problem = describe.describe(a, b, None, request(options)).problem
     gemm = BlockedGemm(problem, limit)
     out, memory = relaid(rng, draw(rng, (*batch, m, n), result))
     poison, before = out.copy(), memory.copy()
@@ -183,7 +184,7 @@ def test_products_do_not_depend_on_the_blocks(dtype, size, batch, limit, activat
 def test_many_blocks_in_every_direction(dtype, k, scratch, rng):
     out_dtype = F32 if dtype == E4M3 else None
     a, b = draw(rng, (200, k), dtype), draw(rng, (k, 150), dtype)
-    problem = arrays.describe(a, b, None, request({"out_dtype": out_dtype} if out_dtype else {})).problem
+    problem = describe.describe(a, b, None, request({"out_dtype": out_dtype} if out_dtype else {})).problem
     gemm = BlockedGemm(problem, TINY)
     assert gemm.blocks.rows == gemm.blocks.cols == 64 or k < 256
     out = np.empty((200, 150), problem.out.dtype)
@@ -206,7 +207,7 @@ def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, 
     result = I32 if dtype in (I8, U8) else F16 if dtype == E5M2 else dtype
     c = draw(rng, (3, 90, 130), result)
     options |= {"activation": activation} | ({"c": c, "beta": 2} if with_c else {})
-    problem = arrays.describe(a, b, None, request(options)).problem
+    problem = describe.describe(a, b, None, request(options)).problem
     gemm = BlockedGemm(problem, limit)
     out = np.empty((3, 90, 130), result)
     with np.errstate(all="ignore"):
@@ -218,7 +219,7 @@ def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, 
 @pytest.mark.parametrize("dtype", [F16, I8], ids=str)
 def test_threads_have_scratch_memory_of_their_own(dtype, rng):
     a, b = draw(rng, (4, 100, 90), dtype), draw(rng, (90, 80), dtype)
-    problem = arrays.describe(a[0], b, None, request({})).problem
+    problem = describe.describe(a[0], b, None, request({})).problem
     gemm = BlockedGemm(problem, TINY)
     out = np.empty((4, 100, 80), problem.out.dtype)
     with ThreadPoolExecutor(4) as pool:
@@ -318,7 +319,7 @@ def test_stacks_broadcast_and_folded(a_shape, b_shape, dtype, mib, monkeypatch, 
 def test_long_stacks_of_small_matrices_in_little_memory(scratch, rng):
     """More matrices than fit at once: the last stack is shorter."""
     a, b = draw(rng, (2, 1000, 9, 10), F16), draw(rng, (1000, 10, 11), F16)
-    problem = arrays.describe(a, b, None, request({})).problem
+    problem = describe.describe(a, b, None, request({})).problem
     gemm = BlockedGemm(problem, TINY)
     assert 1 < gemm.blocks.stacks < 1000
     out = np.empty((2, 1000, 9, 11), F16)

@@ -13,11 +13,11 @@ import pytest
 from products import BF16, F16, F32, F64, I8, draw
 
 import gemmhub
-from gemmhub import arrays
+from gemmhub._call import describe
+from gemmhub._call.options import request
 from gemmhub.numpy_backend import blocked, scratch
 from gemmhub.numpy_backend.blocked import BlockedGemm
 from gemmhub.numpy_backend.scratch import Scratch
-from gemmhub.options import request
 
 LEASING = {blocked.__file__, scratch.__file__}
 
@@ -121,7 +121,7 @@ class Product:
     def __init__(self, rng, dtype, size=(70, 66, 300), limit=3 * 64 * 64 * 4, **options):
         m, n, k = size
         self.a, self.b = draw(rng, (m, k), dtype), draw(rng, (k, n), dtype)
-        problem = arrays.describe(self.a, self.b, None, request(options)).problem
+        problem = describe.describe(self.a, self.b, None, request(options)).problem
         self.gemm = BlockedGemm(problem, limit)
         self.out = np.empty((m, n), problem.out.dtype)
         self.c = draw(rng, (m, n), problem.out.dtype) if "c" in options else None

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, plugins
+from gemmhub import Backend, BackendDescription
+from gemmhub._choice import registry
 
 HERE = Path(__file__).parent
 GOOD = {"example": "gemmhub_example_good.plugin"}
@@ -46,5 +47,5 @@ def write_distribution(folder: Path, distribution: str, points: Mapping[str, str
 def add(backend: Backend) -> None:
     """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
     description = BackendDescription(backend.name, lambda: backend, "a scripted backend", contract=1)
-    entry = plugins.registry().add(description, backend.name, f"gemmhub-{backend.name}")
+    entry = registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     assert entry.description is description, entry.get()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conformance_backends import RightBackend
 
-from gemmhub import arrays, options
+from gemmhub._call import describe, options
 from gemmhub.backend import Kernel
 from gemmhub.capability import Device, Ready
 from gemmhub.problem import GemmProblem, Operand
@@ -151,7 +151,7 @@ def test_a_case_is_the_problem_that_gemmhub_would_describe() -> None:
             given.update(c=c, beta=case.beta)
         if x.bias is not None:
             given["bias"] = x.bias.array if case.bias == "n" else x.bias.array[:, np.newaxis]
-        described = arrays.describe(x.a.array, x.b.array, x.out.array, options.request(given)).problem
+        described = describe.describe(x.a.array, x.b.array, x.out.array, options.request(given)).problem
         if case.bias == "m" and (case.m == 1 or case.n == 1):
             continue  # a vector of one element, or one that numpy reads along n
         assert settled(described) == settled(x.problem), (seed, case)

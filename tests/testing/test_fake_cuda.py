@@ -1,4 +1,4 @@
-"""The doubles for CUDA plugins: what gemmhub.native.cuda asks of a driver works, and what must not be done is told."""
+"""The doubles for CUDA plugins: what gemmhub.kit.cuda asks of a driver works, and what must not be done is told."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from gemmhub import testing
 from gemmhub.capability import Device
 from gemmhub.errors import AllocationError
-from gemmhub.native import cuda
-from gemmhub.native.cuda import Driver, DriverError, Gpu
-from gemmhub.native.nvrtc import Source
+from gemmhub.kit import cuda
+from gemmhub.kit.cuda import Driver, DriverError, Gpu
+from gemmhub.kit.nvrtc import Source
 from gemmhub.testing.fake_cuda import RELAXED, TYPES, FakeCuda, FakeMemory
 from gemmhub.testing.fake_kernels import KERNEL_TYPES, FakeCompiler, FakeKernels, LaunchConfig
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from gemmhub import locks
+from gemmhub.kit import locks
 from gemmhub.numpy_backend.probe import cores
 
 _lock = locks.lock()

@@ -14,8 +14,8 @@ from gemmhub_cpu.backend import CpuBackend
 
 import gemmhub
 from gemmhub import accuracy
-from gemmhub.arrays import describe
-from gemmhub.options import request
+from gemmhub._call.describe import describe
+from gemmhub._call.options import request
 from gemmhub.problem import GemmProblem
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -18,8 +18,8 @@ from gemmhub_cpu import probe, threads
 from gemmhub_cpu.backend import CpuBackend
 
 import gemmhub
-from gemmhub.arrays import describe
-from gemmhub.options import request
+from gemmhub._call.describe import describe
+from gemmhub._call.options import request
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -17,9 +17,9 @@ from gemmhub_cpu.backend import CpuBackend
 from gemmhub_cpu.probe import Machine
 
 import gemmhub
-from gemmhub import plugins, records
-from gemmhub.arrays import describe
-from gemmhub.options import request
+from gemmhub._call.describe import describe
+from gemmhub._call.options import request
+from gemmhub._choice import records, registry
 from gemmhub.problem import GemmProblem
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -144,7 +144,7 @@ def test_floats_that_must_be_deterministic_are_not_its_own(engine: CpuBackend) -
 def test_a_record_made_with_a_dense_result(engine: CpuBackend, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It serves calls with a padded, a column-major or a read-only operand as well, or is passed over there."""
     description = gemmhub.BackendDescription("cpu", lambda: engine, "", contract=1)
-    monkeypatch.setattr(plugins.Registry, "_discover", lambda found: found.add(description, "cpu", "gemmhub-cpu"))
+    monkeypatch.setattr(registry.Registry, "_discover", lambda found: found.add(description, "cpu", "gemmhub-cpu"))
     gemmhub.reload()
     a = np.ones((256, 256), dtype)
     status = next(s for s in gemmhub.backends() if s.name == "cpu")

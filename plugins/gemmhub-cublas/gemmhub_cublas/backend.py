@@ -12,10 +12,10 @@ from typing import Any
 
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Ready, Refusal
-from gemmhub.corrections import NOTE
-from gemmhub.native import cuda
-from gemmhub.native.cuda import Driver
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit import cuda
+from gemmhub.kit.corrections import NOTE
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import corrections, forms, library, model, probe
 from gemmhub_cublas.forms import Form, Lowered

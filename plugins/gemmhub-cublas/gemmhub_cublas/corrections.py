@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import ceil, log, log2
 from pathlib import Path
 
-from gemmhub import corrections
-from gemmhub.corrections import Correction, Described
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import forms, model
 from gemmhub_cublas.forms import Lowered

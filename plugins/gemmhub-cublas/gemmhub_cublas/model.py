@@ -20,7 +20,7 @@ TMA = 16
 
 
 class Card(Protocol):
-    """What estimates know of a device; :class:`gemmhub.native.cuda.Gpu` is one."""
+    """What estimates know of a device; :class:`gemmhub.kit.cuda.Gpu` is one."""
 
     @property
     def name(self) -> str: ...

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_void_p
 
-from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.native import cuda
-from gemmhub.native.cuda import Driver, DriverError, Gpu
+from gemmhub.kit import cuda, locks
+from gemmhub.kit.cuda import Driver, DriverError, Gpu
 from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
 

@@ -22,8 +22,8 @@ from ctypes import addressof, byref, c_char, c_int, c_size_t, c_uint, c_uint64, 
 from typing import Any, NamedTuple
 
 from gemmhub.backend import Run
-from gemmhub.native.cuda import Driver, DriverError, Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, LaunchAttribute, LaunchConfig
+from gemmhub.kit.cuda import Driver, DriverError, Gpu
+from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, LaunchAttribute, LaunchConfig
 
 VERIFIED = {("13.1.0", (13, 0))}
 """Versions of cuBLASLt, and the newest CUDA that the driver runs. The card tests ran on an H100 and an H200, with torch

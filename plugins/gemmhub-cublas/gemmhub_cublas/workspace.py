@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_scratch import Scratch
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_scratch import Scratch
 
 
 class Workspace(Scratch):

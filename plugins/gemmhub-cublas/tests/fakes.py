@@ -8,7 +8,7 @@ from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Device
-from gemmhub.native.cuda import Driver
+from gemmhub.kit.cuda import Driver
 from gemmhub.testing import fake_cuda, problems
 from gemmhub.testing.problems import bias, operand
 

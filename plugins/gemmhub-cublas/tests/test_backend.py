@@ -10,7 +10,7 @@ from gemmhub_cublas import backend as module
 from gemmhub_cublas import model
 
 from gemmhub.capability import CPU
-from gemmhub.corrections import NOTE
+from gemmhub.kit.corrections import NOTE
 from gemmhub.layout import MatrixLayout
 
 

@@ -13,9 +13,9 @@ from gemmhub_cublas import corrections, forms, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmhub.corrections import NOTE, Origin
+from gemmhub.kit.corrections import NOTE, Origin
+from gemmhub.kit.net import Net
 from gemmhub.layout import MatrixLayout
-from gemmhub.net import Net
 from gemmhub.testing.nets import check_net, shipped
 
 NAMES = [

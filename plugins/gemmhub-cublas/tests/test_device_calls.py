@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gemmhub
-from gemmhub import tensor_guard
+from gemmhub._arrays import tensor_guard
 from gemmhub.errors import AllocationError, InputError
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
@@ -58,7 +58,7 @@ def test_torch(dtype):
 
 
 def test_guards_are_in_use():
-    """Else warm calls are right, but a microsecond slower: then see what this torch answers to gemmhub.tensor_guard."""
+    """Else warm calls are right, but a microsecond slower: then see what this torch answers to gemmhub._arrays.tensor_guard."""
     a, b, out = tensors()
     check = tensor_guard.guard(a, b, out)
     assert check is not None

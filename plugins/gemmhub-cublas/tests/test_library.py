@@ -9,7 +9,7 @@ import pytest
 from fake_lt import CONFIG, FakeLt
 from gemmhub_cublas import heuristics, library
 
-from gemmhub.native import cuda
+from gemmhub.kit import cuda
 from gemmhub.testing.fake_cuda import FakeCuda
 
 

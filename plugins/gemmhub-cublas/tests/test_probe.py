@@ -14,7 +14,7 @@ from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.native.cuda import Driver
+from gemmhub.kit.cuda import Driver
 from gemmhub.testing.check import honest
 
 

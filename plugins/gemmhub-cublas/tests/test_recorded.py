@@ -21,7 +21,7 @@ from gemmhub_cublas.recorded import Patch, _addresses, explained, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmhub.native.cuda import Driver, Gpu
+from gemmhub.kit.cuda import Driver, Gpu
 from gemmhub.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, RELAXED, TYPES, FakeCuda
 from gemmhub.testing.fake_kernels import LaunchConfig
 from gemmhub.testing.fake_library import put

@@ -8,11 +8,11 @@ from typing import Any
 
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Ready, Refusal
-from gemmhub.corrections import NOTE, UNMEASURED
-from gemmhub.native import nvrtc
-from gemmhub.native.cuda import Driver
-from gemmhub.native.machine import MachineBackend
-from gemmhub.native.nvrtc import Compiler
+from gemmhub.kit import nvrtc
+from gemmhub.kit.corrections import NOTE, UNMEASURED
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.machine import MachineBackend
+from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import corrections, cost_model, mma, probe, sources
 from gemmhub_cuda.cost_model import Choice

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import ceil, log, log2, prod
 from pathlib import Path
 
-from gemmhub import corrections
 from gemmhub.capability import Refusal
-from gemmhub.corrections import Correction, Described
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import cost_model, mma
 from gemmhub_cuda.cost_model import Card, Choice

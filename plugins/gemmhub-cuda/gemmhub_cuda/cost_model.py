@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_scratch import COUNTERS, MOST_COUNTERS
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_scratch import COUNTERS, MOST_COUNTERS
 from gemmhub_cuda import mma, sgemm
 from gemmhub_cuda.fitted import SINGLE, TENSOR, Fitted
 from gemmhub_cuda.lowered import Lowered

@@ -8,9 +8,9 @@ from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Slot, Starter
-from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Slot, Starter
+from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
 from gemmhub_cuda.cost_model import Choice
 
 

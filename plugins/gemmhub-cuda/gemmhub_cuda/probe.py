@@ -7,10 +7,10 @@ from ctypes import c_void_p
 from typing import Any
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.native import cuda, nvrtc
-from gemmhub.native.cuda import Driver, Gpu
-from gemmhub.native.cuda_scratch import Scratch
-from gemmhub.native.nvrtc import Compiler
+from gemmhub.kit import cuda, nvrtc
+from gemmhub.kit.cuda import Driver, Gpu
+from gemmhub.kit.cuda_scratch import Scratch
+from gemmhub.kit.nvrtc import Compiler
 from gemmhub_cuda.cost_model import Card
 
 OLDEST_DRIVER = (12, 4)
@@ -24,7 +24,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def open_driver() -> Driver:
-    """As :func:`gemmhub.native.cuda.load`."""
+    """As :func:`gemmhub.kit.cuda.load`."""
     return cuda.load(FUNCTIONS)
 
 

@@ -6,7 +6,7 @@ from fake_cuda import FakeCuda
 from gemmhub_cuda.backend import CudaBackend
 from gemmhub_cuda.probe import FUNCTIONS
 
-from gemmhub.native.cuda import Driver
+from gemmhub.kit.cuda import Driver
 from gemmhub.testing import fake_cuda
 from gemmhub.testing.fake_kernels import FakeCompiler
 

@@ -14,8 +14,8 @@ from problems import bias, operand, problem
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import KernelError
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.layout import MatrixLayout
-from gemmhub.native.cuda_scratch import COUNTERS
 
 LIMIT = 64 * 2**20
 NAME = "64x64x16t128"

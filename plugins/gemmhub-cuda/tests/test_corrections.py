@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import operand, problem
 
-from gemmhub.corrections import NOTE, UNMEASURED, Origin
+from gemmhub.kit.corrections import NOTE, UNMEASURED, Origin
 from gemmhub.testing.nets import shipped
 
 NAMES = [

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
 
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 H200 = Card(132, 1.98e9, 4.8e12, (9, 0), 232448, 233472, 2048)
 H100 = Card(132, 1.98e9, 3.35e12, (9, 0), 232448, 233472, 2048)

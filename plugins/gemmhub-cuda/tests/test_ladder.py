@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import gemmhub
-from gemmhub.native import nvrtc
+from gemmhub.kit import nvrtc
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 if not (BENCHMARKS / "ladder").is_dir():

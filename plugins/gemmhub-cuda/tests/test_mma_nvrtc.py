@@ -13,8 +13,8 @@ from gemmhub_cuda.form import Form
 from gemmhub_cuda.mma import SHAPES, Shape, Variant
 from gemmhub_cuda.sources import source
 
-from gemmhub.native import nvrtc
-from gemmhub.native.nvrtc import Compiled, CompilerError
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, CompilerError
 
 LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
 """Bytes of shared memory of a block, by compute capability."""

@@ -10,8 +10,8 @@ from gemmhub_cuda.backend import CudaBackend
 from gemmhub_cuda.probe import FUNCTIONS
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.native.cuda import Driver
-from gemmhub.native.nvrtc import CompilerError
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.nvrtc import CompilerError
 from gemmhub.testing.check import honest
 
 

@@ -13,8 +13,8 @@ from gemmhub_cuda.form import Form
 from gemmhub_cuda.sgemm import SHAPES, Variant
 from gemmhub_cuda.sources import source
 
-from gemmhub.native import nvrtc
-from gemmhub.native.nvrtc import Compiled, CompilerError
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, CompilerError
 
 CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0)]
 LEAST = 49152

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemmhub import locks
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
-from gemmhub.corrections import NOTE, UNMEASURED
 from gemmhub.errors import KernelError
-from gemmhub.native import cuda_clusters, nvrtc
-from gemmhub.native.cuda import Driver, DriverError
-from gemmhub.native.machine import MachineBackend
-from gemmhub.native.nvrtc import Compiler, Source
+from gemmhub.kit import cuda_clusters, locks, nvrtc
+from gemmhub.kit.corrections import NOTE, UNMEASURED
+from gemmhub.kit.cuda import Driver, DriverError
+from gemmhub.kit.machine import MachineBackend
+from gemmhub.kit.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import corrections, cost_model, forms, gemv, packed, prepass, probe, ranking, sources
 from gemmhub_hopper.choice import Choice, named, runnable

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmhub.cli.build import Job
-from gemmhub.native import cache, nvrtc
-from gemmhub.native.nvrtc import Source
+from gemmhub.kit import nvrtc
+from gemmhub.kit.native import cache
+from gemmhub.kit.nvrtc import Source
 from gemmhub_hopper import gemv, sources
 from gemmhub_hopper.config import Form, Variant
 from gemmhub_hopper.gemv import GemvKernel

@@ -1,7 +1,7 @@
 """What measurements teach beyond the analytic models: one small network for each kind of product and card.
 
 A network predicts log(measured / modelled seconds) of a candidate from features. They are counts and rates, never
-names, so that a shape that was not measured is corrected as those like it. :mod:`gemmhub.corrections` finds the network
+names, so that a shape that was not measured is corrected as those like it. :mod:`gemmhub.kit.corrections` finds the network
 of a card; elsewhere the models alone serve.
 """
 
@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from gemmhub import corrections
 from gemmhub.capability import Refusal
-from gemmhub.corrections import Correction, Described
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import cost_model, forms, gemv, gemv_model
 from gemmhub_hopper.choice import Choice, named, runnable

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub.native.cuda_clusters import estimated
+from gemmhub.kit.cuda_clusters import estimated
 from gemmhub_hopper import config
 from gemmhub_hopper.choice import Choice, Choices
 from gemmhub_hopper.config import Variant

@@ -6,8 +6,8 @@ import ctypes
 from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import Any
 
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_launch import WORD
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_launch import WORD
 from gemmhub_hopper import early
 from gemmhub_hopper.config import ACTIVATIONS, OUTPUTS
 from gemmhub_hopper.gemv import THREADS, GemvChoice

@@ -12,10 +12,10 @@ from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
-from gemmhub.native import cuda_launch
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_launch import STREAM_WORD, WORD, Starter
-from gemmhub.native.cuda_scratch import COUNTERS, Scratch
+from gemmhub.kit import cuda_launch
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Starter
+from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
 from gemmhub_hopper import early, tensor_map
 from gemmhub_hopper.choice import Choice, Room
 from gemmhub_hopper.config import Variant

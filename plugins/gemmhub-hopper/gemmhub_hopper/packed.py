@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from gemmhub.kit.cuda import DriverError, Gpu
 from gemmhub.layout import MatrixLayout
-from gemmhub.native.cuda import DriverError, Gpu
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import operands, prepass
 from gemmhub_hopper.config import Form

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub_hopper.config import Form, Shape, Variant, variant
 from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.tensor_map import Stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from gemmhub.native.nvrtc import Source
+from gemmhub.kit.nvrtc import Source
 from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.gemv import GemvKernel

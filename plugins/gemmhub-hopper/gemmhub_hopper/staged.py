@@ -8,8 +8,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gemmhub.native.cuda import Gpu
-from gemmhub.native.cuda_scratch import Scratch
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub_hopper import prepass, slabs
 from gemmhub_hopper.choice import Choice, Room
 from gemmhub_hopper.config import Variant

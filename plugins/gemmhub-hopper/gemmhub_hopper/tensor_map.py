@@ -6,7 +6,7 @@ import ctypes
 from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
 
-from gemmhub.native.cuda import Driver, DriverError
+from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub_hopper.config import Form, Variant
 
 NBYTES = 128

@@ -11,8 +11,8 @@ from fake_cuda import FakeCuda
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.probe import FUNCTIONS
 
-from gemmhub.native.cuda import Driver
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.testing import fake_cuda as doubles
 from gemmhub.testing.fake_kernels import FakeCompiler
 

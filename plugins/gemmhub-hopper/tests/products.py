@@ -12,7 +12,7 @@ from problems import bias, problem
 
 from gemmhub.accuracy import activate
 from gemmhub.dtypes import as_dtype
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 LIMIT = 2**30
 

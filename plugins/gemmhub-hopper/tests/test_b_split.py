@@ -26,7 +26,7 @@ from test_registers import (
     wavefronts,
 )
 
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 S = {"registers": True, "b_split": True}
 SMALL = Shape(64, 64, 2, consumers=1)

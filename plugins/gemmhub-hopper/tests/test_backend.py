@@ -18,10 +18,10 @@ from problems import H200, problem
 from products import Product, stored
 
 from gemmhub.capability import Device, Refusal
-from gemmhub.corrections import NOTE, UNMEASURED
 from gemmhub.errors import AllocationError, KernelError
+from gemmhub.kit.corrections import NOTE, UNMEASURED
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.layout import fold_batch
-from gemmhub.native.cuda_scratch import COUNTERS
 
 LIMIT = 64 * 2**20
 SHAPE = Shape(64, 64, 3, consumers=1)

@@ -10,7 +10,8 @@ from gemmhub_hopper import build, forms, sources
 from gemmhub_hopper.shapes import SHAPES, shapes
 from problems import problem
 
-from gemmhub.native import cache, nvrtc
+from gemmhub.kit import nvrtc
+from gemmhub.kit.native import cache
 
 
 def test_it_is_found_by_name():

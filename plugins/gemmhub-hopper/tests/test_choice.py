@@ -9,7 +9,7 @@ from gemmhub_hopper.choice import Choice, named, runnable
 from gemmhub_hopper.config import Shape, Variant
 from problems import H200, LIMIT, problem
 
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 
 def test_blocks_that_share_k():

@@ -13,9 +13,9 @@ from gemmhub_hopper.choice import Choice
 from gemmhub_hopper.config import Shape
 from problems import H200, LIMIT, problem
 
-from gemmhub.corrections import LIMIT as MOST
-from gemmhub.corrections import Correction, Origin
-from gemmhub.net import Net
+from gemmhub.kit.corrections import LIMIT as MOST
+from gemmhub.kit.corrections import Correction, Origin
+from gemmhub.kit.net import Net
 from gemmhub.testing.nets import shipped
 
 MEASURED = replace(H200, name="Card 1")

@@ -18,8 +18,8 @@ from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
 from gemmhub.capability import Absent
-from gemmhub.native import cuda_clusters
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit import cuda_clusters
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.testing import ConformanceSuite, TorchMemory, check
 from gemmhub.testing.cases import draw_few_kernels
 from gemmhub.testing.torch_cuda import (

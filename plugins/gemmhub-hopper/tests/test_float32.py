@@ -10,7 +10,7 @@ from products import SPLIT, Product
 from runs import HOME, Run
 
 from gemmhub.accuracy import error_model, reference
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 F32 = np.dtype(np.float32)
 MODEL = error_model(F32, F32, F32, F32)

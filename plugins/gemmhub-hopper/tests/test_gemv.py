@@ -11,8 +11,8 @@ from problems import operand, problem
 from runs import Run
 from vectors import VECTORS, vector
 
+from gemmhub.kit import nvrtc
 from gemmhub.layout import MatrixLayout
-from gemmhub.native import nvrtc
 
 
 def choices(asked):

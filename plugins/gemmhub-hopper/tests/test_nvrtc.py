@@ -14,8 +14,8 @@ from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from gemmhub_hopper.sources import prepass, source
 
-from gemmhub.native import nvrtc
-from gemmhub.native.nvrtc import Compiled, CompilerError
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, CompilerError
 
 PLAIN = Form(False, True, "bfloat16", "bfloat16")
 SPLIT = Form(False, True, "split", "float32")

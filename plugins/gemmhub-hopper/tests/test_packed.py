@@ -19,7 +19,7 @@ from test_float32 import data, ratio, specials
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Refusal
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 LIMIT = 2**26
 

@@ -12,9 +12,9 @@ from gemmhub_hopper.probe import FUNCTIONS
 
 import gemmhub
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.native import nvrtc
-from gemmhub.native.cuda import Driver
-from gemmhub.native.nvrtc import Compiler, CompilerError
+from gemmhub.kit import nvrtc
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.nvrtc import Compiler, CompilerError
 from gemmhub.testing.check import honest
 
 

@@ -17,7 +17,7 @@ from test_addresses import tma_box
 from test_float32 import data, errors, multiply, ratio, sgemm, specials
 from test_kernel import notices
 
-from gemmhub.native.cuda_scratch import COUNTERS
+from gemmhub.kit.cuda_scratch import COUNTERS
 
 R = {"registers": True}
 

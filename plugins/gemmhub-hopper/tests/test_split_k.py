@@ -14,7 +14,7 @@ from runs import Run
 from test_registers import SPLIT, R, check_marks
 
 from gemmhub.errors import KernelError
-from gemmhub.native.cuda_clusters import estimated
+from gemmhub.kit.cuda_clusters import estimated
 
 SMS = {"attributes": {16: 16}}
 

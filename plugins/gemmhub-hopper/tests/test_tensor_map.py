@@ -12,7 +12,7 @@ from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
 from gemmhub_hopper.tensor_map import MapArguments, Stored
 from problems import problem
 
-from gemmhub.native.cuda import Driver, DriverError
+from gemmhub.kit.cuda import Driver, DriverError
 
 FORMS = {kind: Form(False, False, kind, "float32") for kind in INPUTS}
 LIMIT = 2**30

@@ -11,7 +11,7 @@ from gemmhub_musa.runtime import MusaError
 from gemmhub.backend import Kernel
 from gemmhub.capability import Absent, Refusal
 from gemmhub.errors import AllocationError
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.library import StatusError
 from gemmhub_mublas.probe import Devices

@@ -11,8 +11,8 @@ from typing import Any
 from gemmhub_musa.compile import compile_host, enumerators
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import native
 from gemmhub.capability import Refusal
+from gemmhub.kit import native
 from gemmhub_mublas import lt_forms
 from gemmhub_mublas.forms import Form, Matrix
 from gemmhub_mublas.library import LibraryError, StatusError

@@ -15,10 +15,11 @@ import numpy as np
 from gemmhub_musa import selftest
 from gemmhub_musa.runtime import TO_DEVICE, TO_HOST, Runtime
 
-from gemmhub import accuracy, locks
+from gemmhub import accuracy
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
+from gemmhub.kit import locks
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_mublas.probe import Devices

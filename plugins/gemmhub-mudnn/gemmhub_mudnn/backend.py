@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn import forms, model, probe, proofs
 from gemmhub_mudnn import library as glue

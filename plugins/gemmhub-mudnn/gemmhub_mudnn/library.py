@@ -17,8 +17,8 @@ from typing import Any
 from gemmhub_musa import compile as compilers
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import native
 from gemmhub.capability import Absent, Refusal
+from gemmhub.kit import native
 from gemmhub_mudnn.forms import DTYPES, Form, Tensor
 
 NO_ADDEND, IN_PLACE, SEPARATE = 0, 1, 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gemmhub_musa import runtime
 
-from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready
+from gemmhub.kit import locks
 from gemmhub_mudnn import library
 from gemmhub_mudnn.engine import Engine
 from gemmhub_mudnn.library import Library

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gemmhub
-from gemmhub import native
+from gemmhub.kit import native
 
 GENERATION = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 

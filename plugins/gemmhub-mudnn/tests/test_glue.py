@@ -14,8 +14,8 @@ from gemmhub_mudnn.forms import Form, Tensor
 from gemmhub_mudnn.library import CXX, IN_PLACE, NO_ADDEND, SEPARATE, Grow, Library, MudnnError
 from gemmhub_musa.compile import host_compiler
 
-from gemmhub import native
-from gemmhub.native import Recipe
+from gemmhub.kit import native
+from gemmhub.kit.native import Recipe
 
 GLUE = Path(library.__file__).parent / "glue"
 HEADERS = Path(__file__).parent / "headers"

@@ -11,7 +11,7 @@ from gemmhub_musa.runtime import MusaError
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import copies, libraries, model, packed, policies
 from gemmhub_musa_kernels.libraries import Libraries, Library

@@ -10,9 +10,9 @@ from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.runtime import Runtime
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import locks, native
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
+from gemmhub.kit import locks, native
 from gemmhub_musa_kernels.parameters import Parameters
 
 NAME = "musa-kernels"

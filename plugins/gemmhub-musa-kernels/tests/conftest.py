@@ -12,7 +12,7 @@ import pytest
 from simulator import Simulator, sdk_of
 
 import gemmhub
-from gemmhub import native
+from gemmhub.kit import native
 
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 INSTALLED = SDK == "installed"

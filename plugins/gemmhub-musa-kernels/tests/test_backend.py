@@ -24,7 +24,8 @@ from simulator import problem, whole
 
 import gemmhub
 from conftest import INSTALLED
-from gemmhub import timing, tuning
+from gemmhub._arrays import timing
+from gemmhub._measure import tune
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.errors import NoBackendError
@@ -381,7 +382,7 @@ def test_the_second_device(sim):
 def test_tuning_times_the_policies(sim, monkeypatch):
     monkeypatch.setattr(policies, "OTHERS", {128: policies.OTHERS[128][:1]})
     # How long each takes on the simulator is of no interest.
-    monkeypatch.setattr(tuning, "interleave", partial(timing.interleave, rounds=1, min_time=1e-6))
+    monkeypatch.setattr(tune, "interleave", partial(timing.interleave, rounds=1, min_time=1e-6))
     a, b = from_numpy(numbers(64, 64)), from_numpy(numbers(64, 64, seed=1))
     tuned = gemmhub.tune(a, b, backend=NAME)
     assert {row.backend for row in tuned.rows} == {NAME}

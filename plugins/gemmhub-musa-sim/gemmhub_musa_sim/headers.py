@@ -12,7 +12,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from gemmhub import native
+from gemmhub.kit import native
 from gemmhub_musa_sim.enums import Enum, enums, lt_algorithm_words
 from gemmhub_musa_sim.profiles import Profile, Symbols
 

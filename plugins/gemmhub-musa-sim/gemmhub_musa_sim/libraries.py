@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmhub.capability import Refusal
-from gemmhub.native import Recipe, build
+from gemmhub.kit.native import Recipe, build
 from gemmhub_musa_sim.enums import enums
 from gemmhub_musa_sim.profiles import Profile, Symbols
 from gemmhub_musa_sim.runtime.toolchain import cxx

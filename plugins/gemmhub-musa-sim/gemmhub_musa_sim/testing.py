@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from gemmhub.native import cache
+from gemmhub.kit.native import cache
 from gemmhub_musa_sim.home import make_home
 
 

@@ -21,10 +21,10 @@ from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST, MusaError
 from simulated import KERNELS, exact
 from test_simt import FEATURES, SIZES, TYPES
 
-from gemmhub import native
 from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Absent
 from gemmhub.errors import AllocationError
+from gemmhub.kit import native
 
 SHAPES = [*SIZES, (31, 37, 41), (257, 263, 269), (64, 64, 31), (1024, 768, 512)]
 PRODUCTS = [f"gemm_tiled_{dtype}" for dtype in TYPES] + ["gemm_wmma_f16", "gemm_wmma_bf16"]

@@ -14,7 +14,7 @@ from gemmhub_musa_sim.enums import enums
 from gemmhub_musa_sim.profiles import PROFILES
 
 from gemmhub.errors import BackendError, InputError
-from gemmhub.native import forget
+from gemmhub.kit.native import forget
 
 LIBRARIES = {
     "3.1": {"libmusart.so.1.0", "libmublas.so", "libmudnn.so.2", "libmusa.so.1"},
@@ -97,7 +97,7 @@ def test_a_second_home_costs_no_compiler(tmp_path, monkeypatch):
     with pytest.raises(BackendError, match="compiler"):
         make_home(tmp_path / "none")
     monkeypatch.undo()
-    building = importlib.import_module("gemmhub.native.build")
+    building = importlib.import_module("gemmhub.kit.native.build")
     monkeypatch.setattr(building, "_compile", lambda *_: pytest.fail("compiled again"))
     made = make_home(tmp_path / "second")
     assert (made / "lib/libmublas.so.1").resolve() == (home("4.3") / "lib/libmublas.so.1").resolve()

@@ -13,7 +13,7 @@ from gemmhub_musa_sim.headers import folder
 from gemmhub_musa_sim.profiles import PROFILES
 
 from gemmhub.capability import Refusal
-from gemmhub.native import Recipe, build
+from gemmhub.kit.native import Recipe, build
 
 f16, bf16, f32, f64 = (np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
 TYPES = [f16, bf16, f32, f64]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gemmhub_musa_sim.testing import installed, kept, kept_home
 
-from gemmhub.native import cache
+from gemmhub.kit.native import cache
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmhub._arrays.device_clock import DeviceClock
+from gemmhub._arrays.geometry import DeviceView, reach
+from gemmhub._arrays.on_device import DeviceFamily
 from gemmhub.capability import Absent, Device
-from gemmhub.device_clock import DeviceClock
-from gemmhub.device_families import DeviceFamily
 from gemmhub.dtypes import DType
 from gemmhub.errors import AllocationError, DeviceError, InputError
-from gemmhub.views import DeviceView, reach
 from gemmhub_musa import dlpack, runtime
 from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST, MusaError, Runtime
 
@@ -157,7 +157,7 @@ def empty(shape: tuple[int, ...], dtype: DType, device: int = 0) -> Array:
 
 
 class MusaFamily(DeviceFamily):
-    """:class:`Array` on one device. See :class:`gemmhub.families.Family`."""
+    """:class:`Array` on one device. See :class:`gemmhub._arrays.family.Family`."""
 
     name = "gemmhub_musa"
 

@@ -1,6 +1,6 @@
 """Compiling against the installed SDK: ``.mu`` sources with mcc, glue with the host's C++ compiler, and header values.
 
-All of it goes through :mod:`gemmhub.native`, so it is done once for a user; whatever fails is a Refusal.
+All of it goes through :mod:`gemmhub.kit.native`, so it is done once for a user; whatever fails is a Refusal.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from gemmhub import native
 from gemmhub.capability import Refusal
-from gemmhub.native import Recipe
+from gemmhub.kit import native
+from gemmhub.kit.native import Recipe
 from gemmhub_musa.sdk import Sdk
 
 STANDARD = "-std=c++17"

@@ -1,4 +1,4 @@
-"""What gemmhub's command line asks of these arrays: see :class:`gemmhub.devices.ArrayLibrary`."""
+"""What gemmhub's command line asks of these arrays: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
 
 from __future__ import annotations
 

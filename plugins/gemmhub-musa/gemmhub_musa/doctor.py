@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gemmhub import native
+from gemmhub._choice.registry import registry
 from gemmhub.backend import Backend, Kernel
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.cli.doctor_report import Finding
 from gemmhub.errors import GemmhubError
-from gemmhub.plugins import registry
+from gemmhub.kit import native
 from gemmhub.problem import GemmProblem
 from gemmhub_musa import array, attested, compile, runtime, sdk, selftest
 from gemmhub_musa.runtime import Machine, MusaError

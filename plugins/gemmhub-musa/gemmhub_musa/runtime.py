@@ -11,9 +11,9 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from functools import cache, cached_property
 from typing import Any
 
-from gemmhub import locks
 from gemmhub.capability import Absent, Refusal
 from gemmhub.errors import AllocationError, BackendError
+from gemmhub.kit import locks
 from gemmhub_musa import sdk as sdks
 from gemmhub_musa.sdk import Library, Sdk
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from gemmhub import locks
 from gemmhub.capability import Absent, Refusal
+from gemmhub.kit import locks
 
 VARIABLES = ("MUSA_HOME", "MUSA_PATH", "MUSA_ROOT", "MUSA_INSTALL_PATH")
 """Environment variables that name the installation, strongest first."""

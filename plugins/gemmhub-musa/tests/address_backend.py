@@ -7,7 +7,8 @@ import ctypes
 import numpy as np
 from gemmhub_musa import runtime
 
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, plugins
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
+from gemmhub._choice import registry
 
 
 class Addresses(Backend):
@@ -23,7 +24,7 @@ class Addresses(Backend):
         """As if a plugin had described it; until the next reload."""
         backend = cls(**options)
         description = BackendDescription(cls.name, lambda: backend, "for tests", ("musa",), contract=1)
-        entry = plugins.registry().add(description, cls.name, "gemmhub-addresses")
+        entry = registry.registry().add(description, cls.name, "gemmhub-addresses")
         assert entry.description is description, entry.get()
         return backend
 

@@ -13,8 +13,8 @@ import pytest
 from gemmhub_musa import sdk
 
 import gemmhub
-from gemmhub import native
-from gemmhub.native import Recipe, cache
+from gemmhub.kit import native
+from gemmhub.kit.native import Recipe, cache
 
 HERE = Path(__file__).parent
 MUSA = (*sdk.VARIABLES, "GEMMHUB_MCC", "CXX", "LD_LIBRARY_PATH")

@@ -12,9 +12,9 @@ from address_backend import Addresses
 from gemmhub_musa import array, empty, from_numpy, runtime
 
 import gemmhub
+from gemmhub._arrays.family import family_of, layout_key
+from gemmhub._arrays.geometry import DeviceView
 from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
-from gemmhub.families import family_of, layout_key
-from gemmhub.views import DeviceView
 
 RNG = np.random.default_rng(6)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from gemmhub_musa import compile, sdk
 
-from gemmhub import Refusal, native
-from gemmhub.native import cache
+from gemmhub import Refusal
+from gemmhub.kit import native
+from gemmhub.kit.native import cache
 
 NOTE = 'echo "$@" >> "$(dirname "$0")/log"'
 VERSION = 'case "$*" in *--version*) echo "mcc version 4.3.1"; exit 0;; esac'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmhub_musa import devices
 
-from gemmhub import devices as core
+from gemmhub._arrays import by_name as core
 from gemmhub.capability import Absent
 
 

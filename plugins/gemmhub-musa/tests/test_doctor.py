@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from gemmhub_musa import attested, doctor, runtime
 
 from conftest import HERE, link
-from gemmhub import native
 from gemmhub.cli.main import main
-from gemmhub.native import cache
+from gemmhub.kit import native
+from gemmhub.kit.native import cache
 
 MUSA_RUNTIME = """
 #pragma once

@@ -12,7 +12,7 @@ from address_backend import Addresses
 from gemmhub_musa import from_numpy
 
 import gemmhub
-from gemmhub import device_families, torch_tensors
+from gemmhub._arrays import on_device, torch_tensors
 from gemmhub.errors import DeviceError
 
 RNG = np.random.default_rng(7)
@@ -23,7 +23,7 @@ def torch(rt, monkeypatch):
     module = musa_torch.build()
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setitem(sys.modules, "torch_musa", types.ModuleType("torch_musa"))
-    caches = (device_families.torch_dtypes, device_families.torch_family, torch_tensors.increment_version)
+    caches = (on_device.torch_dtypes, on_device.torch_family, torch_tensors.increment_version)
     for cache in caches:
         cache.cache_clear()
     gemmhub.reload()
@@ -92,9 +92,9 @@ def test_tensors_and_arrays_do_not_mix(torch, backend):
 
 
 def test_the_command_line_finds_the_devices(torch):
-    from gemmhub import devices
+    from gemmhub._arrays import by_name
 
     torch.musa.get_device_name = lambda index: "MTT S4000"
-    (found,) = [status for status in devices.library_statuses() if status.library == "torch"]
+    (found,) = [status for status in by_name.library_statuses() if status.library == "torch"]
     assert found.devices == ("musa:0 MTT S4000", "musa:1 MTT S4000")
-    assert devices.family_for("musa:1").device == gemmhub.Device("musa", 1)
+    assert by_name.family_for("musa:1").device == gemmhub.Device("musa", 1)

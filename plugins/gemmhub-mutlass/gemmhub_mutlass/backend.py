@@ -9,7 +9,7 @@ from pathlib import Path
 from gemmhub.backend import Array, Imported, Kernel
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import BackendError
-from gemmhub.native.machine import MachineBackend
+from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import forms, model, probe, profiler, proof
 from gemmhub_mutlass.configuration import Configuration, configurations

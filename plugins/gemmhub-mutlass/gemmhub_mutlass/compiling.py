@@ -9,8 +9,8 @@ from pathlib import Path
 from gemmhub_musa import compile as compilers
 from gemmhub_musa.sdk import Sdk
 
-from gemmhub import locks, native
 from gemmhub.capability import Refusal
+from gemmhub.kit import locks, native
 from gemmhub_mutlass import source_text
 from gemmhub_mutlass.configuration import Configuration
 from gemmhub_mutlass.installation import Mutlass

@@ -9,8 +9,8 @@ from gemmhub_musa import runtime as musa
 from gemmhub_musa import workspace
 from gemmhub_musa.workspace import Workspace
 
-from gemmhub import locks
 from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub.kit import locks
 from gemmhub_mutlass import installation
 from gemmhub_mutlass.compiling import Kernels
 from gemmhub_mutlass.configuration import ARCHITECTURES

@@ -14,7 +14,7 @@ import fake
 import pytest
 from gemmhub_musa import sdk
 
-from gemmhub import native
+from gemmhub.kit import native
 
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 

@@ -17,9 +17,9 @@ from gemmhub_mutlass.installation import Mutlass
 from gemmhub_mutlass.kernel import NotImplementableError
 from gemmhub_mutlass.probe import Machine
 
-from gemmhub import native
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
+from gemmhub.kit import native
 
 pytestmark = pytest.mark.usefixtures("sim")
 LIMIT = 2**26

@@ -25,9 +25,9 @@ import pytest
 from gemmhub_mutlass import source_text
 from gemmhub_mutlass.configuration import TENSOR, configurations
 
-from gemmhub import native
 from gemmhub.capability import Refusal
-from gemmhub.native import Recipe
+from gemmhub.kit import native
+from gemmhub.kit.native import Recipe
 
 HERE = Path(__file__).parent
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")

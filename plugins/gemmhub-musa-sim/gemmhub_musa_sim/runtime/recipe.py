@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from gemmhub.capability import Refusal
-from gemmhub.native import Recipe, build
+from gemmhub.kit.native import Recipe, build
 from gemmhub_musa_sim.cuda.nvcc import nvcc
 from gemmhub_musa_sim.profiles import DRIVER, Profile
 from gemmhub_musa_sim.runtime.toolchain import cxx, processor_flags

@@ -1,0 +1,254 @@
+"""Checking results: one call through every backend that can run it, and who deviates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gemmhub import accuracy
+from gemmhub._arrays.geometry import as_matrix, expand
+from gemmhub._base import printing
+from gemmhub._base.guard import memory_errors
+from gemmhub._call import bind, describe
+from gemmhub._call.describe import Call
+from gemmhub._call.options import Options, Request, request
+from gemmhub._check.spot_check import generator, spot_check
+from gemmhub._choice import decide
+from gemmhub.capability import Refusal
+from gemmhub.config import Settings
+from gemmhub.errors import GemmhubError, InputError
+from gemmhub.kit import locks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+HOST = "numpy"
+"""The backend that takes part as a reference where the operands are on a device."""
+
+_REFERENCE_SECONDS = 1.0
+_ROWS = 8
+"""Rows of a result with an epilogue that are recomputed in full."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One backend's result. ``ratio`` is its worst error over its bound among the elements recomputed."""
+
+    backend: str
+    ok: bool
+    """Whether it ran and was right."""
+    status: str
+    """ "right", "wrong", "failed" (its code raised, or its kernel did not compile: there is no result), or "cannot"
+    (named by the settings, but not able to run these operands).
+    """
+    ratio: float
+    """NaN where there is no result."""
+    difference: float
+    """Largest absolute difference from the first backend's result that was found right; NaN without either."""
+    remark: str
+
+    @property
+    def summary(self) -> str:
+        """The remark's first line: a compiler's output, say, has many."""
+        return self.remark.partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found. True when no backend was wrong or failed."""
+
+    problem: str
+    rows: tuple[Compared, ...]
+
+    def __bool__(self) -> bool:
+        return not self.deviating
+
+    @property
+    def deviating(self) -> tuple[str, ...]:
+        """The backends that were wrong or failed."""
+        return tuple(row.backend for row in self.rows if row.status in ("wrong", "failed"))
+
+    def __str__(self) -> str:
+        width = max([len("backend"), *(len(row.backend) for row in self.rows)])
+        lines = [f"problem: {self.problem}", f"{'backend':{width}}  verdict  error/bound  max difference  remarks"]
+        lines += [
+            f"{r.backend:{width}}  {'WRONG' if r.status == 'wrong' else r.status:7}  {shown(r.ratio):>11}  "
+            f"{shown(r.difference):>14}  {r.summary}"
+            for r in self.rows
+        ]
+        lines.append("deviating: " + (", ".join(self.deviating) or "none"))
+        return "\n".join(printing.line(line.rstrip()) for line in lines)
+
+
+def shown(number: float) -> str:
+    """A ratio or difference as tables print it."""
+    return "-" if np.isnan(number) else f"{number:.3g}"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The call as some of the backends see it: where the operands are, or on the host."""
+
+    call: Call
+    a: Any
+    b: Any
+    asked: Request
+
+
+@memory_errors
+def compare(
+    a: Any, b: Any, *, backends: Sequence[str] | None = None, seed: int | None = None, **options: Unpack[Options]
+) -> Comparison:
+    """Run this product on every backend that can (or on those named) and check each result.
+
+    Operands on a device are copied to the host for ``numpy``, as a reference that shares nothing with the device's
+    libraries; unless it is named, only where it takes it less than a second. Plain products go through
+    :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. A backend that the settings
+    name (``backend=``, a context, environment or file) and that cannot run the operands has a row with its reason.
+    Raises as :func:`gemmhub.matmul`; InputError when a backend in ``backends`` cannot run it, with its reason.
+    """
+    if "out" in options:
+        raise InputError(
+            "out",
+            "given to compare",
+            "operands and the other options of matmul",
+            "leave it out: each backend makes a result of its own",
+        )
+    named = _named(backends)
+    generator(seed)  # before anything is computed
+    with locks.deciding:
+        asked = request(options)
+        here = _Side(describe.describe(a, b, None, asked), a, b, asked)
+        call = here.call
+        able = {x.entry.name: (x, here) for x in decide.able_backends(call.problem)}
+    names = named or tuple(able)
+    if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
+        host = _host_side(here, options)
+        numpy = next((x for x in decide.able_backends(host.call.problem) if x.entry.name == HOST), None)
+        if numpy is not None and (named or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
+            able[HOST] = numpy, host
+            names = names if named else (*names, HOST)
+    for name in names:
+        if name not in able:
+            raise InputError("backends", f"{name!r} cannot: {_reason(name, call)}", ", ".join(able))
+    rows: list[Compared] = []
+    first: Any = None
+    for name in names:
+        backend, side = able[name]
+        problem, settings = side.call.problem, side.asked.settings
+        kernel = decide.prepared(backend, backend.candidate, problem, settings)
+        if isinstance(kernel, Refusal):
+            rows.append(Compared(name, False, "failed", nan, nan, kernel.reason))
+            continue
+        try:
+            result = bind.run_once(side.call, name, kernel, side.a, side.b, side.asked)
+        except GemmhubError as error:
+            rows.append(Compared(name, False, "failed", nan, nan, str(error)))
+            continue
+        ok, ratio, remark = check_result(side.call, side.asked, result, seed)
+        result = side.call.family.to_host(result)
+        first = result if first is None and ok else first
+        remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
+        rows.append(Compared(name, ok, "right" if ok else "wrong", ratio, _difference(result, first), remark))
+    unable = [] if named else [name for name in asked.settings.backend if name not in able]
+    rows += [Compared(name, False, "cannot", nan, nan, _reason(name, call)) for name in unable]
+    return Comparison(str(call.problem), tuple(rows))
+
+
+def _reason(name: str, call: Call) -> str:
+    """Why backend ``name`` cannot run ``call``: forced, it is asked whatever its kind of device."""
+    try:
+        said = decide.decide(call.problem, Settings(backend=(name,), forced=True))[name]
+    except InputError as error:
+        return f"{error.given}; known are {error.allowed}"
+    status = "" if said.status == "refused" else f"{said.status}: "
+    return status + "; ".join(filter(None, (said.reason, said.remedy)))
+
+
+def _named(backends: Any) -> tuple[str, ...]:
+    """The names in ``backends``, in order; InputError for what is no sequence of names."""
+    try:
+        names = () if backends is None else tuple(backends)
+    except TypeError:
+        names = (None,)
+    if isinstance(backends, str) or not all(isinstance(name, str) for name in names):
+        remedy = f"pass [{backends!r}]" if isinstance(backends, str) else ""
+        raise InputError("backends", f"{backends!r:.80}", "a sequence of names of backends", remedy)
+    return names
+
+
+def _host_side(here: _Side, options: Options) -> _Side:
+    """The call of ``here``, with copies of its operands on the host."""
+    call = here.call
+    if here.asked.stream is not None:
+        call.family.synchronize()  # copies are made on the current stream
+    fetch = call.family.to_host
+    a, b = fetch(call.a.owner), fetch(call.b.owner)
+    there = {name: fetch(x.owner) for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
+    asked = request(cast(Options, {**options, **there, "stream": None}))
+    return _Side(describe.describe(a, b, None, asked), a, b, asked)
+
+
+def _difference(result: Any, first: Any) -> float:
+    if first is None or np.size(result) == 0:
+        return float("nan") if first is None else 0.0
+    with np.errstate(all="ignore"):
+        difference = np.abs(accuracy.widen(result) - accuracy.widen(first))
+        return float(np.nanmax(np.where(np.isnan(difference), 0.0, difference)))
+
+
+def on_host(call: Call) -> Call:
+    """``call`` with its operands copied to the host, if they are not there."""
+    if call.problem.device.kind == "cpu" or isinstance(call.a, np.ndarray):
+        return call
+    fetch = call.family.to_host
+    a = fetch(call.a.owner)
+    b = call.b if call.problem.packed_by else fetch(call.b.owner)
+    c = bias = None
+    if call.c is not None:
+        c = expand(np.broadcast_to(fetch(call.c.owner), call.out_shape), call.a.ndim, call.b.ndim)
+    if call.bias is not None:
+        bias = fetch(call.bias.owner).reshape(-1)
+    return replace(call, a=a, b=b, c=c, bias=bias)
+
+
+def check_result(
+    call: Call, asked: Request, result: Any, seed: int | None = None, samples: int | None = None
+) -> tuple[bool, float, str]:
+    """Whether ``result`` is right: (verdict, worst error over bound, remark). ``samples``: look at so many elements
+    of a plain product only.
+    """
+    problem, family = call.problem, call.family
+    if problem.device.kind != "cpu" and asked.stream is not None:
+        family.synchronize()  # what follows reads on the current stream
+    native = family.to_host(result)
+    call = on_host(call)
+    if problem.plain and problem.packed_by is None:
+        found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed, samples=samples)
+        return found.ok, found.worst, "" if found.ok else found.reason
+    if problem.empty or problem.packed_by is not None:
+        return True, 0.0, "not checked"
+    rng = generator(seed)
+    rows = np.sort(rng.choice(problem.m, min(_ROWS, problem.m), replace=False))
+    left = as_matrix(call.a, "a")[..., rows, :]
+    bias = call.bias
+    if bias is not None and problem.bias is not None and problem.bias.axis == "m":
+        bias = bias[rows, np.newaxis]
+    expected = accuracy.reference(
+        left,
+        as_matrix(call.b, "b"),
+        model=accuracy.problem_model(problem),
+        alpha=asked.alpha,
+        beta=asked.beta,
+        c=None if call.c is None else call.c[..., rows, :],
+        bias=bias,
+        activation=problem.activation,
+        out_dtype=problem.out.dtype,
+    )
+    got = expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
+    ratio = float(np.max(expected.ratio(got), initial=0.0))
+    return ratio <= 1.0, ratio, f"{len(rows)} rows recomputed"

@@ -1,0 +1,1 @@
+"""Which backend runs a problem: the registry of plugins, the decision, tuning records."""

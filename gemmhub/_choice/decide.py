@@ -1,0 +1,399 @@
+"""Which backend runs a problem, and why not the others: filter, rank, explain.
+
+Filter: a backend for another kind of device is passed over; one that is absent, failed, or refuses the
+problem gets its reason. Rank, strongest first: what the call or a ``use`` context forces; the order of
+preference in environment or file; the fastest measured time for this very problem on this machine (tuning
+records); the smallest estimate; the order of discovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gemmhub._base import printing
+from gemmhub._base.guard import guarded
+from gemmhub._choice import records, registry
+from gemmhub.backend import WORKSPACE, Backend, Kernel
+from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.config import Settings
+from gemmhub.errors import AllocationError, InputError, NoBackendError
+from gemmhub.problem import GemmProblem
+
+_log = logging.getLogger("gemmhub")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one backend says to a problem.
+
+    ``status``: "chosen", "able", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
+    code raised), "not installed", "not asked" (a call names another one, which can).
+    """
+
+    backend: str
+    distribution: str
+    status: str
+    reason: str = ""
+    remedy: str = ""
+    seconds: float | None = None
+    """Time of a call: measured by tuning, or estimated; ``source`` says which."""
+    source: str = ""
+    candidate: str = ""
+    """The alternative of the backend that would run."""
+    copies: tuple[Copy, ...] = ()
+    remark: str = ""
+    """How the backend would run this, in its own words, and why a tuning record of it is not used."""
+    traceback: str | None = field(default=None, repr=False)
+    passing: str = field(default="", repr=False)
+    """What a no was due to that passes ("memory", "stack", "loading"); the next call asks again."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Who runs a problem, who does not, and why. Printable as a table; :meth:`to_dict` for programs."""
+
+    problem: GemmProblem
+    chosen: str | None
+    why: str
+    verdicts: tuple[Verdict, ...]
+    settings: Mapping[str, str]
+    """Settings that are not defaults, with where each came from; a backend's own workspace limit is one."""
+    copies: tuple[Copy, ...] = ()
+    """Copies the call makes before any backend: an ``out`` that overlaps an operand."""
+    race: str = ""
+    """What the first call raced, or will race, or why nothing is raced; empty where the setting ``tune`` is "off"."""
+    layout_free: bool = field(default=False, repr=False)
+    """No backend that was asked looks at strides: the decision holds for any."""
+    chosen_layout_free: bool = field(default=False, repr=False)
+    """The chosen backend does not look at strides: its kernel, and so a plan, holds for any."""
+    lasting: bool = field(default=True, repr=False)
+    """Later calls may count on it: every plugin was asked, and none said no for a reason that passes."""
+
+    def __getitem__(self, backend: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.backend == backend:
+                return verdict
+        raise KeyError(backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "problem": str(self.problem),
+            "chosen": self.chosen,
+            "why": self.why,
+            "settings": dict(self.settings),
+            "race": self.race,
+            "copies": [asdict(copy) for copy in self.copies],
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+        }
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """(backend, verdict, time, remarks) for each backend, ready to print."""
+        return [(v.backend, v.status, _time(v), _remarks(v)) for v in self.verdicts]
+
+    def __str__(self) -> str:
+        table = [("backend", "verdict", "time", "remarks"), *self.rows()]
+        widths = [max(len(row[i]) for row in table) for i in range(3)]
+        lines = [f"problem: {self.problem}", f"chosen:  {self.chosen or 'none'} ({self.why})"]
+        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) + f"  {row[3]}" for row in table]
+        lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
+        lines += [f"copy:    {copy}" for copy in self.copies]
+        lines += [f"race:    {self.race}"] if self.race else []
+        return "\n".join(printing.line(line.rstrip()) for line in lines)
+
+
+def _time(verdict: Verdict) -> str:
+    if verdict.seconds is None:
+        return "-"
+    value = verdict.seconds
+    scale, unit = next(
+        ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if value >= s),
+        (1e-6, "us"),
+    )
+    return f"{value / scale:.3g} {unit} {verdict.source}"
+
+
+def _remarks(verdict: Verdict) -> str:
+    parts = [verdict.remark, verdict.reason, verdict.remedy]
+    parts += [f"copies {copy}" for copy in verdict.copies]
+    return "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Able:
+    """A backend that can run the problem."""
+
+    entry: registry.Entry
+    backend: Backend
+    ready: Ready
+    workspace: int
+    """Bytes of scratch memory that its kernel may use where the user has set no limit."""
+    seconds: float | None
+    source: str
+    candidate: str
+    copies: tuple[Copy, ...]
+    remark: str
+
+
+_failures: dict[tuple[str, GemmProblem], Refusal] = {}
+"""Problems whose preparation raised, so that it is neither repeated nor forgotten."""
+
+
+def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> Decision:
+    """The decision for ``problem``: asks every backend, prepares nothing.
+
+    Raises InputError when ``settings`` name a backend that nobody knows.
+    """
+    return _decide(problem, settings, copies, {}, everybody=True)[0]
+
+
+def answers(problem: GemmProblem) -> list[Able | Verdict]:
+    """What every backend answers that ``problem`` may be for, in order of discovery."""
+    return [
+        _ask(entry, problem, {})
+        for entry in registry.registry()
+        if (not entry.device_kinds or problem.device.kind in entry.device_kinds)
+        and problem.packed_by in (None, entry.name)
+    ]
+
+
+def able_backends(problem: GemmProblem) -> list[Able]:
+    """Every backend that can run ``problem``, in order of discovery."""
+    return [answer for answer in answers(problem) if isinstance(answer, Able)]
+
+
+def _decide(
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], everybody: bool
+) -> tuple[Decision, Able | None]:
+    """``everybody`` is asked; else, where one is forced, only that one: some take long for a first answer.
+
+    ``short``: the backends that were short of memory in this call, and their refusals.
+    """
+    forced = settings.backend[0] if settings.forced else problem.packed_by
+    able: list[Able] = []
+    verdicts: list[Verdict] = []
+    layout_free = problem.device.kind == "cpu"  # on devices kernels get addresses: the problem has the strides
+    for entry in registry.registry():
+        if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
+            continue
+        if not everybody and forced is not None and entry.name != forced:
+            verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
+            continue
+        loaded = entry.get()
+        layout_free &= isinstance(loaded, Refusal) or not loaded[0].layout_sensitive
+        answer = _ask(entry, problem, short)
+        if isinstance(answer, Verdict):
+            verdicts.append(answer)
+        elif forced is not None and entry.name != forced:
+            verdicts.append(_able_verdict(answer, "able", "not the one asked for"))
+        else:
+            able.append(answer)
+    verdicts += _suggested(problem, verdicts, able, forced)
+    if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in able}:
+        for entry in registry.registry().entries:
+            if entry.passing == "memory":  # its backends may have the name
+                raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
+        known = sorted({e.name for e in registry.registry()} | {s.backend for s in registry.SUGGESTIONS})
+        raise InputError("backend", f"no backend is called {forced!r}", ", ".join(known))
+    ranked, why = _rank(able, settings, forced)
+    if settings.forced and problem.packed_by not in (None, forced):
+        ranked, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
+    chosen = ranked[0] if ranked else None
+    shown = [
+        _able_verdict(x, "chosen", "") if x is chosen else _able_verdict(x, "able", _why_not(chosen))
+        for x in ranked or able
+    ]
+    decision = Decision(
+        problem,
+        chosen.entry.name if chosen else None,
+        why,
+        tuple(shown + verdicts),
+        _origins(settings, chosen),
+        copies,
+        layout_free=layout_free,
+        chosen_layout_free=(
+            problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive
+        ),
+        lasting=registry.registry().complete and not any(verdict.passing for verdict in verdicts),
+    )
+    return decision, chosen
+
+
+def _origins(settings: Settings, chosen: Able | None) -> Mapping[str, str]:
+    """Where settings that are not defaults came from, the workspace limit of the chosen backend among them."""
+    if chosen is None or settings.workspace_limit is not None or chosen.workspace == WORKSPACE:
+        return settings.origin
+    default = f"{chosen.entry.name}'s own default, {chosen.workspace / 2**20:.4g} MiB"
+    return {**settings.origin, "workspace_mib": default}
+
+
+def _why_not(winner: Able | None) -> str:
+    return f"ranked after {winner.entry.name}" if winner is not None else ""
+
+
+def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
+    return Verdict(
+        x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.copies, x.remark
+    )
+
+
+def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusal]) -> Able | Verdict:
+    """One backend's answer: able, or a verdict that says no."""
+
+    def no(refusal: Refusal, status: str = "") -> Verdict:
+        failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
+        status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
+        return Verdict(
+            entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
+            passing=refusal.passing,
+        )  # fmt: skip
+
+    answer = entry.get()
+    if isinstance(answer, Refusal):
+        return no(answer)
+    backend, ready = answer
+    remedy = f"report it to the authors of {entry.distribution}; backend= chooses another"
+    if problem.device not in ready.devices:
+        devices = ", ".join(map(str, ready.devices))
+        return no(Refusal(f"the operands are on {problem.device}", f"it runs on {devices}"))
+    failure = _failures.get((entry.name, problem)) or short.get(entry.name)
+    if failure is not None:
+        return no(failure, "failed")
+    _log.debug("backend %s: asked about %s", entry.name, problem)
+    refusal = guarded(lambda: backend.supports(problem), "supports()", remedy)
+    if isinstance(refusal, Refusal):
+        return no(refusal)
+    if refusal is not None:
+        return no(Refusal(f"supports() returned {type(refusal).__name__}", remedy), "failed")
+    copies = guarded(lambda: tuple(backend.copies(problem)), "copies()", remedy)
+    if isinstance(copies, Refusal):
+        return no(copies)
+    names = guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
+    if isinstance(names, Refusal):
+        return no(names)
+    if not names:
+        return no(Refusal("candidates() is empty", remedy), "failed")
+    workspace = guarded(lambda: backend.default_workspace(problem.device), "default_workspace()", remedy)
+    if isinstance(workspace, Refusal):
+        return no(workspace)
+    if not isinstance(workspace, int) or workspace < 0:
+        return no(Refusal(f"default_workspace() returned {workspace!r:.60}, not a number of bytes", remedy), "failed")
+    measured, stale = records.lookup(entry.name, problem, ready, names), ""
+    if measured is not None:
+        seconds: object = measured.seconds
+        source, candidate = "measured", measured.candidate
+    else:
+        seconds = guarded(lambda: backend.estimate(problem), "estimate()", remedy)
+        source, candidate = "estimated", names[0]
+        stale = records.unused(entry.name, problem, ready)
+    if isinstance(seconds, Refusal):
+        return no(seconds)
+    remark = guarded(lambda: str(backend.remark(problem, candidate)), "remark()", remedy)
+    if isinstance(remark, Refusal):
+        return no(remark)
+    remark = "; ".join(filter(None, (remark, stale)))
+    if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
+        seconds, source = None, ""
+    return Able(entry, backend, ready, workspace, seconds, source, candidate, copies, remark)
+
+
+def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
+    names = backend.candidates(problem)
+    if isinstance(names, str):  # a sequence, too, but of letters
+        raise TypeError(f"a sequence of names is needed, not {names!r}")
+    return tuple(names)
+
+
+def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:
+    """What could be installed for this kind of device (or is asked for by name)."""
+    present = {v.backend for v in verdicts} | {x.entry.name for x in able}
+    return [
+        Verdict(s.backend, s.distribution, "not installed", s.summary, f"pip install {s.distribution}")
+        for s in registry.suggestions()
+        if s.backend not in present and (s.device_kind == problem.device.kind or s.backend == forced)
+    ]
+
+
+def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[list[Able], str]:
+    """Best first, and the reason in words."""
+    if forced is not None:
+        reason = settings.origin.get("backend", "the call") if settings.forced else "b, which it packed"
+        return able, f"asked for by {reason}" if able else f"{forced!r} is asked for and cannot"
+    if not able:
+        return [], "no backend can run this problem"
+
+    def speed(x: Able) -> tuple[bool, float]:
+        return (x.source != "measured", x.seconds if x.seconds is not None else math.inf)
+
+    ranked = sorted(able, key=speed)
+    for name in reversed(settings.backend):
+        ranked.sort(key=lambda x, name=name: x.entry.name != name)  # type: ignore[misc]
+    first = ranked[0]
+    where = settings.origin.get("backend", "")
+    if first.entry.name in settings.backend:
+        return ranked, f"preferred by {where}"
+    unable = "".join(
+        f"; {name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not known here'}"
+        for name in settings.backend
+    )
+    if len(ranked) == 1:
+        return ranked, "the only one that can" + unable
+    return ranked, ("fastest measured" if first.source == "measured" else "smallest estimate") + unable
+
+
+def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> tuple[Decision, Kernel]:
+    """Decide and prepare. A backend whose ``prepare`` raises is passed over, and the decision says so.
+
+    Raises NoBackendError, carrying the decision, when nothing may run the problem; AllocationError when a backend
+    might have but for want of memory. That is asked again at the next call.
+    """
+    short: dict[str, Refusal] = {}
+    while True:
+        decision, chosen = _decide(problem, settings, copies, short, everybody=False)
+        if chosen is None:
+            for verdict in decision.verdicts:
+                if verdict.passing == "memory":
+                    raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
+            decision = _decide(problem, settings, copies, short, everybody=True)[0]
+            raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
+        kernel = prepared(chosen, chosen.candidate, problem, settings)
+        if isinstance(kernel, Kernel):
+            _report(decision, settings)
+            return decision, kernel
+        _log.warning("backend %s: %s", chosen.entry.name, kernel.reason)
+        if kernel.passing:
+            short[chosen.entry.name] = kernel
+            continue
+        if len(_failures) >= 4096:
+            _failures.clear()
+        _failures[chosen.entry.name, problem] = kernel
+
+
+def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
+    """One candidate's kernel, or the refusal that its ``prepare`` amounts to."""
+    remedy = f"report it to the authors of {able.entry.distribution}; backend= chooses another"
+    limit = settings.workspace_limit
+    if limit is None:
+        limit = able.workspace
+    _log.debug("backend %s: asked to prepare %s for %s", able.entry.name, candidate, problem)
+    kernel: object = guarded(lambda: able.backend.prepare(problem, candidate, limit), "prepare()", remedy)
+    if isinstance(kernel, (Kernel, Refusal)):
+        return kernel
+    return Refusal(f"prepare() returned {type(kernel).__name__}, not a Kernel", remedy)
+
+
+def _report(decision: Decision, settings: Settings) -> None:
+    if settings.backend and decision.chosen not in settings.backend:
+        _log.warning("%s runs %s: %s", decision.chosen, decision.problem, decision.why)
+    elif _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", decision)
+
+
+def forget() -> None:
+    """Give backends that failed another chance."""
+    _failures.clear()

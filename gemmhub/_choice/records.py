@@ -1,0 +1,364 @@
+"""Tuning records: what was measured, kept on disk as JSON lines.
+
+A record says: this problem, on this device with these library and driver versions, run by this backend's
+candidate, took so many seconds. It is used only where all of that is the same; anything else is skipped
+with a reason. Files are plain text, one record a line, so they can be read, mailed and merged.
+
+Writers take a file lock, merge with what is there (the newest of equal records wins) and replace the
+file in one step, so concurrent processes lose nothing and readers never see half a file.
+
+A call reads a bounded part of the file once, and parses only the lines of the problems that it meets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from gemmhub import config
+from gemmhub._base import files
+from gemmhub.capability import Ready
+from gemmhub.errors import RecordError
+from gemmhub.kit import locks
+from gemmhub.problem import GemmProblem
+
+_log = logging.getLogger("gemmhub")
+
+FORMAT = 1
+"""Version of the record format; entries of another are skipped."""
+
+_PATIENCE = 30.0
+"""Seconds to wait for other writers, each of which takes milliseconds."""
+
+_MOST_BYTES = 32 * 2**20
+"""What calls read of a record file: about 200 000 records."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement."""
+
+    problem: str
+    """:attr:`GemmProblem.key`."""
+    device: str
+    """ "cpu", "cuda:0"; which model it is stands in ``versions``."""
+    backend: str
+    candidate: str
+    seconds: float
+    versions: Mapping[str, str]
+    """What the backend's probe reported: libraries, drivers, the device's name."""
+    recorded: str = ""
+    """ISO 8601, UTC."""
+    format: int = FORMAT
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Two records of the same identity measure the same thing."""
+        return (self.problem, self.device, self.backend, self.candidate, tuple(sorted(self.versions.items())))
+
+    def line(self) -> str:
+        return json.dumps(vars(self), sort_keys=True)
+
+
+def _tomorrow() -> str:
+    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat(timespec="milliseconds")
+
+
+@dataclass
+class RecordFile:
+    """The valid records of a file, and why the other lines were skipped."""
+
+    records: dict[tuple[object, ...], Record] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """The skipped lines themselves: a newer gemmhub may read them, so writing keeps them."""
+    _horizon: str = field(default_factory=_tomorrow, repr=False, compare=False)
+
+    def add(self, record: Record) -> None:
+        """Keep ``record`` unless a newer one of the same identity is known."""
+        identity = record.identity
+        known = self.records.get(identity)
+        if known is None or self._age(known) <= self._age(record):
+            self.records[identity] = record
+
+    def _age(self, record: Record) -> tuple[bool, str]:
+        """What newer records have more of. A record dated later than tomorrow is older than all with right dates."""
+        return record.recorded <= self._horizon, record.recorded
+
+
+def record(problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready) -> Record:
+    """A record of a measurement made now."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return Record(problem.key, str(problem.device), backend, candidate, seconds, dict(ready.versions), now)
+
+
+def parse_line(line: str | bytes) -> Record | str:
+    """A record, or the reason why ``line`` is none."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return "not JSON"
+    if not isinstance(data, dict):
+        return "not a JSON object"
+    if data.get("format") != FORMAT:
+        return f"format {data.get('format')!r}, this gemmhub reads {FORMAT}"
+    texts = ("problem", "device", "backend", "candidate", "recorded")
+    for name in texts:
+        if not isinstance(data.get(name), str):
+            return f"{name} is missing or not a string"
+    versions = data.get("versions")
+    if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
+        return "versions is missing or not a table of strings"
+    seconds = data.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return "seconds is missing or not a number"
+    if not 0 < seconds <= sys.float_info.max:  # NaN and infinity too
+        return f"seconds is {seconds!r:.60}"
+    return Record(**{name: data[name] for name in texts}, versions=versions, seconds=float(seconds))
+
+
+def read(path: Path) -> RecordFile:
+    """Every valid record of ``path``; a file that does not exist has none. RecordError if unreadable."""
+    found = RecordFile()
+    for number, line in enumerate(_content(path).decode("utf-8", "surrogateescape").split("\n"), 1):
+        if not line.strip():
+            continue
+        parsed = parse_line(line)
+        if isinstance(parsed, Record):
+            found.add(parsed)
+        else:
+            found.skipped.append(f"{path}:{number}: {parsed}")
+            found.unread.append(line)
+    return found
+
+
+def _content(path: Path, limit: int = -1) -> bytes:
+    """The file, or its first ``limit`` bytes; empty where there is none. RecordError if unreadable."""
+    try:
+        return files.read(path, limit)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}; name another file, or 'off' for none") from None
+
+
+def write(path: Path, records: Iterable[Record]) -> RecordFile:
+    """Merge ``records`` into ``path``, atomically and safe against other writers. Returns the new content.
+
+    RecordError where it cannot be written, is no regular file or one without any record, or another process does not
+    let go of its lock.
+    """
+    from filelock import FileLock, Timeout
+
+    path = Path(os.path.realpath(path))  # both names of a file must lock the same
+    lock = Path(f"{path}.lock")
+    try:
+        if path.exists() and not path.is_file():  # what is no file cannot be replaced
+            raise RecordError(f"{path}: cannot be written: it is no regular file; give another, or 'off' for none")
+        if lock.is_symlink() or (lock.exists() and not lock.is_file()):  # opening it would empty what it points to
+            raise RecordError(f"{path}: cannot be written: {lock} is no regular file; remove it, or give another file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_ours(path):
+            raise RecordError(
+                f"{path}: cannot be written: no line of it is a tuning record, so it may be something else; give "
+                "another file, or remove this one"
+            )
+        with FileLock(lock, timeout=_PATIENCE):
+            content = read(path)
+            for new in records:
+                content.add(new)
+            ordered = sorted(content.records.values(), key=lambda r: (r.problem, r.backend, r.candidate, r.recorded))
+            lines = [entry.line() for entry in ordered] + content.unread
+            if not lines and not path.exists():  # the lock file beside it has shown that it can be written
+                return content
+            with files.replacing(path, draft=Path(f"{path}.tmp")) as stream:  # the lock makes that name ours
+                stream.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in lines)
+    except Timeout:
+        raise RecordError(
+            f"{path}: cannot be written: another process has held {path}.lock for {_PATIENCE:g} s; end it, or try again"
+        ) from None
+    except (OSError, NotImplementedError) as error:  # the latter from file systems without locks
+        raise RecordError(f"{path}: cannot be written: {error}") from None
+    return content
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether some line is a record, of whatever format; or there is no line, or no file."""
+    empty = True
+    for line in _content(path).split(b"\n"):
+        if line.strip():
+            empty = False
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(data, dict) and isinstance(data.get("format"), int):
+                return True
+    return empty
+
+
+def merge(sources: Iterable[Path], target: Path) -> RecordFile:
+    """Merge record files into ``target``; its ``skipped`` lists what the sources had that is no record."""
+    gathered = RecordFile()
+    for source in sources:
+        if not source.is_file():
+            raise RecordError(f"{source}: no such file")
+        content = read(source)
+        gathered.skipped += content.skipped
+        for entry in content.records.values():
+            gathered.add(entry)
+    written = write(target, gathered.records.values())
+    written.skipped = gathered.skipped
+    forget()
+    return written
+
+
+def default_path() -> Path:
+    """Where records are kept unless the setting ``records`` names another file."""
+    from platformdirs import user_data_dir
+
+    return Path(user_data_dir("gemmhub", appauthor=False)) / "tuning.jsonl"
+
+
+def path() -> Path | None:
+    """The record file in force; None when records are switched off."""
+    chosen = config.root().records
+    return None if chosen == "off" else default_path() if chosen == "default" else Path(chosen)
+
+
+class _Index:
+    """The lines of a record file by their problem. They are parsed when that problem is first met."""
+
+    _MARK = b'"problem": "'
+
+    def __init__(self, content: bytes) -> None:
+        self._lines: dict[bytes, list[bytes]] = {}
+        self._parsed: dict[bytes, list[Record]] = {}
+        """At most as many as there are in the file."""
+        for line in content.split(b"\n"):
+            problem = line.partition(self._MARK)[2].partition(b'"')[0]
+            if line and (not problem or b"\\" in problem):  # it was not written by us
+                parsed = parse_line(line)
+                if isinstance(parsed, str):
+                    continue
+                problem = self._key(parsed.problem)
+            self._lines.setdefault(problem, []).append(line)
+
+    def of(self, problem: str) -> list[Record]:
+        """The records of that problem."""
+        key = self._key(problem)
+        known = self._parsed.get(key)
+        if known is None:
+            lines = self._lines.get(key)
+            if lines is None:
+                return []
+            found = RecordFile()
+            for line in lines:
+                parsed = parse_line(line)
+                if isinstance(parsed, Record) and parsed.problem == problem:
+                    found.add(parsed)
+            known = self._parsed[key] = list(found.records.values())
+        return known
+
+    def add(self, found: Iterable[Record]) -> None:
+        """Records of this process, in place of those of the same identity."""
+        for entry in found:
+            kept = [x for x in self.of(entry.problem) if x.identity != entry.identity]
+            self._parsed[self._key(entry.problem)] = [*kept, entry]
+
+    @staticmethod
+    def _key(problem: str) -> bytes:
+        return problem.encode("utf-8", "surrogatepass")
+
+
+_loaded: _Index | None = None
+_loaded_lock = locks.lock()
+
+
+def _index() -> _Index:
+    global _loaded
+    index = _loaded
+    if index is None:
+        with _loaded_lock:
+            index = _loaded = _Index(_in_force())
+    return index
+
+
+def _in_force() -> bytes:
+    """What calls use of :func:`path`. A file that the user named must be readable; the default one need not be."""
+    where = path()
+    if where is None:
+        return b""
+    try:
+        content = _content(where, _MOST_BYTES + 1)
+    except RecordError as error:
+        if config.root().records != "default":
+            raise
+        _log.warning("no tuning records: %s", error)
+        return b""
+    if len(content) > _MOST_BYTES:
+        _log.warning(
+            "%s: only the first %d MiB of these tuning records are used; name another file, or remove the lines that "
+            "are not needed", where, _MOST_BYTES >> 20,
+        )  # fmt: skip
+        content = content[: content.rfind(b"\n", 0, _MOST_BYTES) + 1]
+    return content
+
+
+def put(found: Iterable[Record]) -> None:
+    """Put ``found`` in force in this process, and write it to the file in force where that can be done.
+
+    Unlike :func:`write` it never raises for a file that cannot be written: the log has a warning.
+    """
+    found = list(found)
+    where = path()
+    if where is not None:
+        try:
+            write(where, found)
+        except RecordError as error:
+            _log.warning("measured, but not recorded: %s", error)
+    with _loaded_lock:
+        _index().add(found)
+
+
+def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
+    """The fastest record for this problem, backend, device and exactly these versions, of a known candidate."""
+    device = str(problem.device)
+    usable = [
+        entry
+        for entry in _index().of(problem.key)
+        if entry.backend == backend
+        and entry.device == device
+        and entry.versions == ready.versions
+        and entry.candidate in candidates
+    ]
+    return min(usable, key=lambda entry: entry.seconds, default=None)
+
+
+def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
+    """One clause on why :func:`lookup` has nothing although there is a record; empty where there is none."""
+    found = [entry for entry in _index().of(problem.key) if entry.backend == backend]
+    if not found:
+        return ""
+    entry = max(found, key=lambda entry: entry.recorded)
+    names = sorted({*ready.versions, *entry.versions})
+    differing = [name for name in names if entry.versions.get(name) != ready.versions.get(name)]
+    parts = [f"{name} {entry.versions.get(name, 'unknown')}" for name in differing]
+    where = "" if entry.device == str(problem.device) else f" on {entry.device}"
+    of = f" with {', '.join(parts)}" if parts else ""
+    if not (where or of):
+        return f"a record is not used: there is no candidate {entry.candidate}"
+    return f"a record is not used: measured{where}{of}"
+
+
+def forget() -> None:
+    """Read the record file again at the next need."""
+    global _loaded
+    with _loaded_lock:
+        _loaded = None

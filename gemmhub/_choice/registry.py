@@ -1,0 +1,394 @@
+"""Finding plugins, and keeping the broken ones from breaking anything else.
+
+Discovery happens once, at first need. Every step that runs a plugin's code (import, registration, its hook, loading
+a backend, probing it) is guarded by itself; what goes wrong becomes a refusal with the traceback kept, shown by
+`gemmhub backends` and :func:`gemmhub.explain`. A refusal for want of memory is not kept: the next call asks again.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmhub import config
+from gemmhub._base import printing
+from gemmhub._base.guard import guarded
+from gemmhub.backend import CONTRACT, Backend, BackendDescription
+from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
+from gemmhub.kit import locks
+
+_log = logging.getLogger("gemmhub")
+
+ASKING = "plugin %s: %s"
+"""Logged (DEBUG) with the plugin's name and the step, before each step that runs its code."""
+
+BUILTIN = "gemmhub"
+"""The name under which the core's own backend is listed."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A distribution of this project that is not installed."""
+
+    backend: str
+    distribution: str
+    device_kind: str
+    summary: str
+
+
+SUGGESTIONS = (
+    Suggestion("cpu", "gemmhub-cpu", "cpu", "fast half, bfloat16 and int8 on CPUs"),
+    Suggestion("cublas", "gemmhub-cublas", "cuda", "cuBLAS and cuBLASLt"),
+    Suggestion("hopper", "gemmhub-hopper", "cuda", "TMA and WGMMA kernels for H100 and H200"),
+    Suggestion("cuda", "gemmhub-cuda", "cuda", "handwritten kernels for every NVIDIA card"),
+    Suggestion("mublas", "gemmhub-mublas", "musa", "muBLAS and muBLASLt"),
+    Suggestion("mudnn", "gemmhub-mudnn", "musa", "muDNN MatMul"),
+    Suggestion("mutlass", "gemmhub-mutlass", "musa", "MUTLASS"),
+    Suggestion("musa-kernels", "gemmhub-musa-kernels", "musa", "handwritten MUSA kernels"),
+)
+"""What a reader could install, by kind of device. The one place where the core names plugins."""
+
+
+class Entry:
+    """One backend (or one plugin that failed before it could name any), and what became of it."""
+
+    def __init__(
+        self,
+        name: str,
+        plugin: str,
+        distribution: str,
+        description: BackendDescription | None,
+        refusal: Refusal | None = None,
+    ) -> None:
+        self.name = name
+        self.plugin = plugin
+        self.distribution = distribution
+        self.description = description
+        self._answer: tuple[Backend, Ready] | Refusal | None = refusal
+        self._lock = locks.lock()
+        self._loading = locks.Busy()
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.name!r} of {self.distribution}>"
+
+    @property
+    def device_kinds(self) -> tuple[str, ...]:
+        """Kinds of device it is for; empty when the plugin failed too early to say."""
+        return self.description.device_kinds if self.description else ()
+
+    @property
+    def passing(self) -> str:
+        """:attr:`Refusal.passing` of a plugin that failed before it could name its backends."""
+        return self._answer.passing if self.description is None and isinstance(self._answer, Refusal) else ""
+
+    def get(self) -> tuple[Backend, Ready] | Refusal:
+        """The loaded, probed backend, or why there is none. Loads and probes once, but for want of memory."""
+        answer = self._answer
+        if answer is None:
+            with self._lock:
+                answer = self._answer
+                if answer is None:
+                    if self._loading.now:
+                        return Busy("it is being loaded", "let load() and probe() call nothing of gemmhub")
+                    with self._loading:
+                        answer = self._load()
+                    if isinstance(answer, tuple) or not answer.passing:
+                        self._answer = answer
+        return answer
+
+    def _load(self) -> tuple[Backend, Ready] | Refusal:
+        assert self.description is not None
+        remedy = f"report it to the authors of {self.distribution}"
+        doing = f"loading the backend {self.name!r}"
+        _log.debug(ASKING, self.plugin, doing)
+        backend = guarded(self.description.load, "loading the backend", remedy)
+        if isinstance(backend, Refusal):
+            return backend
+        if not isinstance(backend, Backend):
+            return Refusal(f"load() returned {type(backend).__name__}, not a Backend", remedy)
+        _log.debug(ASKING, self.plugin, f"probing for the backend {self.name!r}")
+        answer = guarded(lambda: _checked(backend.probe()), "probing", remedy)
+        if isinstance(answer, Ready):
+            return backend, answer
+        if isinstance(answer, Refusal):
+            return answer
+        return Refusal(f"probe() returned {type(answer).__name__}, not Ready or Absent", remedy)
+
+
+def _checked(answer: Ready | Absent) -> Ready | Absent:
+    """TypeError for a Ready that later steps would stumble over."""
+    if isinstance(answer, Ready):
+        if not all(isinstance(device, Device) for device in answer.devices):
+            raise TypeError(f"devices are {answer.devices!r}, not of class Device")
+        if not all(isinstance(text, str) for pair in answer.versions.items() for text in pair):
+            raise TypeError(f"versions are {answer.versions!r}, not a table of strings")
+        if isinstance(answer.features, str) or not all(isinstance(text, str) for text in answer.features):
+            raise TypeError(f"features are {answer.features!r}, not a tuple of strings")
+    return answer
+
+
+def _builtin() -> Entry:
+    def load() -> Backend:
+        from gemmhub.numpy_backend.backend import NumpyBackend
+
+        return NumpyBackend()
+
+    description = BackendDescription(
+        "numpy", load, "NumPy's BLAS, with blocked conversion for half, bfloat16, fp8 and int8", contract=CONTRACT
+    )
+    return Entry("numpy", BUILTIN, "gemmhub", description)
+
+
+class Registry:
+    """The backends of this process: the built-in one, those of plugins by the plugins' names, those added."""
+
+    def __init__(self) -> None:
+        self._builtin = _builtin()
+        self._added: list[Entry] = []
+        self._points: Sequence[importlib.metadata.EntryPoint] | None = None
+        self._answers: dict[int, _Answer] = {}
+        """By the position in ``_points``; each is filed when it is complete."""
+        self._lock = locks.lock()
+        self._discovering = locks.Busy()
+        self.complete = False
+        """Whether every plugin has answered for good: what is decided before holds for one call."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        if not self.complete:
+            with self._lock:
+                # A plugin that multiplies while it is imported sees the backends found so far.
+                if not self.complete and not self._discovering.now:
+                    with self._discovering:
+                        self._discover()
+        return iter(self.entries)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Those found so far."""
+        answers = self._answers
+        return [self._builtin, *(e for i in sorted(answers) for e in answers[i].entries), *self._added]
+
+    def find(self, name: str) -> Entry | None:
+        """The entry of that name that can still work, else any entry of that name."""
+        named = [entry for entry in self if entry.name == name]
+        return next((entry for entry in named if entry.description is not None), named[0] if named else None)
+
+    def add(self, description: object, plugin: str, distribution: str) -> Entry:
+        """List a described backend, after checking the description."""
+        entry = self._entry(description, plugin, distribution, self.entries)
+        self._added.append(entry)
+        return entry
+
+    def _entry(self, description: object, plugin: str, distribution: str, others: Sequence[Entry]) -> Entry:
+        refusal = self._check(description, distribution, others)
+        name = getattr(description, "name", None)
+        usable = description if isinstance(description, BackendDescription) and not refusal else None
+        return Entry(name if isinstance(name, str) else plugin, plugin, distribution, usable, refusal)
+
+    @staticmethod
+    def _check(description: object, distribution: str, others: Sequence[Entry]) -> Refusal | None:
+        remedy = f"report it to the authors of {distribution}"
+        if not isinstance(description, BackendDescription):
+            return Refusal(f"its hook gave {type(description).__name__}, not a BackendDescription", remedy)
+        if not isinstance(description.contract, int):
+            return Refusal(f"its contract is {description.contract!r}, not an int", remedy)
+        if description.contract != CONTRACT:
+            newer = description.contract > CONTRACT
+            return Refusal(
+                f"written for contract {description.contract} of gemmhub, this is contract {CONTRACT}",
+                f"upgrade {'gemmhub' if newer else distribution}",
+            )
+        name, kinds = description.name, description.device_kinds
+        if not isinstance(name, str) or not name.replace("-", "_").isidentifier() or name != name.lower():
+            return Refusal(f"{name!r} is not a lower-case name", remedy)
+        if not isinstance(kinds, (tuple, list)) or not kinds or not all(isinstance(kind, str) for kind in kinds):
+            return Refusal(f"its device_kinds are {kinds!r}, not a tuple of strings", remedy)
+        taken = next((e for e in others if e.name == description.name and e.description), None)
+        if taken is not None:
+            return Refusal(
+                f"the name {description.name!r} is taken by {taken.distribution}",
+                f"uninstall {distribution} or {taken.distribution}, or disable one (GEMMHUB_DISABLE)",
+            )
+        return None
+
+    def _discover(self) -> None:
+        """Ask the plugins that have not answered yet, or were short of memory when they were asked."""
+        settings = config.root()
+        if self._points is None:
+            points = guarded(
+                lambda: sorted(importlib.metadata.entry_points(group="gemmhub"), key=lambda point: point.name),
+                "reading the entry points of installed distributions",
+                "repair or uninstall the distribution named in the traceback",
+            )
+            if isinstance(points, Refusal):
+                self._answers[0] = _Answer((Entry("plugins", "plugins", "importlib.metadata", None, points),))
+                self.complete = not points.passing
+                return
+            self._answers.pop(0, None)  # memory was short when they were read before
+            self._points = points
+        for index in range(len(self._points)):
+            if index not in self._answers or self._answers[index].passing:
+                self._answers[index] = self._discover_one(index, self._points, settings)
+        self.complete = not any(answer.passing for answer in self._answers.values())
+
+    def _discover_one(
+        self, index: int, points: Sequence[importlib.metadata.EntryPoint], settings: config.Settings
+    ) -> _Answer:
+        point = points[index]
+        distribution, plugin = _distribution(point), point.name
+        others = [(points[i].name, answer.module) for i, answer in self._answers.items() if answer.module is not None]
+
+        def refused(refusal: Refusal) -> _Answer:
+            return _Answer((Entry(plugin, plugin, distribution, None, refusal),))
+
+        switch = _switched_off(plugin, settings)
+        if switch is not None:
+            return refused(switch)
+        remedy = f"upgrade or uninstall {distribution}, or switch it off: GEMMHUB_DISABLE={plugin}"
+        if any(name == plugin for name, _ in others):
+            return refused(Refusal(f"a second plugin is called {plugin!r}", f"uninstall {distribution} or the other"))
+        _log.debug(ASKING, plugin, "importing the plugin")
+        module = guarded(point.load, "importing the plugin", remedy)
+        if isinstance(module, Refusal):
+            return refused(module)
+        same = next((name for name, other in others if other is module), None)
+        if same is not None:
+            return refused(Refusal(f"it is the plugin {same!r} under a second name", remedy))
+        _log.debug(ASKING, plugin, "asking the plugin for its backends")
+        manager = guarded(lambda: _registered(module, plugin), "registering the plugin", remedy)
+        if isinstance(manager, Refusal):
+            return refused(manager)
+        described = guarded(
+            lambda: [description for answer in manager.hook.gemmhub_backends() for description in answer],
+            "asking the plugin for its backends",
+            remedy,
+        )
+        if isinstance(described, Refusal):
+            return refused(described)
+        if not described:
+            upgrade = f"upgrade {distribution}: it needs a gemmhub_backends hook"
+            return refused(Refusal("it describes no backend", upgrade))
+        entries: list[Entry] = []
+        for description in described:
+            entries.append(self._entry(description, plugin, distribution, [*self.entries, *entries]))
+        return _Answer(tuple(entries), module)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a plugin answered when it was asked for its backends."""
+
+    entries: tuple[Entry, ...]
+    module: Any = None
+    """What its entry point refers to; None where it did not answer as it should."""
+
+    @property
+    def passing(self) -> bool:
+        return any(entry.passing for entry in self.entries)
+
+
+def _registered(module: Any, plugin: str) -> Any:
+    """A manager of this plugin alone, so that the failure of one is not that of all."""
+    import pluggy
+
+    from gemmhub import hookspecs
+
+    manager = pluggy.PluginManager(hookspecs.GROUP)
+    manager.add_hookspecs(hookspecs)
+    manager.register(module, plugin)
+    return manager
+
+
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
+    """The name of the distribution; where its metadata are broken, what the entry point refers to."""
+    name = guarded(lambda: point.dist.name if point.dist else None, "reading metadata", "")
+    return name if isinstance(name, str) else point.value
+
+
+def _switched_off(plugin: str, settings: config.Settings) -> Absent | None:
+    if settings.allow is not None and plugin not in settings.allow:
+        where = settings.origin.get("allow", "the allow list")
+        return Absent(f"not in the allow list of {where}", f"add {plugin!r} to it, or remove the list")
+    if plugin in settings.deny:
+        where = settings.origin.get("deny", "the deny list")
+        return Absent(f"switched off by {where}", f"remove {plugin!r} from it")
+    return None
+
+
+_registry: dict[str, Registry] = {}
+"""Empty, or the one of this process."""
+
+
+def registry() -> Registry:
+    """The registry of this process."""
+    known = _registry.get("gemmhub")
+    return _registry.setdefault("gemmhub", Registry()) if known is None else known
+
+
+def forget() -> None:
+    """Discover and probe again at the next need."""
+    _registry.clear()
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """One line of :func:`gemmhub.backends`. ``state`` is "ready", "absent", "failed" or "not installed"."""
+
+    name: str
+    distribution: str
+    summary: str
+    state: str
+    versions: dict[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    reason: str = ""
+    remedy: str = ""
+    traceback: str | None = None
+
+    def __str__(self) -> str:
+        detail = self.reason and f": {self.reason} ({self.remedy})"
+        return printing.line(f"{self.name} ({self.distribution}) {self.state}{detail}")
+
+
+def statuses() -> list[BackendStatus]:
+    """Every backend known here: ready ones, absent and failed ones with reasons, and installable ones."""
+    return [_status(entry) for entry in registry()] + [
+        BackendStatus(
+            missing.backend,
+            missing.distribution,
+            missing.summary,
+            "not installed",
+            reason="not installed",
+            remedy=f"pip install {missing.distribution}",
+        )
+        for missing in suggestions()
+    ]
+
+
+def _status(entry: Entry) -> BackendStatus:
+    summary = entry.description.summary if entry.description else ""
+    answer = entry.get()
+    if isinstance(answer, Refusal):
+        return BackendStatus(
+            entry.name,
+            entry.distribution,
+            summary,
+            "absent" if isinstance(answer, Absent) else "failed",
+            reason=answer.reason,
+            remedy=answer.remedy,
+            traceback=answer.traceback,
+        )
+    _, ready = answer
+    return BackendStatus(entry.name, entry.distribution, summary, "ready", dict(ready.versions), tuple(ready.features))
+
+
+def suggestions(device_kind: str | None = None) -> list[Suggestion]:
+    """Distributions of this project that are not installed (for one kind of device, or all)."""
+    installed = {entry.distribution for entry in registry()}
+    return [
+        s
+        for s in SUGGESTIONS
+        if s.distribution not in installed and (device_kind is None or s.device_kind == device_kind)
+    ]

@@ -1,0 +1,1 @@
+"""How fast a product is: tuning, races, benchmarks."""

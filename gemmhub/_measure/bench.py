@@ -1,0 +1,352 @@
+"""Benchmarks: backends side by side on one product, against a baseline of the same run.
+
+Each case draws random operands, checks every contender's result once, and then times all of them in
+interleaved rounds (:mod:`gemmhub._arrays.timing`) on operands that rotate past the cache: by the process's clock on
+the CPU, by the device's own events elsewhere. Medians and their ratios to the baseline are what to read;
+absolute times of different runs do not compare.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+import gemmhub
+from gemmhub._arrays import by_name
+from gemmhub._arrays.family import Family
+from gemmhub._arrays.timing import Timing, host_times, interleave, rotation
+from gemmhub._call.options import Options
+from gemmhub._measure import contenders
+from gemmhub._measure.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
+from gemmhub.dtypes import DType, as_dtype, info
+from gemmhub.errors import AllocationError, InputError
+
+Array = Any
+
+_MOST_BYTES = 8 * 2**30
+"""Memory that the sets of operands may take together, unless one alone takes more."""
+ORDERS = tuple("".join(letters) for letters in itertools.product("rc", repeat=3))
+"""How a, b and the result lie in memory, a letter each: "r" by rows, "c" by columns."""
+_COPIED_CACHES = 4
+"""The copy whose bandwidth is measured is so many times larger than the cache."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contender in one case. Times are seconds a call; None where it was not timed (see ``remark``)."""
+
+    name: str
+    kernel: str
+    verdict: str
+    """ "right", "wrong" (then it is not timed), or "" where it did not run."""
+    median: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    samples: tuple[float, ...] = ()
+    gflops: float | None = None
+    """1e9 floating-point (or integer) operations a second, from the median."""
+    ratio: float | None = None
+    """The baseline's median over this one's: above 1 is faster than the baseline."""
+    remark: str = ""
+    check: str = ""
+    """How its first result was checked: "recomputed" (every element), "freivalds" or "sampled"."""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Seconds that the host spends in one warm call: what the device does meanwhile does not count."""
+
+    name: str
+    call: str
+    """ "matmul" (``gemmhub.matmul(a, b, out=out)``), "plan" (``plan(a, b, out)``), or "itself"."""
+    seconds: float
+    """The least of several batches' means."""
+    ratio: float | None
+    """The baseline's seconds, measured in turn with this call, over ``seconds``."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """All contenders on one product, fastest first."""
+
+    problem: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    flops: float
+    nbytes: float
+    """Each operand read once, the result written once."""
+    device: str
+    library: str
+    """Whose arrays the operands are."""
+    clock: str
+    """ "host" or "device events"."""
+    operand_sets: int
+    """Copies of the operands that calls rotate through."""
+    baseline: str
+    rows: tuple[Measurement, ...]
+    host: tuple[HostTime, ...] = ()
+    orders: str = "rrr"
+    """One of :data:`ORDERS`."""
+
+    @property
+    def timed(self) -> tuple[Measurement, ...]:
+        return tuple(row for row in self.rows if row.median is not None)
+
+
+def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Fresh operands: standard normal numbers; integers over the whole range of their type. AllocationError."""
+    try:
+        return _random(rng, shape, dtype)
+    except (MemoryError, ValueError) as error:  # the latter for sizes that no address reaches
+        sizes = " x ".join(map(str, shape))
+        raise AllocationError(f"an operand of {sizes} {dtype} finds no memory: {error}; give smaller sizes") from None
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    kind = info(dtype).kind
+    if kind in ("int", "uint"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)
+    if kind == "bool":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if kind == "complex":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    wide: Any = np.float64 if dtype.itemsize == 8 else np.float32
+    return rng.standard_normal(shape, dtype=wide).astype(dtype, copy=False)
+
+
+def run_case(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    out_dtype: str | None = None,
+    precision: str | None = None,
+    backends: Sequence[str] = (),
+    baseline: str | None = None,
+    device: str = "cpu",
+    library: str | None = None,
+    orders: str = "rrr",
+    host: bool = False,
+    rounds: int = 7,
+    warmup: int = 1,
+    iterations: int | None = None,
+    seed: int | None = None,
+    progress: Callable[[], None] | None = None,
+) -> Case:
+    """Time ``backends`` (all that can, if none is named) and ``baseline`` on one random product.
+
+    ``baseline`` is the name of a backend, or of the array library's own function ("numpy.matmul", "cupy.matmul",
+    "torch.matmul"), which is the default; where there is none, the backend that matmul would choose. ``device`` is
+    "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin brings) is imported to reach
+    it. ``orders`` is one of :data:`ORDERS`: "rcr" stores b as n x k. Each call runs ``warmup`` times untimed, then
+    ``iterations`` times in each of ``rounds`` rounds (by default as often as takes 2 ms). ``host`` asks for host times
+    too. A backend that refuses, fails or is wrong appears with a remark and without times. ``progress`` is called
+    after each round. Raises InputError for unknown names, DeviceError without the device, DTypeError for dtypes
+    that do not multiply, AllocationError for want of memory, BackendError when the device fails.
+    """
+    if orders not in ORDERS:
+        raise InputError("orders", repr(orders), ", ".join(ORDERS), "give a letter each for a, b and the result")
+    family = by_name.family_for(device, library)
+    own = contenders.library_matmul_name(family)
+    baseline = own if baseline is None else baseline
+    error = contenders.unknown_baseline(baseline, family) if baseline is not None else None
+    if error is not None:
+        raise error
+    options: Options = {}
+    if out_dtype is not None:
+        options["out_dtype"] = out_dtype
+    if precision is not None:
+        options["precision"] = precision
+    with by_name.entered(family):
+        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, family, options, np.random.default_rng(seed))
+        problem = product.problem
+        if baseline is None:
+            baseline = gemmhub.explain(product.a, product.b, out=product.out, **options).chosen or ""
+        with contenders.rounding_of_torch(family, problem.precision):
+            ready: list[Contender] = []
+            rows: list[Measurement] = []
+            for name in _names(product, backends, baseline):
+                found = contenders.library_matmul(product) if name == own else contenders.backend(name, product)
+                if isinstance(found, Excluded):
+                    rows.append(Measurement(found.name, found.kernel, found.verdict, remark=found.remark))
+                else:
+                    ready.append(found)
+            clock = family.clock()
+            sets = _sets(product, [x.out_dtype for x in ready], clock.cache_bytes) if ready else []
+            timings = interleave(
+                [_rotating([x.bind(a, b, outs[x.out_dtype]) for a, b, outs in sets]) for x in ready],
+                clock=clock, rounds=rounds, warmup=warmup, iterations=iterations, progress=progress,
+            )  # fmt: skip
+            host_rows = _host_times(product, ready, baseline) if host else []
+    rows += _measured(ready, timings, problem.flops, baseline)
+    rows.sort(key=lambda row: (row.median is None, row.median or 0.0))
+    return Case(
+        problem=str(problem),
+        m=m,
+        n=n,
+        k=k,
+        dtype=problem.a.dtype.name,
+        out_dtype=problem.out.dtype.name,
+        flops=problem.flops,
+        nbytes=problem.nbytes,
+        device=str(family.device),
+        library=family.name,
+        clock=clock_name(family),
+        operand_sets=len(sets),
+        baseline=baseline,
+        orders=orders,
+        rows=tuple(rows),
+        host=tuple(host_rows),
+    )
+
+
+def clock_name(family: Family) -> str:
+    """ "host" or "device events": what times calls on such arrays."""
+    return "host" if family.device.kind == "cpu" else "device events"
+
+
+def copy_bandwidth(family: Family, rounds: int = 5) -> float:
+    """Bytes a second that a large copy on the device reads and writes together, in the best of ``rounds``.
+
+    On the CPU all cores copy, each a part.
+    """
+    with by_name.entered(family):
+        clock = family.clock()
+        nbytes = int(_COPIED_CACHES * clock.cache_bytes)
+        source = by_name.place(np.ones(nbytes, np.uint8), family)
+        into = family.clone(source)
+        if family.device.kind == "cpu":
+            from concurrent.futures import ThreadPoolExecutor
+
+            from gemmhub.numpy_backend.probe import cores
+
+            parts = np.array_split(into, cores()), np.array_split(source, cores())
+            with ThreadPoolExecutor(cores()) as pool:
+                (timing,) = interleave([lambda: list(pool.map(np.copyto, *parts))], clock=clock, rounds=rounds)
+        else:
+            device: Any = family
+            (timing,) = interleave([lambda: device.copy(into, source)], clock=clock, rounds=rounds)
+    return 2.0 * nbytes / timing.minimum
+
+
+def _draw(
+    size: tuple[int, int, int],
+    dtype: DType,
+    orders: str,
+    family: Family,
+    options: Options,
+    rng: np.random.Generator,
+) -> Product:
+    m, n, k = size
+    a_host, b_host = random_operand(rng, (m, k), dtype), random_operand(rng, (k, n), dtype)
+    names = {"r": "row", "c": "col"}
+    a = by_name.place(a_host, family, names[orders[0]], "a")
+    b = by_name.place(b_host, family, names[orders[1]], "b")
+    problem = gemmhub.explain(a, b, **options).problem
+    out = None
+    if orders[2] == "c":
+        out = _by_columns(family, (m, n), problem.out.dtype)
+        problem = gemmhub.explain(a, b, out=out, **options).problem
+    return Product(family, a, b, a_host, b_host, problem, options, out)
+
+
+def _by_columns(family: Family, shape: tuple[int, int], dtype: DType) -> Array:
+    return family.empty(shape[::-1], dtype).T
+
+
+def _result(product: Product, dtype: DType) -> Array:
+    """New memory for a result, in the order of the product's."""
+    shape = product.problem.m, product.problem.n
+    make = product.family.empty if product.out is None else partial(_by_columns, product.family)
+    return make(shape, dtype)
+
+
+def _names(product: Product, backends: Sequence[str], baseline: str) -> list[str]:
+    """The contenders' names, the baseline among them."""
+    verdicts = gemmhub.explain(product.a, product.b, out=product.out, **product.options).verdicts
+    names = list(dict.fromkeys(backends)) or [v.backend for v in verdicts if v.status in ("chosen", "able")]
+    return names if baseline in names else [*names, baseline]
+
+
+def _sets(
+    product: Product, out_dtypes: Sequence[DType], cache_bytes: float
+) -> list[tuple[Array, Array, dict[DType, Array]]]:
+    """Copies of the operands, and memory for results, that together exceed the cache, as far as memory goes."""
+    family, problem = product.family, product.problem
+
+    def one(a: Array, b: Array) -> tuple[Array, Array, dict[DType, Array]]:
+        return a, b, {dtype: _result(product, dtype) for dtype in out_dtypes}
+
+    nbytes = product.a_host.nbytes + product.b_host.nbytes
+    nbytes += sum(problem.m * problem.n * dtype.itemsize for dtype in set(out_dtypes))
+    count = min(rotation(problem.nbytes, cache_bytes), max(1, _MOST_BYTES // max(1, nbytes)))
+    sets = [one(product.a, product.b)]
+    for _ in range(count - 1):
+        try:
+            sets.append(one(family.clone(product.a), family.clone(product.b)))
+        except AllocationError:  # the case says how many there are
+            break
+    return sets
+
+
+def _rotating(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    turn = cycle(calls)
+    return lambda: next(turn)()
+
+
+def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: float, baseline: str) -> list[Measurement]:
+    medians = {c.name: t.median * c.scale for c, t in zip(ready, timings)}
+    return [
+        Measurement(
+            name=c.name,
+            kernel=c.kernel,
+            verdict="right",
+            median=medians[c.name],
+            minimum=t.minimum * c.scale,
+            maximum=t.maximum * c.scale,
+            samples=tuple(sample * c.scale for sample in t.samples),
+            gflops=flops / medians[c.name] / 1e9,
+            ratio=medians[baseline] / medians[c.name] if baseline in medians else None,
+            remark=c.remark,
+            check=c.check,
+        )
+        for c, t in zip(ready, timings)
+    ]
+
+
+def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> list[HostTime]:
+    """Each backend's two ways to be called, with the baseline in turn; the baseline itself last."""
+    family, a, b = product.family, product.a, product.b
+    found: list[HostTime] = []
+    base = next((c for c in ready if c.name == baseline), None)
+    of_base: list[float] = []
+
+    def bound(contender: Contender) -> Callable[[], object]:
+        return contender.bind(a, b, _result(product, contender.out_dtype))
+
+    for contender in ready:
+        if contender.name in LIBRARY_MATMULS:
+            continue
+        out = _result(product, contender.out_dtype)
+        calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out), bound(contender)]
+        calls += [bound(base)] if base is not None else []
+        with gemmhub.use(backend=contender.name, precision=product.problem.precision):
+            matmul, plan, *rest = host_times(calls, synchronize=partial(by_name.synchronize, family))
+        beside = rest[0] * base.scale if base is not None else None
+        of_base += [] if beside is None else [beside]
+        for call, seconds in (("matmul", matmul), ("plan", plan)):
+            found.append(HostTime(contender.name, call, seconds, None if beside is None else beside / seconds))
+    if base is not None and base.name in LIBRARY_MATMULS and of_base:
+        found.append(HostTime(base.name, "itself", min(of_base), 1.0))
+    return found

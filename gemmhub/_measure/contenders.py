@@ -1,0 +1,192 @@
+"""Who takes part in a benchmark: gemmhub's backends, and the array library's own matmul.
+
+Each contender's first result is checked; who refuses, fails or is wrong is :class:`Excluded`, with a remark.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import gemmhub
+from gemmhub._arrays.by_name import one_line
+from gemmhub._arrays.family import Family
+from gemmhub._arrays.on_device import TorchFamily
+from gemmhub._call.options import Options
+from gemmhub._check.spot_check import SpotCheck, spot_check
+from gemmhub.dtypes import DType, info
+from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+LIBRARY_MATMULS = ("numpy.matmul", "cupy.matmul", "torch.matmul")
+"""The names of contenders that are no backends: the array libraries' own functions, called directly."""
+
+_LONGEST = 1.0
+"""Seconds a call that numpy.matmul may take where its scalar loops run; beyond, it gets fewer rows."""
+_PROBE_ROWS = 4
+_BLAS = ("float32", "float64", "complex64", "complex128")
+_CHECK_WHOLE = 2**26
+"""Elements of both operands and the result up to which all of them are examined (about 3 s); a sample beyond."""
+_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product: operands where the contenders read them, and on the host, where results are checked."""
+
+    family: Family
+    a: Array
+    b: Array
+    a_host: Array
+    b_host: Array
+    problem: GemmProblem
+    options: Options
+    out: Array | None = None
+    """An example of the result where it is not stored by rows; None where it is."""
+
+    def check(self, result: Array, rows: int | None = None) -> SpotCheck:
+        """Whether ``result`` is the product (its first ``rows`` rows)."""
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        samples = _SAMPLES if m * n + m * k + n * k > _CHECK_WHOLE else None
+        found = self.family.to_host(result)
+        return spot_check(self.a_host[:rows], self.b_host, found, precision=self.problem.precision, samples=samples)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One that is timed."""
+
+    name: str
+    kernel: str
+    out_dtype: DType
+    bind: Callable[[Array, Array, Array], Callable[[], object]]
+    """Of operands and a result array of ``out_dtype``: the call."""
+    check: str
+    """How its first result was checked: the ``method`` of :func:`gemmhub.spot_check`."""
+    scale: float = 1.0
+    """The whole product over the part of it that is measured."""
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """One that is not timed. ``verdict`` is "wrong", or "" where it did not run."""
+
+    name: str
+    kernel: str
+    verdict: str
+    remark: str
+
+
+def library_matmul_name(family: Family) -> str | None:
+    """ "numpy.matmul", "cupy.matmul" or "torch.matmul"; None for arrays whose library has none."""
+    name = f"{family.name}.matmul"
+    return name if name in LIBRARY_MATMULS else None
+
+
+def backend(name: str, product: Product) -> Contender | Excluded:
+    """One backend. Raises InputError for an unknown one, AllocationError for want of memory."""
+    forced: Options = {**product.options, "backend": name}
+    try:
+        plan = gemmhub.plan(product.a, product.b, out=product.out, **forced)
+        result = plan(product.a, product.b, product.out)
+        check = product.check(result)
+    except NoBackendError as error:
+        verdict = error.decision[name] if error.decision is not None else None
+        parts = (verdict.reason, verdict.remedy) if verdict is not None else (str(error),)
+        return Excluded(name, "", "", "; ".join(part for part in parts if part))
+    except BackendError as error:
+        return Excluded(name, "", "", str(error))
+    except GemmhubError:
+        raise
+    except RuntimeError as error:  # the device says later what went wrong, through the array library
+        return Excluded(name, "", "", f"the device failed: {one_line(error)}")
+    if not check.ok:
+        return Excluded(name, plan.kernel.description, "wrong", check.reason)
+    dtype = plan.decision.problem.out.dtype
+    return Contender(name, plan.kernel.description, dtype, partial(partial, plan), check.method)
+
+
+def library_matmul(product: Product) -> Contender | Excluded:
+    """The array library's matmul with ``out=``; numpy's on fewer rows where its scalar loops would take too long.
+
+    It makes the result dtype of its own rules (numpy makes float32 of bfloat16, say), except that numpy and cupy
+    accumulate integers in gemmhub's result dtype: int8 would wrap.
+    """
+    family, problem = product.family, product.problem
+    name, a, b = f"{family.name}.matmul", product.a, product.b
+    matmul = sys.modules[family.name].matmul
+    kinds = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
+    rows = problem.m
+    try:
+        own: DType = family.view(matmul(a[:1, :1], b[:1, :1]), "out").dtype
+        result = problem.out.dtype if kinds <= {"int", "uint"} and family.name != "torch" else own
+        extra: dict[str, Any] = {"dtype": result, "casting": "unsafe"} if result != own else {}
+        if family.device.kind == "cpu" and own.name not in _BLAS and rows > _PROBE_ROWS:
+            start = perf_counter()
+            matmul(a[:_PROBE_ROWS], b, **extra)
+            call_time = (perf_counter() - start) / _PROBE_ROWS * rows
+            rows = max(_PROBE_ROWS, min(rows, int(rows * _LONGEST / call_time)))
+        check = product.check(matmul(a[:rows], b, **extra), rows)
+    except AllocationError:
+        raise
+    except Exception as error:  # foreign code, and dtypes that it does not multiply
+        return Excluded(name, "", "", str(error) if isinstance(error, GemmhubError) else one_line(error))
+    if not check.ok:
+        return Excluded(name, name, "wrong", check.reason)
+
+    def bind(left: Array, right: Array, out: Array) -> Callable[[], object]:
+        return partial(matmul, left[:rows], right, out=out[:rows], **extra)
+
+    remarks = [f"{result.name} result"] if result != problem.out.dtype else []
+    remarks += [f"{rows} of {problem.m} rows measured, scaled"] if rows < problem.m else []
+    if problem.precision != "ieee" and _torch_float32(family) is None:
+        remarks.append(f"float32 not rounded to {problem.precision}")
+    return Contender(name, name, result, bind, check.method, problem.m / rows, ", ".join(remarks))
+
+
+@contextmanager
+def rounding_of_torch(family: Family, precision: str) -> Iterator[None]:
+    """Lets torch.matmul on CUDA round float32 as far as ``precision`` does, to tf32, and no further than it.
+
+    The setting is the process's, so it is restored at the end.
+    """
+    switch = _torch_float32(family)
+    if switch is None:
+        yield
+        return
+    rounded = precision != "ieee"
+    # torch warns of the old name where it has the new one.
+    name, value = ("fp32_precision", "tf32" if rounded else "ieee") if hasattr(switch, "fp32_precision") else (
+        "allow_tf32", rounded
+    )  # fmt: skip
+    before = getattr(switch, name)
+    setattr(switch, name, value)
+    try:
+        yield
+    finally:
+        setattr(switch, name, before)
+
+
+def _torch_float32(family: Family) -> Any:
+    """Where torch keeps how it rounds float32 operands; None for other libraries and devices."""
+    if isinstance(family, TorchFamily) and family.device.kind == "cuda":
+        return family.library.backends.cuda.matmul
+    return None
+
+
+def unknown_baseline(name: str, family: Family) -> InputError | None:
+    """The error for another library's matmul; None for this family's, and for what may be a backend."""
+    if name in LIBRARY_MATMULS and name != library_matmul_name(family):
+        return InputError(
+            "baseline", f"{name} for {family.name} arrays on {family.device}",
+            ", or ".join(filter(None, (library_matmul_name(family), "the name of a backend"))),
+        )  # fmt: skip
+    return None

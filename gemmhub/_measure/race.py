@@ -1,0 +1,228 @@
+"""Racing: time the best few candidates of all backends at the first call of a kind, and record what was measured.
+
+The setting ``tune = "first"`` switches it on. Estimates rank candidates well but not perfectly, and on hardware that
+was never measured they are only a model. A race settles the choice by measurement: the candidates read the caller's
+operands, write to scratch memory and never to ``out``, on the caller's stream. What is measured becomes tuning
+records, so that the same kind of call is never raced twice, here or in another process.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmhub._arrays.timing import Clock
+from gemmhub._call import bind
+from gemmhub._call.describe import Call
+from gemmhub._call.options import Request
+from gemmhub._choice import decide, records
+from gemmhub._choice.decide import Able
+from gemmhub.backend import Kernel
+from gemmhub.errors import AllocationError, GemmhubError, OutputError
+from gemmhub.kit import locks
+
+_log = logging.getLogger("gemmhub")
+
+BUDGET = 0.05
+"""Seconds that the timed launches of one race may take. Compiling is not part of it."""
+_BACKEND_CANDIDATES = 3
+"""At most so many candidates of one backend take part: the true best one is nearly always among the first three."""
+_CANDIDATES = 8
+_NEAR = 3.0
+"""A backend whose estimate is larger than the smallest one by more than this factor takes no part."""
+_DROPPED = 1.3
+"""A candidate this much slower than the fastest so far is not timed again."""
+_ROUNDS = 5
+_STRETCH = 1e-4
+"""Seconds of work that are timed in one stretch."""
+_REPEATS = 10
+"""At most so many launches in one stretch."""
+
+_lock = locks.lock()
+"""One race at a time: two would disturb each other's timing."""
+_running = False
+
+
+@dataclass
+class _Runner:
+    """One candidate, ready to be timed."""
+
+    able: Able
+    candidate: str
+    run: Callable[[], object]
+    samples: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.samples)
+
+
+def outlook(call: Call, request: Request) -> str:
+    """What the first call of this kind would race, or why it would not; empty where the setting is off."""
+    if request.settings.tune == "off":
+        return ""
+    able = decide.able_backends(call.problem)
+    listed = shortlist(able, call, request)
+    with call.family.on(request.stream):
+        reason = _obstacle(call, request, able, listed)
+    return f"none: {reason}" if reason else f"{_count(listed)}, at most {BUDGET * 1e3:.0f} ms, at the first call"
+
+
+def race(call: Call, request: Request, a: Any, b: Any) -> str:
+    """Time the shortlist and record it. Returns what was done, in words; never raises for what a candidate does."""
+    global _running
+    with _lock:
+        if _running:
+            return "none: a call from within a race"
+        able = decide.able_backends(call.problem)
+        listed = shortlist(able, call, request)
+        named = {x.entry.name for x, _ in listed}
+        others = [(x, x.candidate) for x in able if x.entry.name not in named and x.seconds is not None]
+        others = [] if request.settings.backend else others
+        _running = True
+        try:
+            with call.family.on(request.stream):
+                reason = _obstacle(call, request, able, listed)
+                return f"none: {reason}" if reason else _race(call, request, a, b, listed, others)
+        finally:
+            _running = False
+
+
+def shortlist(able: list[Able], call: Call, request: Request) -> list[tuple[Able, str]]:
+    """(backend, candidate) of those that take part, the most promising first."""
+    named = request.settings.backend
+    preferred = next((x for name in named for x in able if x.entry.name == name), None)
+    if preferred is not None or request.settings.forced:
+        able = [x for x in able if x is preferred]
+    known = [x.seconds for x in able if x.seconds is not None]
+    limit = _NEAR * min(known, default=0.0)
+    ranked = sorted((x for x in able if x.seconds is not None and x.seconds <= limit), key=lambda x: x.seconds or 0.0)
+    rows = [
+        (place, x, candidate)
+        for x in ranked
+        for place, candidate in enumerate(x.backend.candidates(call.problem)[:_BACKEND_CANDIDATES])
+    ]
+    rows.sort(key=lambda row: row[0])  # stable: each backend's first candidate before any backend's second
+    return [(x, candidate) for _, x, candidate in rows[:_CANDIDATES]]
+
+
+def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple[Able, str]]) -> str:
+    """Why nothing is raced; empty where nothing stands against it."""
+    problem, settings = call.problem, request.settings
+    if settings.deterministic:
+        return "deterministic results are asked for"
+    if any(x.source == "measured" for x in able):
+        return "a record of this problem exists"
+    if len(listed) < 2:
+        return "there is one candidate"
+    if problem.empty:
+        return "the result is empty"
+    if call.family.capturing():
+        return "the stream is being captured into a graph"
+    if _ranks() > 1:
+        return "the process group has several ranks, which must choose alike"
+    predicted = listed[0][0].seconds or 0.0
+    if 2 * predicted > BUDGET:
+        return f"one launch takes {predicted * 1e3:.3g} ms by estimate, more than half of {BUDGET * 1e3:.0f} ms"
+    return ""
+
+
+def _ranks() -> int:
+    """Ranks of torch's default process group; 1 where there is none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+def _race(
+    call: Call, request: Request, a: Any, b: Any, listed: list[tuple[Able, str]], others: list[tuple[Able, str]]
+) -> str:
+    try:
+        target = _scratch(call, a, b)
+    except AllocationError as error:
+        return f"none: no memory for a scratch result: {error}"
+
+    def ready(chosen: list[tuple[Able, str]]) -> list[_Runner]:
+        found = []
+        for x, candidate in chosen:
+            kernel = decide.prepared(x, candidate, call.problem, request.settings)
+            if isinstance(kernel, Kernel):
+                found.append(_runner(call, request, x, candidate, kernel, (a, b, target)))
+            else:
+                _log.debug("not raced: %s %s: %s", x.entry.name, candidate, kernel.reason)
+        return found
+
+    runners, clock = ready(listed), call.family.clock()
+    begin = time.perf_counter()
+    _timed(runners, clock, begin)
+    spent = time.perf_counter() - begin
+    # Where the best estimate was far too low, others may be faster than what it let in.
+    best = min((x.seconds for x in runners if x.samples), default=0.0)
+    late = ready([row for row in others if (row[0].seconds or 0.0) < best])
+    begin = time.perf_counter()
+    _timed(late, clock, begin - spent)
+    spent += time.perf_counter() - begin
+    runners += late
+    finished = [x for x in runners if x.samples]
+    if not finished:
+        return "none: no candidate ran"
+    problem = call.problem
+    records.put(records.record(problem, x.able.entry.name, x.candidate, x.seconds, x.able.ready) for x in finished)
+    return f"{_count([(x.able, x.candidate) for x in finished])}, in {spent * 1e3:.3g} ms; recorded"
+
+
+def _scratch(call: Call, a: Any, b: Any) -> Any:
+    """An array like the result; None where the library's arrays cannot be written, and each launch makes its own."""
+    family = call.family
+    if call.out is not None:
+        return family.wrap(family.twin(call.out), (a, b))
+    made = family.wrap(family.empty(call.out_shape, call.problem.out.dtype), (a, b))
+    try:
+        family.target(made, call.out_shape)
+    except OutputError:
+        return None
+    return made
+
+
+def _runner(
+    call: Call, request: Request, able: Able, candidate: str, kernel: Kernel, operands: tuple[Any, Any, Any]
+) -> _Runner:
+    execute, x = bind.bind(call, able.entry.name, kernel), request
+
+    def run() -> None:
+        execute(*operands, x.c, x.bias, x.alpha, x.beta, x.stream)
+
+    return _Runner(able, candidate, run)
+
+
+def _timed(runners: list[_Runner], clock: Clock, begin: float) -> None:
+    """Interleaved rounds over the runners that may still win, until the budget is spent."""
+    racing = list(runners)
+    for turn in range(_ROUNDS):
+        for runner in list(racing):
+            expected = runner.samples[-1] if runner.samples else runner.able.seconds or 0.0
+            if time.perf_counter() - begin + 2 * expected > BUDGET:
+                return
+            try:
+                if turn == 0:
+                    runner.run()  # loads what is loaded at the first launch
+                # Estimates may be wrong: only what was measured once is repeated.
+                repeats = max(1, min(_REPEATS, int(_STRETCH / max(expected, 1e-6)))) if turn else 1
+                runner.samples.append(clock.measure(runner.run, repeats))
+            except GemmhubError as error:
+                _log.debug("not raced: %s %s: %s", runner.able.entry.name, runner.candidate, error)
+                runner.samples.clear()
+                racing.remove(runner)
+        fastest = min((min(x.samples) for x in racing), default=0.0)
+        racing = [x for x in racing if min(x.samples) <= _DROPPED * fastest]
+
+
+def _count(listed: list[tuple[Able, str]]) -> str:
+    names = list(dict.fromkeys(x.entry.name for x, _ in listed))
+    return f"{len(listed)} candidates of {', '.join(names)}"

@@ -1,0 +1,284 @@
+"""Tuning: time every backend, and each of its candidates, on one call; record what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from gemmhub import api
+from gemmhub._arrays import family as families
+from gemmhub._arrays import geometry
+from gemmhub._arrays.timing import Clock, interleave, rotation
+from gemmhub._base import printing
+from gemmhub._base.guard import guarded
+from gemmhub._call import bind, describe
+from gemmhub._call.options import Request
+from gemmhub._check.compare import check_result, on_host
+from gemmhub._choice import decide, records, registry
+from gemmhub._choice.decide import Able
+from gemmhub.backend import Imported
+from gemmhub.capability import Refusal
+from gemmhub.errors import BackendError, GemmhubError, InputError, NoBackendError, RecordError
+from gemmhub.kit import locks
+from gemmhub.problem import GemmProblem
+
+_SCREENED, _NEAR = 8, 1.15
+"""Of more candidates than this only so many, within this factor of the fastest, are timed in full."""
+_LARGE, _LARGE_OPERAND, _SAMPLES = 2**20, 2**26, 1024
+"""Elements of a result, and of an operand, beyond which so many of the result's are checked, where another candidate's
+was checked in full: that reads all of the operands, in float64 on the host.
+"""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One candidate. ``seconds`` is None where it did not run or was wrong; ``remark`` says why."""
+
+    backend: str
+    candidate: str
+    seconds: float | None
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What :func:`gemmhub.tune` measured, fastest first, and the file it was recorded in."""
+
+    problem: str
+    rows: tuple[Tuned, ...]
+    path: Path | None
+
+    @property
+    def best(self) -> Tuned:
+        """The fastest right candidate."""
+        return self.rows[0]
+
+    def __str__(self) -> str:
+        lines = [f"problem: {self.problem}"]
+        for row in self.rows:
+            time = "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms"
+            lines.append(f"{row.backend} {row.candidate}: {time} {row.remark}".rstrip())
+        lines.append(f"recorded in {self.path}" if self.path else "not recorded: records are off")
+        return "\n".join(map(printing.line, lines))
+
+
+def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
+    """See :func:`gemmhub.tune`."""
+    call = describe.describe(a, b, out, asked)
+    problem = call.problem
+    path = records.path()
+    if path is not None:
+        records.write(path, ())  # whether that can be done is told before the measuring, which may take minutes
+    with locks.deciding:
+        able = decide.able_backends(problem)
+    if asked.settings.forced:
+        able = [x for x in able if x.entry.name == asked.settings.backend[0]]
+    family, clock = call.family, call.family.clock()
+    with family.on(asked.stream):
+        trial = _Trial(call, asked, a, b, clock.cache_bytes)
+        rows: list[Tuned] = []
+        ready: list[_Contender] = []
+        for backend in able:
+            for candidate in _candidates(backend, problem, rows):
+                trial.enter(backend, candidate, ready, rows)
+        ready = _finalists(ready, trial, clock, rows)
+        if not ready:
+            verdict = decide.decide(problem, asked.settings)
+            tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
+            why = "\n".join(["no candidate ran this product rightly", *tried]) if tried else verdict.why
+            raise NoBackendError(f"nothing to tune: {why}", verdict)
+        timings = interleave([contender.run for contender in ready], clock=clock)
+    found = [
+        records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)
+        for x, timing in zip(ready, timings)
+    ]
+    if path is not None:
+        records.write(path, found)
+        records.forget()
+        api.forget_decisions()
+    rows += [Tuned(r.backend, r.candidate, r.seconds) for r in found]
+    rows.sort(key=lambda row: (row.seconds is None, row.seconds or 0.0))
+    return TuneResult(str(problem), tuple(rows), path)
+
+
+def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
+    """The names of a backend's candidates; none where any is no name, which ``rows`` then say: records need names."""
+    remedy = f"report it to the authors of {able.entry.distribution}"
+    names = guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
+    if isinstance(names, Refusal):
+        rows.append(Tuned(able.entry.name, "", None, f"{names.reason}; {names.remedy}"))
+        return ()
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        rows.append(Tuned(able.entry.name, "", None, f"candidates() names {wrong[0]!r:.60}, not a string; {remedy}"))
+        return ()
+    return names
+
+
+@dataclass(frozen=True)
+class _Contender:
+    backend: Able
+    candidate: str
+    execute: Callable[..., Any]
+    run: Callable[[], object]
+    """One call, on the next set of operands."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend.entry.name}:{self.candidate}"
+
+
+def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[Tuned]) -> list[_Contender]:
+    """Those to time in full: all that are right; of many the fastest of the right ones. The others become ``rows``."""
+    quick = [0.0] * len(ready)
+    if len(ready) > _SCREENED:
+        quick = [t.minimum for t in interleave([x.run for x in ready], clock=clock, rounds=2, min_time=2e-4)]
+    pool = list(zip(ready, quick))
+    right: set[str] = set()
+    while True:
+        near = _near(pool)
+        wrong = [x for x in near if x.name not in right and not trial.right(x, rows)]
+        if not wrong:
+            break
+        # A wrong one is often a fast one: the others must not be measured by it.
+        right |= {x.name for x in near if x not in wrong}
+        pool = [(x, seconds) for x, seconds in pool if x not in wrong]
+    for x, seconds in pool:
+        if x not in near:
+            remark = "not among the fastest at a first look: neither checked nor recorded"
+            rows.append(Tuned(x.backend.entry.name, x.candidate, None, f"{seconds * 1e3:.4g} ms, {remark}"))
+    return near
+
+
+def _near(pool: list[tuple[_Contender, float]]) -> list[_Contender]:
+    """The fastest, and the first candidate of each backend: an untuned call gets that, and records must be able to
+    say that something else is faster.
+    """
+    times = sorted(seconds for _, seconds in pool)
+    limit = min([*times[_SCREENED - 1 : _SCREENED], *(_NEAR * fastest for fastest in times[:1])], default=0.0)
+    kept: list[_Contender] = []
+    seen: set[str] = set()
+    for x, seconds in pool:
+        if seconds <= limit or x.backend.entry.name not in seen:
+            kept.append(x)
+        seen.add(x.backend.entry.name)
+    return kept
+
+
+class _Trial:
+    """One call's operands, in rotating sets, and the host copies that results are checked with."""
+
+    def __init__(self, call: describe.Call, asked: Request, a: Any, b: Any, cache_bytes: float) -> None:
+        self._call, self._asked = call, asked
+        self._sets = _sets(call, a, b, cache_bytes)
+        self._hosted = on_host(call)
+        family = call.family
+        native = family.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
+        self._target = family.wrap(native, (a, b))
+        self._checked: set[str] = set()
+
+    def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
+        """Prepare one candidate and run it once; it goes into ``ready``, or says in ``rows`` why it does not."""
+        call, asked, target = self._call, self._asked, self._target
+        kernel = decide.prepared(backend, candidate, call.problem, asked.settings)
+        if isinstance(kernel, Refusal):
+            rows.append(Tuned(backend.entry.name, candidate, None, kernel.reason))
+            return
+        execute = bind.bind(call, backend.entry.name, kernel)
+        short = bind.shortcut(call, kernel, execute)
+        turn = cycle(self._sets)
+
+        def run() -> None:
+            left, right = next(turn)
+            if call.problem.plain:
+                short(left, right, target)
+            else:
+                execute(left, right, target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+
+        try:
+            bind.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, asked)
+        except GemmhubError as error:
+            rows.append(Tuned(backend.entry.name, candidate, None, str(error)))
+            return
+        ready.append(_Contender(backend, candidate, execute, run))
+
+    def right(self, x: _Contender, rows: list[Tuned]) -> bool:
+        """Whether a contender's result is; if not, ``rows`` say so."""
+        asked, name = self._asked, x.backend.entry.name
+        try:
+            result = x.execute(*self._sets[0], self._target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+            ok, ratio, remark = check_result(self._hosted, asked, result, samples=self._samples(name))
+        except GemmhubError as error:
+            ok, remark = False, str(error)
+        else:
+            remark = f"wrong: {ratio:.3g} times its bound; {remark}"
+        if not ok:
+            rows.append(Tuned(name, x.candidate, None, remark))
+        return ok
+
+    def _samples(self, backend: str) -> int | None:
+        """None: look at all of a result. Of large ones a backend's candidates after the first are sampled."""
+        problem = self._call.problem
+        first = backend not in self._checked
+        self._checked.add(backend)
+        m, n, k, batch = problem.m, problem.n, problem.k, problem.batch_count
+        large = m * n * batch > _LARGE or k * max(m, n) * batch > _LARGE_OPERAND
+        return _SAMPLES if large and not first else None
+
+
+def _sets(call: describe.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
+    """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
+    family = call.family
+    if call.problem.packed_by is not None or isinstance(family, families.DLPackFamily):
+        return [(a, b)]
+    if family is families.NUMPY:
+        a, b = call.a, call.b
+    span = geometry.reach(call.a)[1] + geometry.reach(call.b)[1]
+
+    def copy() -> tuple[Any, Any]:
+        left, right = (family.wrap(family.clone(x), (a, b)) for x in (a, b))
+        return left, right
+
+    return [(a, b), *(copy() for _ in range(rotation(span, cache_bytes) - 1))]
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What :func:`import_times` read."""
+
+    records: tuple[records.Record, ...]
+    skipped: Mapping[str, int]
+    """How many rows of the file are of no use here, by reason."""
+
+
+def import_times(path: Path, backend: str, device: str = "cpu") -> ImportResult:
+    """Read a file of a vendor's profiler as records of ``backend`` on this machine; write nothing.
+
+    ``device`` is a kind or a device that the backend runs on ("musa", "musa:1"); for "cpu" its first device is taken.
+    The file does not name the card and the versions that it was measured with: they count as those of this machine.
+    Raises InputError where the backend is not known or does not run on ``device``, BackendError where it is not ready,
+    RecordError where it cannot read the file.
+    """
+    entry = registry.registry().find(backend)
+    if entry is None:
+        known = sorted({each.name for each in registry.registry()})
+        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(known))
+    answer = entry.get()
+    if isinstance(answer, Refusal):
+        raise BackendError(f"backend {backend!r}: {answer.reason}; {answer.remedy}")
+    loaded, ready = answer
+    fitting = [x for x in ready.devices if device in (str(x), x.kind)]
+    if not fitting and device != "cpu":
+        raise InputError("device", f"{backend!r} does not run on {device}", ", ".join(map(str, ready.devices)))
+    where = (fitting or ready.devices)[0]
+    remedy = f"report it to the authors of {entry.distribution}"
+    found = guarded(lambda: loaded.import_times(path, where), "import_times()", remedy)
+    if not isinstance(found, (Imported, Refusal)):
+        found = Refusal(f"import_times() returned {type(found).__name__}", remedy)
+    if isinstance(found, Refusal):
+        raise RecordError(f"{path}: {found.reason}; {found.remedy}")
+    times = [records.record(problem, backend, candidate, seconds, ready) for problem, candidate, seconds in found.times]
+    return ImportResult(tuple(times), found.skipped)

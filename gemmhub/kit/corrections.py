@@ -1,0 +1,99 @@
+"""Learned corrections of cost models: small networks fitted to times that were measured on one card.
+
+A plugin ships a folder for each card that was measured, with ``card.json`` (a :class:`Origin`) and one network for each
+kind of product. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
+alone serves, with :data:`UNMEASURED` as a margin. ``benchmarks/fit`` measures and trains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemmhub.kit.net import Net
+
+LIMIT = 0.7
+"""Largest absolute logarithm of a correction's factor."""
+UNMEASURED = 1.1
+"""Factor on the estimates of handwritten kernels where no correction serves: a wrong guess against the vendor's library
+costs more than the gain of a right one.
+"""
+NOTE = "not measured on this card"
+"""What ``explain`` shows where no correction serves."""
+_NEAR = 0.05
+"""Largest relative difference of the memory bandwidths of two cards that count as one."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a folder of corrections was measured."""
+
+    card: str
+    """Name of the card, as the driver reports it."""
+    sms: int
+    """Multiprocessors."""
+    bandwidth: float
+    """Memory bandwidth in bytes a second."""
+    library: str = ""
+    """Version of the vendor library, major and minor; empty for a plugin's own kernels."""
+    driver: str = ""
+    """CUDA version of the driver. Corrections serve with any driver."""
+    command: str = ""
+    """The command that measured."""
+
+    def serves(self, card: str, sms: int, bandwidth: float, library: str = "") -> bool:
+        """Whether corrections from here hold for a device and a library version (any number of components)."""
+        same_card = card == self.card and sms == self.sms and abs(bandwidth / self.bandwidth - 1) <= _NEAR
+        return same_card and library.split(".")[:2] == self.library.split(".")[:2]
+
+
+class Described(NamedTuple):
+    """Candidates of one kind for a problem: what a network is fitted to, and evaluated on."""
+
+    kind: str
+    names: list[str]
+    modelled: list[float]
+    """The analytic model's seconds of each candidate."""
+    rows: list[list[float]]
+    """The features of each candidate."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """One network, for one kind of product on one card."""
+
+    net: Net
+    """Predicts log(measured seconds / modelled seconds) from a row of features."""
+    origin: Origin
+
+    def factors(self, rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
+        """The factor on the modelled seconds, for each row of features."""
+        if not rows:
+            return np.empty(0)
+        found: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.array(rows)), -LIMIT, LIMIT))
+        return found
+
+
+@cache
+def find(data: Path, kind: str, card: str, sms: int, bandwidth: float, library: str = "") -> Correction | None:
+    """The correction for products of ``kind`` (a file name without suffix) in a plugin's folder ``data``; None where no
+    folder of it serves. Read once a process.
+    """
+    for folder in sorted(data.iterdir()) if data.is_dir() else ():
+        origin = _origin(folder)
+        file = folder / f"{kind}.npz"
+        if origin is not None and origin.serves(card, sms, bandwidth, library) and file.is_file():
+            with np.load(file, allow_pickle=False) as arrays:
+                return Correction(Net.of(arrays), origin)
+    return None
+
+
+def _origin(folder: Path) -> Origin | None:
+    file = folder / "card.json"
+    return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None

@@ -1,0 +1,329 @@
+"""The few functions of the NVIDIA driver (libcuda) that plugins call: devices, contexts, memory, kernels.
+
+For plugins that must not need a CUDA toolkit, or a Python package that wraps one.
+
+A thread has a current context, or none. The CUDA runtime gives a thread one when it first needs it; neither a launch
+through the driver nor cuBLASLt does. So every kernel's ``run`` sees to it that the device's primary context is current:
+``with gpu:`` where :meth:`Gpu.is_current` is false. A launch by cuLaunchKernelEx needs no look beforehand on a machine
+with one device: without the right context it fails before anything starts, and is repeated ``with gpu:``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from gemmhub.backend import WORKSPACE
+from gemmhub.capability import Absent
+from gemmhub.errors import AllocationError
+from gemmhub.kit import locks
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (c_void_p,),
+    "cuGetErrorName": (c_int, c_void_p),
+    "cuGetErrorString": (c_int, c_void_p),
+    "cuDeviceGetCount": (c_void_p,),
+    "cuDeviceGet": (c_void_p, c_int),
+    "cuDeviceGetName": (c_void_p, c_int, c_int),
+    "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
+    "cuDeviceTotalMem_v2": (c_void_p, c_int),
+    "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (c_void_p,),
+    "cuCtxGetCurrent": (c_void_p,),
+    "cuCtxGetDevice": (c_void_p,),
+    "cuMemAlloc_v2": (c_void_p, c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+    "cuStreamCreate": (c_void_p, c_uint),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+    "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),
+    "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
+}
+"""What :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, and the types of the arguments; each
+returns a CUresult."""
+
+_STREAM_ID = "cuStreamGetId"
+"""Called where there is one: since CUDA 12.0."""
+
+KERNELS: dict[str, tuple[Any, ...]] = {
+    "cuModuleLoadData": (c_void_p, c_void_p),
+    "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+}
+"""What :meth:`Gpu.function` calls besides."""
+
+_OUT_OF_MEMORY = 2
+_NO_DEVICE = 100
+_SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
+_CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
+_WORKSPACE_SHARE = 256
+"""One part in so many of a device's memory: a matrix of 4096 x 4096 in planes of 6 bytes takes 96 MiB."""
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NON_BLOCKING = 1
+_RELAXED = 2
+_CAPTURING = 1
+
+
+class DriverError(RuntimeError):
+    """A driver call failed; ``code`` is its CUresult."""
+
+    def __init__(self, function: str, code: int, words: str) -> None:
+        super().__init__(f"{function}: {words} ({code})")
+        self.code = code
+
+
+class _Answers:
+    """Where the driver writes what it is asked of a stream. One call at a time uses it."""
+
+    def __init__(self) -> None:
+        self.status, self.number, self.graph, self.identity = c_int(), c_uint64(), c_void_p(), c_uint64()
+        self.capture = byref(self.status), byref(self.number), byref(self.graph), None, None
+        self.at_identity = byref(self.identity)
+
+
+class Driver:
+    """libcuda, initialised."""
+
+    def __init__(self, cuda: Any, more: Mapping[str, tuple[Any, ...]] | None = None) -> None:
+        """``more``: functions that the caller needs besides :data:`FUNCTIONS`, and the types of their arguments.
+
+        DriverError when cuInit fails; AttributeError when ``cuda`` lacks a function.
+        """
+        for name, arguments in {**FUNCTIONS, **(more or {})}.items():
+            function = getattr(cuda, name)
+            function.restype = c_int
+            function.argtypes = arguments
+        self.cuda = cuda
+        self._answers: list[_Answers] = []
+        """Those that no call uses."""
+        self._stream_id: Any = getattr(cuda, _STREAM_ID, None)
+        if self._stream_id is not None:
+            self._stream_id.restype, self._stream_id.argtypes = c_int, (c_void_p, c_void_p)
+        self.call("cuInit", 0)
+        version = c_int()
+        self.call("cuDriverGetVersion", byref(version))
+        self.cuda_version = (version.value // 1000, version.value % 1000 // 10)
+        """The newest CUDA it runs: (major, minor)."""
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """DriverError, in the driver's words, unless it succeeds."""
+        code = getattr(self.cuda, name)(*arguments)
+        if code:
+            raise DriverError(name, code, self.words(code))
+
+    def words(self, code: int) -> str:
+        """What a CUresult means."""
+        texts = []
+        for function in (self.cuda.cuGetErrorName, self.cuda.cuGetErrorString):
+            text = c_char_p()
+            if function(code, byref(text)) == 0 and text.value:
+                texts.append(text.value.decode())
+        return ": ".join(texts) or "unknown error"
+
+    def device_count(self) -> int:
+        count = c_int()
+        self.call("cuDeviceGetCount", byref(count))
+        return count.value
+
+    def current_device(self) -> int | None:
+        """The device of this thread's context; None where it has none."""
+        device = c_int()
+        return None if self.cuda.cuCtxGetDevice(byref(device)) else device.value
+
+    def stream(self, stream: int) -> tuple[int, int, int]:
+        """The number of the capture that ``stream`` takes part in and its graph, zeros when it is not captured; and the
+        number that no other stream of the process ever has (a handle the driver does give to a later stream), 0 where
+        the driver knows none, and of a captured stream: to ask for it would end the capture. Needs a context.
+        """
+        try:
+            answers = self._answers.pop()
+        except IndexError:
+            answers = _Answers()
+        code = self.cuda.cuStreamGetCaptureInfo_v2(stream, *answers.capture)
+        if code:
+            raise DriverError("cuStreamGetCaptureInfo", code, self.words(code))
+        if answers.status.value == _CAPTURING:
+            found = answers.number.value, answers.graph.value or 0, 0
+        else:
+            if self._stream_id is not None and self._stream_id(stream, answers.at_identity):
+                answers.identity.value = 0
+            found = 0, 0, answers.identity.value
+        self._answers.append(answers)
+        return found
+
+
+def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
+    """OSError when libcuda is not there (no NVIDIA driver); else as :class:`Driver`."""
+    return Driver(ctypes.CDLL("libcuda.so.1"), more)
+
+
+def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[Driver, tuple[Gpu, ...]] | Absent:
+    """The driver and its devices, at least one; or what there is instead and what to do. Never raises.
+
+    ``oldest``: the first driver that has all functions ("525"); ``device``: what the plugin needs ("an NVIDIA GPU").
+    """
+    try:
+        driver = open_driver()
+        gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
+    except OSError as error:
+        return Absent(f"there is no NVIDIA driver here ({error})", f"install one, or use a machine with {device}")
+    except AttributeError as error:
+        return Absent(f"the NVIDIA driver is too old ({error})", f"install driver {oldest} or later")
+    except DriverError as error:
+        if error.code != _NO_DEVICE:
+            return Absent(
+                f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine"
+            )
+        gpus = ()
+    if not gpus:
+        return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
+    return driver, gpus
+
+
+def versions(driver: Driver, gpus: Sequence[Gpu]) -> dict[str, str]:
+    """The driver and the cards, as a backend's probe reports them: tuning records hold only where they are the same.
+
+    Cards of one name differ: an H100 and an H200 share their number of multiprocessors, and two H100s may not.
+    """
+
+    def joined(texts: Iterable[str]) -> str:
+        return " + ".join(sorted(set(texts)))
+
+    return {
+        "driver": "{}.{}".format(*driver.cuda_version),
+        "device": joined(gpu.name for gpu in gpus),
+        "multiprocessors": joined(str(gpu.sms) for gpu in gpus),
+        "memory": joined(f"{gpu.bandwidth / 1e12:.3g} TB/s" for gpu in gpus),
+    }
+
+
+class Gpu:
+    """One device. ``with gpu:`` makes its primary context, the one torch and cupy use, that of this thread."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.driver = driver
+        self.index = index
+        device = c_int()
+        driver.call("cuDeviceGet", byref(device), index)
+        self._device = device.value
+        name = ctypes.create_string_buffer(256)
+        driver.call("cuDeviceGetName", name, len(name), self._device)
+        self.name = name.value.decode()
+        self.sms = self.attribute(_SMS)
+        self.capability = (self.attribute(_CAPABILITY_MAJOR), self.attribute(_CAPABILITY_MINOR))
+        self.clock = 1e3 * self.attribute(_CLOCK_KHZ)
+        """Hz."""
+        # Two transfers a clock: the memory of every card so far is double data rate.
+        self.bandwidth = 2e3 * self.attribute(_MEMORY_CLOCK_KHZ) * self.attribute(_BUS_BITS) / 8
+        """Bytes a second."""
+        memory = c_size_t()
+        driver.call("cuDeviceTotalMem_v2", byref(memory), self._device)
+        self.default_workspace = max(WORKSPACE, memory.value // _WORKSPACE_SHARE)
+        """Bytes: what a backend may return as its ``default_workspace`` where copies of operands are to fit."""
+        self._context: int | None = None
+        self._lock = locks.lock()
+        # Without declared types and with pointers made beforehand: less to convert a call.
+        self._get_current = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuCtxGetCurrent, c_void_p).value or 0)
+        self._cells: list[tuple[c_void_p, Any]] = []
+        """Where the driver writes a context, and pointers to that; those that no call uses."""
+
+    def attribute(self, number: int) -> int:
+        """A CUdevice_attribute."""
+        value = c_int()
+        self.driver.call("cuDeviceGetAttribute", byref(value), number, self._device)
+        return value.value
+
+    def __enter__(self) -> Gpu:
+        context = self._context
+        if context is None:
+            with self._lock:  # by a nested call twice: that retains the context once more
+                retained = c_void_p()
+                if self._context is None:
+                    self.driver.call("cuDevicePrimaryCtxRetain", byref(retained), self._device)
+                    self._context = retained.value
+                context = self._context
+        self.driver.call("cuCtxPushCurrent_v2", context)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        popped = c_void_p()
+        self.driver.call("cuCtxPopCurrent_v2", byref(popped))
+
+    def is_current(self) -> bool:
+        """Whether the device's primary context is that of this thread: no other context, of another device or of this
+        one, and not none.
+        """
+        try:
+            cell, place = self._cells.pop()
+        except IndexError:
+            cell = c_void_p()
+            place = byref(cell)
+        found = None if self._get_current(place) else cell.value
+        self._cells.append((cell, place))
+        return found is not None and found == self._context
+
+    @contextmanager
+    def outside_captures(self) -> Iterator[None]:
+        """As ``with gpu:``; and calls that are forbidden while a stream is captured may be made, and leave it alone."""
+        mode = c_int(_RELAXED)
+        with self:
+            self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            try:
+                yield
+            finally:
+                self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+
+    def function(self, image: bytes, name: str, shared_bytes: int) -> int:
+        """The handle of a kernel of a compiled module, which may be launched with that much dynamic shared memory.
+
+        The module stays loaded: captured graphs may refer to it. Works while streams are being captured.
+        """
+        module, function = c_void_p(), c_void_p()
+        with self.outside_captures():
+            self.driver.call("cuModuleLoadData", byref(module), image)
+            self.driver.call("cuModuleGetFunction", byref(function), module, name.encode())
+            self.driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared_bytes)
+        return function.value or 0
+
+    def allocate(self, nbytes: int, zeroed: bool = False) -> int:
+        """The address of new device memory, filled with zero bytes if asked for. AllocationError when there is none.
+
+        Works while streams are being captured, and leaves the captures alone.
+        """
+        address = c_uint64()
+        with self.outside_captures():
+            code = self.driver.cuda.cuMemAlloc_v2(byref(address), nbytes)
+            if code == _OUT_OF_MEMORY:
+                raise AllocationError(f"no {nbytes} bytes of workspace on cuda:{self.index} ({self.name})")
+            if code:
+                raise DriverError("cuMemAlloc", code, self.driver.words(code))
+            if zeroed:
+                try:
+                    self._clear(address.value, nbytes)
+                except DriverError:
+                    self.driver.cuda.cuMemFree_v2(address.value)
+                    raise
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Give back what :meth:`allocate` gave; also while streams are being captured. DriverError."""
+        with self.outside_captures():
+            self.driver.call("cuMemFree_v2", address)
+
+    def _clear(self, address: int, nbytes: int) -> None:
+        """Zero the memory, on a stream of its own so that no other one waits, and wait for that."""
+        stream = c_void_p()
+        self.driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
+        try:
+            self.driver.call("cuMemsetD8Async", address, 0, nbytes, stream)
+            self.driver.call("cuStreamSynchronize", stream)
+        finally:
+            self.driver.call("cuStreamDestroy_v2", stream)

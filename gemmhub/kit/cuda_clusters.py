@@ -1,0 +1,56 @@
+"""How many clusters of thread blocks an NVIDIA device runs at once: asked of the driver, once for a device.
+
+A cluster lies within one of the groups of multiprocessors of a chip. How many multiprocessors a group has differs from
+chip to chip of one kind, as those that do not work are switched off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from contextlib import suppress
+from ctypes import addressof, byref, c_int, c_uint, c_void_p
+
+from gemmhub.kit.cuda import DriverError, Gpu
+from gemmhub.kit.cuda_launch import WORD, LaunchAttribute, LaunchConfig
+
+LARGEST = 8
+"""Blocks of a cluster that every device with clusters runs."""
+_GROUPS = 12
+"""Multiprocessors that clusters of more than two blocks leave idle."""
+_FUNCTION = "cuOccupancyMaxActiveClusters"
+_STUB = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry stub()\n{\n    ret;\n}\n\0"
+_THREADS = 384
+_MOST_SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+def estimated(sms: int, size: int) -> int:
+    """Of clusters of ``size`` thread blocks, a block on each of ``sms`` multiprocessors: as many as H200s with 132 were
+    measured to run, 30 clusters of four and 15 of eight.
+    """
+    return max(1, (sms if size <= 2 else sms - _GROUPS) // size)
+
+
+def asked(gpu: Gpu) -> tuple[int, ...]:
+    """By the size of clusters, from 0 to :data:`LARGEST`: how many run at once where a block has all the shared memory
+    there is, and so a multiprocessor for itself. What the driver does not tell is :func:`estimated`.
+    """
+    found = [gpu.sms, gpu.sms, *(estimated(gpu.sms, size) for size in range(2, 1 + LARGEST))]
+    ask = getattr(gpu.driver.cuda, _FUNCTION, None)
+    if ask is None:
+        return tuple(found)
+    ask.restype, ask.argtypes = c_int, (c_void_p, c_void_p, c_void_p)
+    with suppress(DriverError):  # no kernel can be loaded: a driver without a compiler of PTX
+        shared = gpu.attribute(_MOST_SHARED)
+        stub = gpu.function(_STUB, "stub", shared)
+        for size in range(2, 1 + LARGEST):
+            attribute = LaunchAttribute(_CLUSTER_DIMENSION)
+            ctypes.memmove(addressof(attribute) + WORD, struct.pack("3I", size, 1, 1), 12)
+            grid, block = (c_uint * 3)(size, 1, 1), (c_uint * 3)(_THREADS, 1, 1)
+            config, number = LaunchConfig(grid, block, shared, None, addressof(attribute), 1), c_int()
+            with gpu:
+                status = ask(byref(number), stub, byref(config))
+            if not status and number.value > 0:
+                found[size] = min(number.value, gpu.sms // size)
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""What cuLaunchKernelEx is given, for plugins that keep it in memory from call to call."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import addressof, byref, c_char, c_int, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from gemmhub.kit.cuda import Driver
+
+WORD = 8
+"""Bytes of the words in which launches in the making are filled in."""
+STREAM_WORD = 4
+"""Which of them in a LaunchConfig is the stream."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute. The value is a union: its bytes, as far as they are not 0."""
+
+    _fields_ = (("id", c_int), ("padding", c_int), ("value", c_char * 64))
+
+
+_EARLY = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
+
+
+class Slot:
+    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them.
+
+    Each parameter has a pointer of its own (``kernelParams``): where the driver puts them is its business. In one
+    buffer (``extra``) they would have to lie as the compiler placed them, and tensor maps do not begin at its start.
+    """
+
+    def __init__(
+        self, template: ctypes.Structure, grid: tuple[int, int, int], threads: int, shared: int, early: bool = False
+    ) -> None:
+        """``template``: a structure whose fields are the kernel's parameters, as a fresh slot has them.
+
+        ``early``: the kernel may start while the one before it in the stream ends, and itself waits for that one's
+        results (``griddepcontrol.wait``) before it reads or writes anything that others do. Since compute capability
+        9.0.
+        """
+        kind = type(template)
+        self.arguments: Any = kind.from_buffer_copy(template)
+        self.words = (c_uint64 * (ctypes.sizeof(kind) // WORD)).from_buffer(self.arguments)
+        start = addressof(self.arguments)
+        places = [start + getattr(kind, field[0]).offset for field in kind._fields_]
+        self._places = (c_void_p * len(places))(*places)
+        self._attribute = LaunchAttribute(_EARLY, 0, b"\x01")
+        self._config = LaunchConfig(
+            (c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, addressof(self._attribute), int(early)
+        )
+        self.config, self.places = byref(self._config), byref(self._places)
+        self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
+        self.grid = self._config.grid
+
+
+class Starter:
+    """A kernel and cuLaunchKernelEx, without declared types and with pointers made beforehand: less to convert a call.
+
+    ``launch(slot.config, function, slot.places, None)`` gives the driver's status.
+    """
+
+    def __init__(self, driver: Driver, function: int) -> None:
+        self.launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+        self.function = byref(c_char.from_address(function))
+
+    def start(self, slot: Slot, stream: int) -> int:
+        """The driver's status. Needs a context."""
+        slot.launch[STREAM_WORD] = stream
+        return int(self.launch(slot.config, self.function, slot.places, None))

@@ -1,0 +1,330 @@
+"""Where built files are kept: one private folder per user, written in single steps, checked before they are used.
+
+Built files are loaded into the process. So a folder is used only where nobody but its user (and root) can change what
+lies in it: neither the folder nor any folder above it may belong to, or be writable by, somebody else. That is checked
+on the resolved path, and a path that passes cannot be swapped by others between the check and the load, because each
+step of it lies in a folder that they cannot write to. Where there is no such folder, a temporary one takes its place
+until the process ends, and the reason is reported.
+
+A file's name ends in a digest of its content: ``kernel-KEY.DIGEST.so``. Name and content appear in one step, whoever
+writes, and a file that was truncated or damaged later does not match its name: it is passed over and made again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmhub.kit import locks
+
+VARIABLE = "GEMMHUB_CACHE_DIR"
+"""Names the folder to use instead of the user's cache directory."""
+
+_log = logging.getLogger("gemmhub")
+
+_DIGITS = 32
+"""Hexadecimal digits of a content's SHA-256 in the file's name."""
+_DAY = 86400.0
+_MOST = 4096
+
+_temporary: dict[int, Path] = {}
+"""The temporary folder of this process, by process id: a forked child makes its own."""
+_verified: dict[Path, tuple[int, ...]] = {}
+"""Files whose content was compared with its digest in this process, and what ``fstat`` reported of them then. At most
+_MOST."""
+_swept: set[Path] = set()
+"""Folders whose leftovers this process has removed."""
+_lock = locks.lock()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """``path`` exists and can be written to. ``note`` says why it is a temporary one, if it is."""
+
+    path: Path
+    note: str = ""
+
+
+def wanted() -> Path:
+    """The folder that the cache should be in; it need not exist."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen).absolute() / "native"
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("gemmhub", appauthor=False)) / "native"
+
+
+def folder() -> Folder:
+    """The folder to write to, its path resolved. OSError where there is not even a usable temporary folder."""
+    path = wanted()
+    try:
+        _make(path)
+        path = _resolved(path)
+        doubt = distrust(path)
+    except OSError as error:
+        return Folder(_fallback(), f"{path} cannot be made: {error.strerror or error}")
+    if not doubt and not os.access(path, os.W_OK | os.X_OK):
+        doubt = f"{path} cannot be written to"
+    if doubt:
+        return Folder(_fallback(), doubt)
+    if path not in _swept:
+        _swept.add(path)
+        sweep(path)
+    return Folder(path)
+
+
+def find(file_name: str) -> Path | None:
+    """The cached file stored as ``file_name``, checked; None where there is none that may be used.
+
+    It is looked for in the user's cache (which may be read-only) and in the temporary one.
+    """
+    for place in _places():
+        for path in _versions(place, file_name):
+            reason = doubt(path)
+            if not reason:
+                return path
+            _log.warning("%s; it is passed over", reason)
+    return None
+
+
+def read(file_name: str) -> bytes | None:
+    """The content of the cached file stored as ``file_name``: the very bytes that were checked."""
+    for place in _places():
+        for path in _versions(place, file_name):
+            try:
+                with _opened(path) as handle, os.fdopen(os.dup(handle), "rb") as stream:
+                    content = stream.read()
+            except OSError as error:
+                _log.warning("%s; it is passed over", error.strerror or error)
+                continue
+            if _digest_of(path) == hashlib.sha256(content).hexdigest()[:_DIGITS]:
+                return content
+            _log.warning("%s; it is passed over", _damaged(path))
+    return None
+
+
+def store(file_name: str, content: bytes) -> Path:
+    """Write a file into the cache in one step, in place of others stored as ``file_name``; its path.
+
+    OSError where nothing can be written anywhere.
+    """
+    place = folder().path
+    path = place / named(file_name, hashlib.sha256(content).hexdigest())
+    if doubt(path):
+        handle, draft = tempfile.mkstemp(dir=place, prefix=".draft-")  # readable and writable by the user only
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            os.replace(draft, path)
+        except BaseException:
+            os.unlink(draft)
+            raise
+    for other in _versions(place, file_name):
+        if other != path:
+            with suppress(OSError):
+                other.unlink()
+    return path
+
+
+def adopt(file_name: str, made: Path, place: Path) -> Path:
+    """Move the file ``made``, which lies in ``place`` or below, to its name there in one step; its path."""
+    os.chmod(made, stat.S_IMODE(made.stat().st_mode) & 0o700)  # whatever the umask is
+    with made.open("rb") as stream:
+        path = place / named(file_name, _digest(stream.fileno()))
+    os.replace(made, path)
+    for other in _versions(place, file_name):
+        if other != path and doubt(other):  # damaged: each process would read it in vain
+            with suppress(OSError):
+                other.unlink()
+    return path
+
+
+def named(file_name: str, digest: str) -> str:
+    """The name under which what is stored as ``file_name`` is kept."""
+    stem, suffix = os.path.splitext(file_name)
+    return f"{stem}.{digest[:_DIGITS]}{suffix}"
+
+
+def holds(path: Path) -> bool:
+    """Whether ``path`` is that of a file of the cache, which may still be in doubt."""
+    return path.parent in _folders() and bool(_digest_of(path))
+
+
+def doubt(path: Path) -> str:
+    """Why this file of the cache must not be used; empty when it may.
+
+    Its content is read once in a process, and again when the file has changed.
+    """
+    try:
+        with _opened(path) as handle:
+            status = os.fstat(handle)
+            facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            if _verified.get(path) == facts:
+                return ""
+            if _digest(handle) != _digest_of(path):
+                return _damaged(path)
+    except OSError as error:
+        return str(error.strerror or error)
+    if len(_verified) >= _MOST:
+        _verified.clear()
+    _verified[path] = facts
+    return ""
+
+
+def distrust(path: Path) -> str:
+    """Why files of this folder, whose path is resolved, must not be loaded; empty when they may."""
+    if os.name != "posix":
+        return ""
+    for step in (path, *path.parents):
+        status = step.lstat()
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"{step} belongs to another user"
+        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not writable:
+            continue
+        if step == path:
+            return f"others may write to {path} (chmod 700 it, and empty it)"
+        # Of what lies in a sticky folder, only its owner can rename or remove anything.
+        own_group = writable == stat.S_IWGRP and _private(status.st_gid, status.st_uid)
+        if not status.st_mode & stat.S_ISVTX and not own_group:
+            return f"others may write to {step}, which {path} lies in (chmod go-w it)"
+    return ""
+
+
+def sweep(place: Path) -> None:
+    """Remove what builds left that were killed: drafts of more than a day, locks of more than a week."""
+    now = time.time()
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            draft = entry.name.startswith((".build-", ".draft-"))
+            if not draft and not entry.name.endswith(".lock"):
+                continue
+            with suppress(OSError):
+                if now - entry.stat(follow_symlinks=False).st_mtime < (_DAY if draft else 7 * _DAY):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def _private(group: int, user: int) -> bool:
+    """Whether it is the group of this user alone, as many systems give to each: then only they may write."""
+    try:
+        import grp
+        import pwd
+
+        them, us = grp.getgrgid(group), pwd.getpwuid(user)
+    except (ImportError, KeyError):
+        return False
+    return us.pw_gid == group and them.gr_name == us.pw_name and set(them.gr_mem) <= {us.pw_name}
+
+
+def _make(path: Path) -> None:
+    """Make the folder and those above it that are missing, for the user only, whatever the umask is."""
+    if not path.exists():
+        _make(path.parent)
+        with suppress(FileExistsError):  # another process was faster
+            path.mkdir(mode=0o700)
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _folders() -> list[Path]:
+    """The user's folder and this process's temporary one, resolved, whether they may be used or not."""
+    own = _temporary.get(os.getpid())
+    return [_resolved(wanted()), *([own] if own else [])]
+
+
+def _places() -> list[Path]:
+    """The folders whose files may be used."""
+    trusted = []
+    for place in _folders():
+        with suppress(OSError):
+            if not distrust(place):
+                trusted.append(place)
+    return trusted
+
+
+def _versions(place: Path, file_name: str) -> list[Path]:
+    """What is stored as ``file_name``: usually one file, or none."""
+    stem, suffix = os.path.splitext(file_name)
+    pattern = re.compile(f"{re.escape(stem)}\\.[0-9a-f]{{{_DIGITS}}}{re.escape(suffix)}")
+    try:
+        return sorted(place / name for name in os.listdir(place) if pattern.fullmatch(name))
+    except OSError:
+        return []
+
+
+def _digest_of(path: Path) -> str:
+    """The digest in a name; empty where there is none."""
+    found = re.search(f"\\.([0-9a-f]{{{_DIGITS}}})$", os.path.splitext(path.name)[0])
+    return found[1] if found else ""
+
+
+def _digest(handle: int) -> str:
+    """Of the content of an open file."""
+    digest = hashlib.sha256()
+    with os.fdopen(os.dup(handle), "rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()[:_DIGITS]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The file, open. OSError where it is a link, no regular file, another user's, or others may write to it."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        raise OSError(error.errno, f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no regular file")
+        if os.name == "posix":
+            if status.st_uid not in (os.geteuid(), 0):
+                raise OSError(f"{path} belongs to another user")
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise OSError(f"others may write to {path}")
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path) -> str:
+    return f"{path} is damaged: its content does not match the digest in its name"
+
+
+def _fallback() -> Path:
+    with _lock:
+        process = os.getpid()
+        if process not in _temporary or not _temporary[process].is_dir():
+            path = _resolved(Path(tempfile.mkdtemp(prefix="gemmhub-native-")))
+            reason = distrust(path)
+            if reason:
+                os.rmdir(path)
+                raise OSError(reason)
+            _temporary[process] = path
+            atexit.register(_remove, process, path)
+        return _temporary[process]
+
+
+def _remove(process: int, path: Path) -> None:
+    if os.getpid() == process:  # a forked child leaves its parent's alone
+        shutil.rmtree(path, ignore_errors=True)

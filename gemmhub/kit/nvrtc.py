@@ -1,0 +1,243 @@
+"""Compiling kernels with NVRTC, found by cuda-pathfinder and called by ctypes; what it makes is kept on disk.
+
+No CUDA toolkit and no header is needed. A cubin's name in the cache of :mod:`gemmhub.kit.native` carries a hash of all
+that it was made from: sources, options, the compiler's version. Plugins that use this depend on ``cuda-pathfinder``
+and offer the extras ``cu12`` and ``cu13``, which install NVRTC.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmhub.capability import Absent
+from gemmhub.kit import locks
+from gemmhub.kit.cuda import Driver
+from gemmhub.kit.native import cache as disk
+
+_log = logging.getLogger("gemmhub")
+
+OLDEST = (12, 4)
+_FORMAT = "1"
+"""Part of every key: change it when what :func:`cubin` does to a source changes."""
+
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "nvrtcVersion": (c_void_p, c_void_p),
+    "nvrtcCreateProgram": (c_void_p, c_char_p, c_char_p, c_int, c_void_p, c_void_p),
+    "nvrtcDestroyProgram": (c_void_p,),
+    "nvrtcCompileProgram": (c_void_p, c_int, c_void_p),
+    "nvrtcGetProgramLogSize": (c_void_p, c_void_p),
+    "nvrtcGetProgramLog": (c_void_p, c_void_p),
+    "nvrtcGetCUBINSize": (c_void_p, c_void_p),
+    "nvrtcGetCUBIN": (c_void_p, c_void_p),
+}
+
+
+class CompilerError(RuntimeError):
+    """NVRTC is not there, or did not compile: ``reason`` and ``remedy`` for a person."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one cubin is made from."""
+
+    name: str
+    """Of the cubin: file names in the cache begin with it."""
+    main: str
+    """Which of ``files`` is compiled."""
+    files: Mapping[str, str]
+    """Texts by file name: ``main`` and what it includes."""
+    options: tuple[str, ...]
+    """Such as "--gpu-architecture=sm_90a"."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin, and what the compiler said about it."""
+
+    cubin: bytes
+    log: str
+
+    @property
+    def registers(self) -> int:
+        """Of a thread."""
+        found = re.search(r"Used (\d+) registers", self.log)
+        return int(found[1]) if found else 0
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of spills and of stack."""
+        counts = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", self.log)
+        return sum(map(int, counts))
+
+    @property
+    def warnings(self) -> list[str]:
+        """ptxas's remarks on wgmma that it had to serialise, and on setmaxnreg that it ignored."""
+        return sorted(set(re.findall(r"\bC7[56]\d\d\b", self.log)))
+
+
+class Compiler:
+    """A loaded NVRTC."""
+
+    def __init__(self, library: Any, where: str) -> None:
+        """CompilerError when it lacks a function or is too old."""
+        for name, arguments in _FUNCTIONS.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise CompilerError(f"{where} has no function {name}", _REMEDY) from None
+            function.restype, function.argtypes = c_int, arguments
+        self._library = library
+        self.where = where
+        major, minor = c_int(), c_int()
+        self._check("nvrtcVersion", library.nvrtcVersion(byref(major), byref(minor)))
+        self.version = (major.value, minor.value)
+        if self.version < OLDEST:
+            raise CompilerError(
+                f"{where} is NVRTC {major.value}.{minor.value}, {OLDEST[0]}.{OLDEST[1]} is needed", _REMEDY
+            )
+
+    def _check(self, name: str, status: int) -> None:
+        if status:
+            raise CompilerError(f"{name} failed with status {status} ({self.where})", _REMEDY)
+
+    def compile(self, source: Source, verbose: bool = False) -> Compiled:
+        """Compile now; ``verbose``: with registers and spills in the log. CompilerError, in the compiler's words."""
+        names = [name for name in source.files if name != source.main]
+        program, library = c_void_p(), self._library
+        contents = (c_char_p * len(names))(*(source.files[name].encode() for name in names))
+        includes = (c_char_p * len(names))(*(name.encode() for name in names))
+        main = source.files[source.main].encode()
+        self._check(
+            "nvrtcCreateProgram",
+            library.nvrtcCreateProgram(byref(program), main, source.main.encode(), len(names), contents, includes),
+        )
+        try:
+            given = [*source.options, *(["--ptxas-options=-v"] if verbose else [])]
+            status = library.nvrtcCompileProgram(
+                program, len(given), (c_char_p * len(given))(*(x.encode() for x in given))
+            )
+            log = self._text(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
+            if status:
+                first = next((line for line in log.splitlines() if "error" in line.lower()), log[:300])
+                raise CompilerError(
+                    f"NVRTC {self.version[0]}.{self.version[1]} does not compile {source.name}: {first.strip()}",
+                    "report it with the output of `gemmhub doctor`",
+                )
+            return Compiled(self._text(program, "nvrtcGetCUBIN"), log)
+        finally:
+            library.nvrtcDestroyProgram(byref(program))
+
+    def _text(self, program: c_void_p, what: str) -> bytes:
+        size = c_size_t()
+        self._check(what, getattr(self._library, f"{what}Size")(program, byref(size)))
+        text = ctypes.create_string_buffer(max(1, size.value))
+        self._check(what, getattr(self._library, what)(program, text))
+        return text.raw[: size.value]
+
+
+def cubin(compiler: Compiler, source: Source) -> bytes:
+    """The compiled source: from the cache on disk, or compiled now and put there. CompilerError when that fails.
+
+    Several processes may do it at once: each writes the same bytes in one step.
+    """
+    name = file_name(compiler, source)
+    found = disk.read(name)
+    if found is not None:
+        return found
+    compiled = compiler.compile(source).cubin
+    try:
+        disk.store(name, compiled)
+    except OSError as error:
+        _log.warning("%s cannot be kept, so every process compiles it again: %s", source.name, error)
+    return compiled
+
+
+def file_name(compiler: Compiler, source: Source) -> str:
+    """What the cubin is stored as in the cache."""
+    return f"{source.name}-{key(compiler, source)}.cubin"
+
+
+def key(compiler: Compiler, source: Source) -> str:
+    """A hash of all that the cubin depends on."""
+    digest = hashlib.sha256()
+    parts = [_FORMAT, str(compiler.version), source.main, *source.options]
+    for name in sorted(source.files):
+        parts += [name, source.files[name]]
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:24]
+
+
+_lock = locks.lock()
+_loaded: Compiler | CompilerError | None = None
+
+
+def load() -> Compiler:
+    """The NVRTC of this process. CompilerError when there is none."""
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            try:
+                _loaded = find()
+            except CompilerError as error:
+                _loaded = error
+        if isinstance(_loaded, CompilerError):
+            raise _loaded
+        return _loaded
+
+
+def find() -> Compiler:
+    """Look for it. CompilerError when there is none."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        found = load_nvidia_dynamic_lib("nvrtc")
+    except (ImportError, RuntimeError, OSError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({line})", _REMEDY) from None
+    where = found.abs_path or "libnvrtc"
+    # NVRTC 13.0 looks for its builtins by name only: it must find them loaded.
+    for path in sorted(Path(where).parent.glob("libnvrtc-builtins.so*")):
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    return Compiler(ctypes.CDLL(where, handle=found._handle_uint), where)
+
+
+def look(open_compiler: Callable[[], Compiler], driver: Driver) -> Compiler | Absent:
+    """A compiler whose cubins ``driver`` can load; or why there is none and what to do."""
+    try:
+        compiler = open_compiler()
+    except CompilerError as error:
+        return Absent(error.reason, error.remedy)
+    if compiler.version[0] > driver.cuda_version[0]:
+        return Absent(
+            "{} is NVRTC {}.{}; the driver runs up to CUDA {}.{}".format(
+                compiler.where, *compiler.version, *driver.cuda_version
+            ),
+            f"{_install(driver.cuda_version[0])}, or update the NVIDIA driver",
+        )
+    return compiler
+
+
+def _install(major: int) -> str:
+    package = {12: "nvidia-cuda-nvrtc-cu12"}.get(major, f"nvidia-cuda-nvrtc=={major}.*")
+    return f"pip install '{package}'"
+
+
+_REMEDY = f"{_install(13)} (for a driver of CUDA 12: {_install(12)})"

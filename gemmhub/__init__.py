@@ -22,7 +22,7 @@ from gemmhub.errors import (
 )
 
 if TYPE_CHECKING:
-    from gemmhub._call.bind import Plan
+    from gemmhub._call.plan import Plan
     from gemmhub._check.compare import Comparison, compare
     from gemmhub._check.spot_check import SpotCheck, spot_check
     from gemmhub.backend import Backend, BackendDescription, Kernel
@@ -38,20 +38,20 @@ _LAZY = {
     "Absent": "capability",
     "Backend": "backend",
     "BackendDescription": "backend",
-    "Comparison": "comparison",
+    "Comparison": "_check.compare",
     "Copy": "capability",
-    "Decision": "decision",
+    "Decision": "verdict",
     "Device": "capability",
     "GemmProblem": "problem",
     "Kernel": "backend",
     "PackedB": "packed",
-    "Plan": "planning",
+    "Plan": "_call.plan",
     "Ready": "capability",
     "Refusal": "capability",
-    "SpotCheck": "verify",
-    "compare": "comparison",
+    "SpotCheck": "_check.spot_check",
+    "compare": "_check.compare",
     "hookimpl": "hookspecs",
-    "spot_check": "verify",
+    "spot_check": "_check.spot_check",
 }
 """Public names that are imported when first used, so that ``import gemmhub`` stays light."""
 

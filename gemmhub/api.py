@@ -22,9 +22,10 @@ from gemmhub.kit import locks
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gemmhub._call.bind import Execute, Plan
+    from gemmhub._call.bind import Execute
     from gemmhub._call.describe import Call
     from gemmhub._call.options import Request
+    from gemmhub._call.plan import Plan
     from gemmhub._choice.registry import BackendStatus
     from gemmhub._measure.tune import TuneResult
     from gemmhub.packed import PackedB
@@ -250,7 +251,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     with locks.deciding:
         _import()
         from gemmhub._call import describe
-        from gemmhub._call.bind import make_plan
+        from gemmhub._call.plan import make_plan
 
         asked = request(options)
         call, decision, kernel = _decided(a, b, out, asked, decisions)
@@ -330,7 +331,7 @@ def reload() -> None:
     """
     with locks.deciding:
         _import()
-        from gemmhub._choice import records, registry
+        from gemmhub._choice import decide, records, registry
         from gemmhub.kit import native
 
     for module in (config, registry, records, decide, native):

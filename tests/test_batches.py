@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmhub import batches
-from gemmhub.layout import BatchDim, MatrixLayout
+from gemmhub import lowering
+from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import BatchDim
 from gemmhub.problem import Operand
 
 steps = st.integers(-40, 40)
@@ -19,18 +20,18 @@ dims = st.builds(BatchDim, st.integers(1, 5), steps, steps, steps, steps)
 
 def test_the_longest_that_runs_forwards():
     short, long, back = BatchDim(2, 1, 1, 1, 1), BatchDim(5, 9, 0, 9, 9), BatchDim(7, 9, -1, 9, 9)
-    assert batches.split((short, back, long)) == (long, (short, back))
-    assert batches.split((back,)) == (batches.SINGLE, (back,))
-    assert batches.split(()) == (batches.SINGLE, ())
-    assert batches.split((short, back, long), lambda dim: dim is not long) == (back, (short, long))
+    assert lowering.split((short, back, long)) == (long, (short, back))
+    assert lowering.split((back,)) == (lowering.SINGLE, (back,))
+    assert lowering.split(()) == (lowering.SINGLE, ())
+    assert lowering.split((short, back, long), lambda dim: dim is not long) == (back, (short, long))
 
 
 @given(st.lists(dims, max_size=3).map(tuple), st.lists(st.sampled_from([1, 2, 4, 8]), min_size=4, max_size=4))
 def test_every_matrix_is_reached_once(dims, sizes):
-    inner, outer = batches.split(dims)
+    inner, outer = lowering.split(dims)
     begun = [
         tuple(at + size * i * step for at, size, step in zip(start, sizes, inner.strides))
-        for start in batches.offsets(outer, sizes)
+        for start in lowering.offsets(outer, sizes)
         for i in range(inner.count)
     ]
     wanted = [
@@ -45,4 +46,4 @@ def test_every_matrix_is_reached_once(dims, sizes):
 )
 def test_alignment(given, steps, left):
     operand = Operand(np.dtype(np.float16), MatrixLayout.contiguous(3, 4), given)
-    assert batches.alignment(operand, steps) == left
+    assert lowering.alignment(operand, steps) == left

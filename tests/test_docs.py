@@ -74,7 +74,7 @@ def test_suggested_backends(suggestion):
 
 
 def test_no_names_that_do_not_exist():
-    others = {"toml", "doctor", "build"}  # a file, and groups of entry points
+    others = {"toml", "arrays", "doctor", "build"}  # a file, and groups of entry points
     for name in set(re.findall(r"\bgemmhub\.(\w+)", TEXT)) - others:
         assert hasattr(gemmhub, name) or importlib.util.find_spec(f"gemmhub.{name}"), name
 

@@ -22,7 +22,8 @@ from gemmhub._call.describe import describe
 from gemmhub._call.options import request
 from gemmhub.capability import Refusal
 from gemmhub.errors import InputError
-from gemmhub.layout import BatchDim, BlasCall, MatrixLayout, collapse, fold_batch, lower
+from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import BatchDim, BlasCall, collapse, fold_batch, lower
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing.strict_gemm import Flat, StrictGemmError, run_call
 

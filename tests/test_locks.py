@@ -20,7 +20,8 @@ PRELUDE = """
 import os, signal, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # of forks while there are threads, which is what is tested
 import numpy as np, gemmhub
-from gemmhub import locks, plugins
+from gemmhub._choice import registry
+from gemmhub.kit import locks
 
 a = np.arange(12.0, dtype=np.float32).reshape(3, 4)
 b = np.arange(20.0, dtype=np.float32).reshape(4, 5)
@@ -106,7 +107,7 @@ thread.start()
 inside.wait(30)
 def work():
     multiply()
-    assert [e.name for e in plugins.registry()] == ["numpy", "brisk", "slow"], plugins.registry().entries
+    assert [e.name for e in registry.registry()] == ["numpy", "brisk", "slow"], registry.registry().entries
     assert {{s.state for s in gemmhub.backends() if s.name in ("brisk", "slow")}} == {{"absent"}}
 print(child(work))
 gate.set()
@@ -216,8 +217,8 @@ def handler(*_):
 signal.signal(signal.SIGUSR1, handler)
 signal.alarm(30)
 multiply()
-assert [e.name for e in plugins.registry()] == ["numpy", "brisk", "slow"]
-assert plugins.registry().complete
+assert [e.name for e in registry.registry()] == ["numpy", "brisk", "slow"]
+assert registry.registry().complete
 print(len(seen), all(seen))
 verdicts = gemmhub.plan(b.T, a.T).decision.verdicts
 print(*sorted(v.backend for v in verdicts if v.status == "absent"))
@@ -240,7 +241,7 @@ def test_every_other_lock_comes_from_one_place():
     for path in (path for place in places for path in place.rglob("*.py")):
         if "testing" not in path.parts and re.search(r"threading\.R?Lock\(\)", path.read_text(encoding="utf-8")):
             found.add(f"{path.parent.name.removeprefix('gemmhub_')}/{path.name}")
-    assert found - LAUNCHING == {"gemmhub/kit/locks.py"}
+    assert found - LAUNCHING == {"kit/locks.py"}
     assert locks.lock() is not locks.lock()
 
 

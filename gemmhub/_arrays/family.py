@@ -1,8 +1,8 @@
 """Families of arrays: which library an operand comes from, and how to look at it natively.
 
 A family views its arrays without copying: as ``numpy.ndarray`` on the CPU, as
-:class:`~gemmhub._arrays.geometry.DeviceView` on devices (:mod:`gemmhub._arrays.on_device`); what cannot be viewed is refused.
-Results go back as arrays of the operands' own family.
+:class:`~gemmhub._arrays.geometry.DeviceView` on devices (:mod:`gemmhub._arrays.on_device`); what cannot be viewed is
+refused. Results go back as arrays of the operands' own family.
 """
 
 from __future__ import annotations

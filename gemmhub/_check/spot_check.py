@@ -1,6 +1,7 @@
 """spot_check: is ``c`` the product of ``a`` and ``b``? In O(n^2), within the bound of :mod:`gemmhub.accuracy`.
 
-Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities (:mod:`gemmhub._check.nonfinite`) point at
+Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities
+(:mod:`gemmhub._check.nonfinite`) point at
 suspicious places; elements there are recomputed in double precision. Only a recomputed element that violates its
 deterministic bound makes the verdict "wrong", so a right product is never called wrong.
 """

@@ -6,7 +6,7 @@ leading dimension come out right. It checks its parameters as the reference BLAS
 dgemm.f), and more: that nothing outside the buffers is read or written, that no element of D is written
 twice, that D overlaps no operand. It shares no code with :mod:`gemmhub.layout`.
 
-:func:`run_call` runs what :func:`gemmhub.layout.lower` says through it::
+:func:`run_call` runs what :func:`gemmhub.lowering.lower` says through it::
 
     call = lower(problem, "col")
     run_call(call, Flat(a_buffer), Flat(b_buffer), Flat(out_buffer, offset))
@@ -21,7 +21,7 @@ import numpy as np
 
 from gemmhub.accuracy import activate
 from gemmhub.errors import InputError
-from gemmhub.layout import BlasCall
+from gemmhub.lowering import BlasCall
 
 Array = Any
 

@@ -50,7 +50,8 @@ def test_help_imports_no_command(tmp_path):
     script = (
         "import sys\nfrom gemmhub.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'rich', 'matplotlib', 'pluggy', 'importlib.metadata', 'gemmhub._measure.bench', 'gemmhub.cli.screen'}\n"
+        "heavy = {'rich', 'matplotlib', 'pluggy', 'importlib.metadata', 'gemmhub._measure.bench',"
+        " 'gemmhub.cli.screen'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     done = python("-c", script, cwd=tmp_path)

@@ -38,7 +38,7 @@ def entered(function, *arguments, **options):
 
 
 WARM = [("gemmhub.api", "matmul"), ("gemmhub._call.device_calls", "warm")]
-PLANNED = [("gemmhub._call.bind", "planned"), ("gemmhub._call.device_calls", "warm")]
+PLANNED = [("gemmhub._call.plan", "planned"), ("gemmhub._call.device_calls", "warm")]
 GUARDED = [("gemmhub._call.device_calls", "planned")]
 
 

@@ -444,7 +444,10 @@ def test_no_room_for_what_is_written(recipe, gxx, cache_dir):
 
 
 def test_two_that_store_at_once_leave_a_whole_file(cache_dir):
-    code = "import sys; from gemmhub.kit.native import store\nfor i in range(200): store('a.bin', (sys.argv[1] * i).encode())"
+    code = (
+        "import sys; from gemmhub.kit.native import store\n"
+        "for i in range(200): store('a.bin', (sys.argv[1] * i).encode())"
+    )
     writers = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "ab"]
     while any(writer.poll() is None for writer in writers):
         content = read("a.bin")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmhub import batches
+from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.layout import BlasCall, fold_batch, lower
+from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem
 
 TYPE = {
@@ -133,7 +133,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     call = _reading(problem)
     if isinstance(call, Refusal):
         return call
-    dim, outer = batches.split(call.batch)
+    dim, outer = lowering.split(call.batch)
     if dim.count > MOST_COUNTED:
         return Refusal(f"a batch of {dim.count} products: cuBLASLt counts to {MOST_COUNTED}", "multiply in parts")
     launches = 1
@@ -153,7 +153,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     a, b, c, d = (
         Matrix(
             TYPE[operand.dtype.name], *sizes[i], lds[i], strides[i],
-            batches.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
+            lowering.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
         )
         for i, operand in enumerate((first, second, c_operand, problem.out))
     )  # fmt: skip
@@ -183,7 +183,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         form if k else None,
         _without_product(form, m, n, first.dtype.itemsize) if zero else None,
         call.swapped,
-        tuple(batches.offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
+        tuple(lowering.offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
     )
 
 

@@ -58,7 +58,7 @@ def test_torch(dtype):
 
 
 def test_guards_are_in_use():
-    """Else warm calls are right, but a microsecond slower: then see what this torch answers to gemmhub._arrays.tensor_guard."""
+    """Else warm calls are right, but a microsecond slower: see what this torch answers to the guard."""
     a, b, out = tensors()
     check = tensor_guard.guard(a, b, out)
     assert check is not None

@@ -10,7 +10,8 @@ from gemmhub_cublas import forms
 from gemmhub_cublas.forms import Form, Lowered, Matrix, flipped, lowered
 
 from gemmhub.capability import Refusal
-from gemmhub.layout import MatrixLayout, lower
+from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import lower
 from gemmhub.problem import Operand
 from gemmhub.testing import matrix
 from gemmhub.testing.operands import Operands
@@ -52,7 +53,7 @@ def test_column_major_operands_are_not():
 
 
 def test_flipping_is_what_lower_does():
-    """A row-major call, flipped, is the column-major one of :func:`gemmhub.layout.lower`."""
+    """A row-major call, flipped, is the column-major one of :func:`gemmhub.lowering.lower`."""
     compared = 0
     for case in matrix()[::5]:
         found = Operands(case).problem

@@ -1,7 +1,7 @@
 """A problem in the kernels' words, or what stands in the way. No driver is called.
 
 The kernels write d with neighbours along n next to each other, and read a and b with neighbours along k or along m (n).
-A column-major result is computed as d^T = b^T a^T: :func:`gemmhub.layout.lower` exchanges the operands.
+A column-major result is computed as d^T = b^T a^T: :func:`gemmhub.lowering.lower` exchanges the operands.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmhub import batches
+from gemmhub import lowering
 from gemmhub.capability import Refusal
-from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_cuda import mma
 from gemmhub_cuda.form import ACTIVATIONS, TYPES, Form
@@ -47,7 +47,7 @@ class Lowered:
     def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
         """For each launch: bytes to add to the addresses of a, b, c and d; matrices."""
         sizes = (self.form.input_bytes,) * 2 + (self.form.output_bytes,) * 2
-        for place in batches.offsets(self.outer, sizes):
+        for place in lowering.offsets(self.outer, sizes):
             for first in range(0, self.batch.count, MOST_MATRICES):
                 steps = (first * stride * size for stride, size in zip(self.batch.strides, sizes))
                 a, b, c, d = (x + y for x, y in zip(place, steps))
@@ -65,7 +65,7 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refu
         return call
     if max(problem.m, problem.n, problem.k, problem.batch_count) > LONGEST:
         return Refusal(f"a side is longer than {LONGEST}", "multiply in parts")
-    batch, outer = batches.split(call.batch, lambda dim: True)
+    batch, outer = lowering.split(call.batch, lambda dim: True)
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
     a = _read(first, "row" if not call.swapped else "col", call.m, [x.stride_a for x in call.batch])
     b = _read(second, "col" if not call.swapped else "row", call.n, [x.stride_b for x in call.batch])
@@ -139,7 +139,7 @@ def _read(operand: Operand, k_major: str, side: int, steps: list[int]) -> _Readi
         if layout.stored(order):
             mn_major, rows = order != k_major, layout.rows if order == "row" else layout.cols
             ld = layout.leading_dimension(order) if rows > 1 else 0
-            aligned = batches.alignment(operand, [*steps, ld, side * mn_major])
+            aligned = lowering.alignment(operand, [*steps, ld, side * mn_major])
             found.append(_Reading(mn_major, ld, min(16, aligned)))
     return max(found, key=lambda reading: (reading.aligned, not reading.mn_major))
 

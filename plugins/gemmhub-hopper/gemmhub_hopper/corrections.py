@@ -1,8 +1,8 @@
 """What measurements teach beyond the analytic models: one small network for each kind of product and card.
 
 A network predicts log(measured / modelled seconds) of a candidate from features. They are counts and rates, never
-names, so that a shape that was not measured is corrected as those like it. :mod:`gemmhub.kit.corrections` finds the network
-of a card; elsewhere the models alone serve.
+names, so that a shape that was not measured is corrected as those like it. :mod:`gemmhub.kit.corrections` finds the
+network of a card; elsewhere the models alone serve.
 """
 
 from __future__ import annotations

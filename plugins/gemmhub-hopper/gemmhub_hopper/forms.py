@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gemmhub.capability import Refusal
-from gemmhub.layout import BlasCall, fold_batch, lower
+from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper.config import OUTPUTS, Form
 from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, reading, stored

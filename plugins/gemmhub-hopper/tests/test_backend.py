@@ -21,7 +21,7 @@ from gemmhub.capability import Device, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.cuda_scratch import COUNTERS
-from gemmhub.layout import fold_batch
+from gemmhub.lowering import fold_batch
 
 LIMIT = 64 * 2**20
 SHAPE = Shape(64, 64, 3, consumers=1)

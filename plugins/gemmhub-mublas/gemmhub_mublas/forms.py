@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from gemmhub import batches
+from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.layout import BlasCall, fold_batch, lower
+from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem
 
 LARGEST = 2**31 - 1
@@ -106,7 +106,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     refusal = _too_large(call)
     if refusal is not None:
         return refusal
-    dim, outer = batches.split(call.batch) if batched else (batches.SINGLE, call.batch)
+    dim, outer = lowering.split(call.batch) if batched else (lowering.SINGLE, call.batch)
     launches = prod(each.count for each in outer)
     if launches > MOST_LAUNCHES:
         return Refusal(
@@ -122,7 +122,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     a, b, c, d = (
         Matrix(
             operand.dtype.name, *sizes[i], lds[i], dim.strides[i],
-            batches.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
+            lowering.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
         )
         for i, operand in enumerate(operands)
     )  # fmt: skip
@@ -137,7 +137,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
         form if k else None,
         _without_product(form) if zero else None,
         call.swapped,
-        tuple(batches.offsets(outer, [x.dtype.itemsize for x in operands])),
+        tuple(lowering.offsets(outer, [x.dtype.itemsize for x in operands])),
     )
 
 

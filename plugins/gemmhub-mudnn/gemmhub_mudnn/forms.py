@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from gemmhub import batches
+from gemmhub import lowering
 from gemmhub.capability import Refusal
-from gemmhub.layout import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -111,7 +111,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     addend = problem.c or problem.out
     sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
     lds = (call.lda, call.ldb, call.ldc, call.ldd)
-    dim, outer = batches.split(call.batch, _even([rows * ld for (rows, cols), ld in zip(sizes, lds)]))
+    dim, outer = lowering.split(call.batch, _even([rows * ld for (rows, cols), ld in zip(sizes, lds)]))
     launches = prod(each.count for each in outer)
     if launches > MOST_LAUNCHES:
         return Refusal(
@@ -142,7 +142,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         main=form if k else None,
         zero=_without_product(form, m, n) if k == 0 or not problem.alpha_is_one else None,
         swapped=call.swapped,
-        offsets=tuple(batches.offsets(outer, [x.dtype.itemsize for x in operands])),
+        offsets=tuple(lowering.offsets(outer, [x.dtype.itemsize for x in operands])),
         aligned=_aligned(operands, outer),
     )
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from gemmhub.capability import Refusal
-from gemmhub.layout import MatrixLayout, collapse, fold_batch
+from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import collapse, fold_batch
 from gemmhub.problem import GemmProblem, Operand
 
 OPERANDS = ("float16", "bfloat16")

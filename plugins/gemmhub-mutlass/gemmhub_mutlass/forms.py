@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from gemmhub import batches
+from gemmhub import lowering
 from gemmhub.capability import Refusal
-from gemmhub.layout import BatchDim, MatrixLayout, fold_batch, lower
+from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import BatchDim, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_mutlass.configuration import SIMT, TENSOR, TF32, VECTOR_BYTES
 
@@ -154,20 +155,20 @@ def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> L
     m, n, k = layouts[3].rows, layouts[3].cols, problem.k
     # Steps of the call are those of a, b, c, d.
     dims = tuple(map(_exchanged, batch)) if swapped else batch
-    inner, outer = batches.split(dims, _fits)
+    inner, outer = lowering.split(dims, _fits)
     refusal = _too_large({"m": m, "n": n, "k": k}, prod(dim.count for dim in outer))
     if refusal is not None:
         return refusal
     matrices = []
     for which, (operand, layout) in enumerate(zip(operands, layouts)):
-        alignment = batches.alignment(operand, [dim.strides[which] for dim in (*outer, inner)])
+        alignment = lowering.alignment(operand, [dim.strides[which] for dim in (*outer, inner)])
         orders = ("row", "col") if which < 2 else ("row",)
         stored = [_matrix(layout, order, operand, alignment, inner.strides[which]) for order in orders]
         # A matrix of one row or column is stored in both orders: in one of them it may be read by vectors.
         fitting = [x for x in stored if x is not None]
         matrices.append(max(fitting, key=lambda x: x.vectors))
     a, b, c, d = matrices
-    offsets = batches.offsets(outer, [x.dtype.itemsize for x in operands])
+    offsets = lowering.offsets(outer, [x.dtype.itemsize for x in operands])
     return Lowered(Form(m, n, k, inner.count, a, b, c, d), swapped, tuple(offsets))
 
 
@@ -204,4 +205,4 @@ def _exchanged(dim: BatchDim) -> BatchDim:
 
 
 def _fits(dim: BatchDim) -> bool:
-    return batches.forwards(dim) and dim.count <= MOST_BATCHED
+    return lowering.forwards(dim) and dim.count <= MOST_BATCHED

@@ -9,7 +9,7 @@ import numpy as np
 from gemmhub_example_good.probe import probe
 
 from gemmhub import Absent, Backend, GemmProblem, Kernel, Ready, Refusal
-from gemmhub.layout import lower
+from gemmhub.lowering import lower
 
 
 class ExampleBackend(Backend):

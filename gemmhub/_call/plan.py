@@ -1,0 +1,272 @@
+"""Plans: decided once, called many times with operands of equal shapes and dtypes.
+
+:func:`make_plan` picks the cheapest function that still refuses operands unlike the planned ones before anything is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from gemmhub._arrays.family import layout_key
+from gemmhub._arrays.on_device import TorchFamily
+from gemmhub._base.guard import out_of_memory, propagates
+from gemmhub._call import device_calls
+from gemmhub._call.bind import Array, Execute, bind, product, shortcut
+from gemmhub._call.describe import Call
+from gemmhub._call.options import Request, scalar, scalar_kind, stream_handle
+from gemmhub.backend import Kernel
+from gemmhub.errors import AllocationError, InputError, KernelError
+from gemmhub.packed import PackedB
+from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.verdict import Decision
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """What :func:`gemmhub.plan` returns: a function of operands with the planned shapes and dtypes.
+
+    (A function and not an object with ``__call__``, which costs 0.1 us more, nor a ``functools.partial``, which costs
+    0.03 us. What it prints, and what Python calls it in errors, is its ``__qualname__``.)
+
+    It takes ``c`` and ``bias`` where they were planned, ``alpha``, ``beta`` and ``stream``, which default to the
+    planned ones. Raises InputError for operands that are not as planned, before anything is written.
+
+    One that was planned without any of these may be a function of ``(a, b, out=None)`` alone: keyword arguments that
+    are never given would cost a sixth of what a planned call may.
+    """
+
+    decision: Decision
+    kernel: Kernel
+
+    def __call__(self, a: Array, b: Array, out: Array | None = None, **epilogue: Any) -> Array: ...
+
+
+def make_plan(
+    call: Call,
+    decision: Decision,
+    kernel: Kernel,
+    request: Request,
+    describe: Callable[..., Call],
+    b: object,
+    with_epilogue: bool,
+) -> Plan:
+    """The public plan of a decided call. ``describe`` checks later operands as the first ones were.
+
+    ``with_epilogue``: alpha, beta, c, bias or stream was named, if only by its default.
+    """
+    execute = bind(call, decision.chosen or "", kernel)
+    problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
+    name = f"gemmhub.Plan({problem}, backend={decision.chosen!r})"
+
+    def facts(x: Any) -> tuple[Any, ...] | None:
+        if x is None:
+            return None
+        kind = (x.backend, x.a_dtype, x.device) if isinstance(x, PackedB) else layout_free or layout_key(x)
+        return type(x), x.shape, x.dtype, kind
+
+    takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
+    planned: Any = None
+    if call.exact or problem.packed_by:  # else describe() looks at the operands of every call
+        planned = tuple(map(facts, (call.a, b if isinstance(b, PackedB) else call.b, c_planned, request.bias)))
+    scalars_planned = scalar_kind(request.alpha), scalar_kind(request.beta)
+    out_planned = type(call.a), out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
+    request = replace(request, c=None, bias=None)  # examples, too
+
+    def checked(
+        a: Any, b: Any, out: Any = None, *, c: Any = None, bias: Any = None, alpha: Any = None, beta: Any = None,
+        stream: Any = None,
+    ) -> Array:  # fmt: skip
+        try:
+            alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
+            beta = request.beta if beta is None else scalar(beta, "beta")
+            stream = request.stream if stream is None else stream_handle(stream)
+            try:
+                as_planned = (
+                    tuple(map(facts, (a, b, c, bias))) == planned
+                    and (out is None or facts(out) == out_planned)
+                    and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
+                    and stream is None
+                )
+            except Exception:  # a list, or foreign code that raises: describe() looks at it
+                as_planned = False
+            if not as_planned:
+                if c is not None and not takes_c:
+                    raise InputError("c", f"given to {name}", "no c", "make a plan with c= and beta=")
+                if bias is not None and problem.bias is None:
+                    raise InputError("bias", f"given to {name}", "no bias", "make a plan with bias=")
+                _must_suit(alpha, beta, request)
+                if c is None and beta != 0:
+                    raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
+                now = replace(
+                    request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
+                )
+                given = describe(a, b, out, now)
+                _must_equal(given, problem, out_shape, layout_free)
+                _must_hold(given.problem, problem, alpha, beta)
+            return execute(a, b, out, c, bias, alpha, beta, stream)
+        except AllocationError:
+            raise
+        except MemoryError as error:
+            raise out_of_memory(error) from error
+
+    run = shortcut(call, kernel, execute)
+    way: Execute = checked
+    if run is not execute and layout_free:
+        way = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
+    elif problem.device.kind != "cpu" and request.stream is None:
+        way = _device_plan(call, kernel, checked)
+    for function in (checked, way):
+        function.__qualname__ = name
+    plan = cast("Plan", way)
+    plan.decision = decision
+    plan.kernel = kernel
+    return plan
+
+
+def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
+    """A plan that knows operands it has checked before again by the facts that the kernel relies on."""
+    known: dict[Any, device_calls.Entry] = {}
+    warm: device_calls.Warm | None = None
+    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
+
+    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+        nonlocal warm
+        if warm is not None and not epilogue:
+            try:
+                result = warm(a, b, out)
+            except Exception:
+                result = None  # said below, in our words
+            except BaseException as error:
+                if propagates(error):
+                    raise
+                result = None
+            if result is not None:
+                return result
+        result = checked(a, b, out, **epilogue)
+        if not epilogue:
+            warm = device_calls.remember(known, kind, kernel, device_calls.no_settings, a, b, out) or warm
+        return result
+
+    short = call.problem.packed_by is None and isinstance(call.family, TorchFamily)
+    return device_calls.planned_torch(call, kernel, planned) if short else planned
+
+
+def _short_plan(
+    direct: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, backend: str,
+    with_epilogue: bool,
+) -> Execute:  # fmt: skip
+    """A plan that checks no more than it must before handing over to a self-checking matmul."""
+    run = direct
+    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
+    a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
+    b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
+    out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
+    shape, single = call.out_shape, not call.problem.batch  # a stack NumPy would broadcast to a larger one
+    # Strides tell the itemsize. Of types as wide as float32 and complex128 NumPy refuses to round into any other;
+    # float64 it would round into complex64. (One attribute is a tenth of what a planned call may cost.)
+    told_by_strides = single and out_dtype.itemsize != 8
+
+    def first(a: Any, b: Any, out: Any) -> Array:
+        nonlocal run
+        result = product(direct(a, b, out), kind, out, backend)
+        run = direct
+        return result
+
+    run = first
+
+    def planned(a: Any, b: Any, out: Any = None) -> Array:
+        # With these, the matmul itself finds any other fault of out: matrices of the wrong size, and a read-only
+        # one; and also a wrong b with as many dimensions (one that fits is multiplied right, in the wider dtype, and
+        # rounded into out). With a vector for a matrix, or a stack, it would broadcast the product into out.
+        try:
+            if a.__class__ is array and b.__class__ is array and a.shape == a_shape and a.dtype is a_dtype:
+                if out is None:
+                    if b.shape == b_shape and b.dtype is b_dtype:
+                        return run(a, b, None)
+                elif (
+                    out.strides == out_strides
+                    and b.ndim == b_ndim
+                    and (told_by_strides or (out.dtype is out_dtype and (single or out.shape == shape)))
+                ):
+                    return run(a, b, out)
+        except KernelError:
+            raise  # of the first product: direct does not return one
+        except Exception:
+            pass  # said below, in our words
+        except BaseException as error:
+            if propagates(error):
+                raise
+        return checked(a, b, out)
+
+    def planned_with_epilogue(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+        return checked(a, b, out, **epilogue) if epilogue else planned(a, b, out)
+
+    return planned_with_epilogue if with_epilogue else planned
+
+
+def _out_strides(call: Call) -> tuple[int, ...]:
+    """The strides of the example of out; those of a new array where none was given."""
+    if call.out is not None:
+        return cast("tuple[int, ...]", call.out.strides)
+    shape, size = call.out_shape, call.problem.out.dtype.itemsize
+    return tuple(prod(shape[i + 1 :]) * size for i in range(len(shape)))
+
+
+def _must_suit(alpha: Any, beta: Any, planned: Request) -> None:
+    """InputError for scalars that need another kernel.
+
+    One that multiplies by alpha takes 1 as well. But one that adds ``beta * c`` may read c whatever beta is, and c
+    must not count where beta is 0, not even where it is NaN; one that adds nothing has no place for c.
+    """
+    if planned.alpha == 1 and alpha != 1:
+        raise InputError("alpha", f"{alpha} in a plan for alpha 1", "1", "plan with another alpha: that takes any")
+    if (planned.beta == 0) != (beta == 0):
+        allowed = "0" if planned.beta == 0 else "numbers other than 0"
+        raise InputError("beta", f"{beta} in a plan for beta {planned.beta}", allowed, "make another plan")
+
+
+def _must_hold(given: GemmProblem, planned: GemmProblem, alpha: Any, beta: Any) -> None:
+    """InputError for scalars that the kernel's accumulator cannot hold."""
+    if given.compute_dtype.itemsize > planned.compute_dtype.itemsize:
+        raise InputError(
+            "alpha, beta",
+            f"{alpha} and {beta} in a plan that computes in {planned.compute_dtype}",
+            "0 and magnitudes from 1.2e-38 to 3.4e38",
+            "make another plan with these scalars",
+        )
+
+
+def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], layout_free: bool) -> None:
+    """InputError naming what differs from the plan."""
+    given = call.problem
+    names = {"m": "m", "n": "n", "k": "k", "batch": "batch", "packed_by": "b"}
+    differing = [name for field, name in names.items() if getattr(given, field) != getattr(planned, field)]
+    for name in ("a", "b", "out", "c", "bias"):
+        before, after = (_compared(getattr(x, name), layout_free) for x in (planned, given))
+        if isinstance(before, Operand) and isinstance(after, Operand):
+            after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
+        differing += [name] if before != after else []
+    if call.out_shape != out_shape and not differing:
+        differing = ["a, b"]  # a vector and a matrix of one row, say
+    if differing:
+        raise InputError(
+            ", ".join(dict.fromkeys(differing)),
+            f"{given}, a result of shape {call.out_shape}",
+            f"what was planned: {planned}, a result of shape {out_shape}",
+            "make another plan",
+        )
+
+
+def _compared(x: Operand | Bias | None, layout_free: bool) -> object:
+    """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
+    if isinstance(x, Bias):
+        return (x.dtype.name, x.axis) if layout_free else x
+    if isinstance(x, Operand):
+        return x.dtype.name if layout_free else replace(x, layout=x.layout.essential)
+    return None

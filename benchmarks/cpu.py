@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.timing import interleave
+from gemmhub._base.timing import interleave
 from gemmhub.numpy_backend.probe import numpy_versions
 
 DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "int8": np.dtype(np.int8), "float16": np.dtype(np.float16)}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.timing import interleave
+from gemmhub._base.timing import interleave
 from gemmhub.numpy_backend.probe import numpy_versions
 
 SLOW = [("float16", "float16", 512), ("int8", "int32", 512), ("float16", "float16", 64), ("int8", "int32", 64)]

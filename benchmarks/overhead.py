@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.timing import interleave
+from gemmhub._base.timing import interleave
 
 LIMITS = {"matmul": 0.6, "matmul out=": 0.6, "plan out=": 0.25, "import": 30_000.0}
 """Microseconds over numpy.matmul(a, b, out=), or over importing numpy."""

@@ -1,22 +1,23 @@
 """The public functions. Each is thin: arrays -> problem -> decision -> plan -> kernel.
 
-A call that was seen before takes the short way: one look-up by the types, dtypes and shapes of the operands
-and the settings object in force, then the kernel. No hook, no environment, no dataclass.
+A call that was seen before is one look-up, by the types, dtypes and shapes of its operands, its options and the
+settings in force, and then the kernel: no hook, no environment, no dataclass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemmhub import config
+from gemmhub import array_library, config
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
-from gemmhub._call.options import Options, request, scalar_kind, signature
-from gemmhub.errors import AllocationError, BackendError
+from gemmhub._call.cache import LOOK_CLOSELY, CallCache, kind_of
+from gemmhub._call.options import Options, request, signature, stream_handle, with_scalars
+from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
 
 if TYPE_CHECKING:
@@ -33,17 +34,10 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_MOST = 4096
-_warm: dict[tuple[Any, ...], Any] = {}
-"""Plain calls: (types, dtypes, shapes, settings) -> function of (a, b, out)."""
-_known: dict[tuple[Any, ...], Execute] = {}
-"""All calls: the same with strides and options -> function of everything."""
-_layouts: dict[tuple[Any, ...], dict[Any, Any]] = {}
-"""For those in ``_warm`` that depend on strides: the same keys -> by strides, a function of (a, b, out)."""
-_devices: dict[type, Any] = {}
-"""Arrays on devices: type -> function of (a, b, out) that knows what is in ``_warm``, or returns None."""
-_decisions: dict[tuple[Any, ...], tuple[Decision, Any]] = {}
-"""(problem, settings, copies) -> decision and kernel, for operands that cannot be known again by their type."""
+_cache = CallCache()
+_find = _cache.find
+_fast = _cache.fast
+"""The parts of the cache that warm calls read: a look-up in a module costs less than one in an object."""
 _imported = False
 _importing = locks.Busy()
 _settings = config.context.get
@@ -84,45 +78,61 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     NoBackendError : nothing may run this; it carries the decision that :func:`explain` returns.
     KernelError, AllocationError : the chosen kernel failed, or memory for the result is missing.
     """
-    if not options:
-        try:
-            kind = a.__class__
-            if kind is not _ndarray and kind in _devices:
-                result = _devices[kind](a, b, out)
-                if result is not None:
-                    return result
+    try:
+        kind = a.__class__
+        if kind is not _ndarray and kind in _fast:
+            result = _fast[kind].call(a, b, out, options)
+            if result is not None:
+                return result
+        if options:
+            run = _find(kind_of(a, b, out, options))
+            if run is not None and run is not LOOK_CLOSELY and "stream" not in options:
+                get = options.get
+                return run(a, b, out, get("c"), get("bias"), get("alpha", 1), get("beta", 0), None)
+        else:
             if out is None:
-                run = _warm.get((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
+                run = _find((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
             else:
-                run = _warm.get(
+                run = _find(
                     (kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
                      out.__class__, out.dtype, out.strides)
                 )  # fmt: skip
             if run is not None:
                 return run(a, b, out)
-        except Exception:
-            pass  # the long way finds out what is wrong, and says it in our words
-        except BaseException as error:
-            if propagates(error):
-                raise
+    except Exception:
+        pass  # _call() finds out what is wrong, and reports it
+    except BaseException as error:
+        if propagates(error):
+            raise
     return _call(a, b, out, options)
 
 
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
-    """The long way: look up with strides and options, or decide."""
-    warm, devices, known, decisions, layouts = _warm, _devices, _known, _decisions, _layouts  # before settings are read
+    """Look up the kind of the call, options and strides included; decide it where it is new."""
+    cache = _cache  # before settings are read
+    if array_library.deferring:
+        deferred = array_library.deferred("matmul", (a, b), options if out is None else {"out": out, **options})
+        if deferred is not NotImplemented:
+            return deferred
+    given: Mapping[str, Any] = options
+    if not {"alpha", "beta"}.isdisjoint(given):
+        given = with_scalars(options)  # numbers of NumPy as Python's
+    key, run = cache.look_up(a, b, out, given)
     try:
-        if known:  # else settings and modules may have to be read first
-            asked = request(options)
-            key = _key(a, b, out, asked)
-            execute = known.get(key) if key is not None else None
-            if execute is not None:
-                return execute(a, b, out, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+        if run is not None:
+            get, stream = given.get, given.get("stream")
+            if stream is not None:
+                stream = stream_handle(stream)
+            try:
+                return run(a, b, out, get("c"), get("bias"), get("alpha", 1), get("beta", 0), stream)
+            except (GemmhubError, MemoryError):
+                raise
+            except Exception:
+                pass  # what a kernel's own product raises: the checks below find the reason
         with locks.deciding:
             _import()
             asked = request(options)
-            key = _key(a, b, out, asked)
-            call, decision, kernel = _decided(a, b, out, asked, decisions)
+            call, decision, kernel = _decided(a, b, out, asked, cache)
             from gemmhub._call import bind
 
             execute = bind.bind(call, decision.chosen or "", kernel)
@@ -133,9 +143,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
         raise out_of_memory(error) from error
     if key is not None and decision.lasting:
         with suppress(MemoryError):  # the result is there; another call may remember how
-            _remember(known, key, execute)
-            if not options:
-                _learn(warm, devices, layouts, call, decision, kernel, execute, a, b, out)
+            _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
     return result
 
 
@@ -153,79 +161,57 @@ def _import() -> None:
         getattr(np, "random")  # noqa: B009  (NumPy imports it when it is first named)
         import platformdirs  # noqa: F401  (settings and records look for folders)
 
-        from gemmhub._choice import decide, records, registry  # noqa: F401
+        from gemmhub._choice import decide, registry  # noqa: F401
         from gemmhub.numpy_backend import backend  # noqa: F401
 
         _imported = True
 
 
 def _learn(
-    warm: dict[tuple[Any, ...], Any], devices: dict[type, Any], layouts: dict[tuple[Any, ...], dict[Any, Any]],
-    call: Call, decision: Decision, kernel: Any, execute: Execute, a: Array, b: Array, out: Array | None,
+    cache: CallCache, key: tuple[Any, ...], call: Call, decision: Decision, kernel: Any, execute: Execute,
+    a: Array, b: Array, out: Array | None, options: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Give a plain call the short way, where it has one."""
-    from gemmhub._call import bind, device_calls
+    """Remember how a call was run: for all of its kind, and, where it has one, for its fast path."""
+    from gemmhub._call import bind
 
-    if call.problem.device.kind != "cpu":
-        short = device_calls.remember(warm, call, kernel, _settings, a, b, out)
-        if short is not None:
-            devices[type(a)] = short
-    elif out is not None and not isinstance(out, _ndarray):
-        pass  # an array of another library, which tells no strides, or not in bytes
-    elif call.problem.packed_by is None and (decision.layout_free or call.exact):
-        key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
-        run = bind.shortcut(call, kernel, execute)
+    problem = call.problem
+    if problem.device.kind != "cpu":
+        _keep(cache, key, execute)
+        fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
+        if fast is not None:
+            fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
+            cache.fast[type(a)] = fast
+        return
+    run = bind.shortcut(call, kernel, execute)
+    if not decision.layout_free:
+        _keep(cache, kind_of(a, b, out, options), LOOK_CLOSELY)
+        key = kind_of(a, b, out, options, closely=True) or key
+    _keep(cache, key, bind.with_rest(run) if problem.plain and run is not execute else run)
+    if options:
+        return
+    if out is not None and not isinstance(out, _ndarray):
+        return  # an array of another library, which tells no strides, or not in bytes
+    if problem.packed_by is None and decision.layout_free:
+        kind: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         if out is not None:
             # Strides tell an out whose elements share memory; its shape the matmul of two matrices finds wrong itself.
-            key = (*key, type(out), out.dtype, out.strides)
-            run = bind.same_out(run, out.shape) if call.problem.batch else run
-        if not decision.layout_free:
-            run = bind.by_layout(layouts.setdefault(key, {}), a, b, out, run)
-        _remember(warm, key, run)
+            kind = (*kind, type(out), out.dtype, out.strides)
+            run = bind.same_out(run, out.shape) if problem.batch else run
+        _keep(cache, kind, run)
 
 
-def _remember(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
-    if len(cache) >= _MOST:
-        forget_decisions()  # all: what only _known still had would never come back into _warm
-    cache[key] = value
+def _keep(cache: CallCache, key: Any, value: Any) -> None:
+    if not cache.put(key, value):
+        forget_decisions()  # all: a cache that is half full of old kinds of calls would never learn new ones
 
 
-def _key(a: Any, b: Any, out: Any, asked: Request) -> tuple[Any, ...] | None:
-    """What a decision may depend on; None where an operand is no array (a list), which is decided anew."""
-    from gemmhub._arrays.family import layout_key
-    from gemmhub.packed import PackedB
-
-    # Dtypes that are equal may differ in their letter: numpy.int64 and numpy.longlong.
-    wanted = None if asked.out_dtype is None else asked.out_dtype.char
-    parts: list[Any] = [asked.settings, asked.out_dtype, wanted, asked.activation, asked.stream is None]
-    parts += [scalar_kind(asked.alpha), scalar_kind(asked.beta)]
-    for x in (a, b, out, asked.c, asked.bias):
-        if x is None:
-            parts.append(None)
-        elif isinstance(x, PackedB):
-            parts += [x.backend, x.dtype, x.shape, x.a_dtype, x.device]
-        else:
-            try:
-                parts += [type(x), x.dtype, x.shape, *layout_key(x)]
-            except Exception:  # foreign code; describing the operand finds out what is wrong
-                return None
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:  # an object whose shape is a list, say
-        return None
-    return key
-
-
-def _decided(
-    a: Array, b: Array, out: Array | None, asked: Request, decisions: dict[tuple[Any, ...], tuple[Decision, Any]]
-) -> tuple[Call, Decision, Any]:
+def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache) -> tuple[Call, Decision, Any]:
     from gemmhub._call import bind, describe
     from gemmhub._choice import decide
 
     call = describe.describe(a, b, out, asked)
     key = call.problem, asked.settings, bind.overlaps(call)
-    decided = decisions.get(key)  # looked up once: another thread may forget it at any time
+    decided = cache.find(key)  # looked up once: another thread may forget it at any time
     if decided is None:
         raced = ""
         if asked.settings.tune != "off":
@@ -235,7 +221,7 @@ def _decided(
         found, kernel = decide.resolve(*key)
         decided = replace(found, race=raced) if raced else found, kernel
         if found.lasting:
-            _remember(decisions, key, decided)
+            _keep(cache, key, decided)
     return call, *decided
 
 
@@ -247,14 +233,14 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
     ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
     """
-    decisions = _decisions  # before settings are read
+    cache = _cache  # before settings are read
     with locks.deciding:
         _import()
         from gemmhub._call import describe
         from gemmhub._call.plan import make_plan
 
         asked = request(options)
-        call, decision, kernel = _decided(a, b, out, asked, decisions)
+        call, decision, kernel = _decided(a, b, out, asked, cache)
     with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
     return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue)
 
@@ -331,7 +317,8 @@ def reload() -> None:
     """
     with locks.deciding:
         _import()
-        from gemmhub._choice import decide, records, registry
+        from gemmhub import records
+        from gemmhub._choice import decide, registry
         from gemmhub.kit import native
 
     for module in (config, registry, records, decide, native):
@@ -340,13 +327,14 @@ def reload() -> None:
 
 
 def forget_decisions() -> None:
-    """Begin new caches of decided calls (new records, new settings).
+    """Begin a new cache of decided calls (new records, new settings).
 
-    New ones, and not the same ones emptied: a call that is being decided in another thread has the old ones, and
-    what it decided by the old records and settings goes with them.
+    A new one, and not the same one emptied: a call that is being decided in another thread has the old one, and what it
+    decided by the old records and settings goes with that.
     """
-    global _warm, _devices, _known, _decisions, _layouts
-    _warm, _devices, _known, _decisions, _layouts = {}, {}, {}, {}, {}
+    global _cache, _find, _fast
+    _cache = CallCache()
+    _find, _fast = _cache.find, _cache.fast
 
 
 __all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]

@@ -69,6 +69,13 @@ class Kernel:
     deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It saves gemmhub's own preparation:
     numpy.matmul is such a function.
     """
+    direct_epilogue: Callable[..., Array] | None = None
+    """``(a, b, out, c, bias, alpha, beta, stream) -> result``: the same for problems with an epilogue.
+
+    Called with NumPy arrays of two dimensions or more, as the caller passed them; ``c`` broadcasts to the result,
+    ``bias`` has one or two dimensions; ``out`` has the result's shape. It may
+    overlap any operand, and is written last, when nothing can fail.
+    """
 
 
 @dataclass(frozen=True)

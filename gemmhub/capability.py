@@ -28,6 +28,9 @@ class Refusal:
     remedy: str
     traceback: str | None = field(default=None, repr=False, compare=False)
     """Kept where the no came from an exception."""
+    any_layout: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    """Whether operands of the same dtypes and sizes are refused whatever their strides and alignment: such a refusal
+    leaves calls that another backend runs as cheap as if this one were not installed."""
 
     @property
     def passing(self) -> str:

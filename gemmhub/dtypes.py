@@ -221,3 +221,13 @@ def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> D
     if epilogue.name not in ("float32", "complex64") or (single(alpha) and single(beta)):
         return compute
     return np.dtype(np.complex128 if epilogue.kind == "c" else np.float64)
+
+
+def scalar_kind(value: Any) -> tuple[Any, ...]:
+    """All that checks and decisions may depend on: calls whose scalars agree in it differ in nothing else."""
+    zero, one = value == 0, value == 1
+    if isinstance(value, complex):
+        return type(value), zero, one, False, single(value)
+    size = abs(value)
+    small = size < 2**31 and value == int(value)
+    return type(value), zero, one, small, 2.0**-126 <= size <= 2.0**127 or zero or single(value)

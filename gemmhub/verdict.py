@@ -33,6 +33,8 @@ class Verdict:
     remark: str = ""
     """How the backend would run this, in its own words, and why a tuning record of it is not used."""
     traceback: str | None = field(default=None, repr=False)
+    any_layout: bool = field(default=False, repr=False)
+    """Whether the refusal holds for operands of any strides and alignment."""
     passing: str = field(default="", repr=False)
     """What a no was due to that passes ("memory", "stack", "loading"); the next call asks again."""
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from products import BF16, F16, F32, F64, I8, I32, I64, draw, ratio, relaid
 
 import gemmhub
-from gemmhub._arrays import family, geometry
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._base import geometry
+from gemmhub._base.geometry import reach
 from gemmhub._call import describe
 from gemmhub.errors import DeviceError, InputError, OutputError
 
@@ -402,7 +404,7 @@ def test_a_device_view_broadcasts_to_any_number_of_dimensions():
 def test_reach_is_the_memory_that_an_array_lies_in(rng):
     memory = np.arange(200, dtype=np.uint8)
     x = memory.view(F16).reshape(10, 10)[2:8:2, 9:3:-2]
-    before, size = family.reach(x)
+    before, size = reach(x)
     flat = np.lib.stride_tricks.as_strided(x[0:1, 0:1].view(np.uint8), (2,), (1,))
     start = x.__array_interface__["data"][0] - before - memory.__array_interface__["data"][0]
     touched = np.zeros(200, bool)
@@ -410,14 +412,14 @@ def test_reach_is_the_memory_that_an_array_lies_in(rng):
     first = flat.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
     touched[[first + offset for offset in offsets]] = True
     assert (start, start + size) == (touched.argmax(), 200 - touched[::-1].argmax())
-    assert family.reach(np.empty((0, 3))) == (0, 0)
+    assert reach(np.empty((0, 3))) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
 def test_a_twin_has_the_same_strides(dtype, rng):
     for _ in range(20):
         x, _ = relaid(rng, draw(rng, tuple(rng.integers(0, 4, rng.integers(0, 4))), dtype))
-        twin = family.NUMPY.twin(x)
+        twin = NUMPY.twin(x)
         assert (twin.shape, twin.dtype, twin.strides) == (x.shape, x.dtype, x.strides)
         assert not np.may_share_memory(twin, x)
         twin[...] = x

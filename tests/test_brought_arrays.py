@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gemmhub._arrays import by_name
-from gemmhub._arrays.family import NumpyFamily
+from gemmhub._arrays.host.operands import NumpyArrays
 from gemmhub._measure import bench
 from gemmhub.capability import Absent, Device
 from gemmhub.errors import DeviceError, InputError
 
 
-class Faraway(NumpyFamily):
+class Faraway(NumpyArrays):
     """Host arrays that count as those of a MUSA device."""
 
     name = "faraway"
@@ -44,7 +44,7 @@ def bring(monkeypatch):
 
 def library(number=1, **changes):
     values = {
-        "kind": "musa", "count": lambda: number, "family": lambda index: Faraway(),
+        "kind": "musa", "count": lambda: number, "arrays": lambda index: Faraway(),
         "device_name": lambda index: f"Card {index}", "versions": lambda: {"faraway": "1.0"},
     }  # fmt: skip
     return types.SimpleNamespace(**{**values, **changes})
@@ -55,14 +55,14 @@ def test_the_device_is_reached(bring):
     assert by_name.libraries("musa") == ("torch", "faraway")
     assert by_name.libraries("cuda") == ("torch", "cupy")
     for asked in (("musa",), ("musa:0", "faraway")):
-        family = by_name.family_for(*asked)
-        assert isinstance(family, Faraway)
-    assert by_name.device_name(family) == "Card 0"
-    assert by_name.library_versions(family) == {"faraway": "1.0"}
+        arrays = by_name.arrays_for(*asked)
+        assert isinstance(arrays, Faraway)
+    assert by_name.device_name(arrays) == "Card 0"
+    assert by_name.library_versions(arrays) == {"faraway": "1.0"}
     x = np.arange(6.0).reshape(2, 3)
-    assert np.array_equal(by_name.place(x, family, "col"), x)
-    with by_name.entered(family):
-        by_name.synchronize(family)
+    assert np.array_equal(by_name.place(x, arrays, "col"), x)
+    with by_name.entered(arrays):
+        by_name.synchronize(arrays)
 
 
 def test_statuses(bring):
@@ -75,15 +75,15 @@ def test_statuses(bring):
 def test_what_cannot_be_reached_says_why(bring):
     bring(faraway=library(Absent("no driver", "install one")))
     with pytest.raises(DeviceError, match="no driver") as caught:
-        by_name.family_for("musa", "faraway")
+        by_name.arrays_for("musa", "faraway")
     assert "install one" in caught.value.remedy
     bring(faraway=library(1))
     with pytest.raises(DeviceError, match="musa:0"):
-        by_name.family_for("musa:3", "faraway")
+        by_name.arrays_for("musa:3", "faraway")
     with pytest.raises(InputError, match="nearby"):
-        by_name.family_for("musa", "nearby")
+        by_name.arrays_for("musa", "nearby")
     with pytest.raises(InputError, match="faraway"):
-        by_name.family_for("cuda", "faraway")
+        by_name.arrays_for("cuda", "faraway")
 
 
 def test_broken_plugins_take_nothing_down(bring):
@@ -93,7 +93,7 @@ def test_broken_plugins_take_nothing_down(bring):
     bring(torn=ImportError("no such module"), faraway=library(count=broken))
     assert by_name.libraries("musa") == ("torch", "faraway")
     with pytest.raises(DeviceError, match="library gone"):
-        by_name.family_for("musa", "faraway")
+        by_name.arrays_for("musa", "faraway")
 
 
 def test_a_baseline_is_named_where_the_library_has_no_matmul(bring):

@@ -12,10 +12,10 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import Copy, Ready, Refusal, api
+from gemmhub import Copy, Ready, Refusal, api, records
 from gemmhub._base import printing
 from gemmhub._call import bind
-from gemmhub._choice import decide, records
+from gemmhub._choice import decide
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 

@@ -14,8 +14,9 @@ import pytest
 from products import BF16, F16, F32, F64, I8, I32, I64, U8, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config
-from gemmhub._choice import decide, records, registry
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config, records
+from gemmhub._call import cache
+from gemmhub._choice import decide, registry
 from gemmhub.errors import ConfigError, DTypeError, GemmhubError, InputError, NoBackendError, OutputError, ShapeError
 
 PATHS = (F32, F16, I8, I64)
@@ -474,35 +475,33 @@ def test_a_layout_sensitive_backend_is_asked_for_each_layout(other, rng):
 
 
 def test_caches_are_bounded(monkeypatch):
-    monkeypatch.setattr(api, "_MOST", 16)
+    monkeypatch.setattr(cache, "_MOST", 16)
     for size in range(1, 60):
         gemmhub.matmul(np.ones((1, size), F32), np.ones((size, 1), F32))
         gemmhub.matmul(np.ones((1, size), F16), np.ones((size, 1), F16), alpha=2)
-        assert len(api._warm) <= 16
-        assert len(api._known) <= 16
+        assert len(api._cache) <= 16
 
 
 def test_settings_of_calls_do_not_pile_up(rng):
     x = draw(rng, (2, 2), F32)
     gemmhub.matmul(x, x, backend="numpy", precision="tf32")
-    before = len(config._interned), len(api._known)
+    before = len(config._interned), len(api._cache)
     for _ in range(50):
         gemmhub.matmul(x, x, backend="numpy", precision="tf32")
         with gemmhub.use(precision="bf16"):
             gemmhub.matmul(x, x)
     assert len(config._interned) <= before[0] + 4
-    assert len(api._known) <= before[1] + 2
+    assert len(api._cache) <= before[1] + 4
 
 
 def test_reload_forgets_everything(monkeypatch, rng):
     x = draw(rng, (2, 2), F32)
     gemmhub.matmul(x, x)
-    assert api._warm
+    assert len(api._cache)
     monkeypatch.setenv("GEMMHUB_BACKEND", "no such")
     assert ratio(gemmhub.matmul(x, x), x, x) <= 1  # not read again
     gemmhub.reload()
-    assert not api._warm
-    assert not api._known
+    assert not len(api._cache)
     assert not registry._registry
     monkeypatch.setenv("GEMMHUB_PRECISION", "nonsense")
     with pytest.raises(ConfigError, match="GEMMHUB_PRECISION"):

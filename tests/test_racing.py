@@ -12,8 +12,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel
-from gemmhub._choice import decide, records
+from gemmhub import Kernel, records
+from gemmhub._choice import decide
 from plugins import add
 
 
@@ -173,7 +173,7 @@ def test_no_scratch_memory(operands, monkeypatch):
                 raise MemoryError
         return real(shape, *rest)
 
-    monkeypatch.setattr("gemmhub._arrays.family.np.empty", empty)
+    monkeypatch.setattr("gemmhub._arrays.arrays.np.empty", empty)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)
     assert backend.calls["run"] == 1

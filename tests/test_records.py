@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gemmhub
-from gemmhub._choice import records
-from gemmhub._choice.records import Record
+from gemmhub import records
 from gemmhub.errors import RecordError
+from gemmhub.records import Record
 
 ROOT = Path(gemmhub.__file__).parent.parent
 ONE = np.ones((2, 2), np.float32)
@@ -490,7 +490,7 @@ def test_the_fastest_record_of_a_candidate_that_still_exists(monkeypatch, tmp_pa
 WRITER = """
 import sys
 from pathlib import Path
-from gemmhub._choice.records import Record, write
+from gemmhub.records import Record, write
 path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -531,7 +531,7 @@ def test_concurrent_processes_lose_nothing(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from gemmhub._choice.records import Record, write
+from gemmhub.records import Record, write
 path, who, i = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 import filelock
 print("ready", flush=True)

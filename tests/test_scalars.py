@@ -10,8 +10,9 @@ from products import BF16, C64, C128, F16, F32, F64, I8, U8, draw, ratio
 
 import gemmhub
 from gemmhub import dtypes
-from gemmhub._call.options import request, scalar_kind
+from gemmhub._call.options import request
 from gemmhub.capability import CPU, Device
+from gemmhub.dtypes import scalar_kind
 from gemmhub.errors import InputError
 
 WIDE = (1e40, -1e300, 1e-40, 1e-50, -1e-310, 2.0**128, 2.0**-127, 3.5e38, 10**60)

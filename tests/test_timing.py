@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmhub._arrays import timing
+from gemmhub._base import timing
 
 
 class Clock:

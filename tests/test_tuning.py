@@ -12,8 +12,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub._arrays.timing import interleave
-from gemmhub._choice import records
+from gemmhub import records
+from gemmhub._base.timing import interleave
 from gemmhub._measure import tune as tuning
 from gemmhub.errors import InputError, NoBackendError, RecordError
 from plugins import GOOD, Site, add

@@ -1,10 +1,10 @@
 """Devices by name: which library reaches "cuda:1", what the device is called, how operands get there.
 
-Unlike :mod:`gemmhub._arrays.family`, which meets arrays that exist already, this module imports cupy or torch: only
+Unlike :mod:`gemmhub._arrays.arrays`, which meets arrays that exist already, this module imports cupy or torch: only
 the command line and the benchmarks use it, for a device that the user named.
 
 A plugin with arrays of its own names a module in the entry-point group ``gemmhub.arrays``, under the ``name`` of its
-family: see :class:`ArrayLibrary`.
+arrays: see :class:`ArrayLibrary`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gemmhub._arrays.family import NUMPY, Family
-from gemmhub._arrays.on_device import CupyFamily, TorchFamily, cupy_family, torch_family
+from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.capability import CPU, Absent, Device, Refusal
 from gemmhub.errors import AllocationError, BackendError, DeviceError, DTypeError, GemmhubError, InputError
 
@@ -37,17 +39,17 @@ GROUP = "gemmhub.arrays"
 """The entry-point group for arrays that plugins bring."""
 
 
-class ArrayLibrary(Protocol):
-    """What a plugin's module says of its arrays."""
+class PluginArrays(Protocol):
+    """The module that a plugin registers for its arrays."""
 
     kind: str
-    """The kind of device they live on: "musa"."""
+    """The kind of device that the arrays are on: "musa"."""
 
     def count(self) -> int | Refusal:
         """How many devices there are; a Refusal instead of 0."""
 
-    def family(self, index: int) -> Family:
-        """The family of arrays on one device."""
+    def arrays(self, index: int) -> ArrayLibrary:
+        """The library's arrays on one device."""
 
     def device_name(self, index: int) -> str:
         """What the maker calls it."""
@@ -79,8 +81,8 @@ def parse_device(name: str) -> Device:
     return Device(found[1], int(found[2] or 0))
 
 
-def family_for(device: str = "cpu", library: str | None = None) -> Family:
-    """The family of ``library``'s arrays on ``device``; of the first library that reaches it, if none is named.
+def arrays_for(device: str = "cpu", library: str | None = None) -> ArrayLibrary:
+    """The arrays of ``library``'s arrays on ``device``; of the first library that reaches it, if none is named.
 
     Imports the library. Raises InputError for names that are none, DeviceError where the library or the device
     is not here.
@@ -102,7 +104,7 @@ def family_for(device: str = "cpu", library: str | None = None) -> Family:
             last = f"{wanted.kind}:{count - 1}"
             refusals.append(Refusal(f"{name} sees {count} {wanted.kind} device(s)", f"name one up to {last}"))
         else:
-            return _family(name, wanted)
+            return _arrays_on(name, wanted)
     raise DeviceError(
         "device",
         f"{wanted} cannot be used: " + "; ".join(refusal.reason for refusal in refusals),
@@ -117,7 +119,7 @@ def libraries(kind: str) -> tuple[str, ...]:
 
 
 @cache
-def _brought() -> dict[str, ArrayLibrary]:
+def _brought() -> dict[str, PluginArrays]:
     """What plugins bring, by name; one that cannot be loaded is passed over: its backends say what is wrong."""
     found = {}
     for point in entry_points(group=GROUP):
@@ -128,10 +130,10 @@ def _brought() -> dict[str, ArrayLibrary]:
     return found
 
 
-def _family(library: str, device: Device) -> Family:
+def _arrays_on(library: str, device: Device) -> ArrayLibrary:
     if library in _brought():
-        return _brought()[library].family(device.index)
-    return cupy_family(device.index) if library == "cupy" else torch_family(device.kind, device.index)
+        return _brought()[library].arrays(device.index)
+    return cupy_arrays(device.index) if library == "cupy" else torch_arrays(device.kind, device.index)
 
 
 def library_statuses() -> list[LibraryStatus]:
@@ -181,28 +183,28 @@ def _name(library: str, device: Device) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def device_name(family: Family) -> str:
+def device_name(arrays: ArrayLibrary) -> str:
     """What the maker calls the device."""
-    if family.device.kind == "cpu":
+    if arrays.device.kind == "cpu":
         from gemmhub.numpy_backend.probe import cores, cpu_name
 
         return f"{cpu_name()}, {cores()} cores"
-    return _name(family.name, family.device)
+    return _name(arrays.name, arrays.device)
 
 
-def library_versions(family: Family) -> dict[str, str]:
+def library_versions(arrays: ArrayLibrary) -> dict[str, str]:
     """Versions of the array library and of the runtime it was built for."""
-    if isinstance(family, TorchFamily):
-        torch, kind = family.library, family.device.kind
+    if isinstance(arrays, TorchArrays):
+        torch, kind = arrays.module, arrays.device.kind
         return {"torch": str(torch.__version__), kind: str(getattr(torch.version, kind, None) or "unknown")}
-    if isinstance(family, CupyFamily):
-        runtime = family.library.cuda.runtime
+    if isinstance(arrays, CupyArrays):
+        runtime = arrays.module.cuda.runtime
         return {
-            "cupy": str(family.library.__version__),
+            "cupy": str(arrays.module.__version__),
             "cuda": _decimal(runtime.runtimeGetVersion()),
             "cuda driver": _decimal(runtime.driverGetVersion()),
         }
-    brought = _brought().get(family.name)
+    brought = _brought().get(arrays.name)
     return {"numpy": np.__version__} if brought is None else brought.versions()
 
 
@@ -212,32 +214,32 @@ def _decimal(version: int) -> str:
 
 
 @contextmanager
-def entered(family: Family) -> Iterator[None]:
-    """Makes the family's device the current one for a block.
+def entered(arrays: ArrayLibrary) -> Iterator[None]:
+    """Makes the arrays's device the current one for a block.
 
     What the device says of itself through the array library, often later than the call that failed, becomes a
     BackendError.
     """
-    if family.device.kind == "cpu":
+    if arrays.device.kind == "cpu":
         yield
         return
     try:
-        with family.on(None):
+        with arrays.on(None):
             yield
     except GemmhubError:
         raise
     except RuntimeError as error:
-        raise BackendError(f"{family.device} failed: {one_line(error)}") from error
+        raise BackendError(f"{arrays.device} failed: {one_line(error)}") from error
 
 
-def synchronize(family: Family) -> None:
+def synchronize(arrays: ArrayLibrary) -> None:
     """Wait for the device; nothing on the CPU, where calls return when they are done."""
-    if family.device.kind != "cpu":
-        family.synchronize()
+    if arrays.device.kind != "cpu":
+        arrays.synchronize()
 
 
-def place(x: Array, family: Family, order: str = "row", argument: str = "x") -> Array:
-    """The ndarray ``x`` as an array of ``family``: a matrix that is stored by columns for the ``order`` "col".
+def place(x: Array, arrays: ArrayLibrary, order: str = "row", argument: str = "x") -> Array:
+    """The ndarray ``x`` as an array of ``arrays``: a matrix that is stored by columns for the ``order`` "col".
 
     (On the CPU it is ``x`` itself for "row".) Raises InputError for another order, DTypeError where the library
     has no such dtype and AllocationError where the device is full.
@@ -246,20 +248,20 @@ def place(x: Array, family: Family, order: str = "row", argument: str = "x") -> 
         raise InputError("order", repr(order), ", ".join(ORDERS))
     host = x if order == "row" else np.ascontiguousarray(x.T)
     try:
-        there = family.from_host(host)
+        there = arrays.from_host(host)
     except GemmhubError:
         raise
     except Exception as error:  # foreign code
         if type(error).__name__ == "OutOfMemoryError":
-            raise AllocationError(f"{argument} of {x.nbytes / 2**30:.4g} GiB on {family.device}: {error}") from None
+            raise AllocationError(f"{argument} of {x.nbytes / 2**30:.4g} GiB on {arrays.device}: {error}") from None
         if not isinstance(error, (TypeError, ValueError, KeyError)):
             raise DeviceError(
-                argument, f"copying to {family.device} failed: {one_line(error)}", "a device that works",
+                argument, f"copying to {arrays.device} failed: {one_line(error)}", "a device that works",
                 "`gemmhub doctor` lists them",
             ) from error  # fmt: skip
-        other = "torch" if family.name == "cupy" else "another dtype"
+        other = "torch" if arrays.name == "cupy" else "another dtype"
         raise DTypeError(
-            argument, f"{family.name} has no arrays of {x.dtype}", "dtypes of the array library", f"use {other}"
+            argument, f"{arrays.name} has no arrays of {x.dtype}", "dtypes of the array library", f"use {other}"
         ) from error
     return there if order == "row" else there.T
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from gemmhub import dtypes
-from gemmhub._arrays.family import NUMPY, TorchHostFamily
-from gemmhub._arrays.geometry import DeviceView, as_matrix, broadcast, expand, same_memory
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._arrays.torch.host import TorchHostArrays
+from gemmhub._base.geometry import DeviceView, as_matrix, broadcast, expand, same_memory
 from gemmhub._base.guard import propagates, translated
-from gemmhub._call import device_calls
+from gemmhub._call import bind_device
 from gemmhub._call.describe import Call, flat
 from gemmhub._call.options import Request
 from gemmhub.backend import Kernel
@@ -32,12 +33,12 @@ def overlaps(call: Call) -> tuple[Copy, ...]:
     """The temporary a call needs because ``out`` shares memory with an operand (c in place is free)."""
     if call.out is None or call.problem.empty:
         return ()
-    family, problem = call.family, call.problem
+    arrays, problem = call.arrays, call.problem
     operands = {"a": call.a, "b": call.b, "bias": call.bias}
     if call.c is not None and not same_memory(call.c, expand(call.out, call.a.ndim, _ndim(call.b))):
         operands["c"] = call.c
     for name, operand in operands.items():
-        if isinstance(operand, (np.ndarray, DeviceView)) and family.overlap(call.out, operand):
+        if isinstance(operand, (np.ndarray, DeviceView)) and arrays.overlap(call.out, operand):
             size = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
             return (Copy("out", size, f"it overlaps {name}, so the product is made beside it and copied"),)
     return ()
@@ -54,36 +55,36 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
     as ``call``'s. Raises KernelError or AllocationError.
     """
     if call.problem.device.kind != "cpu":
-        return device_calls.bind(call, kernel.run, lambda error: translated(error, backend))
-    family, problem, out_shape = call.family, call.problem, call.out_shape
+        return bind_device.bind(call, kernel.run, lambda error: translated(error, backend))
+    arrays, problem, out_shape = call.arrays, call.problem, call.out_shape
     out_dtype, run = problem.out.dtype, kernel.run
     a_ndim, b_ndim = call.a.ndim, 2 if problem.packed_by else _ndim(call.b)
-    scalar = out_shape == () and family is NUMPY
+    scalar = out_shape == () and arrays is NUMPY
     a_dtype, b_dtype = problem.a.dtype, problem.b.dtype
     # numpy.int64 and numpy.longlong are equal dtypes, so that calls with either come here; each has its own scalars.
-    follows = call.natural and family is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
-    written = family.increment_version if isinstance(family, TorchHostFamily) else None
+    follows = call.natural and arrays is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
+    written = arrays.increment_version if isinstance(arrays, TorchHostArrays) else None
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
         stream: Any = None,
     ) -> Array:  # fmt: skip
-        left = family.view(a, "a")
-        right: Any = b.payload if isinstance(b, PackedB) else family.view(b, "b")
+        left = arrays.view(a, "a")
+        right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
         if out is not None:
-            result = family.target(out, out_shape)
+            result = arrays.target(out, out_shape)
         elif follows and not (left.dtype is a_dtype and right.dtype is b_dtype):
-            result = family.empty(out_shape, dtypes.result_dtype(left.dtype, right.dtype))
+            result = arrays.empty(out_shape, dtypes.result_dtype(left.dtype, right.dtype))
         else:
-            result = family.empty(out_shape, out_dtype)
+            result = arrays.empty(out_shape, out_dtype)
         if not problem.empty:
             target = expand(result, a_ndim, b_ndim)
             addend = (
-                None if c is None or beta == 0 else expand(broadcast(family.view(c, "c"), out_shape), a_ndim, b_ndim)
+                None if c is None or beta == 0 else expand(broadcast(arrays.view(c, "c"), out_shape), a_ndim, b_ndim)
             )
-            vector = None if bias is None else flat(family.view(bias, "bias"))
-            beside = out is not None and _meets(family.overlap, result, left, right, vector, addend, target)
-            place = family.twin(target) if beside else target
+            vector = None if bias is None else flat(arrays.view(bias, "bias"))
+            beside = out is not None and _meets(arrays.overlap, result, left, right, vector, addend, target)
+            place = arrays.twin(target) if beside else target
             if out is not None and written is not None:
                 written(out)
             try:
@@ -97,16 +98,27 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
                 target[...] = place
         if out is not None:
             return out
-        return result[()] if scalar else family.wrap(result, (a, b, c, bias))
+        return result[()] if scalar else arrays.wrap(result, (a, b, c, bias))
 
     return execute
 
 
-def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Callable[[Array, Array, Array | None], Array]:
-    """``(a, b, out) -> result`` for plain calls: the kernel's own complete matmul if it has one."""
-    if kernel.direct is not None and call.problem.plain and call.exact:
-        return kernel.direct
+def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
+    """The kernel's own complete matmul, or its own product with an epilogue, where it has one; else ``execute``.
+
+    Takes ``(a, b, out, c, bias, alpha, beta, stream)``; a plain call's may be given ``(a, b, out)`` alone.
+    """
+    if call.exact:
+        if call.problem.plain:
+            return kernel.direct or execute
+        if kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
+            return kernel.direct_epilogue
     return execute
+
+
+def with_rest(direct: Callable[[Array, Array, Array | None], Array]) -> Execute:
+    """A kernel's own matmul as a function that is given the options, too."""
+    return lambda a, b, out, *_: direct(a, b, out)
 
 
 def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]) -> Callable[..., Array]:
@@ -120,23 +132,6 @@ def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]
     return checked
 
 
-def by_layout(runs: dict[tuple[Any, ...], Any], a: Array, b: Array, out: Any, run: Any) -> Execute:
-    """``(a, b, out) -> result`` that takes from ``runs`` what was put there for operands that lie as these do.
-
-    For backends that look at strides and alignment. ``run`` is put there for ``a``, ``b`` and ``out``; for a layout
-    that is not there the function raises KeyError.
-    """
-
-    def layout(a: Array, b: Array, out: Any) -> tuple[Any, ...]:
-        return a.strides, b.strides, a.flags.aligned, b.flags.aligned, out is None or out.flags.aligned
-
-    def known(a: Array, b: Array, out: Any) -> Array:
-        return runs[layout(a, b, out)](a, b, out)
-
-    runs[layout(a, b, out)] = run
-    return known
-
-
 def run_once(call: Call, backend: str, kernel: Kernel, a: Array, b: Array, request: Request) -> Array:
     """The product in a new array, by this kernel, with exceptions in our words."""
     execute = bind(call, backend, kernel)
@@ -148,17 +143,18 @@ def first_run(
 ) -> Array:
     """Run by the shortcut where there is one, else in full; exceptions in our words."""
     run = shortcut(call, kernel, execute)
+    rest = (request.c, request.bias, request.alpha, request.beta, request.stream)
     if run is not execute:
         try:
-            result = run(a, b, out)
+            result = run(a, b, out) if call.problem.plain else run(a, b, out, *rest)
         except Exception:
-            pass  # as in every later call: the full way finds out what is wrong, and says it in our words
+            pass  # as in every later call, execute() finds out what is wrong and reports it
         except BaseException as error:
             if propagates(error):
                 raise
         else:
             return product(result, call, out, backend)
-    return execute(a, b, out, request.c, request.bias, request.alpha, request.beta, request.stream)
+    return execute(a, b, out, *rest)
 
 
 def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from gemmhub import dtypes
-from gemmhub._arrays.family import NUMPY, SEQUENCES, Family, family_of
-from gemmhub._arrays.geometry import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, broadcast_shapes, expand
+from gemmhub._arrays.find import arrays_of
+from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
+from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, broadcast_shapes, expand
 from gemmhub._call.options import Request
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.dtypes import DType
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
@@ -24,7 +26,7 @@ Array = Any
 class Call:
     """One described call: native operands, the problem, and what has to be done around the kernel."""
 
-    family: Family
+    arrays: ArrayLibrary
     problem: GemmProblem
     out_shape: tuple[int, ...]
     """As numpy.matmul would return it."""
@@ -45,17 +47,17 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
     """
     packed = b if isinstance(b, PackedB) else None
-    family = _common_family(a, b, out, request)
-    native_a = operand(family, a, "a")
+    arrays = _common_library(a, b, out, request)
+    native_a = operand(arrays, a, "a")
     if packed is None:
-        native_b = operand(family, b, "b")
+        native_b = operand(arrays, b, "b")
         b_shape, b_dtype = native_b.shape, native_b.dtype
     else:
         native_b = packed.payload
         b_shape, b_dtype = packed.shape, packed.dtype
     batch, m, n, k, out_shape = product_shapes(native_a.shape, b_shape)
 
-    native_out = None if out is None else family.target(out, out_shape)
+    native_out = None if out is None else arrays.target(out, out_shape)
     wanted = request.out_dtype if native_out is None else native_out.dtype
     if native_out is not None and request.out_dtype is not None and native_out.dtype != request.out_dtype:
         raise OutputError(
@@ -72,9 +74,9 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         raise OutputError("out", given, error.allowed, "give it another dtype, or convert a and b") from None
     natural = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
     request.check_scalars(native_a.dtype, b_dtype, out_dtype)
-    compute = request.scaled(natural, out_dtype, family.device)
+    compute = request.scaled(natural, out_dtype, arrays.device)
 
-    if request.stream is not None and family.device.kind == "cpu":
+    if request.stream is not None and arrays.device.kind == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
     a_ndim, b_ndim = native_a.ndim, len(b_shape)
     a_layout = layout(as_matrix(native_a, "a"), batch)
@@ -82,13 +84,13 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         b_layout = layout(as_matrix(native_b, "b"), batch)
     else:
         b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
-    native_c, c_operand = _addend(family, request, out_shape, batch, a_ndim, b_ndim, out_dtype, natural)
-    native_bias, bias = _bias(family, request, m, n, a_ndim, b_ndim, out_dtype, natural)
+    native_c, c_operand = _addend(arrays, request, out_shape, batch, a_ndim, b_ndim, out_dtype, natural)
+    native_bias, bias = _bias(arrays, request, m, n, a_ndim, b_ndim, out_dtype, natural)
     if native_out is None:
         out_layout = MatrixLayout.contiguous(m, n, batch)
     else:
         out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
-    new_aligned = out_dtype.itemsize if family.device.kind == "cpu" else MOST_ALIGNED
+    new_aligned = out_dtype.itemsize if arrays.device.kind == "cpu" else MOST_ALIGNED
     single = compute.name in ("float32", "complex64")
     reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
     problem = GemmProblem(
@@ -106,30 +108,30 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         activation=request.activation,
         precision=request.settings.precision if reducible else "ieee",
         deterministic=request.settings.deterministic,
-        device=family.device,
+        device=arrays.device,
         packed_by=packed.backend if packed is not None else None,
     )
     if packed is not None:
         packed.check(problem)
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     natural_out = wanted is None
-    return Call(family, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, natural_out)
+    return Call(arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, natural_out)
 
 
-def _common_family(a: Any, b: Any, out: Any, request: Request) -> Family:
+def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
     named = {"a": a, "b": b, "out": out, "c": request.c, "bias": request.bias}
-    families: dict[str, Family] = {}
+    libraries: dict[str, ArrayLibrary] = {}
     for argument, x in named.items():
         if isinstance(x, PackedB):
             if argument != "b":
                 raise InputError(argument, "a packed operand", "only b may be packed")
             continue
         if x is not None:
-            families[argument] = family_of(x, argument)
+            libraries[argument] = arrays_of(x, argument)
         elif argument in ("a", "b"):
             raise InputError(argument, "None", "an array")
     # Plain sequences follow the array they meet.
-    arrays = {key: f for key, f in families.items() if not isinstance(named[key], SEQUENCES)}
+    arrays = {key: f for key, f in libraries.items() if not isinstance(named[key], SEQUENCES)}
     if len({(f.name, f.device) for f in arrays.values()}) > 1:
         given = ", ".join(f"{key} is {f.name} on {f.device}" for key, f in arrays.items())
         raise DeviceError(
@@ -138,8 +140,8 @@ def _common_family(a: Any, b: Any, out: Any, request: Request) -> Family:
     return next(iter(arrays.values()), NUMPY)
 
 
-def operand(family: Family, x: object, argument: str) -> Array:
-    native = family.view(x, argument)
+def operand(arrays: ArrayLibrary, x: object, argument: str) -> Array:
+    native = arrays.view(x, argument)
     if native.dtype.kind == "O":
         raise DTypeError(argument, "an array of objects", ", ".join(dtypes.SUPPORTED), "convert it to numbers")
     try:
@@ -184,7 +186,7 @@ def layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
 
 
 def _addend(
-    family: Family,
+    arrays: ArrayLibrary,
     request: Request,
     out_shape: tuple[int, ...],
     batch: tuple[int, ...],
@@ -195,7 +197,7 @@ def _addend(
 ) -> tuple[Array | None, Operand | None]:
     if request.c is None:
         return None, None
-    native = operand(family, request.c, "c")
+    native = operand(arrays, request.c, "c")
     if native.dtype not in (out_dtype, compute):
         raise DTypeError("c", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
     try:
@@ -208,11 +210,11 @@ def _addend(
 
 
 def _bias(
-    family: Family, request: Request, m: int, n: int, a_ndim: int, b_ndim: int, out_dtype: DType, compute: DType
+    arrays: ArrayLibrary, request: Request, m: int, n: int, a_ndim: int, b_ndim: int, out_dtype: DType, compute: DType
 ) -> tuple[Array | None, Bias | None]:
     if request.bias is None:
         return None, None
-    native = operand(family, request.bias, "bias")
+    native = operand(arrays, request.bias, "bias")
     if native.dtype not in (out_dtype, compute):
         raise DTypeError("bias", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
     along_m = b_ndim == 1 and a_ndim > 1

@@ -131,14 +131,13 @@ def scalar(value: object, argument: str) -> Any:
     raise InputError(argument, f"{value!r:.80} is not a number", "a number (an int, a float, a complex)")
 
 
-def scalar_kind(value: Any) -> tuple[Any, ...]:
-    """All that checks and decisions may depend on: calls whose scalars agree in it differ in nothing else."""
-    zero, one = value == 0, value == 1
-    if isinstance(value, complex):
-        return type(value), zero, one, False, single(value)
-    size = abs(value)
-    small = size < 2**31 and value == int(value)
-    return type(value), zero, one, small, 2.0**-126 <= size <= 2.0**127 or zero or single(value)
+def with_scalars(options: Options) -> dict[str, Any]:
+    """``options`` with alpha and beta as Python numbers; InputError where they are none."""
+    given: dict[str, Any] = dict(options)
+    for name in ("alpha", "beta"):
+        if name in given:
+            given[name] = scalar(given[name], name)
+    return given
 
 
 _HANDLES = ("cuda_stream", "musa_stream", "ptr")

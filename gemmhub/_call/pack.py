@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gemmhub import config, dtypes
-from gemmhub._arrays import family as families
-from gemmhub._arrays.geometry import DeviceView, alignment
+from gemmhub._arrays.find import arrays_of
+from gemmhub._base.geometry import DeviceView, alignment
 from gemmhub._base.guard import guarded
 from gemmhub._call import describe, options
 from gemmhub._choice import decide
@@ -29,13 +29,13 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         raise InputError("b", "a packed operand", "an array", "it is packed already")
     if isinstance(m, bool) or not isinstance(m, int) or m < 1:
         raise InputError("m", f"{m!r}", "a positive int")
-    family = families.family_of(b, "b")
-    native = describe.operand(family, b, "b")
+    arrays = arrays_of(b, "b")
+    native = describe.operand(arrays, b, "b")
     if native.ndim != 2:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
     left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
     settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
-    problem = _typical(native, left, m, family.device)
+    problem = _typical(native, left, m, arrays.device)
     given = native.address if isinstance(native, DeviceView) else native
     chosen = decide.decide(problem, settings)
     refused: list[Verdict] = []
@@ -50,7 +50,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         )
         if not isinstance(payload, Refusal):
             k, n = native.shape
-            return PackedB((k, n), native.dtype, left, able.entry.name, payload, family.device)
+            return PackedB((k, n), native.dtype, left, able.entry.name, payload, arrays.device)
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))

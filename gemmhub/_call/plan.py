@@ -13,14 +13,14 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from gemmhub._arrays.family import layout_key
-from gemmhub._arrays.on_device import TorchFamily
+from gemmhub._arrays.find import layout_key
 from gemmhub._base.guard import out_of_memory, propagates
-from gemmhub._call import device_calls
-from gemmhub._call.bind import Array, Execute, bind, product, shortcut
+from gemmhub._call.bind import Array, Execute, bind, product, shortcut, with_rest
+from gemmhub._call.cache import CallCache, kind_of
 from gemmhub._call.describe import Call
-from gemmhub._call.options import Request, scalar, scalar_kind, stream_handle
+from gemmhub._call.options import Request, scalar, stream_handle
 from gemmhub.backend import Kernel
+from gemmhub.dtypes import scalar_kind
 from gemmhub.errors import AllocationError, InputError, KernelError
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand
@@ -116,45 +116,57 @@ def make_plan(
             raise out_of_memory(error) from error
 
     run = shortcut(call, kernel, execute)
-    way: Execute = checked
-    if run is not execute and layout_free:
-        way = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
-    elif problem.device.kind != "cpu" and request.stream is None:
-        way = _device_plan(call, kernel, checked)
-    for function in (checked, way):
-        function.__qualname__ = name
-    plan = cast("Plan", way)
+    function: Execute = checked
+    if run is not execute and layout_free and problem.plain:
+        function = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
+    elif request.stream is None:
+        function = _learning_plan(call, kernel, run, checked, request, not layout_free)
+    checked.__qualname__ = function.__qualname__ = name
+    plan = cast("Plan", function)
     plan.decision = decision
     plan.kernel = kernel
     return plan
 
 
-def _device_plan(call: Call, kernel: Kernel, checked: Execute) -> Execute:
-    """A plan that knows operands it has checked before again by the facts that the kernel relies on."""
-    known: dict[Any, device_calls.Entry] = {}
-    warm: device_calls.Warm | None = None
-    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
+def _learning_plan(
+    call: Call, kernel: Kernel, run: Execute, checked: Execute, request: Request, closely: bool
+) -> Execute:
+    """A plan that checks each kind of operands once: later calls of that kind go straight to the kernel."""
+    cache = CallCache()
+    run = with_rest(run) if run is kernel.direct else run
+    arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
+    alpha, beta, find = request.alpha, request.beta, cache.find
+    fast = None
+    if problem.device.kind != "cpu" and problem.packed_by is None:
+        # The settings no longer matter: bool() is always the same, and no Python function.
+        fast = arrays.fast_path(bool, alpha, beta)
 
     def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
-        nonlocal warm
-        if warm is not None and not epilogue:
-            try:
-                result = warm(a, b, out)
-            except Exception:
-                result = None  # said below, in our words
-            except BaseException as error:
-                if propagates(error):
-                    raise
-                result = None
-            if result is not None:
-                return result
+        try:
+            if fast is not None:
+                result = fast.call(a, b, out, epilogue)
+                if result is not None:
+                    return result
+            else:
+                known = find(kind_of(a, b, out, epilogue, closely))
+                if known is not None and "stream" not in epilogue:
+                    get = epilogue.get
+                    return known(a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), None)
+        except Exception:
+            pass  # checked() finds out what is wrong, and reports it
+        except BaseException as error:
+            if propagates(error):
+                raise
         result = checked(a, b, out, **epilogue)
-        if not epilogue:
-            warm = device_calls.remember(known, kind, kernel, device_calls.no_settings, a, b, out) or warm
+        if fast is not None:
+            fast.learn(arrays, problem, shape, prepared, a, b, out, epilogue)
+        elif "stream" not in epilogue:
+            key = kind_of(a, b, out, epilogue, closely)
+            if key is not None:
+                cache.put(key, run)
         return result
 
-    short = call.problem.packed_by is None and isinstance(call.family, TorchFamily)
-    return device_calls.planned_torch(call, kernel, planned) if short else planned
+    return planned
 
 
 def _short_plan(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from gemmhub import accuracy
-from gemmhub._arrays.geometry import as_matrix, expand
 from gemmhub._base import printing
+from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._call import bind, describe
 from gemmhub._call.describe import Call
@@ -150,7 +150,7 @@ def compare(
             rows.append(Compared(name, False, "failed", nan, nan, str(error)))
             continue
         ok, ratio, remark = check_result(side.call, side.asked, result, seed)
-        result = side.call.family.to_host(result)
+        result = side.call.arrays.to_host(result)
         first = result if first is None and ok else first
         remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
         rows.append(Compared(name, ok, "right" if ok else "wrong", ratio, _difference(result, first), remark))
@@ -185,8 +185,8 @@ def _host_side(here: _Side, options: Options) -> _Side:
     """The call of ``here``, with copies of its operands on the host."""
     call = here.call
     if here.asked.stream is not None:
-        call.family.synchronize()  # copies are made on the current stream
-    fetch = call.family.to_host
+        call.arrays.synchronize()  # copies are made on the current stream
+    fetch = call.arrays.to_host
     a, b = fetch(call.a.owner), fetch(call.b.owner)
     there = {name: fetch(x.owner) for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
     asked = request(cast(Options, {**options, **there, "stream": None}))
@@ -205,7 +205,7 @@ def on_host(call: Call) -> Call:
     """``call`` with its operands copied to the host, if they are not there."""
     if call.problem.device.kind == "cpu" or isinstance(call.a, np.ndarray):
         return call
-    fetch = call.family.to_host
+    fetch = call.arrays.to_host
     a = fetch(call.a.owner)
     b = call.b if call.problem.packed_by else fetch(call.b.owner)
     c = bias = None
@@ -222,10 +222,10 @@ def check_result(
     """Whether ``result`` is right: (verdict, worst error over bound, remark). ``samples``: look at so many elements
     of a plain product only.
     """
-    problem, family = call.problem, call.family
+    problem, arrays = call.problem, call.arrays
     if problem.device.kind != "cpu" and asked.stream is not None:
-        family.synchronize()  # what follows reads on the current stream
-    native = family.to_host(result)
+        arrays.synchronize()  # what follows reads on the current stream
+    native = arrays.to_host(result)
     call = on_host(call)
     if problem.plain and problem.packed_by is None:
         found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed, samples=samples)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.random
 
 from gemmhub import accuracy, dtypes
-from gemmhub._arrays.family import family_of
-from gemmhub._arrays.geometry import as_matrix, expand
+from gemmhub._arrays.find import arrays_of
+from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._base.inner_products import TILE
 from gemmhub._call.describe import product_shapes
@@ -307,8 +307,8 @@ def _shown(x: Any, bound: float) -> str:
 
 def _native(x: object, argument: str) -> Array:
     """An operand as an ndarray of a supported dtype."""
-    family = family_of(x, argument)
-    array = family.view(x, argument) if family.device.kind == "cpu" else family.to_host(x)
+    arrays = arrays_of(x, argument)
+    array = arrays.view(x, argument) if arrays.device.kind == "cpu" else arrays.to_host(x)
     array = np.asarray(array)
     try:
         dtypes.info(array.dtype)

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemmhub import records
 from gemmhub._base.guard import guarded
-from gemmhub._choice import records, registry
+from gemmhub._choice import registry
 from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
@@ -87,8 +88,12 @@ def _decide(
             verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
-        layout_free &= isinstance(loaded, Refusal) or not loaded[0].layout_sensitive
         answer = _ask(entry, problem, short)
+        layout_free &= (
+            isinstance(loaded, Refusal)
+            or not loaded[0].layout_sensitive
+            or (isinstance(answer, Verdict) and answer.any_layout)
+        )
         if isinstance(answer, Verdict):
             verdicts.append(answer)
         elif forced is not None and entry.name != forced:
@@ -152,7 +157,7 @@ def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusa
         status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
         return Verdict(
             entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
-            passing=refusal.passing,
+            passing=refusal.passing, any_layout=refusal.any_layout,
         )  # fmt: skip
 
     answer = entry.get()

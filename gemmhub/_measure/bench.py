@@ -1,7 +1,7 @@
 """Benchmarks: backends side by side on one product, against a baseline of the same run.
 
 Each case draws random operands, checks every contender's result once, and then times all of them in
-interleaved rounds (:mod:`gemmhub._arrays.timing`) on operands that rotate past the cache: by the process's clock on
+interleaved rounds (:mod:`gemmhub._base.timing`) on operands that rotate past the cache: by the process's clock on
 the CPU, by the device's own events elsewhere. Medians and their ratios to the baseline are what to read;
 absolute times of different runs do not compare.
 """
@@ -19,11 +19,11 @@ import numpy as np
 
 import gemmhub
 from gemmhub._arrays import by_name
-from gemmhub._arrays.family import Family
-from gemmhub._arrays.timing import Timing, host_times, interleave, rotation
+from gemmhub._base.timing import Timing, host_times, interleave, rotation
 from gemmhub._call.options import Options
 from gemmhub._measure import contenders
 from gemmhub._measure.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.dtypes import DType, as_dtype, info
 from gemmhub.errors import AllocationError, InputError
 
@@ -157,10 +157,10 @@ def run_case(
     """
     if orders not in ORDERS:
         raise InputError("orders", repr(orders), ", ".join(ORDERS), "give a letter each for a, b and the result")
-    family = by_name.family_for(device, library)
-    own = contenders.library_matmul_name(family)
+    arrays = by_name.arrays_for(device, library)
+    own = contenders.library_matmul_name(arrays)
     baseline = own if baseline is None else baseline
-    error = contenders.unknown_baseline(baseline, family) if baseline is not None else None
+    error = contenders.unknown_baseline(baseline, arrays) if baseline is not None else None
     if error is not None:
         raise error
     options: Options = {}
@@ -168,12 +168,12 @@ def run_case(
         options["out_dtype"] = out_dtype
     if precision is not None:
         options["precision"] = precision
-    with by_name.entered(family):
-        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, family, options, np.random.default_rng(seed))
+    with by_name.entered(arrays):
+        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, arrays, options, np.random.default_rng(seed))
         problem = product.problem
         if baseline is None:
             baseline = gemmhub.explain(product.a, product.b, out=product.out, **options).chosen or ""
-        with contenders.rounding_of_torch(family, problem.precision):
+        with contenders.rounding_of_torch(arrays, problem.precision):
             ready: list[Contender] = []
             rows: list[Measurement] = []
             for name in _names(product, backends, baseline):
@@ -182,7 +182,7 @@ def run_case(
                     rows.append(Measurement(found.name, found.kernel, found.verdict, remark=found.remark))
                 else:
                     ready.append(found)
-            clock = family.clock()
+            clock = arrays.clock()
             sets = _sets(product, [x.out_dtype for x in ready], clock.cache_bytes) if ready else []
             timings = interleave(
                 [_rotating([x.bind(a, b, outs[x.out_dtype]) for a, b, outs in sets]) for x in ready],
@@ -200,9 +200,9 @@ def run_case(
         out_dtype=problem.out.dtype.name,
         flops=problem.flops,
         nbytes=problem.nbytes,
-        device=str(family.device),
-        library=family.name,
-        clock=clock_name(family),
+        device=str(arrays.device),
+        library=arrays.name,
+        clock=clock_name(arrays),
         operand_sets=len(sets),
         baseline=baseline,
         orders=orders,
@@ -211,22 +211,22 @@ def run_case(
     )
 
 
-def clock_name(family: Family) -> str:
+def clock_name(arrays: ArrayLibrary) -> str:
     """ "host" or "device events": what times calls on such arrays."""
-    return "host" if family.device.kind == "cpu" else "device events"
+    return "host" if arrays.device.kind == "cpu" else "device events"
 
 
-def copy_bandwidth(family: Family, rounds: int = 5) -> float:
+def copy_bandwidth(arrays: ArrayLibrary, rounds: int = 5) -> float:
     """Bytes a second that a large copy on the device reads and writes together, in the best of ``rounds``.
 
     On the CPU all cores copy, each a part.
     """
-    with by_name.entered(family):
-        clock = family.clock()
+    with by_name.entered(arrays):
+        clock = arrays.clock()
         nbytes = int(_COPIED_CACHES * clock.cache_bytes)
-        source = by_name.place(np.ones(nbytes, np.uint8), family)
-        into = family.clone(source)
-        if family.device.kind == "cpu":
+        source = by_name.place(np.ones(nbytes, np.uint8), arrays)
+        into = arrays.clone(source)
+        if arrays.device.kind == "cpu":
             from concurrent.futures import ThreadPoolExecutor
 
             from gemmhub.numpy_backend.probe import cores
@@ -235,7 +235,7 @@ def copy_bandwidth(family: Family, rounds: int = 5) -> float:
             with ThreadPoolExecutor(cores()) as pool:
                 (timing,) = interleave([lambda: list(pool.map(np.copyto, *parts))], clock=clock, rounds=rounds)
         else:
-            device: Any = family
+            device: Any = arrays
             (timing,) = interleave([lambda: device.copy(into, source)], clock=clock, rounds=rounds)
     return 2.0 * nbytes / timing.minimum
 
@@ -244,31 +244,31 @@ def _draw(
     size: tuple[int, int, int],
     dtype: DType,
     orders: str,
-    family: Family,
+    arrays: ArrayLibrary,
     options: Options,
     rng: np.random.Generator,
 ) -> Product:
     m, n, k = size
     a_host, b_host = random_operand(rng, (m, k), dtype), random_operand(rng, (k, n), dtype)
     names = {"r": "row", "c": "col"}
-    a = by_name.place(a_host, family, names[orders[0]], "a")
-    b = by_name.place(b_host, family, names[orders[1]], "b")
+    a = by_name.place(a_host, arrays, names[orders[0]], "a")
+    b = by_name.place(b_host, arrays, names[orders[1]], "b")
     problem = gemmhub.explain(a, b, **options).problem
     out = None
     if orders[2] == "c":
-        out = _by_columns(family, (m, n), problem.out.dtype)
+        out = _by_columns(arrays, (m, n), problem.out.dtype)
         problem = gemmhub.explain(a, b, out=out, **options).problem
-    return Product(family, a, b, a_host, b_host, problem, options, out)
+    return Product(arrays, a, b, a_host, b_host, problem, options, out)
 
 
-def _by_columns(family: Family, shape: tuple[int, int], dtype: DType) -> Array:
-    return family.empty(shape[::-1], dtype).T
+def _by_columns(arrays: ArrayLibrary, shape: tuple[int, int], dtype: DType) -> Array:
+    return arrays.empty(shape[::-1], dtype).T
 
 
 def _result(product: Product, dtype: DType) -> Array:
     """New memory for a result, in the order of the product's."""
     shape = product.problem.m, product.problem.n
-    make = product.family.empty if product.out is None else partial(_by_columns, product.family)
+    make = product.arrays.empty if product.out is None else partial(_by_columns, product.arrays)
     return make(shape, dtype)
 
 
@@ -283,7 +283,7 @@ def _sets(
     product: Product, out_dtypes: Sequence[DType], cache_bytes: float
 ) -> list[tuple[Array, Array, dict[DType, Array]]]:
     """Copies of the operands, and memory for results, that together exceed the cache, as far as memory goes."""
-    family, problem = product.family, product.problem
+    arrays, problem = product.arrays, product.problem
 
     def one(a: Array, b: Array) -> tuple[Array, Array, dict[DType, Array]]:
         return a, b, {dtype: _result(product, dtype) for dtype in out_dtypes}
@@ -294,7 +294,7 @@ def _sets(
     sets = [one(product.a, product.b)]
     for _ in range(count - 1):
         try:
-            sets.append(one(family.clone(product.a), family.clone(product.b)))
+            sets.append(one(arrays.clone(product.a), arrays.clone(product.b)))
         except AllocationError:  # the case says how many there are
             break
     return sets
@@ -327,7 +327,7 @@ def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: floa
 
 def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> list[HostTime]:
     """Each backend's two ways to be called, with the baseline in turn; the baseline itself last."""
-    family, a, b = product.family, product.a, product.b
+    arrays, a, b = product.arrays, product.a, product.b
     found: list[HostTime] = []
     base = next((c for c in ready if c.name == baseline), None)
     of_base: list[float] = []
@@ -342,7 +342,7 @@ def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> 
         calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out), bound(contender)]
         calls += [bound(base)] if base is not None else []
         with gemmhub.use(backend=contender.name, precision=product.problem.precision):
-            matmul, plan, *rest = host_times(calls, synchronize=partial(by_name.synchronize, family))
+            matmul, plan, *rest = host_times(calls, synchronize=partial(by_name.synchronize, arrays))
         beside = rest[0] * base.scale if base is not None else None
         of_base += [] if beside is None else [beside]
         for call, seconds in (("matmul", matmul), ("plan", plan)):

@@ -15,10 +15,10 @@ from typing import Any
 
 import gemmhub
 from gemmhub._arrays.by_name import one_line
-from gemmhub._arrays.family import Family
-from gemmhub._arrays.on_device import TorchFamily
+from gemmhub._arrays.torch.operands import TorchArrays
 from gemmhub._call.options import Options
 from gemmhub._check.spot_check import SpotCheck, spot_check
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.dtypes import DType, info
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError
 from gemmhub.problem import GemmProblem
@@ -41,7 +41,7 @@ _SAMPLES = 1024
 class Product:
     """One product: operands where the contenders read them, and on the host, where results are checked."""
 
-    family: Family
+    arrays: ArrayLibrary
     a: Array
     b: Array
     a_host: Array
@@ -55,7 +55,7 @@ class Product:
         """Whether ``result`` is the product (its first ``rows`` rows)."""
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         samples = _SAMPLES if m * n + m * k + n * k > _CHECK_WHOLE else None
-        found = self.family.to_host(result)
+        found = self.arrays.to_host(result)
         return spot_check(self.a_host[:rows], self.b_host, found, precision=self.problem.precision, samples=samples)
 
 
@@ -85,9 +85,9 @@ class Excluded:
     remark: str
 
 
-def library_matmul_name(family: Family) -> str | None:
+def library_matmul_name(arrays: ArrayLibrary) -> str | None:
     """ "numpy.matmul", "cupy.matmul" or "torch.matmul"; None for arrays whose library has none."""
-    name = f"{family.name}.matmul"
+    name = f"{arrays.name}.matmul"
     return name if name in LIBRARY_MATMULS else None
 
 
@@ -120,16 +120,16 @@ def library_matmul(product: Product) -> Contender | Excluded:
     It makes the result dtype of its own rules (numpy makes float32 of bfloat16, say), except that numpy and cupy
     accumulate integers in gemmhub's result dtype: int8 would wrap.
     """
-    family, problem = product.family, product.problem
-    name, a, b = f"{family.name}.matmul", product.a, product.b
-    matmul = sys.modules[family.name].matmul
+    arrays, problem = product.arrays, product.problem
+    name, a, b = f"{arrays.name}.matmul", product.a, product.b
+    matmul = sys.modules[arrays.name].matmul
     kinds = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
     rows = problem.m
     try:
-        own: DType = family.view(matmul(a[:1, :1], b[:1, :1]), "out").dtype
-        result = problem.out.dtype if kinds <= {"int", "uint"} and family.name != "torch" else own
+        own: DType = arrays.view(matmul(a[:1, :1], b[:1, :1]), "out").dtype
+        result = problem.out.dtype if kinds <= {"int", "uint"} and arrays.name != "torch" else own
         extra: dict[str, Any] = {"dtype": result, "casting": "unsafe"} if result != own else {}
-        if family.device.kind == "cpu" and own.name not in _BLAS and rows > _PROBE_ROWS:
+        if arrays.device.kind == "cpu" and own.name not in _BLAS and rows > _PROBE_ROWS:
             start = perf_counter()
             matmul(a[:_PROBE_ROWS], b, **extra)
             call_time = (perf_counter() - start) / _PROBE_ROWS * rows
@@ -147,18 +147,18 @@ def library_matmul(product: Product) -> Contender | Excluded:
 
     remarks = [f"{result.name} result"] if result != problem.out.dtype else []
     remarks += [f"{rows} of {problem.m} rows measured, scaled"] if rows < problem.m else []
-    if problem.precision != "ieee" and _torch_float32(family) is None:
+    if problem.precision != "ieee" and _torch_float32(arrays) is None:
         remarks.append(f"float32 not rounded to {problem.precision}")
     return Contender(name, name, result, bind, check.method, problem.m / rows, ", ".join(remarks))
 
 
 @contextmanager
-def rounding_of_torch(family: Family, precision: str) -> Iterator[None]:
+def rounding_of_torch(arrays: ArrayLibrary, precision: str) -> Iterator[None]:
     """Lets torch.matmul on CUDA round float32 as far as ``precision`` does, to tf32, and no further than it.
 
     The setting is the process's, so it is restored at the end.
     """
-    switch = _torch_float32(family)
+    switch = _torch_float32(arrays)
     if switch is None:
         yield
         return
@@ -175,18 +175,18 @@ def rounding_of_torch(family: Family, precision: str) -> Iterator[None]:
         setattr(switch, name, before)
 
 
-def _torch_float32(family: Family) -> Any:
+def _torch_float32(arrays: ArrayLibrary) -> Any:
     """Where torch keeps how it rounds float32 operands; None for other libraries and devices."""
-    if isinstance(family, TorchFamily) and family.device.kind == "cuda":
-        return family.library.backends.cuda.matmul
+    if isinstance(arrays, TorchArrays) and arrays.device.kind == "cuda":
+        return arrays.module.backends.cuda.matmul
     return None
 
 
-def unknown_baseline(name: str, family: Family) -> InputError | None:
-    """The error for another library's matmul; None for this family's, and for what may be a backend."""
-    if name in LIBRARY_MATMULS and name != library_matmul_name(family):
+def unknown_baseline(name: str, arrays: ArrayLibrary) -> InputError | None:
+    """The error for another library's matmul; None for this arrays's, and for what may be a backend."""
+    if name in LIBRARY_MATMULS and name != library_matmul_name(arrays):
         return InputError(
-            "baseline", f"{name} for {family.name} arrays on {family.device}",
-            ", or ".join(filter(None, (library_matmul_name(family), "the name of a backend"))),
+            "baseline", f"{name} for {arrays.name} arrays on {arrays.device}",
+            ", or ".join(filter(None, (library_matmul_name(arrays), "the name of a backend"))),
         )  # fmt: skip
     return None

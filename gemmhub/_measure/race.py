@@ -16,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmhub._arrays.timing import Clock
+from gemmhub import records
+from gemmhub._base.timing import Clock
 from gemmhub._call import bind
 from gemmhub._call.describe import Call
 from gemmhub._call.options import Request
-from gemmhub._choice import decide, records
+from gemmhub._choice import decide
 from gemmhub._choice.decide import Able
 from gemmhub.backend import Kernel
 from gemmhub.errors import AllocationError, GemmhubError, OutputError
@@ -68,7 +69,7 @@ def outlook(call: Call, request: Request) -> str:
         return ""
     able = decide.able_backends(call.problem)
     listed = shortlist(able, call, request)
-    with call.family.on(request.stream):
+    with call.arrays.on(request.stream):
         reason = _obstacle(call, request, able, listed)
     return f"none: {reason}" if reason else f"{_count(listed)}, at most {BUDGET * 1e3:.0f} ms, at the first call"
 
@@ -86,7 +87,7 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
         others = [] if request.settings.backend else others
         _running = True
         try:
-            with call.family.on(request.stream):
+            with call.arrays.on(request.stream):
                 reason = _obstacle(call, request, able, listed)
                 return f"none: {reason}" if reason else _race(call, request, a, b, listed, others)
         finally:
@@ -122,7 +123,7 @@ def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple
         return "there is one candidate"
     if problem.empty:
         return "the result is empty"
-    if call.family.capturing():
+    if call.arrays.capturing():
         return "the stream is being captured into a graph"
     if _ranks() > 1:
         return "the process group has several ranks, which must choose alike"
@@ -158,7 +159,7 @@ def _race(
                 _log.debug("not raced: %s %s: %s", x.entry.name, candidate, kernel.reason)
         return found
 
-    runners, clock = ready(listed), call.family.clock()
+    runners, clock = ready(listed), call.arrays.clock()
     begin = time.perf_counter()
     _timed(runners, clock, begin)
     spent = time.perf_counter() - begin
@@ -179,12 +180,12 @@ def _race(
 
 def _scratch(call: Call, a: Any, b: Any) -> Any:
     """An array like the result; None where the library's arrays cannot be written, and each launch makes its own."""
-    family = call.family
+    arrays = call.arrays
     if call.out is not None:
-        return family.wrap(family.twin(call.out), (a, b))
-    made = family.wrap(family.empty(call.out_shape, call.problem.out.dtype), (a, b))
+        return arrays.wrap(arrays.twin(call.out), (a, b))
+    made = arrays.wrap(arrays.empty(call.out_shape, call.problem.out.dtype), (a, b))
     try:
-        family.target(made, call.out_shape)
+        arrays.target(made, call.out_shape)
     except OutputError:
         return None
     return made

@@ -8,16 +8,16 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import api
-from gemmhub._arrays import family as families
-from gemmhub._arrays import geometry
-from gemmhub._arrays.timing import Clock, interleave, rotation
-from gemmhub._base import printing
+from gemmhub import api, records
+from gemmhub._arrays.dlpack.operands import DLPackArrays
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._base import geometry, printing
 from gemmhub._base.guard import guarded
+from gemmhub._base.timing import Clock, interleave, rotation
 from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
 from gemmhub._check.compare import check_result, on_host
-from gemmhub._choice import decide, records, registry
+from gemmhub._choice import decide, registry
 from gemmhub._choice.decide import Able
 from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
@@ -76,8 +76,8 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         able = decide.able_backends(problem)
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
-    family, clock = call.family, call.family.clock()
-    with family.on(asked.stream):
+    arrays, clock = call.arrays, call.arrays.clock()
+    with arrays.on(asked.stream):
         trial = _Trial(call, asked, a, b, clock.cache_bytes)
         rows: list[Tuned] = []
         ready: list[_Contender] = []
@@ -175,9 +175,9 @@ class _Trial:
         self._call, self._asked = call, asked
         self._sets = _sets(call, a, b, cache_bytes)
         self._hosted = on_host(call)
-        family = call.family
-        native = family.empty(call.out_shape, call.problem.out.dtype) if call.out is None else family.twin(call.out)
-        self._target = family.wrap(native, (a, b))
+        arrays = call.arrays
+        native = arrays.empty(call.out_shape, call.problem.out.dtype) if call.out is None else arrays.twin(call.out)
+        self._target = arrays.wrap(native, (a, b))
         self._checked: set[str] = set()
 
     def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
@@ -231,15 +231,15 @@ class _Trial:
 
 def _sets(call: describe.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
     """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
-    family = call.family
-    if call.problem.packed_by is not None or isinstance(family, families.DLPackFamily):
+    arrays = call.arrays
+    if call.problem.packed_by is not None or isinstance(arrays, DLPackArrays):
         return [(a, b)]
-    if family is families.NUMPY:
+    if arrays is NUMPY:
         a, b = call.a, call.b
     span = geometry.reach(call.a)[1] + geometry.reach(call.b)[1]
 
     def copy() -> tuple[Any, Any]:
-        left, right = (family.wrap(family.clone(x), (a, b)) for x in (a, b))
+        left, right = (arrays.wrap(arrays.clone(x), (a, b)) for x in (a, b))
         return left, right
 
     return [(a, b), *(copy() for _ in range(rotation(span, cache_bytes) - 1))]

@@ -16,11 +16,11 @@ import numpy as np
 import gemmhub
 from gemmhub._arrays import by_name
 from gemmhub._arrays.by_name import ORDERS
-from gemmhub._arrays.family import Family
 from gemmhub._base import files
 from gemmhub._measure import bench
 from gemmhub._measure.bench import Case
 from gemmhub._measure.contenders import LIBRARY_MATMULS
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.options import DTYPE, SHAPES, device_option, library_option
@@ -113,7 +113,7 @@ def command(
         if file is not None:
             operands.check_writable(Path(file))
     _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
-    family = by_name.family_for(device, library)
+    arrays = by_name.arrays_for(device, library)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     orders = _orders(all_orders, b_order)
     todo = [(dtype, each, shape) for dtype in dtypes for each in orders for shape in shapes]
@@ -124,18 +124,18 @@ def command(
             cases.append(
                 bench.run_case(
                     m, n, k, dtype=dtype, out_dtype=out_dtype, precision=precision, backends=backends,
-                    baseline=baseline, device=device, library=family.name, orders=each, host=host,
+                    baseline=baseline, device=device, library=arrays.name, orders=each, host=host,
                     rounds=rounds, warmup=warmup, iterations=iterations, progress=advance,
                 )
             )  # fmt: skip
-    bandwidth = bench.copy_bandwidth(family) if roofline is not None else None
-    machine = by_name.device_name(family)
+    bandwidth = bench.copy_bandwidth(arrays) if roofline is not None else None
+    machine = by_name.device_name(arrays)
     document = {
         "command": ctx.meta[_ARGUMENTS],
         "started": started,
-        "device": {"name": machine, "index": str(family.device), "library": family.name},
-        "clock": bench.clock_name(family),
-        "versions": _versions(family),
+        "device": {"name": machine, "index": str(arrays.device), "library": arrays.name},
+        "clock": bench.clock_name(arrays),
+        "versions": _versions(arrays),
         "rounds": rounds,
         "warmup": warmup,
         "iterations": iterations,
@@ -201,13 +201,13 @@ def _draw(
         heatmap.draw(cases, machine, Path(heatmap_file))
 
 
-def _versions(family: Family) -> dict[str, Any]:
+def _versions(arrays: ArrayLibrary) -> dict[str, Any]:
     """gemmhub, Python, NumPy, the operands' library, and what the ready backends report of themselves."""
     return {
         "gemmhub": gemmhub.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        **by_name.library_versions(family),
+        **by_name.library_versions(arrays),
         "platform": platform.platform(),
         "backends": {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"},
     }

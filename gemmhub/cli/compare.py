@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.by_name import entered, family_for, place
+from gemmhub._arrays.by_name import arrays_for, entered, place
 from gemmhub._check.compare import Comparison, shown
 from gemmhub._measure.bench import random_operand
 from gemmhub.cli import operands, screen
@@ -46,7 +46,7 @@ def command(
     Sizes M N K stand for random operands. Exit code 1 when a backend is wrong, 3 when one fails.
     """
     sizes = operands.sizes_or_files(what)
-    family = family_for(device, library)
+    arrays = arrays_for(device, library)
     if len(sizes) == 2:
         a, b = operands.load(sizes[0], dtype), operands.load(sizes[1], b_dtype or dtype)
     else:
@@ -54,8 +54,8 @@ def command(
         rng = np.random.default_rng(seed)
         a = random_operand(rng, (m, k), as_dtype(dtype or "float32"))
         b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
-    with entered(family):
-        a, b = place(a, family, argument="a"), place(b, family, argument="b")
+    with entered(arrays):
+        a, b = place(a, arrays, argument="a"), place(b, arrays, argument="b")
         found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
     if as_json:
         screen.print_json({"ok": bool(found), "deviating": found.deviating, **screen.plain(found)})

@@ -14,10 +14,9 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import config
+from gemmhub import config, records
 from gemmhub._arrays.by_name import library_statuses
 from gemmhub._check.compare import Comparison
-from gemmhub._choice import records
 from gemmhub._measure.bench import random_operand
 from gemmhub.cli import doctor_probe, doctor_report, screen
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG

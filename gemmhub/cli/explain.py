@@ -9,7 +9,7 @@ import click
 
 import gemmhub
 from gemmhub._arrays.by_name import ORDERS, parse_device
-from gemmhub._arrays.geometry import MOST_ALIGNED
+from gemmhub._base.geometry import MOST_ALIGNED
 from gemmhub._call.options import Options, request
 from gemmhub._choice.decide import decide
 from gemmhub.capability import CPU, Device

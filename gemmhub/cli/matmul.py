@@ -71,18 +71,18 @@ def command(
     target = None if out is None else Path(out)
     if target is not None:
         operands.check_writable(target)
-    family = by_name.family_for(device, library)
-    with by_name.entered(family):
-        left, right = (by_name.place(x, family, argument=name) for x, name in ((left, "a"), (right, "b")))
-        extra = {name: by_name.place(x, family, argument=name) for name, x in extra.items()}
+    arrays = by_name.arrays_for(device, library)
+    with by_name.entered(arrays):
+        left, right = (by_name.place(x, arrays, argument=name) for x, name in ((left, "a"), (right, "b")))
+        extra = {name: by_name.place(x, arrays, argument=name) for name, x in extra.items()}
         options = given(**chosen, **extra)
         plan = gemmhub.plan(left, right, **options)
-        by_name.synchronize(family)
+        by_name.synchronize(arrays)
         start = time.perf_counter()
         product = plan(left, right, **extra)
-        by_name.synchronize(family)
+        by_name.synchronize(arrays)
         seconds = time.perf_counter() - start
-        result = np.asarray(family.to_host(product))
+        result = np.asarray(arrays.to_host(product))
         remark = "" if target is None else operands.store(target, result)
         verdict = _check(left, right, product, options, plan.decision.problem) if check else None
 

@@ -9,12 +9,11 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.by_name import entered, family_for, place
-from gemmhub._arrays.family import Family
-from gemmhub._choice import records
-from gemmhub._choice.records import RecordFile
+from gemmhub import records
+from gemmhub._arrays.by_name import arrays_for, entered, place
 from gemmhub._measure.bench import random_operand
 from gemmhub._measure.tune import TuneResult, import_times
+from gemmhub.array_library import ArrayLibrary
 from gemmhub.cli import screen
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
@@ -29,6 +28,7 @@ from gemmhub.cli.options import (
     product_options,
 )
 from gemmhub.dtypes import as_dtype
+from gemmhub.records import RecordFile
 
 
 @click.command("tune")
@@ -97,9 +97,9 @@ def command(
     todo = [*_positional(what), *(shape for grid in grids for shape in grid)]
     if not todo:
         raise click.UsageError("Give sizes M N K, or --shape MxNxK.")
-    family = family_for(device, library)
-    with entered(family):
-        results = [_tune(size, dtype, b_dtype, b_order, family, chosen) for size in todo]
+    arrays = arrays_for(device, library)
+    with entered(arrays):
+        results = [_tune(size, dtype, b_dtype, b_order, arrays, chosen) for size in todo]
     if as_json:
         screen.print_json(results)
     else:
@@ -124,12 +124,17 @@ def _positional(what: tuple[str, ...]) -> list[tuple[int, int, int]]:
 
 
 def _tune(
-    size: tuple[int, int, int], dtype: str, b_dtype: str | None, b_order: str, family: Family, chosen: dict[str, Any]
+    size: tuple[int, int, int],
+    dtype: str,
+    b_dtype: str | None,
+    b_order: str,
+    arrays: ArrayLibrary,
+    chosen: dict[str, Any],
 ) -> TuneResult:
     m, n, k = size
     rng = np.random.default_rng()
-    a = place(random_operand(rng, (m, k), as_dtype(dtype)), family, argument="a")
-    b = place(random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), family, b_order, "b")
+    a = place(random_operand(rng, (m, k), as_dtype(dtype)), arrays, argument="a")
+    b = place(random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), arrays, b_order, "b")
     return gemmhub.tune(a, b, **given(**chosen))
 
 

@@ -15,6 +15,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
+from gemmhub.numpy_backend.small import with_epilogue
 from gemmhub.problem import GemmProblem, Operand
 
 _SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
@@ -23,6 +24,8 @@ _SCALAR_RATE = 1.2e9
 """Flop/s of NumPy's own loops for wide integers."""
 _CONVERT_RATE = 0.6e9
 """Elements converted a second."""
+_SMALL = 2**16
+"""Elements of a result up to which an epilogue in blocks saves less than preparing the blocks costs."""
 _CALL = 1.5e-6
 """Seconds a call costs before any arithmetic."""
 
@@ -82,7 +85,11 @@ class NumpyBackend(Backend):
             return _loop_kernel(problem)
         if problem.plain and _is_native(problem):
             return _native_kernel(problem)
-        return blocked_kernel(problem, workspace_limit)
+        kernel = blocked_kernel(problem, workspace_limit)
+        small = problem.m * problem.n * problem.batch_count <= _SMALL
+        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by):
+            return replace(kernel, direct_epilogue=with_epilogue(problem))
+        return kernel
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """``b`` converted to what the BLAS multiplies in, where that is exact: saves converting it in every call."""

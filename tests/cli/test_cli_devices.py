@@ -13,7 +13,9 @@ from fake_cupy import Pretended
 
 import gemmhub
 from gemmhub import BackendDescription, BackendError, DeviceError, InputError
-from gemmhub._arrays import by_name, on_device
+from gemmhub._arrays import by_name
+from gemmhub._arrays.cupy.operands import cupy_arrays
+from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._choice import registry
 from gemmhub._measure import bench
 from gemmhub.capability import Device
@@ -28,10 +30,10 @@ def add(backend):
 
 @pytest.fixture
 def no_libraries(monkeypatch):
-    """Neither torch nor cupy, and no family that remembers one."""
+    """Neither torch nor cupy, and no arrays that remembers one."""
     for name in ("torch", "torch_musa", "cupy"):
         monkeypatch.setitem(sys.modules, name, None)
-    caches = (on_device.cupy_family, on_device.torch_family)
+    caches = (cupy_arrays, torch_arrays)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -64,28 +66,28 @@ def test_names_of_devices():
 
 
 def test_the_cpu_needs_no_library(no_libraries):
-    assert by_name.family_for().name == "numpy"
-    assert by_name.family_for("cpu", "numpy").name == "numpy"
+    assert by_name.arrays_for().name == "numpy"
+    assert by_name.arrays_for("cpu", "numpy").name == "numpy"
     with pytest.raises(InputError, match="cupy for the device cpu"):
-        by_name.family_for("cpu", "cupy")
+        by_name.arrays_for("cpu", "cupy")
 
 
 def test_a_library_that_is_not_installed(no_libraries):
     with pytest.raises(DeviceError, match=r"torch is not installed; cupy is not installed.*pip install torch or pip"):
-        by_name.family_for("cuda")
+        by_name.arrays_for("cuda")
     with pytest.raises(DeviceError, match="torch is not installed"):
-        by_name.family_for("musa")
+        by_name.arrays_for("musa")
     with pytest.raises(InputError, match=r"'cupy' for musa:0; allowed: torch"):
-        by_name.family_for("musa", "cupy")
+        by_name.arrays_for("musa", "cupy")
 
 
 def test_a_device_that_is_not_there(cupy, monkeypatch):
-    assert str(by_name.family_for("cuda:1").device) == "cuda:1"
+    assert str(by_name.arrays_for("cuda:1").device) == "cuda:1"
     with pytest.raises(DeviceError, match=r"cupy sees 2 cuda device\(s\).*up to cuda:1"):
-        by_name.family_for("cuda:2", "cupy")
+        by_name.arrays_for("cuda:2", "cupy")
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy.make(devices=0))
     with pytest.raises(DeviceError, match="cupy sees no CUDA device: RuntimeError: cudaErrorNoDevice: no CUDA") as told:
-        by_name.family_for("cuda")
+        by_name.arrays_for("cuda")
     assert "more lines" not in str(told.value)
 
 
@@ -105,16 +107,16 @@ def torch_module(**cuda):
 def test_torch_without_a_device(no_libraries, monkeypatch, module, reason):
     monkeypatch.setitem(sys.modules, "torch", module)
     with pytest.raises(DeviceError, match=reason):
-        by_name.family_for("cuda", "torch")
+        by_name.arrays_for("cuda", "torch")
 
 
 def test_torch_is_preferred_where_it_reaches_the_device(cupy, monkeypatch):
     module = torch_module(is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda index: "Real")
     monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(by_name, "torch_family", lambda kind, index: ("torch", kind, index))
-    assert by_name.family_for("cuda") == ("torch", "cuda", 0)
+    monkeypatch.setattr(by_name, "torch_arrays", lambda kind, index: ("torch", kind, index))
+    assert by_name.arrays_for("cuda") == ("torch", "cuda", 0)
     # It sees one device only, cupy two.
-    assert by_name.family_for("cuda:1").name == "cupy"
+    assert by_name.arrays_for("cuda:1").name == "cupy"
     assert [(s.library, s.devices, s.reason) for s in by_name.library_statuses()] == [
         ("cupy", ("cuda:0 Pretender 0", "cuda:1 Pretender 1"), ""), ("torch", ("cuda:0 Real",), ""),
     ]  # fmt: skip
@@ -125,35 +127,35 @@ def test_a_library_that_does_not_import(no_libraries, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "cupy")
     with pytest.raises(DeviceError, match=r"importing cupy failed: OSError: libcuda.so.1"):
-        by_name.family_for("cuda", "cupy")
+        by_name.arrays_for("cuda", "cupy")
     (status,) = by_name.library_statuses()
     assert (status.library, status.devices) == ("cupy", ())
     assert "libcuda" in status.reason
 
 
 def test_what_a_device_says_late_is_our_error(cupy):
-    family = by_name.family_for("cuda")
-    with pytest.raises(BackendError, match="cuda:0 failed: RuntimeError: illegal address"), by_name.entered(family):
+    arrays = by_name.arrays_for("cuda")
+    with pytest.raises(BackendError, match="cuda:0 failed: RuntimeError: illegal address"), by_name.entered(arrays):
         raise RuntimeError("illegal address\n(more lines)")
-    with pytest.raises(InputError), by_name.entered(family):
+    with pytest.raises(InputError), by_name.entered(arrays):
         raise InputError("a", "x", "y")
-    with by_name.entered(by_name.family_for("cuda:1")):
+    with by_name.entered(by_name.arrays_for("cuda:1")):
         assert fake_cupy.Context.current[-1] == 1
     assert fake_cupy.Context.current[-1] == 0
 
 
 def test_placing_operands(cupy, rng):
-    family = by_name.family_for("cuda:1")
+    arrays = by_name.arrays_for("cuda:1")
     x = rng.standard_normal((5, 3))
     for order, strides in (("row", (24, 8)), ("col", (8, 40))):
-        there = by_name.place(x, family, order)
+        there = by_name.place(x, arrays, order)
         assert (there.strides, there.device.id) == (strides, 1)
-        assert np.array_equal(family.to_host(there), x)
-        assert by_name.place(x, by_name.family_for(), order).strides == strides
+        assert np.array_equal(arrays.to_host(there), x)
+        assert by_name.place(x, by_name.arrays_for(), order).strides == strides
     with pytest.raises(DTypeError, match=r"cupy has no arrays of float8_e5m2.*use torch"):
-        by_name.place(bench.random_operand(rng, (2, 2), gemmhub.dtypes.as_dtype("float8_e5m2")), family)
+        by_name.place(bench.random_operand(rng, (2, 2), gemmhub.dtypes.as_dtype("float8_e5m2")), arrays)
     with pytest.raises(InputError, match="order"):
-        by_name.place(x, family, "both")
+        by_name.place(x, arrays, "both")
 
 
 # ---------------------------------------------------------------- bench
@@ -216,10 +218,10 @@ def test_fewer_sets_where_memory_ends(pretended, cupy, monkeypatch):
                 raise cupy.cuda.memory.OutOfMemoryError("no memory")
         return fake_cupy.ndarray(shape, dtype)
 
-    family = by_name.family_for("cuda")
+    arrays = by_name.arrays_for("cuda")
     monkeypatch.setattr(cupy, "empty", empty)
     case = bench.run_case(16, 16, 8, device="cuda", rounds=1)
-    assert 1 < case.operand_sets < bench.rotation(case.nbytes, family.clock().cache_bytes)
+    assert 1 < case.operand_sets < bench.rotation(case.nbytes, arrays.clock().cache_bytes)
 
 
 def test_a_wrong_result_on_a_device(run, pretended):
@@ -289,17 +291,17 @@ def test_torch_rounds_as_far_as_gemmhub_may(name):
 
     before = "none" if name == "fp32_precision" else True
     switch = types.SimpleNamespace(**{name: before})
-    family = on_device.TorchFamily.__new__(on_device.TorchFamily)
-    family.device = Device("cuda", 0)
-    family.library = types.SimpleNamespace(backends=types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=switch)))
+    arrays = TorchArrays.__new__(TorchArrays)
+    arrays.device = Device("cuda", 0)
+    arrays.module = types.SimpleNamespace(backends=types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=switch)))
     seen = []
     for precision in ("ieee", "tf32", "bf16"):
-        with rounding_of_torch(family, precision):
+        with rounding_of_torch(arrays, precision):
             seen.append(getattr(switch, name))
         assert vars(switch) == {name: before}
     assert seen == (["ieee", "tf32", "tf32"] if name == "fp32_precision" else [False, True, True])
-    family.device = Device("musa", 0)
-    with rounding_of_torch(family, "tf32"):
+    arrays.device = Device("musa", 0)
+    with rounding_of_torch(arrays, "tf32"):
         assert vars(switch) == {name: before}
 
 

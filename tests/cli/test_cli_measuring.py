@@ -332,7 +332,7 @@ def test_host_times(run, reference):
 
 def test_copy_bandwidth(monkeypatch):
     monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
-    assert 1e7 < bench.copy_bandwidth(by_name.family_for(), rounds=2) < 1e13
+    assert 1e7 < bench.copy_bandwidth(by_name.arrays_for(), rounds=2) < 1e13
 
 
 def test_axes_of_a_heat_map():

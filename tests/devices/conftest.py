@@ -14,8 +14,11 @@ import torch_module
 from machine import Machine, at
 
 from gemmhub import api
-from gemmhub._arrays import adopted, family, on_device, torch_tensors
-from gemmhub._call import device_calls
+from gemmhub._arrays.cupy.operands import cupy_arrays
+from gemmhub._arrays.dlpack import adopted
+from gemmhub._arrays.torch import calls, tensors
+from gemmhub._arrays.torch.host import torch_host_arrays
+from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def machine(monkeypatch):
     """Two devices, in a process that has met no device library."""
     for name in ("cupy", "torch", "torch_musa", "fakejax", "fakenumba"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(api, "_devices", {})
+    api.forget_decisions()
     _forget()
     yield Machine()
     _forget()
@@ -31,11 +34,11 @@ def machine(monkeypatch):
 
 def _forget():
     for cached in (
-        on_device.cupy_family, on_device.torch_family, on_device.torch_dtypes,
-        family.torch_host_family, torch_tensors.increment_version,
+        cupy_arrays, torch_arrays, torch_dtypes,
+        torch_host_arrays, tensors.increment_version,
     ):  # fmt: skip
         cached.cache_clear()
-    adopted._family.cache_clear()
+    adopted._arrays_on.cache_clear()
 
 
 @pytest.fixture
@@ -120,7 +123,7 @@ class Library:
 def library(request, machine, monkeypatch):
     name, _, guards = request.param.partition(" ")
     if guards:
-        monkeypatch.setattr(device_calls, "guard", torch_module.guard)
+        monkeypatch.setattr(calls, "guard", torch_module.guard)
     return Library(name, request.getfixturevalue(name), machine)
 
 

@@ -10,7 +10,7 @@ import pytest
 from address_backend import small
 
 import gemmhub
-from gemmhub._arrays import adopted
+from gemmhub._arrays.dlpack import adopted
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError
 
 F32 = np.dtype(np.float32)

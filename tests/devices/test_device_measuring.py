@@ -7,10 +7,12 @@ import pytest
 from address_backend import DTYPES, Addresses, add, small
 
 import gemmhub
-from gemmhub._arrays import device_clock, on_device
-from gemmhub._arrays.device_clock import DeviceClock
+from gemmhub import records
+from gemmhub._arrays.cupy.operands import cupy_arrays
+from gemmhub._arrays.torch.operands import torch_arrays
+from gemmhub._base import device_clock
+from gemmhub._base.device_clock import DeviceClock
 from gemmhub._check import compare
-from gemmhub._choice import records
 from gemmhub.errors import DeviceError, InputError, NoBackendError
 
 F32 = np.dtype(np.float32)
@@ -26,8 +28,8 @@ def pair(library, backend, device, rng):
     return library.array(small(rng, (5, 6)), device), library.array(small(rng, (6, 7)), device)
 
 
-def family_of(library, device):
-    return on_device.cupy_family(device) if library.name == "cupy" else on_device.torch_family("cuda", device)
+def arrays_of(library, device):
+    return cupy_arrays(device) if library.name == "cupy" else torch_arrays("cuda", device)
 
 
 @pytest.mark.parametrize("stream", [None, 0x40])
@@ -117,7 +119,7 @@ def test_spot_check(library, backend, pair, device, rng):
 
 def test_the_clock_leaves_no_call_out(library, machine, device):
     """Fills go first, then the events around exactly the calls that were asked for."""
-    clock = family_of(library, device).clock()
+    clock = arrays_of(library, device).clock()
     assert isinstance(clock, DeviceClock)
     assert clock.cache_bytes == 2 * 2**16
 
@@ -163,7 +165,7 @@ def filling(clock, machine, milliseconds):
 
 def test_what_the_host_launched_too_late_is_measured_again(library, machine, host, device):
     """With fills for as long as it took."""
-    clock, calls, busy = family_of(library, device).clock(), [], range(2, 4)
+    clock, calls, busy = arrays_of(library, device).clock(), [], range(2, 4)
     filling(clock, machine, lambda _: 0.05)
 
     def call():
@@ -185,7 +187,7 @@ def test_what_the_host_launched_too_late_is_measured_again(library, machine, hos
 @pytest.mark.parametrize(("milliseconds", "wanted"), [(2.0, 0.1), (0.15, 0.1), (0.11, 40 * 0.1), (0.001, 40 * 0.1)])
 def test_fills_last_until_the_device_is_behind(library, machine, host, device, milliseconds, wanted):
     """Where a call takes the device longer than the host that is soon; where it does not, once all are launched."""
-    clock = family_of(library, device).clock()
+    clock = arrays_of(library, device).clock()
     filling(clock, machine, lambda _: 0.05)
 
     def call():
@@ -198,7 +200,7 @@ def test_fills_last_until_the_device_is_behind(library, machine, host, device, m
 
 def test_a_card_that_wakes_up(library, machine, host, device):
     """Fills of an idle card take longer than those later: how long they take is looked at each time."""
-    clock = family_of(library, device).clock()
+    clock = arrays_of(library, device).clock()
     filling(clock, machine, lambda now: 10.0 if now < 100 else 0.02)
 
     def call():
@@ -230,7 +232,7 @@ def test_pack_asks_the_backends_of_the_device(library, backend, machine, rng):
                 function(wrong, packed)
 
 
-# What families do around kernels
+# What libraries do around kernels
 
 
 LAYOUTS = {
@@ -249,21 +251,21 @@ LAYOUTS = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_families_keep_values_and_layouts(library, machine, device, dtype, layout, rng):
     x = LAYOUTS[layout](small(rng, (3, 4), dtype))
-    family = family_of(library, device)
-    there = family.from_host(x)
+    arrays = arrays_of(library, device)
+    there = arrays.from_host(x)
     assert library.owns(there)
     assert library.device(there) == device
     assert tuple(there.shape) == x.shape
-    assert np.array_equal(family.to_host(there), x)
+    assert np.array_equal(arrays.to_host(there), x)
     array = library.array(x, device, offset=16)
-    view = family.view(array, "x")
+    view = arrays.view(array, "x")
     assert (view.dtype, view.shape) == (dtype, x.shape)
-    assert np.array_equal(family.to_host(array), x)
-    for copy in (family.clone(array), family.clone(view), family.twin(view)):
-        again = family.view(copy, "x")
+    assert np.array_equal(arrays.to_host(array), x)
+    for copy in (arrays.clone(array), arrays.clone(view), arrays.twin(view)):
+        again = arrays.view(copy, "x")
         assert (again.dtype, again.shape) == (dtype, x.shape)
         assert x.size == 0 or again.strides == view.strides
         assert x.size == 0 or again.address % 16 == 0
-        assert x.size == 0 or not family.overlap(again, view)
-    assert np.array_equal(family.to_host(family.clone(array)), x)
+        assert x.size == 0 or not arrays.overlap(again, view)
+    assert np.array_equal(arrays.to_host(arrays.clone(array)), x)
     assert machine.device == 0

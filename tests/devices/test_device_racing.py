@@ -7,7 +7,7 @@ import pytest
 from address_backend import Addresses, add, small
 
 import gemmhub
-from gemmhub._choice import records
+from gemmhub import records
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch_module
 from address_backend import small
 
 import gemmhub
-from gemmhub._call import device_calls
+from gemmhub._arrays.torch import calls
 from gemmhub.errors import AllocationError, KernelError, OutputError
 
 F32 = np.dtype(np.float32)
@@ -17,7 +17,7 @@ F32 = np.dtype(np.float32)
 @pytest.fixture(params=["torch", "torch with guards"])
 def library(request, library_of, monkeypatch):
     if request.param != "torch":
-        monkeypatch.setattr(device_calls, "guard", torch_module.guard)
+        monkeypatch.setattr(calls, "guard", torch_module.guard)
     return library_of("torch")
 
 

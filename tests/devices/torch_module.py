@@ -306,7 +306,7 @@ def build(machine):
 
 
 def guard(*tensors):
-    """A double of :func:`gemmhub._arrays.tensor_guard.guard`."""
+    """A double of :func:`gemmhub._arrays.torch.guard.guard`."""
 
     def facts(x):
         flags = x.requires_grad, x.is_neg(), x.is_conj(), x.layout

@@ -61,6 +61,7 @@ class CpuBackend(Backend):
             return Refusal(
                 f"{problem.a.dtype} by {problem.b.dtype} needs no conversion: nothing beats NumPy's BLAS there",
                 "use the numpy backend",
+                any_layout=True,
             )
         if problem.packed_by is not None and problem.compute_dtype.itemsize > 4:
             single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))

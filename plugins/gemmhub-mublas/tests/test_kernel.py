@@ -112,7 +112,7 @@ def test_alpha_zero_forgets_nan(backend, asked):
     for candidate in backend.candidates(asked):
         operands = Operands(asked)
         operands.a[0][...] = np.nan
-        operands.family.copy(operands.a[2], operands.family.from_host(operands.a[0]))
+        operands.arrays.copy(operands.a[2], operands.arrays.from_host(operands.a[0]))
         run = prepared(backend, asked, candidate)
         assert not operands.run(run, alpha=0).any()
         assert np.isnan(operands.run(run, alpha=2)).all()

@@ -190,7 +190,7 @@ def test_alpha_zero_forgets_nan(backend, candidate):
     asked = problem(9, 8, 7, alpha_is_one=False, bias=bias())
     run, operands = prepared(backend, asked, candidate).run, Operands(asked)
     operands.a[0][...] = np.nan
-    operands.family.copy(operands.a[2], operands.family.from_host(operands.a[0]))
+    operands.arrays.copy(operands.a[2], operands.arrays.from_host(operands.a[0]))
     assert np.array_equal(operands.run(run, alpha=0), np.broadcast_to(operands.bias[1], (9, 8)))
     assert np.isnan(operands.run(run, alpha=2)).all()
 

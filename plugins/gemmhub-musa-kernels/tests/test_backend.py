@@ -24,7 +24,7 @@ from simulator import problem, whole
 
 import gemmhub
 from conftest import INSTALLED
-from gemmhub._arrays import timing
+from gemmhub._base import timing
 from gemmhub._measure import tune
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.dtypes import as_dtype

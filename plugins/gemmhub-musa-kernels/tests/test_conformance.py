@@ -64,7 +64,7 @@ class OnDevice(ConformanceSuite):
         if not INSTALLED:
             request.getfixturevalue("sim").set(ARCH=self.arch)
         yield
-        assert self.memory.family.runtime.clear_error() == ""
+        assert self.memory.arrays.runtime.clear_error() == ""
 
 
 class TestDefault(OnDevice):

@@ -534,13 +534,13 @@ def section_arrays():
             name: got.shape == wanted.shape and got.numpy().tobytes() == wanted.tobytes()
             for name, (got, wanted) in views.items()
         }
-    family, stream = array.family(0), rt().stream_create()
+    arrays, stream = array.arrays(0), rt().stream_create()
     here = x.astype(np.float32)
-    with family.on(stream):
+    with arrays.on(stream):
         there = from_numpy(here)
-        clone = family.clone(there[:, ::2])
+        clone = arrays.clone(there[:, ::2])
         target = from_numpy(np.zeros_like(here))
-        family.copy(target[1:3], there[1:3])
+        arrays.copy(target[1:3], there[1:3])
     expected = np.zeros_like(here)
     expected[1:3] = here[1:3]
     found["copies"] = {

@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmhub._arrays.device_clock import DeviceClock
-from gemmhub._arrays.geometry import DeviceView, reach
-from gemmhub._arrays.on_device import DeviceFamily
+from gemmhub.array_library import DeviceArrays, DeviceClock, DeviceView, reach, register
 from gemmhub.capability import Absent, Device
 from gemmhub.dtypes import DType
 from gemmhub.errors import AllocationError, DeviceError, InputError
@@ -115,13 +113,14 @@ class Array:
 
     def numpy(self) -> HostArray:
         """A copy on the host; waits for the device."""
-        return self.__gemmhub_family__().to_host(self)
+        return self.library().to_host(self)
 
     def __repr__(self) -> str:
         return f"<gemmhub_musa.Array {self.dtype} {self.shape} on {self.device}>"
 
-    def __gemmhub_family__(self) -> MusaFamily:
-        return _family(self.data.memory.runtime, self.data.device_id)
+    def library(self) -> MusaArrays:
+        """The array library of this array's device."""
+        return _arrays_on(self.data.memory.runtime, self.data.device_id)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """kDLExtDev, as torch_musa's tensors say it too: DLPack has no number of MUSA's own."""
@@ -139,7 +138,7 @@ class Array:
         if copy:
             raise BufferError("no copy is made here")
         if stream != -1:
-            self.__gemmhub_family__().synchronize()
+            self.library().synchronize()
         return dlpack.capsule(self, self.data.ptr, self.data.device_id, self.dtype, self.shape, self.strides)
 
 
@@ -148,16 +147,16 @@ def from_numpy(x: npt.ArrayLike, device: int = 0) -> Array:
 
     Raises DeviceError where there is no such device, AllocationError where it is full.
     """
-    return family(device).from_host(np.asarray(x))
+    return arrays(device).from_host(np.asarray(x))
 
 
 def empty(shape: tuple[int, ...], dtype: DType, device: int = 0) -> Array:
     """A new C-ordered array with undefined contents. Raises as :func:`from_numpy` does."""
-    return family(device).empty(shape, dtype)
+    return arrays(device).empty(shape, dtype)
 
 
-class MusaFamily(DeviceFamily):
-    """:class:`Array` on one device. See :class:`gemmhub._arrays.family.Family`."""
+class MusaArrays(DeviceArrays):
+    """:class:`Array` on one device. See :class:`gemmhub._arrays.arrays.ArrayLibrary`."""
 
     name = "gemmhub_musa"
 
@@ -266,20 +265,20 @@ class MusaFamily(DeviceFamily):
 
 
 class Event:
-    """A moment on the current stream of a family."""
+    """A moment on the current stream of a arrays."""
 
-    def __init__(self, of: MusaFamily) -> None:
-        self._family = of
+    def __init__(self, of: MusaArrays) -> None:
+        self._arrays_on = of
         with of.on(None):
             self.handle = of.runtime.event_create()
         weakref.finalize(self, _destroy, of.runtime, self.handle).atexit = False
 
     def record(self) -> None:
-        with self._family.on(None):
-            self._family.runtime.event_record(self.handle, self._family.current_stream())
+        with self._arrays_on.on(None):
+            self._arrays_on.runtime.event_record(self.handle, self._arrays_on.current_stream())
 
     def synchronize(self) -> None:
-        self._family.runtime.event_synchronize(self.handle)
+        self._arrays_on.runtime.event_synchronize(self.handle)
 
 
 def _destroy(rt: Runtime, event: int) -> None:
@@ -309,16 +308,19 @@ def pieces(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> I
         yield low + sum(i * step for i, (step, _) in zip(index, steps)), width, pitch, height
 
 
-def family(index: int) -> MusaFamily:
-    """The family of arrays on device ``index``; DeviceError where there is none."""
+def arrays(index: int) -> MusaArrays:
+    """The arrays of arrays on device ``index``; DeviceError where there is none."""
     found = runtime.machine()
     if isinstance(found, Absent):
         raise DeviceError("device", f"musa:{index}: {found.reason}", "a MUSA device that is here", found.remedy)
     if not 0 <= index < found.count:
         raise InputError("device", f"musa:{index}", f"musa:0 to musa:{found.count - 1}")
-    return _family(found.runtime, index)
+    return _arrays_on(found.runtime, index)
 
 
 @cache
-def _family(rt: Runtime, index: int) -> MusaFamily:
-    return MusaFamily(Device("musa", index), rt)
+def _arrays_on(rt: Runtime, index: int) -> MusaArrays:
+    return MusaArrays(Device("musa", index), rt)
+
+
+register(Array, Array.library)

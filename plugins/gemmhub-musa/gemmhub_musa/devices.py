@@ -14,9 +14,9 @@ def count() -> int | Refusal:
     return found if isinstance(found, Absent) else found.count
 
 
-def family(index: int) -> array.MusaFamily:
-    """The family of arrays on one device."""
-    return array.family(index)
+def arrays(index: int) -> array.MusaArrays:
+    """The arrays of arrays on one device."""
+    return array.arrays(index)
 
 
 def device_name(index: int) -> str:

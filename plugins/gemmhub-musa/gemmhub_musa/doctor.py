@@ -217,9 +217,9 @@ def _tried(section: str, item: str, test: Callable[[], str]) -> Finding:
 
 def _launch(machine: Machine, library: ctypes.CDLL, index: int) -> Callable[[], str]:
     def test() -> str:
-        family = array.family(index)
+        arrays = array.arrays(index)
         x, y = np.arange(300, dtype=np.float32), np.full(300, 0.5, np.float32)
-        there, result = family.from_host(x), family.from_host(y)
+        there, result = arrays.from_host(x), arrays.from_host(y)
         launch = library.gemmhub_launch_add
         launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
         with machine.runtime.device(index):
@@ -246,25 +246,25 @@ def _arrays(machine: Machine) -> Iterator[Finding]:
 
 def _copies(index: int) -> Callable[[], str]:
     def test() -> str:
-        family = array.family(index)
+        arrays = array.arrays(index)
         x = np.arange(7 * 5 * 3, dtype=np.float32).reshape(7, 5, 3)
-        there = family.from_host(x)
+        there = arrays.from_host(x)
         pairs = [("to the device and back", there, x), ("a view", there[::-2, :, 1], x[::-2, :, 1])]
-        pairs.append(("a clone", family.clone(there[1:, ::2]), x[1:, ::2]))
-        target = family.from_host(np.zeros_like(x))
-        family.copy(target[:, 1:3], there[:, 1:3])
+        pairs.append(("a clone", arrays.clone(there[1:, ::2]), x[1:, ::2]))
+        target = arrays.from_host(np.zeros_like(x))
+        arrays.copy(target[:, 1:3], there[:, 1:3])
         expected = np.zeros_like(x)
         expected[:, 1:3] = x[:, 1:3]
         pairs.append(("rows into rows", target, expected))
         for what, got, right in pairs:
             if not np.array_equal(got.numpy(), right):
                 raise AssertionError(f"{what}: the contents differ")
-        start, end = array.Event(family), array.Event(family)
+        start, end = array.Event(arrays), array.Event(arrays)
         start.record()
         end.record()
         end.synchronize()
         return (
-            f"right; {len(pairs)} kinds, events {family.runtime.event_elapsed(start.handle, end.handle):.3g} ms apart"
+            f"right; {len(pairs)} kinds, events {arrays.runtime.event_elapsed(start.handle, end.handle):.3g} ms apart"
         )
 
     return test

@@ -24,7 +24,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing import Memory
 from gemmhub_musa import array
-from gemmhub_musa.array import Array, HostArray, MusaFamily
+from gemmhub_musa.array import Array, HostArray, MusaArrays
 from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST
 from gemmhub_musa.workspace import PER_THREAD_STREAM
 
@@ -42,31 +42,31 @@ class MusaMemory(Memory):
         self._stream: int | None = None
 
     @property
-    def family(self) -> MusaFamily:
-        return array.family(self.device.index)
+    def arrays(self) -> MusaArrays:
+        return array.arrays(self.device.index)
 
     @property
     def stream(self) -> int:  # type: ignore[override]  # made on first use
         if self._stream is None:
-            with self.family.runtime.device(self.device.index):
-                self._stream = self.family.runtime.stream_create()
+            with self.arrays.runtime.device(self.device.index):
+                self._stream = self.arrays.runtime.stream_create()
         return self._stream
 
     def empty(self, nbytes: int) -> Array:
-        made = self.family.empty((nbytes,), np.dtype(np.uint8))
+        made = self.arrays.empty((nbytes,), np.dtype(np.uint8))
         if made.data.ptr % 256:
             raise AssertionError(f"new device memory is at {made.data.ptr:#x}, which 256 does not divide")
         return made
 
     def write(self, buffer: Array, data: HostArray) -> None:
         data = np.ascontiguousarray(data)
-        with self.family.runtime.device(self.device.index):
-            self.family.runtime.memcpy(buffer.data.ptr, data.ctypes.data, data.nbytes, TO_DEVICE)
+        with self.arrays.runtime.device(self.device.index):
+            self.arrays.runtime.memcpy(buffer.data.ptr, data.ctypes.data, data.nbytes, TO_DEVICE)
 
     def read(self, buffer: Array) -> HostArray:
         data = np.empty(buffer.nbytes, np.uint8)
-        with self.family.runtime.device(self.device.index):
-            self.family.runtime.memcpy(data.ctypes.data, buffer.data.ptr, data.nbytes, TO_HOST)
+        with self.arrays.runtime.device(self.device.index):
+            self.arrays.runtime.memcpy(data.ctypes.data, buffer.data.ptr, data.nbytes, TO_HOST)
         return data
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
@@ -74,8 +74,8 @@ class MusaMemory(Memory):
         return buffer.data.ptr + offset
 
     def synchronize(self) -> None:
-        with self.family.runtime.device(self.device.index):
-            self.family.runtime.stream_synchronize(self.stream)
+        with self.arrays.runtime.device(self.device.index):
+            self.arrays.runtime.stream_synchronize(self.stream)
 
 
 # Problems
@@ -143,7 +143,7 @@ class Operands:
 
     def __init__(self, problem: GemmProblem, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        self.problem, self.family = problem, array.family(problem.device.index)
+        self.problem, self.arrays = problem, array.arrays(problem.device.index)
 
         def make(operand: Operand) -> Placed:
             layout, size = operand.layout, operand.dtype.itemsize
@@ -154,7 +154,7 @@ class Operands:
             memory = rng.integers(-4, 5, high - low + 1).astype(operand.dtype)
             strides = tuple(s * size for s in steps)
             values: HostArray = np.ndarray(shape, operand.dtype, memory.view(np.uint8).data, -low * size, strides)
-            there = self.family.from_host(memory)
+            there = self.arrays.from_host(memory)
             return Placed(memory, values, there, there.data.ptr - low * size)
 
         self.a, self.b, self.out = make(problem.a), make(problem.b), make(problem.out)
@@ -163,7 +163,7 @@ class Operands:
         if problem.bias:
             length = problem.n if problem.bias.axis == "n" else problem.m
             values = rng.integers(-4, 5, length).astype(problem.bias.dtype)
-            there = self.family.from_host(values)
+            there = self.arrays.from_host(values)
             self.bias = Placed(values, values, there, there.data.ptr)
 
     @property
@@ -186,8 +186,8 @@ class Operands:
     def copied(self, stream: int) -> Array:
         """A copy of the result's memory, put on ``stream``: what work on that stream finds there."""
         there = self.out.there
-        copy = self.family.empty(there.shape, there.dtype)
-        self.family.runtime.memcpy_async(copy.data.ptr, there.data.ptr, there.nbytes, ON_DEVICE, stream)
+        copy = self.arrays.empty(there.shape, there.dtype)
+        self.arrays.runtime.memcpy_async(copy.data.ptr, there.data.ptr, there.nbytes, ON_DEVICE, stream)
         return copy
 
     def result(self, there: Array | None = None) -> HostArray:
@@ -236,7 +236,7 @@ def nested_products(run: Callable[..., object], asked: GemmProblem, target: Any,
     """Asserts that a product is right which is interrupted behind ``target.name`` by one of the same kernel, on the
     same stream and on another one; and that the other one is.
     """
-    runtime = array.family(asked.device.index).runtime
+    runtime = array.arrays(asked.device.index).runtime
     streams = [runtime.stream_create() for _ in range(2)]
     sets = [Operands(asked, seed) for seed in range(4)]
     found = []
@@ -257,7 +257,7 @@ def per_thread_products(run: Callable[..., object], asked: GemmProblem) -> None:
     """Asserts that products are right which two threads put on the per-thread stream, of either its own: of operands
     that both have, and of others. Work is awaited at the end only.
     """
-    runtime, meet = array.family(asked.device.index).runtime, Barrier(2)
+    runtime, meet = array.arrays(asked.device.index).runtime, Barrier(2)
     sets = [[Operands(asked, 10 * thread + turn) for turn in range(3)] for thread in range(2)]
     sets[1][0] = sets[0][0]
 

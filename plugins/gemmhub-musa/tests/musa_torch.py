@@ -115,7 +115,7 @@ def build():
         index = stream.device.index
         before, torch.streams[index] = torch.streams[index], stream.musa_stream
         try:
-            with array.family(index).on(None):
+            with array.arrays(index).on(None):
                 yield
         finally:
             torch.streams[index] = before
@@ -141,7 +141,7 @@ def build():
     torch.empty, torch.empty_strided, torch.is_grad_enabled = empty, empty_strided, lambda: True
     vars(torch.musa).update(
         Stream=Stream, ExternalStream=ExternalStream, stream=entered,
-        device=lambda index: array.family(index).on(None),
+        device=lambda index: array.arrays(index).on(None),
         current_stream=lambda index: Stream(torch.streams[index], index),
         default_stream=lambda index: Stream(0, index),
         synchronize=torch.synchronized.append, is_available=lambda: True, device_count=lambda: 2,

@@ -12,8 +12,8 @@ from address_backend import Addresses
 from gemmhub_musa import array, empty, from_numpy, runtime
 
 import gemmhub
-from gemmhub._arrays.family import family_of, layout_key
-from gemmhub._arrays.geometry import DeviceView
+from gemmhub._arrays.find import arrays_of, layout_key
+from gemmhub._base.geometry import DeviceView
 from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
 
 RNG = np.random.default_rng(6)
@@ -133,7 +133,7 @@ def test_a_failing_copy_raises(rt, fake):
         from_numpy(whole(4, 4))
 
 
-# The family
+# The arrays
 
 
 def layouts():
@@ -156,89 +156,89 @@ def layouts():
     ("base", "key", "turned"), list(layouts()), ids=lambda x: "" if isinstance(x, np.ndarray) else str(x)
 )
 def test_copies_write_the_elements_and_nothing_else(rt, base, key, turned):
-    family = array.family(0)
+    arrays = array.arrays(0)
     source = from_numpy(base)[key]
     target = from_numpy(np.full_like(base, -100))
     into, expected = target[key], np.full_like(base, -100)
     expected[key] = base[key]
     if turned:
         source, into = source.T, into.T
-    family.copy(into, source)
+    arrays.copy(into, source)
     assert np.array_equal(target.numpy(), expected)
 
 
 def test_copies_need_few_calls(rt, fake):
     before = fake.fake_copies_2d()
     x = from_numpy(whole(64, 64, 4))
-    array.family(0).copy(from_numpy(whole(64, 64, 4))[:, 1:33], x[:, 1:33])
+    array.arrays(0).copy(from_numpy(whole(64, 64, 4))[:, 1:33], x[:, 1:33])
     assert fake.fake_copies_2d() == before + 1
     with pytest.raises(ValueError, match="do not lie alike"):
-        array.family(0).copy(x[0], x[:, 0])
+        array.arrays(0).copy(x[0], x[:, 0])
 
 
 @pytest.mark.parametrize(
     ("base", "key", "turned"), list(layouts()), ids=lambda x: "" if isinstance(x, np.ndarray) else str(x)
 )
 def test_twins_and_clones_lie_as_the_original_does(rt, base, key, turned):
-    family = array.family(1)
+    arrays = array.arrays(1)
     x = from_numpy(base, 1)[key]
-    native = family.view(x, "x")
-    twin = family.twin(native)
+    native = arrays.view(x, "x")
+    twin = arrays.twin(native)
     assert (twin.shape, twin.strides, twin.dtype) == (x.shape, x.strides, x.dtype)
     assert twin.data.ptr % 256 == x.data.ptr % 256
     assert twin.data.memory is not x.data.memory
-    for clone in (family.clone(x), family.clone(native)):
+    for clone in (arrays.clone(x), arrays.clone(native)):
         assert np.array_equal(clone.numpy(), base[key])
         assert clone.strides == x.strides
 
 
 def test_the_family_of_an_array(rt):
     x = from_numpy(whole(3, 4), 1)
-    family = family_of(x, "a")
-    assert family is array.family(1)
-    assert (family.name, str(family.device)) == ("gemmhub_musa", "musa:1")
-    view = family.view(x, "a")
+    arrays = arrays_of(x, "a")
+    assert arrays is array.arrays(1)
+    assert (arrays.name, str(arrays.device)) == ("gemmhub_musa", "musa:1")
+    view = arrays.view(x, "a")
     assert isinstance(view, DeviceView)
     assert (view.address, view.owner) == (x.data.ptr, x)
     assert layout_key(x) == (x.strides, 1, x.data.ptr % 256)
     with pytest.raises(DeviceError, match="on musa:1; allowed: operands on musa:0"):
-        array.family(0).view(x, "a")
+        array.arrays(0).view(x, "a")
     with pytest.raises(DeviceError, match="a ndarray; allowed: gemmhub_musa arrays on musa:1"):
-        family.view(whole(2, 2), "a")
+        arrays.view(whole(2, 2), "a")
     with pytest.raises(OutputError):
-        family.target(x, (4, 4))
-    assert family.overlap(view, family.view(x[1:], "b"))
-    assert not family.overlap(family.view(x[:1], "a"), family.view(x[1:], "b"))
+        arrays.target(x, (4, 4))
+    assert arrays.overlap(view, arrays.view(x[1:], "b"))
+    assert not arrays.overlap(arrays.view(x[:1], "a"), arrays.view(x[1:], "b"))
 
 
 def test_streams_are_those_of_the_block_and_of_the_thread(rt):
-    family, other = array.family(0), array.family(1)
-    assert family.current_stream() == 0
-    with family.on(None):
-        assert family.current_stream() == 0
+    arrays, other = array.arrays(0), array.arrays(1)
+    assert arrays.current_stream() == 0
+    with arrays.on(None):
+        assert arrays.current_stream() == 0
         with other.on(70):
-            assert (family.current_stream(), other.current_stream()) == (0, 70)
+            assert (arrays.current_stream(), other.current_stream()) == (0, 70)
             assert rt.current_device == 1
             with other.on(None):
                 assert other.current_stream() == 70
         assert rt.current_device == 0
     assert other.current_stream() == 0
     other.synchronize()
-    with pytest.raises(ZeroDivisionError), family.on(5):
+    with pytest.raises(ZeroDivisionError), arrays.on(5):
         raise ZeroDivisionError
-    assert family.current_stream() == 0
+    assert arrays.current_stream() == 0
 
 
 def test_the_clock_measures_by_events(rt):
-    family = array.family(1)
+    arrays = array.arrays(1)
     ran = []
-    seconds = family.clock().measure(lambda: ran.append(rt.current_device), 5)
+    seconds = arrays.clock().measure(lambda: ran.append(rt.current_device), 5)
     assert seconds > 0
     assert set(ran) == {1}
 
 
 def test_events_belong_to_their_device_wherever_the_thread_is(rt):
-    start, end = array.Event(array.family(1)), array.Event(array.family(1))
+    start, end = array.Event(array.arrays(1)), array.Event(array.arrays(1))
     start.record()
     end.record()
     end.synchronize()
@@ -319,7 +319,7 @@ def test_the_rest_of_gemmhub_takes_them_too(backend):
 
 def test_matmul_without_room_for_the_result(backend, fake):
     x, y = from_numpy(whole(64, 1)), from_numpy(whole(1, 64))
-    free = array.family(0).runtime.memory_info()[0]
+    free = array.arrays(0).runtime.memory_info()[0]
     fake.fake_limit((1 << 30) - free + 100)
     with pytest.raises(AllocationError, match=r"float32 of shape \(64, 64\) needs"):
         gemmhub.matmul(x, y)

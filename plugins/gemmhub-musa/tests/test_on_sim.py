@@ -72,13 +72,13 @@ def test_the_command_line_reaches_the_arrays(musa):
     code = """
 from gemmhub import devices
 from gemmhub_musa import Array
-family = devices.family_for("musa:1")
+arrays = devices.arrays_for("musa:1")
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
 for order in devices.ORDERS:
-    there = devices.place(x, family, order)
+    there = devices.place(x, arrays, order)
     assert type(there) is Array and there.device.index == 1 and np.array_equal(there.numpy(), x)
-print(devices.device_name(family), "|", *devices.library_versions(family))
-print(*[found.devices for found in devices.library_statuses() if found.library == family.name])
+print(devices.device_name(arrays), "|", *devices.library_versions(arrays))
+print(*[found.devices for found in devices.library_statuses() if found.library == arrays.name])
 """
     first, second = musa(code).splitlines()
     assert "S4000" in first
@@ -89,15 +89,15 @@ print(*[found.devices for found in devices.library_statuses() if found.library =
 
 def test_copies_on_late_streams(musa):
     code = """
-family = array.family(1)
+arrays = array.arrays(1)
 x = np.arange(24, dtype=np.float32).reshape(4, 6)
 with rt.device(1):
     stream = rt.stream_create()
 there = from_numpy(x, 1)
-with family.on(stream):
-    clone = family.clone(there[:, ::2])
+with arrays.on(stream):
+    clone = arrays.clone(there[:, ::2])
     target = from_numpy(np.zeros_like(x), 1)
-    family.copy(target[1:3], there[1:3])
+    arrays.copy(target[1:3], there[1:3])
 expected = np.zeros_like(x); expected[1:3] = x[1:3]
 print(np.array_equal(clone.numpy(), x[:, ::2]), np.array_equal(target.numpy(), expected))
 with rt.device(1):

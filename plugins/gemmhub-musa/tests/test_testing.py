@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from address_backend import Addresses
-from gemmhub_musa.array import MusaFamily
+from gemmhub_musa.array import MusaArrays
 from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.testing import MusaMemory, Operands, bias, operand, problem, strided
 
@@ -51,8 +51,8 @@ def test_it_waits_for_its_stream_only(rt, fake):
 
 
 def test_memory_at_an_odd_address_is_told(rt, monkeypatch):
-    original = MusaFamily.empty
-    monkeypatch.setattr(MusaFamily, "empty", lambda self, shape, dtype: original(self, (shape[0] + 16,), dtype)[16:])
+    original = MusaArrays.empty
+    monkeypatch.setattr(MusaArrays, "empty", lambda self, shape, dtype: original(self, (shape[0] + 16,), dtype)[16:])
     with pytest.raises(AssertionError, match="which 256 does not divide"):
         MusaMemory().empty(1024)
 

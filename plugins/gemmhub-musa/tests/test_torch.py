@@ -12,7 +12,8 @@ from address_backend import Addresses
 from gemmhub_musa import from_numpy
 
 import gemmhub
-from gemmhub._arrays import on_device, torch_tensors
+from gemmhub._arrays.torch import tensors
+from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
 from gemmhub.errors import DeviceError
 
 RNG = np.random.default_rng(7)
@@ -23,7 +24,7 @@ def torch(rt, monkeypatch):
     module = musa_torch.build()
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setitem(sys.modules, "torch_musa", types.ModuleType("torch_musa"))
-    caches = (on_device.torch_dtypes, on_device.torch_family, torch_tensors.increment_version)
+    caches = (torch_dtypes, torch_arrays, tensors.increment_version)
     for cache in caches:
         cache.cache_clear()
     gemmhub.reload()
@@ -97,4 +98,4 @@ def test_the_command_line_finds_the_devices(torch):
     torch.musa.get_device_name = lambda index: "MTT S4000"
     (found,) = [status for status in by_name.library_statuses() if status.library == "torch"]
     assert found.devices == ("musa:0 MTT S4000", "musa:1 MTT S4000")
-    assert by_name.family_for("musa:1").device == gemmhub.Device("musa", 1)
+    assert by_name.arrays_for("musa:1").device == gemmhub.Device("musa", 1)

@@ -90,10 +90,10 @@ def test_float32_is_not_rounded_unless_that_is_allowed(backend):
         asked = problem(1, 1, 1, precision=precision)
         operands = Operands(asked)
         for x in (operands.a, operands.b):
-            family = operands.family
-            filled = family.from_host(np.ascontiguousarray(values).ravel())
-            with family.runtime.device(0):
-                family.runtime.memcpy(x[3], filled.data.ptr, 4, musa.ON_DEVICE)
+            arrays = operands.arrays
+            filled = arrays.from_host(np.ascontiguousarray(values).ravel())
+            with arrays.runtime.device(0):
+                arrays.runtime.memcpy(x[3], filled.data.ptr, 4, musa.ON_DEVICE)
         assert operands.run(prepared(backend, asked).run) == expected
 
 
@@ -110,9 +110,9 @@ def test_no_products(backend, dtype):
     asked = replace(problem(40, 24, 16, dtype, out, batch=(3,), d="row"), c=addend, alpha_is_one=False)
     operands = Operands(asked)
     if dtype == "float16":
-        family = operands.family
-        with family.runtime.device(0):
-            family.runtime.memset(operands.a[2].data.ptr, 0xFF, operands.a[0].nbytes)
+        arrays = operands.arrays
+        with arrays.runtime.device(0):
+            arrays.runtime.memset(operands.a[2].data.ptr, 0xFF, operands.a[0].nbytes)
     kernel = prepared(backend, asked)
     assert np.array_equal(operands.run(kernel.run, alpha=0, beta=3), 3 * operands.c[1])
     assert not operands.run(kernel.run, alpha=0).any()
@@ -130,17 +130,17 @@ def test_streams_and_threads(backend):
     """Kernels are shared; every thread has a stream of its own."""
     asked = problem(33, 20, 17, "float16", "float32")
     kernel = prepared(backend, asked)
-    family = Operands(asked).family
+    arrays = Operands(asked).arrays
     wrong = []
 
     def work(seed):
         operands = Operands(asked, seed)
-        with family.runtime.device(0):
-            stream = family.runtime.stream_create()
+        with arrays.runtime.device(0):
+            stream = arrays.runtime.stream_create()
             for _ in range(5):
                 operands.launch(kernel.run, stream=stream)
-            family.runtime.stream_synchronize(stream)
-            family.runtime.stream_destroy(stream)
+            arrays.runtime.stream_synchronize(stream)
+            arrays.runtime.stream_destroy(stream)
         if not np.array_equal(operands.result(), operands.wide):
             wrong.append(seed)
 
@@ -402,7 +402,7 @@ def test_workspace(other, sim):
     with pytest.raises(ValueError, match="needs 4096 bytes of workspace"):
         backend.prepare(asked, "tensor_256x128x32", 4095)
     operands = Operands(asked)
-    runtime = operands.family.runtime
+    runtime = operands.arrays.runtime
     with runtime.device(0):
         streams = [runtime.stream_create() for _ in range(3)]
         before = sim.musaSimLive()

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from gemmhub._arrays import on_device
 from gemmhub._arrays.array_types import library_name
-from gemmhub._arrays.family import unconverted
-from gemmhub._arrays.geometry import DeviceView
-from gemmhub._arrays.on_device import CupyFamily, TorchFamily
+from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
+from gemmhub._arrays.dlpack.operands import unconverted
+from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
+from gemmhub._base.geometry import DeviceView
 from gemmhub.capability import Device
 from gemmhub.errors import DeviceError, InputError, OutputError
 from gemmhub.packed import PackedB
@@ -33,8 +34,8 @@ _LEGACY = 1
 """The CUDA array interface's number for the default stream, whose handle is 0."""
 
 
-def family(x: Any, argument: str) -> ForeignFamily | None:
-    """The family of an array on a CUDA device; None for arrays on the CPU.
+def arrays(x: Any, argument: str) -> AdoptedArrays | None:
+    """The arrays of an array on a CUDA device; None for arrays on the CPU.
 
     Raises DeviceError for arrays on other devices, and where neither cupy nor torch can take them over.
     """
@@ -74,14 +75,14 @@ def family(x: Any, argument: str) -> ForeignFamily | None:
             argument, f"an array of {name} on cuda:{index}", "cupy installed, which takes it over without a copy",
             "pip install cupy-cuda13x (or cupy-cuda12x)",
         )  # fmt: skip
-    return _family(name, index, library)
+    return _arrays_on(name, index, library)
 
 
 @cache
-def _family(name: str, index: int, library: str) -> ForeignFamily:
-    carrier: CupyFamily | TorchFamily
-    carrier = on_device.cupy_family(index) if library == "cupy" else on_device.torch_family("cuda", index)
-    return ForeignFamily(name, carrier)
+def _arrays_on(name: str, index: int, library: str) -> AdoptedArrays:
+    carrier: CupyArrays | TorchArrays
+    carrier = cupy_arrays(index) if library == "cupy" else torch_arrays("cuda", index)
+    return AdoptedArrays(name, carrier)
 
 
 def _library() -> str | None:
@@ -102,16 +103,19 @@ def _device_of(address: int) -> int:
     return int(sys.modules["torch"].cuda.current_device()) if library == "torch" else 0
 
 
-class ForeignFamily:
+class AdoptedArrays:
     """Arrays of the library ``name`` on one CUDA device."""
 
-    def __init__(self, name: str, carrier: CupyFamily | TorchFamily) -> None:
+    def __init__(self, name: str, carrier: CupyArrays | TorchArrays) -> None:
         self.name = name
         self.device: Device = carrier.device
         self._carrier = carrier
         self.empty, self.twin, self.copy, self.overlap = carrier.empty, carrier.twin, carrier.copy, carrier.overlap
         self.on, self.current_stream, self.clock = carrier.on, carrier.current_stream, carrier.clock
         self.from_host, self.synchronize, self.capturing = carrier.from_host, carrier.synchronize, carrier.capturing
+
+    def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> None:
+        """None: taking an array over costs more than a look-up."""
 
     def view(self, x: Any, argument: str) -> DeviceView:
         return self._carrier.view(self._adopt(x, argument), argument)
@@ -145,8 +149,8 @@ class ForeignFamily:
 
     def _adopt(self, x: Any, argument: str) -> Array:
         """``x`` as the carrier's array, sharing its memory; the carrier's stream waits for the producer's."""
-        library = self._carrier.library
-        if isinstance(x, library.Tensor if isinstance(self._carrier, TorchFamily) else library.ndarray):
+        library = self._carrier.module
+        if isinstance(x, library.Tensor if isinstance(self._carrier, TorchArrays) else library.ndarray):
             return x
         if not (hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__")):
             raise DeviceError(
@@ -156,7 +160,7 @@ class ForeignFamily:
             with self._carrier.on(None):
                 if hasattr(x, "__dlpack__"):
                     return library.from_dlpack(x)
-                if isinstance(self._carrier, TorchFamily):
+                if isinstance(self._carrier, TorchArrays):
                     return _torch_view(library, x, argument)
                 return _cupy_view(library, x)
         except DeviceError:

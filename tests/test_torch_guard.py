@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from gemmhub._arrays import tensor_guard
+from gemmhub._arrays.torch import guard as guard_module
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    tensor_guard._as_expected.cache_clear()
+    guard_module._as_expected.cache_clear()
     yield
-    tensor_guard._as_expected.cache_clear()
+    guard_module._as_expected.cache_clear()
 
 
 def torch_with(guards, **more):
@@ -26,7 +26,7 @@ def torch_with(guards, **more):
 )
 def test_a_torch_without_guards(torch, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert tensor_guard.guard(object()) is None
+    assert guard_module.guard(object()) is None
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
@@ -56,13 +56,13 @@ def test_guards_that_answer_wrongly(answer, monkeypatch):
     for name in ("empty", "conj", "zeros", "empty_strided"):
         setattr(torch, name, lambda *args, **options: Tensor())
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert tensor_guard.guard(Tensor()) is None
+    assert guard_module.guard(Tensor()) is None
 
 
 def test_the_guards_of_torch():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.ones(3, 4)
-    check = tensor_guard.guard(x)
+    check = guard_module.guard(x)
     if check is None:
         pytest.skip(f"torch {torch.__version__} has no guards that do what is expected")
     assert check(torch.zeros(3, 4))

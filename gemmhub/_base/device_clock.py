@@ -40,7 +40,7 @@ class _Stretch(NamedTuple):
 
 
 class DeviceClock:
-    """Times calls by the device's own events, as a :class:`gemmhub._arrays.timing.Clock`.
+    """Times calls by the device's own events, as a :class:`gemmhub._base.timing.Clock`.
 
     Before a stretch of calls the device gets work that keeps it busy: a memory fill larger than its L2 cache,
     as often as it takes until the host has launched the first call, or all calls where the host takes longer than

@@ -1,0 +1,1 @@
+"""Arrays of any other library, through DLPack or the CUDA array interface."""

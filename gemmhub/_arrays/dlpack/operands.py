@@ -1,0 +1,123 @@
+"""Operands on the CPU of any library that exports DLPack; results go back through its own namespace."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from gemmhub._arrays.array_types import library_name
+from gemmhub._arrays.host.operands import SEQUENCES, NumpyArrays
+from gemmhub._arrays.torch import tensors
+from gemmhub.dtypes import ML_DTYPES
+from gemmhub.errors import InputError
+from gemmhub.packed import PackedB
+
+Array = Any
+
+_WITHOUT_LIBRARY = (PackedB, *SEQUENCES)
+
+
+class DLPackArrays(NumpyArrays):
+    """CPU arrays of one other library, viewed through DLPack; results go back through their own namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def view(self, x: Any, argument: str) -> Array:
+        try:
+            tensor = hasattr(x, "data_ptr")
+            if tensor:
+                if getattr(x, "is_neg", bool)():  # DLPack says nothing of it
+                    raise tensors.lazy(argument)
+            elif isinstance(x, SEQUENCES):
+                return super().view(x, argument)
+            native = np.from_dlpack(x)
+            if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
+                raise ValueError("it has no memory")
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # __dlpack__ is foreign code
+            raise InputError(
+                argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack",
+                viewable(x),
+            ) from error  # fmt: skip
+        return native
+
+    def holds(self, out: object) -> bool:
+        return not isinstance(out, SEQUENCES)
+
+    def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
+        for like in operands:
+            if like is not None and not isinstance(like, _WITHOUT_LIBRARY):
+                break
+        if not isinstance(native, np.ndarray):
+            native = np.asarray(native)
+        try:
+            made = (_from_dlpack(like.__class__) or like.__array_namespace__().from_dlpack)(native)
+        except (AttributeError, BufferError, RuntimeError) as error:
+            raise InputError(
+                "a, b",
+                f"a result of {native.dtype} cannot become a {type(like).__qualname__}: {error}",
+                "arrays whose library has from_dlpack",
+                "pass numpy.from_dlpack(x) and convert the result",
+            ) from None
+        return unconverted(made, native)
+
+
+def viewable(x: Any) -> str:
+    """What to do with an array that NumPy cannot view."""
+    if has(x, "is_conj") and x.is_conj():
+        return "pass x.resolve_conj()"
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    if name not in ML_DTYPES:  # which NumPy's DLPack does not know
+        return ""
+    if not has(x, "data_ptr"):
+        return "pass numpy.asarray(x)"
+    bits = "int16" if name == "bfloat16" else "uint8"
+    return f"pass x.view(torch.{bits}).numpy().view(ml_dtypes.{name})"
+
+
+@lru_cache(maxsize=64)
+def _from_dlpack(kind: type) -> Any:
+    """``from_dlpack`` of the library of a type of array, or of one that it is a subclass of; None where its arrays tell
+    their namespace.
+    """
+    if hasattr(kind, "__array_namespace__"):
+        return None
+    for base in kind.__mro__:
+        library: Any = sys.modules.get(base.__module__.partition(".")[0])
+        if hasattr(library, "from_dlpack"):
+            return library.from_dlpack
+    raise AttributeError("its library has no from_dlpack")
+
+
+def unconverted(made: Array, native: Array) -> Array:
+    """``made``, which a library made of a result; InputError where it converted it, as JAX does with 64 bits."""
+    kind: Any = type(made)
+    try:
+        if made.dtype.itemsize == native.dtype.itemsize:
+            return made
+    except AttributeError:  # dtypes that do not say
+        return made
+    raise InputError(
+        "out_dtype", f"{native.dtype}, of which {library_name(kind)} makes {made.dtype}",
+        "dtypes that the operands' library has",
+        "give out_dtype= another; JAX has 64 bits after jax.config.update('jax_enable_x64', True)",
+    )  # fmt: skip
+
+
+@cache
+def dlpack_arrays(name: str) -> DLPackArrays:
+    """The arrays of a library's arrays on the CPU."""
+    return DLPackArrays(name)
+
+
+def has(x: object, name: str) -> bool:
+    """hasattr, also of objects whose ``__getattr__`` raises what it likes."""
+    try:
+        return hasattr(x, name)
+    except Exception:
+        return False

@@ -1,0 +1,123 @@
+"""Decided calls, kept by their kind, so that nothing is decided twice.
+
+The *kind* of a call is all that its decision and its checks may depend on: types, dtypes, shapes and strides of its
+arrays, its options, and the settings in force. :func:`kind_of` reads it from the arguments as they were passed, so
+that a call that was seen before checks nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gemmhub import config
+from gemmhub._arrays.find import layout_key
+from gemmhub.array_library import FastPath
+from gemmhub.dtypes import scalar_kind
+from gemmhub.packed import PackedB
+
+LOOK_CLOSELY = object()
+"""Kept under the key of calls whose decision depends on strides: another key has them."""
+_MOST = 4096
+_SCALARS = (int, float, complex)
+_SMALL, _LARGE = 2.0**-126, 2.0**127
+_settings = config.context.get
+_ndarray = np.ndarray
+
+
+class CallCache:
+    """The decided calls of the process, or of one plan.
+
+    It is never emptied but replaced as a whole: a call that another thread is deciding keeps the cache that it began
+    with, so that what it decides by old records and settings is forgotten with them.
+    """
+
+    __slots__ = ("_found", "fast", "find")
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+        self.find = self._found.get
+        """The function, or the decision, that was put under a key; None where there is none. TypeError for a key that
+        cannot be hashed."""
+        self.fast: dict[type, FastPath] = {}
+        """The fast path of each type of device arrays that was met."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def look_up(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, Any]:
+        """The key of a call (None where it has none), and what is kept under it."""
+        key = kind_of(a, b, out, options)
+        try:
+            found = self.find(key)
+        except TypeError:  # an object whose shape is a list, say
+            return None, None
+        if found is LOOK_CLOSELY:
+            key = kind_of(a, b, out, options, closely=True)
+            found = self.find(key)
+        return key, found
+
+    def put(self, key: Any, value: Any) -> bool:
+        """Keep ``value`` under ``key``; False, and nothing is kept, where the cache is full."""
+        if len(self._found) >= _MOST and key not in self._found:
+            return False
+        self._found[key] = value
+        return True
+
+
+def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool = False) -> tuple[Any, ...] | None:
+    """The kind of a call, as a key; None where an argument tells too little of itself (a list), or is no number.
+
+    Of NumPy arrays strides and alignment count only where ``closely``: most decisions on the CPU hold for any. Where
+    one does not, :data:`LOOK_CLOSELY` is kept under the key. The key may be unhashable.
+    """
+    parts: list[Any] = [_settings()]
+    if a.__class__ is _ndarray and b.__class__ is _ndarray and not closely:
+        parts += (a.dtype, b.dtype, a.shape, b.shape)
+    elif not (_add_array(parts, a, closely) and _add_array(parts, b, closely)):
+        return None
+    if out is not None:
+        # Its strides tell whether elements share memory.
+        parts.append(out.strides if out.__class__ is _ndarray else None)
+        if not _add_array(parts, out, closely):
+            return None
+    for name, value in options.items():
+        kind = value.__class__
+        if kind is _ndarray and value.shape:
+            parts += (name, value.dtype, value.shape)
+            if closely:
+                parts += (value.strides, value.flags.aligned)
+        elif kind is str:
+            parts += (name, value)
+        elif kind is float and _SMALL <= value <= _LARGE and value != 1:
+            parts += (name, kind, value < 2**31 and value.is_integer())
+        elif name in ("alpha", "beta"):
+            if kind not in _SCALARS:
+                return None
+            parts += (name, scalar_kind(value))
+        elif name == "stream" or value is None:
+            parts += (name, value is None)
+        elif name in ("c", "bias"):
+            parts.append(name)
+            if not _add_array(parts, value, closely):
+                return None
+        else:
+            parts += (name, kind, value)
+    return tuple(parts)
+
+
+def _add_array(parts: list[Any], x: Any, closely: bool) -> bool:
+    """Append the facts of one array to a key; False where it tells too little of itself."""
+    if x.__class__ is _ndarray:
+        parts += (x.dtype, x.shape, x.strides, x.flags.aligned) if closely else (x.dtype, x.shape)
+        return True
+    if isinstance(x, PackedB):
+        parts += (PackedB, x.backend, x.dtype, x.shape, x.a_dtype, x.device)
+        return True
+    try:
+        parts += (type(x), x.dtype, x.shape, *layout_key(x))
+    except Exception:  # foreign code; describing the operand finds out what is wrong
+        return False
+    return True

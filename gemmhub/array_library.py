@@ -1,0 +1,214 @@
+"""The contract of an array library: what gemmhub asks of the arrays that it multiplies.
+
+A *direct* library gives access to memory: :class:`ArrayLibrary` views an operand natively (a ``numpy.ndarray`` on the
+CPU, a :class:`DeviceView` on devices), makes results, and knows the current stream and a clock. A *deferring* library
+takes a whole call and returns its own result: what gradients, compilers, clusters and subclasses need. Both are
+registered by the type of their arrays: :func:`register` and :func:`register_deferring`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+from gemmhub._base.device_clock import DeviceClock as DeviceClock
+from gemmhub._base.geometry import DeviceView as DeviceView
+from gemmhub._base.geometry import distinct, meet
+from gemmhub._base.geometry import reach as reach
+from gemmhub._base.timing import Clock
+from gemmhub.capability import Device
+from gemmhub.dtypes import DType
+from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+
+class FastPath(NamedTuple):
+    """How a library runs calls that it has seen before: one look-up, and the kernel."""
+
+    call: Callable[[Any, Any, Any, Mapping[str, Any]], Any]
+    """``(a, b, out, options) -> result``; None where the call is of no kind that was learned, and nothing was done.
+
+    May raise whatever it likes: then, too, nothing was done, and gemmhub looks at the call itself.
+    """
+    learn: Callable[[Any, GemmProblem, tuple[int, ...], Callable[..., None], Any, Any, Any, Mapping[str, Any]], None]
+    """``(library, problem, shape of the result, a kernel's run, a, b, out, options)``: remember this kind of call.
+
+    One fast path serves all devices of a library: ``library`` is that of the call's own device.
+    """
+
+
+class ArrayLibrary(Protocol):
+    """What gemmhub asks of a kind of array. "Native" is what :meth:`view` returns."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    def view(self, x: object, argument: str) -> Array:
+        """``x`` natively, sharing its memory. Raises InputError, DTypeError or DeviceError."""
+
+    def target(self, out: object, shape: tuple[int, ...]) -> Array:
+        """``out`` natively, of ``shape`` and such that each element can be written; OutputError if it is not."""
+
+    def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
+        """What :meth:`empty` made and a kernel filled, as the operands' own type."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """A new C-ordered array; AllocationError when there is no memory for it."""
+
+    def twin(self, x: Array) -> Array:
+        """A new array with the shape, dtype and strides of a native one, and aligned as well as that; its contents
+        are undefined.
+        """
+
+    def clone(self, x: Array) -> Array:
+        """A copy of an array (native or not) that lies in memory as it does."""
+
+    def from_host(self, x: Array) -> Array:
+        """A new array with the contents of an ndarray."""
+
+    def to_host(self, x: Array) -> Array:
+        """The contents as an ndarray; waits for the device."""
+
+    def overlap(self, x: Array, y: Array) -> bool:
+        """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
+
+    def clock(self) -> Clock:
+        """How calls on such arrays are timed."""
+
+    def on(self, stream: int | None) -> AbstractContextManager[object]:
+        """Make the device, and ``stream`` where one is given, current for a block."""
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
+
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph, where nothing can be timed."""
+
+    def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> FastPath | None:
+        """A new fast path for calls that were seen before, or None where the library has none.
+
+        A call is of a kind that was learned while ``settings()`` returns what it returned then; ``alpha`` and
+        ``beta`` are the values of options that are not given.
+        """
+
+
+class DeviceArrays:
+    """A base for libraries on devices: the parts of :class:`ArrayLibrary` that are the same in all of them.
+
+    A subclass adds ``empty``, ``twin``, ``clone``, ``from_host``, ``to_host``, ``on``, ``synchronize``, ``clock``,
+    ``current_stream() -> int`` (a native handle) and ``copy(into, source)`` (on the current stream).
+    """
+
+    name = ""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def view(self, x: Any, argument: str) -> DeviceView:
+        """``x`` natively: its address, dtype, shape and strides in bytes. InputError or DeviceError for others."""
+        raise NotImplementedError
+
+    def target(self, out: object, shape: tuple[int, ...]) -> DeviceView:
+        native = self.view(out, "out")
+        if native.shape != shape:
+            given = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
+            raise OutputError("out", given, f"shape {shape}", "give it the shape of the result")
+        if not distinct(native):
+            raise OutputError(
+                "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"
+            )
+        return native
+
+    def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
+        return result
+
+    def overlap(self, x: DeviceView, y: DeviceView) -> bool:
+        return meet(x, y)
+
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+        return False
+
+    def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> FastPath | None:
+        """None: a library that has a fast path overrides this."""
+        return None
+
+    def foreign(self, x: object, argument: str) -> InputError:
+        """The error for an operand that is no array of this library."""
+        return DeviceError(
+            argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "move or convert it first"
+        )
+
+    def check_size(self, shape: tuple[int, ...], dtype: DType) -> None:
+        """Raise AllocationError where the number of bytes overflows, for which libraries have other words."""
+        if prod(shape) * dtype.itemsize >= 2**63:
+            raise self.no_memory(shape, dtype, "no machine has as much")
+
+    def no_memory(self, shape: tuple[int, ...], dtype: DType, error: object) -> AllocationError:
+        size = prod(shape) * dtype.itemsize / 2**30
+        return AllocationError(f"{dtype} of shape {shape} needs {size:.4g} GiB on {self.device}: {error}")
+
+    def lost(self, error: RuntimeError) -> DeviceError:
+        """The error for a device that no longer answers."""
+        return DeviceError(
+            "a, b", f"arrays on {self.device}, which gives no memory: {error}", "a device that works",
+            "if a kernel failed before, its context is lost: restart the process",
+        )  # fmt: skip
+
+
+Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
+"""``(call, operands, options) -> result`` of a deferring library, or NotImplemented to leave the call to gemmhub.
+
+``call`` is "matmul", "plan", "pack", "explain" or "spot_check"; ``operands`` are its positional arguments as the user
+passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
+"""
+
+_direct: dict[type, Callable[[Any], ArrayLibrary]] = {}
+deferring: dict[type, Deferred] = {}
+
+
+def register(kind: type, find: Callable[[Any], ArrayLibrary]) -> None:
+    """Make arrays of type ``kind``, and of its subclasses, operands: ``find(x)`` returns the library of one of them.
+
+    Equal libraries must be one object for each device. Registering a type again replaces its library.
+    """
+    _direct[kind] = find
+
+
+def register_deferring(kind: type, take: Deferred) -> None:
+    """Hand every call with an operand of type ``kind``, or of a subclass, to ``take`` before anything is looked at."""
+    deferring[kind] = take
+
+
+def unregister(kind: type) -> None:
+    """Forget a type in both tables. A type that is in neither is no error."""
+    _direct.pop(kind, None)
+    deferring.pop(kind, None)
+
+
+def direct(x: object) -> ArrayLibrary | None:
+    """The registered library of ``x``; None where its type has none."""
+    if _direct:
+        for kind in type(x).__mro__:
+            if kind in _direct:
+                return _direct[kind](x)
+    return None
+
+
+def deferred(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """What the first deferring library among the operands returns for a call; NotImplemented where none takes it."""
+    if deferring:
+        for x in (*operands, *(options.get(name) for name in ("out", "c", "bias"))):
+            for kind in type(x).__mro__:
+                if kind in deferring:
+                    result = deferring[kind](call, operands, options)
+                    if result is not NotImplemented:
+                        return result
+    return NotImplemented

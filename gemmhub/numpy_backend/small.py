@@ -1,0 +1,50 @@
+"""Small products with an epilogue: numpy.matmul and ufuncs on its result, with no preparation of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gemmhub.numpy_backend.blocked import finish
+from gemmhub.numpy_backend.scratch import unleased
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+
+def with_epilogue(problem: GemmProblem) -> Callable[..., Array]:
+    """``(a, b, out, c, bias, alpha, beta, stream) -> result`` for operands and results of the BLAS's own dtype.
+
+    The result is made beside ``out`` and copied when it is complete: ``out`` may overlap every operand.
+    """
+    activation, scaled = problem.activation, not problem.alpha_is_one
+    matmul, multiply, add, maximum = np.matmul, np.multiply, np.add, np.maximum
+    zero = np.zeros((), problem.out.dtype)
+    plain = activation in (None, "relu")
+
+    def run(
+        a: Array, b: Array, out: Array | None, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
+    ) -> Array:
+        result = matmul(a, b)
+        if scaled:
+            if alpha == 0:
+                result[...] = 0  # not 0 * result: NaN must not come through
+            else:
+                multiply(result, alpha, result)
+        if c is not None and beta != 0:
+            add(result, c if beta == 1 else multiply(c, beta), result)
+        if bias is not None:
+            add(result, bias, result)
+        if plain:
+            if activation is not None:
+                maximum(result, zero, out=result)
+        else:
+            finish(unleased(), result, None, None, 1, 0, activation)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return run

@@ -1,4 +1,4 @@
-"""gemmhub: one matmul that runs on the best GEMM backend present, says why, and lets you check the answer."""
+"""One matmul that runs on the best GEMM backend present, reports why, and lets you check the answer."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gemmhub.verdict import Decision
 
 __version__ = "0.1.0"
+__path__.append(f"{__path__[0]}/_moved")  # old paths of modules, until 0.3
 
 _LAZY = {
     "Absent": "capability",

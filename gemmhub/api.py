@@ -115,20 +115,20 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
         if deferred is not NotImplemented:
             return deferred
     given: Mapping[str, Any] = options
-    if not {"alpha", "beta"}.isdisjoint(given):
-        given = with_scalars(options)  # numbers of NumPy as Python's
-    key, run = cache.look_up(a, b, out, given)
     try:
+        if not {"alpha", "beta"}.isdisjoint(given):
+            given = with_scalars(options)  # numbers of NumPy as Python's
+        key, run = cache.look_up(a, b, out, given)
         if run is not None:
-            get, stream = given.get, given.get("stream")
-            if stream is not None:
-                stream = stream_handle(stream)
+            get, stream = given.get, stream_handle(given.get("stream"))
             try:
                 return run(a, b, out, get("c"), get("bias"), get("alpha", 1), get("beta", 0), stream)
             except (GemmhubError, MemoryError):
                 raise
-            except Exception:
-                pass  # what a kernel's own product raises: the checks below find the reason
+            except BaseException as error:
+                if propagates(error):
+                    raise
+                # A kernel's own product raised: the checks below find the reason, or it is raised again.
         with locks.deciding:
             _import()
             asked = request(options)
@@ -296,7 +296,10 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
         from gemmhub._measure.tune import tune_call
 
         asked = request(options)
-    return tune_call(a, b, out, asked)
+    tuned = tune_call(a, b, out, asked)
+    if tuned.path is not None:
+        forget_decisions()
+    return tuned
 
 
 @memory_errors

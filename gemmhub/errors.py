@@ -20,10 +20,7 @@ Input errors say four things: which argument, what was given, what is allowed, w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gemmhub.verdict import Decision
+from typing import Any
 
 
 class GemmhubError(Exception):
@@ -80,9 +77,9 @@ class BackendError(GemmhubError, RuntimeError):
 
 
 class NoBackendError(BackendError):
-    """Nothing may run this problem. ``decision`` is what :func:`gemmhub.explain` would return."""
+    """Nothing may run this problem. ``decision`` is the :class:`gemmhub.Decision` of :func:`gemmhub.explain`."""
 
-    def __init__(self, message: str, decision: Decision | None = None) -> None:
+    def __init__(self, message: str, decision: Any = None) -> None:
         self.decision = decision
         super().__init__(f"{message}\n{decision}" if decision is not None else message)
 

@@ -1,21 +1,17 @@
-"""Storage order, leading dimensions, and the one mapping every BLAS-like backend needs.
+"""Storage order, strides and leading dimensions of matrices.
 
-A matrix is *row-major* ("row") when neighbours in a row are neighbours in memory, *column-major* ("col")
-when neighbours in a column are; its *leading dimension* is the distance in elements from one row (or
-column) to the next. A row-major m x n matrix is, byte for byte, the column-major n x m matrix of its
-transpose. So a library that knows one order only still runs every problem without a copy, because
-``C = A B`` is ``C^T = B^T A^T``: :func:`lower` exchanges operands, sizes, transpositions, leading
-dimensions, batch strides and the direction of the bias, and plugins never do that by hand.
+A matrix is *row-major* ("row") when the elements of a row are contiguous in memory, *column-major* ("col") when those
+of a column are; its *leading dimension* is the distance in elements from one row (or column) to the next. A row-major
+m x n matrix is, byte for byte, the column-major n x m matrix of its transpose: :mod:`gemmhub.lowering` makes use of it.
 """
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -107,3 +103,12 @@ class MatrixLayout:
 def strides_over(layout: MatrixLayout, batch: tuple[int, ...]) -> tuple[int, ...]:
     """One for each dimension of ``batch``; leading dimensions that a layout lacks are broadcast."""
     return (0,) * (len(batch) - len(layout.batch_strides)) + layout.batch_strides
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("BatchDim", "BlasCall", "collapse", "fold_batch", "lower"):
+        raise AttributeError(f"module 'gemmhub.layout' has no attribute {name!r}")
+    lowering = importlib.import_module("gemmhub.lowering")  # by its name: it is above this module
+    message = f"gemmhub.layout.{name} is now gemmhub.lowering.{name}; the old name will go in gemmhub 0.3"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return getattr(lowering, name)

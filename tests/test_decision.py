@@ -506,10 +506,10 @@ def test_a_decision_that_is_forgotten_at_once(monkeypatch):
     """As another thread may do it, between keeping a decision and using it."""
 
     def remember(cache, key, value):
-        cache[key] = value
+        cache.put(key, value)
         api.forget_decisions()
 
-    monkeypatch.setattr(api, "_remember", remember)
+    monkeypatch.setattr(api, "_keep", remember)
     a, b = np.full((2, 3), 2.0), np.full((3, 2), 5.0)
     assert np.array_equal(gemmhub.matmul(a, b, alpha=2.0), np.full((2, 2), 60.0))
     assert np.array_equal(gemmhub.plan(a, b)(a, b), np.full((2, 2), 30.0))

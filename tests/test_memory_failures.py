@@ -38,9 +38,10 @@ class Injected:
         return self.line
 
     def line(self, frame, event, _):
-        # A with statement has a line event before __exit__, where no exception can come from; try: does nothing.
+        # A with statement has a line event before __exit__, where no exception can come from; try: does nothing, and
+        # the return of a local variable allocates nothing.
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not text.startswith(("with ", "try:")):
+        if event == "line" and not text.startswith(("with ", "try:", "return result\n")):
             self.lines += 1
             if self.lines == self.at:
                 self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -173,7 +173,7 @@ def test_no_scratch_memory(operands, monkeypatch):
                 raise MemoryError
         return real(shape, *rest)
 
-    monkeypatch.setattr("gemmhub._arrays.arrays.np.empty", empty)
+    monkeypatch.setattr("gemmhub._arrays.host.operands.np.empty", empty)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)
     assert backend.calls["run"] == 1

@@ -91,7 +91,7 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
         "gemmhub.numpy_backend.backend",
         "gemmhub.numpy_backend.blocked", "gemmhub.numpy_backend.scratch",
     }  # fmt: skip
-    assert all(module.partition(".")[0] in ("gemmhub", "numpy", THIS) for module in entered)
+    assert {module.partition(".")[0] for module in entered} <= {"gemmhub", "numpy", "contextlib", THIS}
 
 
 class Counting(Backend):

@@ -1,6 +1,6 @@
 """Devices by name: which library reaches "cuda:1", what the device is called, how operands get there.
 
-Unlike :mod:`gemmhub._arrays.arrays`, which meets arrays that exist already, this module imports cupy or torch: only
+Unlike :mod:`gemmhub._arrays.find`, which meets arrays that exist already, this module imports cupy or torch: only
 the command line and the benchmarks use it, for a device that the user named.
 
 A plugin with arrays of its own names a module in the entry-point group ``gemmhub.arrays``, under the ``name`` of its

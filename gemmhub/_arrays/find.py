@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
     registered = array_library.direct(x)
     if registered is not None:
         return registered
+    own = getattr(kind, "__gemmhub_family__", None)
+    if own is not None:
+        message = "__gemmhub_family__ is now gemmhub.array_library.register(); it will go in gemmhub 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return own(x)  # type: ignore[no-any-return]
     if array_types.is_symbol(kind):
         raise array_types.traced(x, argument)
     if tensors.is_tensor(x):

@@ -6,14 +6,24 @@ The inner dimension is taken in blocks, so that long operands are never widened 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gemmhub.accuracy import ErrorModel
-
 Array = Any
+
+
+class Model(Protocol):
+    """The facts of an arithmetic that are used here; see :class:`gemmhub.accuracy.ErrorModel`."""
+
+    @property
+    def input_underflow(self) -> float: ...
+
+    @property
+    def input_largest(self) -> float: ...
+
+    def reading(self, k: int) -> tuple[float, float]: ...
+
 
 _BLOCK = 65536
 """Length of the inner dimension that is widened at a time."""
@@ -44,7 +54,7 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
         yield widen(a[..., span]), widen(b[..., span, :])
 
 
-def products(a: Array, b: Array, model: ErrorModel) -> tuple[Array, Array, Array, Array, Array, Array]:
+def products(a: Array, b: Array, model: Model) -> tuple[Array, Array, Array, Array, Array, Array]:
     """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
     operands; which have an operand that may become infinite when rounded; and where an infinity meets a subnormal
     that may be read as 0.

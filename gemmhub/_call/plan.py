@@ -7,6 +7,7 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any, Protocol, cast, runtime_checkable
@@ -158,12 +159,13 @@ def _learning_plan(
             if propagates(error):
                 raise
         result = checked(a, b, out, **epilogue)
-        if fast is not None:
-            fast.learn(arrays, problem, shape, prepared, a, b, out, epilogue)
-        elif "stream" not in epilogue:
-            key = kind_of(a, b, out, epilogue, closely)
-            if key is not None:
-                cache.put(key, run)
+        with suppress(MemoryError):  # the result is there; another call may remember how
+            if fast is not None:
+                fast.learn(arrays, problem, shape, prepared, a, b, out, epilogue)
+            elif "stream" not in epilogue:
+                key = kind_of(a, b, out, epilogue, closely)
+                if key is not None:
+                    cache.put(key, run)
         return result
 
     return planned

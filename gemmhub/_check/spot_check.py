@@ -1,4 +1,4 @@
-"""spot_check: is ``c`` the product of ``a`` and ``b``? In O(n^2), within the bound of :mod:`gemmhub.accuracy`.
+"""Check that ``c`` is the product of ``a`` and ``b``, in O(n^2), within the bound of :mod:`gemmhub.accuracy`.
 
 Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities
 (:mod:`gemmhub._check.nonfinite`) point at

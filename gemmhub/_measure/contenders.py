@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import gemmhub
+from gemmhub import api
 from gemmhub._arrays.by_name import one_line
 from gemmhub._arrays.torch.operands import TorchArrays
 from gemmhub._call.options import Options
@@ -95,7 +95,7 @@ def backend(name: str, product: Product) -> Contender | Excluded:
     """One backend. Raises InputError for an unknown one, AllocationError for want of memory."""
     forced: Options = {**product.options, "backend": name}
     try:
-        plan = gemmhub.plan(product.a, product.b, out=product.out, **forced)
+        plan = api.plan(product.a, product.b, out=product.out, **forced)
         result = plan(product.a, product.b, product.out)
         check = product.check(result)
     except NoBackendError as error:

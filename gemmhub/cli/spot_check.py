@@ -1,4 +1,4 @@
-"""``gemmhub spot-check``: is C the product of A and B?"""
+"""``gemmhub spot-check``: whether C is the product of A and B."""
 
 from __future__ import annotations
 

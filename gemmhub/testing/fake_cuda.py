@@ -1,6 +1,7 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
-"""A double of libcuda, for testing a CUDA plugin without a card: devices, contexts, memory, streams and captures, on
-the host and strict about their rules. What a program must not do is refused and noted in ``complaints``::
+"""A fake libcuda, for testing a CUDA plugin without a card: devices, contexts, memory, streams and captures.
+
+It is strict about the rules. What a program must not do is refused and noted in ``complaints``::
 
     cuda = FakeCuda(devices=2)
     backend = MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda))  # instead of gemmhub.kit.cuda.load

@@ -1,6 +1,7 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
-"""Doubles of NVRTC and of libcuda with kernels, for CUDA plugins that compile and launch their own: a subclass of
-:class:`FakeKernels` says what a launch does, such as running the kernel compiled for the host::
+"""A fake NVRTC and a fake libcuda with kernels, for CUDA plugins that compile and launch their own.
+
+A subclass of :class:`FakeKernels` defines what a launch does, such as running the kernel compiled for the host::
 
     class FakeCuda(FakeKernels):
         def check(self, kernel, launch):

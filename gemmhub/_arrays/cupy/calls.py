@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gemmhub._base.geometry import MOST_ALIGNED, reach
 from gemmhub.array_library import FastPath
 from gemmhub.problem import GemmProblem
-
-if TYPE_CHECKING:
-    from gemmhub._arrays.cupy.operands import CupyArrays
 
 _LOW = MOST_ALIGNED - 1
 _MOST = 4096
@@ -30,8 +27,8 @@ class Entry(NamedTuple):
     beta: Any
 
 
-def fast_path(arrays: CupyArrays, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
-    """A fast path of its own entries; see :meth:`gemmhub.array_library.DeviceArrays.fast_path`.
+def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
+    """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`.
 
     The kind of the call before is compared first: to compare two keys takes a tenth of what it takes to hash dtypes.
     """
@@ -77,7 +74,7 @@ def fast_path(arrays: CupyArrays, settings: Callable[[], object], alpha: Any, be
         return out
 
     def learn(
-        arrays: CupyArrays, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
+        arrays: Any, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
         a: Any, b: Any, out: Any, options: Mapping[str, Any],
     ) -> None:  # fmt: skip
         if options or not problem.plain or problem.empty or problem.packed_by is not None:

@@ -11,16 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gemmhub._arrays.torch.guard import guard
 from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
 from gemmhub.array_library import FastPath
 from gemmhub.dtypes import scalar_kind
 from gemmhub.problem import GemmProblem
-
-if TYPE_CHECKING:
-    from gemmhub._arrays.torch.operands import TorchArrays
 
 _LOW = MOST_ALIGNED - 1
 _MOST = 4096
@@ -55,8 +52,8 @@ class Entry(NamedTuple):
     """The options that are neither tensors nor scalars."""
 
 
-def fast_path(arrays: TorchArrays, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
-    """A fast path of its own entries; see :meth:`gemmhub.array_library.DeviceArrays.fast_path`."""
+def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
+    """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`."""
     torch = arrays.module
     entries: dict[Any, Entry] = {}
     recent: dict[Any, Entry] = {}
@@ -158,7 +155,7 @@ def fast_path(arrays: TorchArrays, settings: Callable[[], object], alpha: Any, b
         return None if found.careful and any(x.is_neg() for x in tensors) else found
 
     def learn(
-        arrays: TorchArrays, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
+        arrays: Any, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
         a: Any, b: Any, out: Any, options: Mapping[str, Any],
     ) -> None:  # fmt: skip
         get = options.get

@@ -156,7 +156,7 @@ def empty(shape: tuple[int, ...], dtype: DType, device: int = 0) -> Array:
 
 
 class MusaArrays(DeviceArrays):
-    """:class:`Array` on one device. See :class:`gemmhub._arrays.arrays.ArrayLibrary`."""
+    """:class:`Array` on one device. See :class:`gemmhub.array_library.ArrayLibrary`."""
 
     name = "gemmhub_musa"
 

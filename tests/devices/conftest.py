@@ -71,7 +71,9 @@ def fakenumba(machine, monkeypatch):
 
 @pytest.fixture
 def backend(machine):
-    return address_backend.add(address_backend.Addresses())
+    made = address_backend.add(address_backend.Addresses())
+    yield made
+    assert not made.violations
 
 
 class Library:

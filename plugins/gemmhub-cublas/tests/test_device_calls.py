@@ -66,6 +66,45 @@ def test_guards_are_in_use():
     assert not check(a.cpu(), b, out)
 
 
+OPTIONS = {
+    "bias": {"bias": True},
+    "bias, relu": {"bias": True, "activation": "relu"},
+    "scaled": {"alpha": 2, "beta": -1.0, "c": True},
+    "in place": {"beta": 1, "c": "out", "bias": True},
+    "out_dtype": {"out_dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("with_out", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name, with_out):
+    """Calls and plans with options are right the first time and later, with other operands each time."""
+    planned = None
+    for turn in range(4):
+        a, b, out = tensors(seed=turn)
+        given, wanted = dict(OPTIONS[name]), a.double() @ b.double()
+        if "out_dtype" in given:
+            out = out.float()
+        if not with_out and given.get("c") != "out":
+            out = None
+        wanted = wanted * given.get("alpha", 1)
+        if "c" in given:
+            c = torch.randint(-2, 3, (M, N), device="cuda").to(a.dtype)
+            given["c"] = out.copy_(c) if given["c"] == "out" else c
+            wanted += given["beta"] * c.double()
+        if "bias" in given:
+            given["bias"] = torch.randint(-2, 3, (N,), device="cuda").to(a.dtype)
+            wanted += given["bias"].double()
+        wanted = wanted.relu() if "activation" in given else wanted
+        wanted = wanted.to(torch.float32 if "out_dtype" in given else a.dtype)
+        result = gemmhub.matmul(a, b, out=out, **given)
+        assert torch.equal(result, wanted)
+        if given.get("c") is out and out is not None:
+            out.copy_(c)
+        planned = planned or gemmhub.plan(a, b, out=out, **given)
+        assert torch.equal(planned(a, b, out, **{x: given[x] for x in ("c", "bias") if x in given}), wanted)
+
+
 def test_cupy():
     cupy = pytest.importorskip("cupy")
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-device lint docs clean
 
 demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
-	$(BIN)/python benchmarks/make_demo.py demo
+	$(BIN)/python -m benchmarks.run.make_demo demo
 	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
 # The longest first: `make -j2 -O test` runs them side by side.

@@ -15,6 +15,7 @@ import click
 import pytest
 
 import gemmhub
+from benchmarks.pages import map as map_page
 from gemmhub import config, errors
 from gemmhub._call import options
 from gemmhub._choice.registry import SUGGESTIONS
@@ -88,7 +89,9 @@ def test_no_variables_that_do_not_exist():
 
 def test_demo(tmp_path):
     """README shows what `make demo` prints: the same lines, but for numbers and for plugins installed here."""
-    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "make_demo.py"), "demo"], cwd=tmp_path, check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "run" / "make_demo.py"), "demo"], cwd=tmp_path, check=True
+    )
     recipe = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "gemmhub matmul" in line)
     command = [sys.executable, "-m", "gemmhub", *recipe.split("gemmhub ")[1].split()]
     environment = {**os.environ, "GEMMHUB_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -119,11 +122,11 @@ def test_commands(line):
     assert {x for x in given if x.startswith("-") and len(x) > 1} <= known
 
 
-@pytest.mark.parametrize("line", sorted(set(re.findall(r"\bpython (benchmarks/[\w/]+\.py\b[^`\n]*)", TEXT))))
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"\bpython\s+-m (benchmarks\.[^`\n]*)", TEXT))))
 def test_benchmarks(line):
     """They exist and know the options shown."""
-    script, *given = line.partition("#")[0].split()
-    source = (ROOT / script).read_text(encoding="utf-8")
+    module, *given = line.partition("#")[0].split()
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     assert all(f'"{x}"' in source for x in given if x.startswith("--"))
 
 
@@ -145,10 +148,7 @@ def test_choosing_in_figures():
 
 
 def test_table_of_the_map():
-    """The page's table is what benchmarks/map_page.py makes of the result files; figures beside it are theirs."""
-    spec = importlib.util.spec_from_file_location("map_page", ROOT / "benchmarks" / "map_page.py")
-    map_page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(map_page)
+    """The page's table is what benchmarks/pages/map.py makes of the result files; figures beside it are theirs."""
     page = PAGES["hopper.md"]
     assert map_page.filled(page) == page
     files = map_page.read(map_page.MAPS)

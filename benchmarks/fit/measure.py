@@ -1,6 +1,6 @@
 """Times candidates of gemmhub's CUDA backends for random products, all candidates of a product in one run.
 
-    python benchmarks/fit/measure.py DIR [--seconds 500] [--seed 1]
+    python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1]
 
 Corrections of cost models are fitted to the times by train.py. Needs an NVIDIA card, torch, and the plugins to fit;
 run ``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and goes on where the one
@@ -28,16 +28,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sample  # puts benchmarks/ on the path
 import torch
-from cuda_graphs import Call, launching
-from drawn import Product
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cuda.backend import CudaBackend
 from gemmhub_hopper import forms, gemv, ranking
 from gemmhub_hopper.backend import HopperBackend
-from map import RATES, Setup, torch_calls
 
+from benchmarks.fit import sample
+from benchmarks.lib.cuda_graphs import Call, launching
+from benchmarks.lib.drawn import Product
+from benchmarks.lib.torch_calls import RATES, Setup, torch_calls
 from gemmhub.capability import Absent, Refusal
 from gemmhub.kit import cuda_clusters
 from gemmhub.problem import GemmProblem
@@ -339,7 +339,7 @@ def main() -> int:
     start = time.monotonic() - time.process_time()  # before imports
     sys.setswitchinterval(5e-4)  # the thread that times must not wait long for those that prepare
     begun(
-        options.folder, card_facts(Tools(threading.Lock())), f"python benchmarks/fit/measure.py --seed {options.seed}"
+        options.folder, card_facts(Tools(threading.Lock())), f"python -m benchmarks.fit.measure --seed {options.seed}"
     )
     workshop = Workshop(options.seed, sample.numbers(options.folder))
     rows, began = [], time.monotonic()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import drawn
-from drawn import CUDA_L2, FP8, LARGE, Product, Sizes
-from drawn import DEVICE as DEVICE
-from drawn import problem as problem
+from benchmarks.lib import drawn
+from benchmarks.lib.drawn import CUDA_L2, FP8, LARGE, Product, Sizes
+from benchmarks.lib.drawn import DEVICE as DEVICE
+from benchmarks.lib.drawn import problem as problem
 
 SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08, "batches": 0.05}
 """Shares of the time, by class of products."""

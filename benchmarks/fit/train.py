@@ -1,6 +1,6 @@
 """Fits the corrections of gemmhub's CUDA backends to what measure.py timed on one card.
 
-    python benchmarks/fit/train.py DIR... [--write] [--epochs 120]
+    python -m benchmarks.fit.train DIR... [--write] [--epochs 120]
 
 Needs torch (on the CPU) and the plugins to fit, no card. All networks learn at once: what counts most is how each
 candidate compares with the others of its product, of any backend, weighted to those near the fastest; the choice needs
@@ -26,9 +26,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import sample
 import torch
 
+from benchmarks.fit import sample
 from gemmhub.kit.corrections import LIMIT, UNMEASURED, Origin
 from gemmhub.kit.net import Net
 from gemmhub.problem import GemmProblem

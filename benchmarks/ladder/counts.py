@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from ladder.steps import FAMILIES, Params, Step, steps
 
+from benchmarks.ladder.steps import FAMILIES, Params, Step, steps
 from gemmhub.kit import nvrtc
 
 _EMULATED = Path(__file__).resolve().parents[2] / "plugins" / "gemmhub-cuda" / "tests" / "emulated.py"

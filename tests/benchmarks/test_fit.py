@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.fit import sample
 from gemmhub.kit import corrections
-
-ROOT = Path(__file__).parents[2]
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(str(ROOT / "benchmarks" / "fit"))
-    import sample
 
 FACTS = {
     "name": "NVIDIA Card 1", "sms": 132, "clock": 1.98e9, "bandwidth": 3.35e12, "capability": [9, 0],
     "clusters": [132, 132, 66], "shared_per_block": 232448, "shared_per_sm": 233472, "threads_per_sm": 2048,
-    "library": "13.1.0", "driver": "13.0", "torch": "2.11", "command": "python benchmarks/fit/measure.py --seed 1",
+    "library": "13.1.0", "driver": "13.0", "torch": "2.11", "command": "python -m benchmarks.fit.measure --seed 1",
 }  # fmt: skip
 
 
@@ -95,9 +89,8 @@ def seconds(product, name):
 @pytest.fixture(scope="module")
 def train():
     pytest.importorskip("torch", reason="torch is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks" / "fit"))
-        import train
+    from benchmarks.fit import train
+
     return train
 
 
@@ -177,8 +170,3 @@ def test_cards_are_not_mixed(train, tmp_path):
     assert train.card_of([tmp_path / "one"]) == FACTS
     with pytest.raises(SystemExit, match="bandwidth"):
         train.card_of([tmp_path / "one", tmp_path / "two"])
-
-
-def test_modules_do_not_hide_those_of_the_tests():
-    assert not {"products", "conftest"} & {path.stem for path in (ROOT / "benchmarks").rglob("*.py")}
-    assert Path(sys.modules["sample"].__file__).parent == ROOT / "benchmarks" / "fit"

@@ -188,7 +188,7 @@ def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
     step already, and parts do not divide k, nobody adds the rest: cuBLASLt 13 was seen to leave out the last 8 of 21128
     products in ten parts, and torch.matmul, which called it so, with it. Of some 70 000 algorithms for random products
     of 16 bits, all to which this applies were wrong and no other; of float32 all were right, and none are Hopper's
-    (benchmarks/cublas_parts.py).
+    (benchmarks/run/cublas_parts.py).
     """
     parts, step = numbers[_SPLIT], _STEP // ITEMSIZE[form.a.type]
     return numbers[_ID] != HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k

@@ -86,7 +86,7 @@ SINGLE = Constants(
 MISALIGNED = {"half": {2: 5.8, 4: 3.7, 8: 2.2}, "tf32": {4: 2.8, 8: 1.9}}
 """By kind and by the bytes that rows and addresses are aligned to: the factor on all but a kernel's fixed time. Rows
 that are not aligned to 16 bytes exclude TMA, and the library's other kernels load a few elements at a time. Fitted to
-25 products of benchmarks/map.py and of torch.matmul on an H100 and an H200.
+25 products of benchmarks/run/map.py and of torch.matmul on an H100 and an H200.
 """
 
 _TILES = (

@@ -1,4 +1,4 @@
-"""Constants of the cost model, fitted by benchmarks/cuda_fit.py to times measured on an NVIDIA H200."""
+"""Constants of the cost model, fitted by benchmarks/fit/cuda_model.py to times measured on an NVIDIA H200."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import emulated
@@ -16,16 +15,11 @@ import numpy as np
 import pytest
 
 import gemmhub
+from benchmarks.ladder import counts
+from benchmarks.ladder.steps import FAMILIES, Params, read, steps
+from benchmarks.pages import ladder as page
+from benchmarks.run import cuda_ladder
 from gemmhub.kit import nvrtc
-
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-if not (BENCHMARKS / "ladder").is_dir():
-    pytest.skip("not in a clone of gemmhub", allow_module_level=True)
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(str(BENCHMARKS))
-    import cuda_ladder
-    from ladder import counts, page
-    from ladder.steps import FAMILIES, Params, read, steps
 
 STEPS = {step.name: step for family in FAMILIES for step in steps(family)}
 

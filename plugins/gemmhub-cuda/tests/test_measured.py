@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from gemmhub_cuda import cost_model, fitted
 from problems import problem
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-RECORDS = {
-    "float32": BENCHMARKS / "results" / "h200" / "cuda_f32.json",
-    "bfloat16": BENCHMARKS / "results" / "h200" / "cuda_bf16.json",
-}
-if not BENCHMARKS.is_dir():
-    pytest.skip("not in a clone of gemmhub", allow_module_level=True)
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(str(BENCHMARKS))
-    import cuda_fit
-    import cuda_page
+from benchmarks.fit import cuda_model
+from benchmarks.lib import results
+from benchmarks.pages import cuda as cuda_page
 
-READ = {dtype: json.loads(path.read_text()) for dtype, path in RECORDS.items()}
+READ = {
+    "float32": results.load(results.FOLDER / "h200" / "cuda_f32.json"),
+    "bfloat16": results.load(results.FOLDER / "h200" / "cuda_bf16.json"),
+}
 ROWS = [
     pytest.param(dtype, row, timed, id=f"{dtype}-{row['m']}x{row['n']}x{row['k']}")
     for dtype, record in READ.items()
-    for row, timed in zip(record["rows"], cuda_fit.rows(record))
+    for row, timed in zip(record["rows"], cuda_model.rows(record))
 ]
 
 
@@ -41,7 +34,7 @@ def test_there_are_rows():
 @pytest.mark.parametrize(("dtype", "row", "timed"), ROWS)
 def test_little_is_lost(dtype, row, timed):
     """By taking the shape that the model thinks fastest; and its estimates are near."""
-    lost, error = cuda_fit.losses(timed)
+    lost, error = cuda_model.losses(timed)
     assert lost < 0.05
     assert error**0.5 < 0.15
 
@@ -52,7 +45,7 @@ def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
     model = pytest.importorskip("gemmhub_cublas.model", reason="gemmhub-cublas is not installed")
     forms = pytest.importorskip("gemmhub_cublas.forms")
     asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")
-    card = cuda_fit.H200
+    card = cuda_model.H200
     gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)
     own = cost_model.choices(timed[0][0].way, card, 2**26)[0][0]
     if row["ratio"] < 0.95:
@@ -81,14 +74,14 @@ def distorted(constants):
     return replace(constants, clock=0.6, near=1000.0, efficiency={})
 
 
-@pytest.mark.parametrize("dtype", RECORDS)
+@pytest.mark.parametrize("dtype", READ)
 def test_the_fit(dtype):
     """Constants that are far off come near again, and the text that is written is Python for them."""
-    data, name = cuda_fit.rows(READ[dtype]), cuda_fit.KERNELS[dtype]
+    data, name = cuda_model.rows(READ[dtype]), cuda_model.KERNELS[dtype]
     start = distorted(getattr(fitted, name))
-    found = cuda_fit.fit(data, start, 400)
-    assert cuda_fit._badness(data, found) < 0.5 * cuda_fit._badness(data, start)
+    found = cuda_model.fit(data, start, 400)
+    assert cuda_model._badness(data, found) < 0.5 * cuda_model._badness(data, start)
     space = {"Fitted": fitted.Fitted}
-    exec(cuda_fit.text(name, found), space)
+    exec(cuda_model.text(name, found), space)
     assert space[name].clock == pytest.approx(found.clock, rel=1e-3)
     assert set(space[name].efficiency) == set(found.efficiency)

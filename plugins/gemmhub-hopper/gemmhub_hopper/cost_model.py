@@ -37,10 +37,10 @@ _COPIES = ((8, 8), (16, 4), (32, 2))
 EPILOGUE = 4e-7
 """Seconds of any epilogue."""
 ACTIVATIONS = {None: 1.5e-13, "relu": 1.5e-13, "gelu": 7e-13, "silu": 7e-13}
-"""Seconds of an element of the result, bias included. Fitted by hand to 17 products of benchmarks/map.py."""
+"""Seconds of an element of the result, bias included. Fitted by hand to 17 products of benchmarks/run/map.py."""
 ADDEND = 4e-12
-"""Seconds of an element of c; twice that where operands are exchanged, as one product of benchmarks/map.py showed. c is
-read by the threads that store the result, not by TMA.
+"""Seconds of an element of c; twice that where operands are exchanged, as one product of benchmarks/run/map.py
+showed. The threads that store the result read c, not TMA.
 """
 
 

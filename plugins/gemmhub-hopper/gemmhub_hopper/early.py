@@ -2,7 +2,7 @@
 
 Blocks of a kernel that begins early settle where there is room. That is not always where they would lie on an idle
 device, evenly on all multiprocessors, and a kernel that is slowed down by it may lose more than an early start gains,
-the more the longer it takes. What gains was found by measuring (benchmarks/hopper_early.py).
+the more the longer it takes. What gains was found by measuring (benchmarks/run/hopper_early.py).
 """
 
 from __future__ import annotations

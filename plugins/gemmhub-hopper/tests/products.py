@@ -347,7 +347,7 @@ PRODUCTS = (
     Product(Shape(64, 32, 5, cluster_k=8, **_ONE), 72, 36, 1160, dtype="float32", splits=2, **_BOTH),
     Product(Shape(128, 64, 3, cluster_k=4), 136, 72, 456, dtype="float32", d="col", beta=2, splits=2, **_BOTH),
 )  # fmt: skip
-"""Of growing complexity: what benchmarks/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""
+"""Of growing complexity: what benchmarks/run/hopper_bringup.py runs on a card, and tests/test_kernel.py on the host."""
 
 SLICES = (
     Product(SMALL, 64, 64, 456, splits=6),

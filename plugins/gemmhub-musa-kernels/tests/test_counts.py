@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from math import ceil
-from pathlib import Path
 
 import pytest
 from gemmhub_musa_kernels.policies import PIPELINED, USUAL, Way
 from simulator import Bench, problem
 
-ROOT = Path(__file__).parents[3]
-COMMAND = ROOT / "benchmarks" / "musa_kernels_counts.py"
-
-
-def command():
-    if not COMMAND.exists():
-        pytest.skip("not in a clone of gemmhub")
-    spec = importlib.util.spec_from_file_location("musa_kernels_counts", COMMAND)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from benchmarks.run import musa_kernels_counts
 
 
 def test_the_page_has_the_tables_of_the_record():
-    module = command()
-    data = json.loads(module.RESULT.read_text())
-    assert module.tables(data) in module.PAGE.read_text()
+    data = json.loads(musa_kernels_counts.RESULT.read_text())
+    assert musa_kernels_counts.tables(data) in musa_kernels_counts.PAGE.read_text()
 
 
 def test_the_record_keeps_its_promises():
     """Against the draft at each size: no more bytes, no more bank conflicts, no more barriers a step."""
-    data = json.loads(command().RESULT.read_text())
+    data = json.loads(musa_kernels_counts.RESULT.read_text())
     for size in {x["size"] for x in data["counts"]}:
         draft, *ours = (x for x in data["counts"] if x["size"] == size)
         assert draft["way"].startswith("first draft")

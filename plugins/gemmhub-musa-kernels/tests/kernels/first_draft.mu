@@ -1,5 +1,5 @@
 // The pipelined kernel as one writes it first: fast where a benchmark looks, with sixteen mistakes. Tests show each of
-// them, and that the kernels of this plugin do not make it; benchmarks/musa_kernels_counts.py counts what it does to
+// them, and that the kernels of this plugin do not make it; benchmarks/run/musa_kernels_counts.py counts what it does to
 // memory.
 //
 // C = A B, all by columns, in half precision. B is transposed into memory of the launcher's own, once for each address.

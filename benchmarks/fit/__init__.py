@@ -1,0 +1,1 @@
+"""Fitting of cost models and their corrections to measured times."""

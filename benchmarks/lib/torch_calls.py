@@ -1,0 +1,143 @@
+"""Any product of lib/drawn.py on a card: operands, torch's calls, gemmhub's plans, and a check by float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import gemmhub
+from benchmarks.lib.cuda_graphs import Rig
+from benchmarks.lib.drawn import FP8, Product
+
+RATES = {
+    "bfloat16": 6e14, "float16": 6e14, "tf32": 3e14, "float32": 5e13, "float64": 5e13, "complex64": 4e13,
+    "int8": 1.1e15, "float8_e4m3fn": 1.1e15,
+}  # fmt: skip
+"""Operations a second that a good call reaches, roughly: they decide how many calls a graph has."""
+_ROWS = 8
+"""Rows of a result that are compared with float64."""
+
+
+class Setup(Rig):
+    """A rig whose operands are those of a product."""
+
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        batch, m, n, k = product.sizes
+        seconds = max(3e-6, product.flops / RATES[product.dtype])
+        super().__init__(m, n, k, product.orders, kind_of(product.dtype), seconds, batch)
+
+    def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+        batch = self.product.sizes.batch
+        a, b = _random(batch, m, k, order[0], dtype), _random(batch, k, n, order[1], dtype)
+        result = {"int8": torch.int32, FP8: torch.bfloat16}.get(self.product.dtype, dtype)
+        return a, b, torch.empty((batch, m, n) if batch > 1 else (m, n), device="cuda", dtype=result)
+
+
+def kind_of(dtype: str) -> torch.dtype:
+    """Return the torch dtype of a name; that of "tf32" is float32."""
+    kind: torch.dtype = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    return kind
+
+
+def _random(batch: int, rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
+    shape = (cols, rows) if order == "t" else (rows, cols)
+    shape = (batch, *shape) if batch > 1 else shape
+    if dtype == torch.int8:
+        made = torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
+    elif dtype.is_floating_point and dtype.itemsize == 1:
+        made = torch.randn(shape, device="cuda").to(dtype)
+    else:
+        made = torch.randn(shape, device="cuda", dtype=dtype)
+    return made.transpose(-1, -2) if order == "t" else made
+
+
+def extras(product: Product) -> dict[str, Any]:
+    """Return the operands of the epilogue, as options of gemmhub.matmul."""
+    _, m, n, _ = product.sizes
+    if not product.epilogue:
+        return {}
+    if product.epilogue == "beta c":
+        return {"c": torch.randn(m, n, device="cuda", dtype=kind_of(product.dtype)), "beta": 0.5}
+    activation = product.epilogue.partition("+")[2] or None
+    return {"bias": torch.randn(n, device="cuda", dtype=kind_of(product.dtype)), "activation": activation}
+
+
+def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[Any, Any, Any], object]]:
+    """Return what a user of torch could call for a product."""
+    if product.dtype == "int8":
+        return {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
+    if product.dtype == FP8:
+        one = torch.ones((), device="cuda")
+        return {
+            "_scaled_mm": lambda a, b, out: torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out),
+        }
+    if product.epilogue == "beta c":
+        return {"addmm": lambda a, b, out: torch.addmm(more["c"], a, b, beta=0.5, out=out)}
+    if product.epilogue == "bias":
+        return {"addmm": lambda a, b, out: torch.addmm(more["bias"], a, b, out=out)}
+    if product.epilogue:
+        gelu = product.epilogue.endswith("gelu")
+        return {
+            "_addmm_activation": lambda a, b, out: torch._addmm_activation(more["bias"], a, b, use_gelu=gelu, out=out)
+        }
+    return {"matmul": lambda a, b, out: torch.matmul(a, b, out=out)}
+
+
+def right(product: Product, rig: Setup, call: Callable[[Any, Any, Any], object], more: dict[str, Any]) -> bool:
+    """Compare some rows of the result with float64's."""
+    a, b, out = rig.sets[0]
+    out.fill_(float("nan") if out.is_floating_point() or out.is_complex() else 77)
+    call(a, b, out)
+    if product.sizes.batch > 1:
+        a, b, out = a[-1], b[-1], out[-1]
+    rows = torch.linspace(0, product.sizes.m - 1, min(_ROWS, product.sizes.m), device="cuda").long()
+    wide = torch.complex128 if out.is_complex() else torch.float64
+    exact = a[rows].to(wide) @ b.to(wide)
+    if "c" in more:
+        exact = exact + 0.5 * more["c"][rows].double()
+    if "bias" in more:
+        exact = exact + more["bias"].double()
+    if more.get("activation") == "relu":
+        exact = exact.relu()
+    if more.get("activation") == "gelu":
+        exact = torch.nn.functional.gelu(exact, approximate="tanh")
+    tolerance = {"float64": 1e-11, "float32": 1e-4, "complex64": 1e-4, "int8": 0.0}.get(product.dtype, 0.05)
+    scale = exact.abs().square().mean().sqrt()
+    return bool(((out[rows].to(wide) - exact).abs() <= tolerance * (scale + 0.4 * exact.abs())).all())
+
+
+def planned(product: Product, rig: Setup, more: dict[str, Any], **settings: Any) -> Any:
+    """Plan a product; None where no backend runs it."""
+    a, b, out = rig.sets[0]
+    precision = "tf32" if product.dtype == "tf32" else "ieee"
+    try:
+        with gemmhub.use(**settings):
+            return gemmhub.plan(a, b, out=out, precision=precision, **more)
+    except gemmhub.GemmhubError as error:
+        print(f"{product.name}: {str(error).splitlines()[0]}")
+        return None
+
+
+def chosen(made: Any) -> str:
+    """Return the backend and the candidate of a plan."""
+    name = made.decision.chosen
+    return f"{name} {made.decision[name].candidate}"
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return lines: for each class and contender, the geometric mean of torch's time over its own, and the worst."""
+    names = list(dict.fromkeys(name for row in rows for name in row["us"]))
+    lines = [f"{'class':26}{'n':>5}" + "".join(f"{name:>10}{'worst':>8}" for name in names)]
+    for kind in dict.fromkeys(row["class"] for row in rows):
+        mine = [row for row in rows if row["class"] == kind]
+        cells = ""
+        for name in names:
+            ratios = [row["torch_us"] / row["us"][name] for row in mine if name in row["us"] and row["torch_us"] > 0]
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+            cells += f"{mean:10.3f}{min(ratios, default=math.nan):8.3f}"
+        lines.append(f"{kind:26}{len(mine):5}{cells}")
+    return lines

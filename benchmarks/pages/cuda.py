@@ -1,0 +1,79 @@
+"""The tables of docs/cuda.md, made of what benchmarks/run/cuda_torch.py measured on an H200.
+
+    python -m benchmarks.pages.cuda
+
+What is chosen is told by the cost model as it is now, where that was measured: a record names what was chosen then.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gemmhub_cuda import cost_model
+
+from benchmarks.fit import cuda_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "cuda.md"
+RECORDS = {
+    "float32, without tensor cores": ROOT / "benchmarks" / "results" / "h200" / "cuda_f32.json",
+    "bfloat16, mma.sync": ROOT / "benchmarks" / "results" / "h200" / "cuda_bf16.json",
+}
+START, END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def chosen(row: dict[str, Any], timed: cuda_model.Row) -> tuple[str, bool]:
+    """What the model chooses, of what was measured; whether that is what it chooses of all."""
+    name = cost_model.choices(timed[0][0].way, cuda_model.H200, 2**26)[0][1].name
+    return (name, True) if name in row["us"] else (row["chosen"], False)
+
+
+def table(record: dict[str, Any]) -> list[str]:
+    triton = any("triton" in row for row in record["rows"])
+    lines = [
+        "| m, n, k | cuBLAS, TFLOPS | chosen | of cuBLAS | fastest | of cuBLAS |" + " of Triton |" * triton,
+        "|---|---|---|---|---|---|" + "---|" * triton,
+    ]
+    others = False
+    for row, timed in zip(record["rows"], cuda_model.rows(record)):
+        m, n, k, reference = row["m"], row["n"], row["k"], row["torch_us"]
+        name, present = chosen(row, timed)
+        others = others or not present
+        best = min(row["us"], key=lambda x: row["us"][x])
+        order = "" if row["order"] == "nn" else f", {row['order']}"
+        line = (
+            f"| {m}, {n}, {k}{order} | {2e-6 * m * n * k / reference:.1f} "
+            f"| `{name}`{'' if present else '*'} | {reference / row['us'][name]:.3f} "
+            f"| `{best}` | {reference / row['us'][best]:.3f} |"
+        )
+        if triton:
+            compared = row.get("triton")
+            line += f" {compared['us'][compared['best']] / row['us'][name]:.3f} |" if compared else " - |"
+        lines.append(line)
+    if others:
+        lines += ["", "\\* What the model now chooses was not measured; it chose this one when it was not yet fitted."]
+    return lines
+
+
+def measured() -> str:
+    """What belongs between the page's markers."""
+    parts = []
+    for title, path in RECORDS.items():
+        record = json.loads(path.read_text())
+        versions = f"{record['device']}, torch {record['torch']}, NVRTC {record['versions']['nvrtc']}"
+        if record.get("triton"):
+            versions += f", Triton {record['triton']} on mma.sync"
+        parts += [f"**{title}** ({versions}; `benchmarks/results/h200/{path.name}`)", "", *table(record), ""]
+    return "\n".join(parts).rstrip()
+
+
+def filled(page: str) -> str:
+    """The page with its tables anew."""
+    before, rest = page.split(START)
+    return f"{before}{START}\n\n{measured()}\n\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))

@@ -1,0 +1,63 @@
+"""The tables of docs/hopper.md, made of what benchmarks/run/map.py measured on two cards. Needs no card.
+
+    python -m benchmarks.pages.map            # puts them into the page
+    python -m benchmarks.pages.map FILE ...   # prints the table of such result files
+
+A cell is the geometric mean of torch's time over gemmhub's, and in parentheses the worst where there are several.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "hopper.md"
+RESULTS = ROOT / "benchmarks" / "results"
+MAPS = (RESULTS / "h100" / "map.json", RESULTS / "h200" / "map.json")
+START, END = "<!-- measured: map -->", "<!-- end of measured: map -->"
+NAMES = {"hub": "untuned", "raced": "raced"}
+
+
+def ratios(rows: list[dict[str, Any]], kind: str, name: str) -> list[float]:
+    """torch's time over that of the contender ``name``, of each product of a class."""
+    return [row["torch_us"] / row["us"][name] for row in rows if row["class"] == kind and row["torch_us"] > 0]
+
+
+def cell(found: list[float]) -> str:
+    mean = math.exp(sum(map(math.log, found)) / len(found))
+    return f"{mean:.3f} ({min(found):.3f})" if len(found) > 1 else f"{mean:.3f}"
+
+
+def table(files: list[dict[str, Any]]) -> list[str]:
+    """Lines of Markdown: a row for each class, two columns for each file."""
+    cards = [file["device"].split()[1] for file in files]
+    heads = [f"{card}, {words}" for card in cards for words in NAMES.values()]
+    lines = [f"| class | {' | '.join(['products', *heads])} |", "|---" * (2 + len(heads)) + "|"]
+    for kind in dict.fromkeys(row["class"] for file in files for row in file["rows"]):
+        counts = [sum(row["class"] == kind for row in file["rows"]) for file in files]
+        number = str(counts[0]) if len(set(counts)) == 1 else ", ".join(map(str, counts))
+        cells = [cell(ratios(file["rows"], kind, name)) for file in files for name in NAMES]
+        lines.append(f"| {kind} | {' | '.join([number, *cells])} |")
+    return lines
+
+
+def read(paths: list[Path]) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def filled(page: str) -> str:
+    """The page with its table anew."""
+    before, rest = page.split(START)
+    lines = "\n".join(table(read(list(MAPS))))
+    return f"{before}{START}\n\n{lines}\n\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        print("\n".join(table(read([Path(name) for name in sys.argv[1:]]))))
+    else:
+        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

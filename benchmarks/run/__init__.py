@@ -1,0 +1,1 @@
+"""The benchmarks that a reader runs: one command each."""

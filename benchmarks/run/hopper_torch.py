@@ -1,0 +1,184 @@
+"""gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
+
+    python -m benchmarks.run.hopper_torch [--quick | --draw SEED [--few [N]] [--most 1e10]] [--dtype bfloat16]
+                                      [--candidates | --every] [--having TEXT] [--packed] [--json FILE]
+    python -m benchmarks.run.hopper_torch --host
+
+Needs torch and gemmhub-hopper. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
+torch's call: the plugin's first choice, the first eight candidates with ``--candidates``, or with ``--every`` all that
+the cost model ranks, swap-AB included. With ``--packed`` also the plugin's first choice for a b packed beforehand;
+copying operands, or splitting them, is part of all other times. All results are compared with torch's. ``--host`` times
+the host's side of a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gemmhub_hopper import ranking
+from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.launch import Launch
+
+from benchmarks.lib import results
+from benchmarks.lib.beside_torch import caller, compared, drawn, print_summaries, problem, rig_of
+from benchmarks.lib.cuda_graphs import Call, Rig
+from benchmarks.lib.drawn import DEVICE
+from benchmarks.lib.host_time import print_least
+from gemmhub.capability import Absent
+from gemmhub.layout import MatrixLayout
+from gemmhub.problem import GemmProblem
+
+QUICK = (
+    (4096, 4096, 4096),
+    (8192, 6144, 4096),
+    (4096, 32768, 512),
+    (512, 4096, 4096),
+    (64, 4096, 4096),
+    (16, 8192, 8192),
+)
+PRODUCTS = QUICK + (
+    (8192, 8192, 8192), (16384, 8192, 8192), (4096, 4096, 7168), (4096, 7168, 16384), (4096, 24576, 1536),
+    (4096, 7168, 2048), (4096, 2112, 7168), (4096, 576, 7168), (4096, 14336, 4096), (4096, 4096, 14336),
+    (2048, 10240, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (1024, 8192, 2048), (512, 37888, 3584),
+    (256, 8192, 4096), (256, 4608, 3584), (128, 2112, 7168), (128, 7168, 16384), (128, 576, 7168), (128, 8192, 8192),
+    (96, 2112, 7168), (64, 28672, 8192), (64, 7168, 2048), (32, 4096, 7168), (16, 28672, 4096), (8, 4096, 14336),
+    (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
+)  # fmt: skip
+"""(m, n, k)."""
+_MOST = 36
+"""Candidates of a product that ``--every`` times for sure, and every third of the others."""
+_PACKED = "packed"
+_FAR_SLOWER = 3
+"""Of ``--every``: how much slower estimates may be than the least."""
+
+
+def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
+    """With every b of ``rig`` packed."""
+    made = {b.data_ptr(): backend.pack(b.data_ptr(), asked) for _, b, _ in rig.sets}
+    dense = MatrixLayout.contiguous(asked.k, asked.n)
+    asked = replace(asked, packed_by=backend.name, b=replace(asked.b, layout=dense))
+    run = backend.prepare(asked, backend.candidates(asked)[0], backend.default_workspace(DEVICE)).run
+
+    def call(a: Any, b: Any, out: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        run(a.data_ptr(), made[b.data_ptr()], out.data_ptr(), None, None, 1, 0, stream)
+
+    return call
+
+
+def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
+    """Candidates to time, the plugin's choice first."""
+    proposed = list(backend.candidates(asked))
+    if not options.every:
+        return proposed if options.candidates else proposed[:1]
+    ranked = _ranked(backend, asked, _FAR_SLOWER)
+    return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
+
+
+def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
+    analysis = backend._analyse(asked)
+    assert analysis is not None
+    assert not hasattr(analysis, "reason")
+    return analysis.ways
+
+
+def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
+    """Those whose estimates are at most so many times the least."""
+    ways, workspace = ways_of(backend, asked), backend.default_workspace(DEVICE)
+    found = ranking.ranked(ways, backend._card(asked), workspace)
+    return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
+
+
+def measure(
+    backend: HopperBackend, m: int, n: int, k: int, order: str, options: argparse.Namespace
+) -> dict[str, Any] | None:
+    asked = problem(m, n, k, order, options.dtype)
+    refusal = backend.supports(asked)
+    if refusal is not None:
+        print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
+        return None
+    proposed = names(backend, asked, options)
+    if not any(options.having in name for name in proposed):
+        return None
+    rig = rig_of(m, n, k, order, options.dtype)
+    calls = {name: caller(backend, asked, name) for name in proposed}
+    if options.packed:
+        calls[_PACKED] = packed_caller(backend, asked, rig)
+    return compared(backend, asked, order, rig, calls, options.dtype, options.rounds)[0]
+
+
+def host(backend: HopperBackend, n: int = 256) -> None:
+    """Microseconds of host time a call: the least over batches, each put on an idle card."""
+    asked = problem(n, n, n, "nn", "bfloat16")
+    choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
+    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # and so there is a context
+    launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
+    assert isinstance(launch, Launch)
+    gemm = launch.gemm
+    stream = torch.cuda.current_stream().cuda_stream
+    run, slot = launch.run, gemm.slot()
+    places = [x.data_ptr() for x in (a, b, out)]
+    gemm.place(slot, *places)
+    slot.launch[4] = stream
+    contenders = {
+        "bare cuLaunchKernelEx": lambda: gemm.launch(slot.config, gemm.function, slot.places, None),
+        "kernel.run": lambda: run(*places, None, None, 1, 0, stream),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
+    }
+    print_least(contenders)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
+    few = "with --draw: of up to N rows or columns, at most eight"
+    parser.add_argument("--few", type=int, nargs="?", const=8, default=0, metavar="N", help=few)
+    most = "with --draw: products of no more operations"
+    parser.add_argument("--most", type=float, default=math.inf, metavar="OPERATIONS", help=most)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
+    parser.add_argument("--candidates", action="store_true")
+    parser.add_argument("--every", action="store_true")
+    having = "products only that have a candidate to time with this in its name"
+    parser.add_argument("--having", default="", metavar="TEXT", help=having)
+    parser.add_argument("--packed", action="store_true", help="also with b packed beforehand")
+    parser.add_argument("--host", action="store_true", help="host time of a call, and nothing else")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=500.0, help="begin no product after this time")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
+    backend = HopperBackend()
+    found = backend.probe()
+    if isinstance(found, Absent):
+        print(f"{found.reason}; {found.remedy}")
+        return 1
+    if options.host:
+        host(backend)
+        return 0
+    end = time.monotonic() + options.seconds
+    rows = []
+    for m, n, k in QUICK if options.quick else PRODUCTS if options.draw is None else drawn(options.draw, options.few):
+        if time.monotonic() > end:
+            print("out of time: the rest is left out")
+            break
+        if 2 * m * n * k > options.most:
+            continue
+        for order in ("nn", "nt"):
+            row = measure(backend, m, n, k, order, options)
+            if row is not None:
+                rows.append(row)
+    print_summaries(rows)
+    if options.json:
+        results.save(options.json, dtype=options.dtype, versions=dict(found.versions), rows=rows)
+    return int(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

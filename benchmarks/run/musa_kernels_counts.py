@@ -1,0 +1,296 @@
+"""What gemmhub-musa-kernels' pipelined kernel does to memory, counted on the simulator, beside its first draft.
+
+    python -m benchmarks.run.musa_kernels_counts [--write] [--quick]
+
+No Moore Threads card is available to the project, so nothing here is a time. Lines of 128 bytes, bank conflicts and
+barriers are counted while the simulator runs the kernels (gemmhub_musa_sim.counters has the rules); registers are what
+nvcc gives them through the simulator's CUDA headers. ``--write`` puts the numbers into
+benchmarks/results/cpu/musa_kernels_counts.json and the tables into docs/musa-kernels.md. That takes minutes on two
+cores; ``--quick`` takes small sizes, and seconds.
+
+The first draft (plugins/gemmhub-musa-kernels/tests/kernels/first_draft.mu) is the kernel as one writes it first: right
+for m and n that 128 divides and k that 64 divides, with up to 4 columns of tiles or a multiple of 4. For other sizes
+somebody must pad A and B, and copy the result out: that is counted as reading and writing each once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+
+from benchmarks.lib import results
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "cpu" / "musa_kernels_counts.json"
+PAGE = ROOT / "docs" / "musa-kernels.md"
+DRAFT = ROOT / "plugins" / "gemmhub-musa-kernels" / "tests" / "kernels" / "first_draft.mu"
+KERNELS = ROOT / "plugins" / "gemmhub-musa-kernels" / "gemmhub_musa_kernels" / "kernels"
+SIZES = ((1024, 1024, 1024), (1000, 1000, 1000), (1023, 1021, 1019), (129, 1023, 77))
+QUICK = ((256, 256, 128), (130, 129, 65))
+WAYS = (("ccc", "usual"), ("ccc", "plain"), ("crr", "usual"), ("rrr", "usual"), ("rcr", "usual"), ("crc", "packed"))
+"""Orders of A, B and the result (by columns or rows), and how: as an untuned call, reading all as it lies, B packed."""
+TILE = "pipelined-128x128x32-2x2warps"
+DEPTH = 32
+"""Of a step, in the draft and in the tile."""
+SHARED_OF_MULTIPROCESSOR = 72 * 1024
+"""Bytes: of a block on an S4000; that a multiprocessor has as much at least is what published kernels rely on."""
+REGISTERS_OF_MULTIPROCESSOR = 64 * 1024
+"""Of an NVIDIA GPU, which the compiler asked here is for."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run one product."""
+
+    size: str
+    orders: str
+    way: str
+    read_bytes: int
+    """Moved from global memory, in lines of 128 bytes; all launches together."""
+    written_bytes: int
+    spare_lines: int
+    """Lines that the product's kernel moves beyond the fewest that could hold what each request asked for."""
+    copied_spare_lines: int
+    """The same of copies of operands before the product."""
+    bank_conflicts: int
+    """Turns of shared memory beyond the fewest, with banks of 8 bytes; of the product's kernel."""
+    barriers_per_step: float
+    """Of a block, without those before the first step and after the last one."""
+
+
+class Counter:
+    """Products on a simulated S4000, counted. All kernels are compiled with the checker's hooks."""
+
+    def __init__(self, folder: Path) -> None:
+        from gemmhub_musa_sim import make_home
+
+        self.folder = folder
+        os.environ["MUSA_HOME"] = str(make_home(folder / "home", checks=True))
+        os.environ["MUSA_SIM_QUIET"] = "1"  # the draft has races
+        from gemmhub_musa import runtime, sdk
+        from gemmhub_musa_kernels.backend import MusaKernelsBackend
+
+        self.backend = MusaKernelsBackend()
+        self.backend.probe()
+        self.sdk, self.runtime = sdk.find(), runtime.load()
+
+    def _counted(self, run, *nbytes):
+        """The counters of each kernel of ``run(*addresses)`` on zeros of those sizes."""
+        from gemmhub_musa_sim import counters
+
+        places = [self.runtime.malloc(size) for size in nbytes]
+        for place, size in zip(places, nbytes):
+            self.runtime.memset(place, 0, size)
+        with counters.counting():
+            run(*places)
+        found = counters.read()
+        for place in places:
+            self.runtime.free(place)
+        return found
+
+    def _load_draft(self):
+        """Loaded anew: it takes what lies at an address that it knows for what was there before."""
+        from gemmhub_musa.compile import compile_mu
+
+        built = compile_mu(DRAFT, self.sdk, "mp_22", name="first_draft")
+        assert isinstance(built, Path), built
+        copy = self.folder / f"draft-{len(list(self.folder.iterdir()))}.so"
+        copy.write_bytes(built.read_bytes())
+        call = ctypes.CDLL(str(copy)).draft_gemm
+        call.argtypes, call.restype = (*[ctypes.c_void_p] * 3, *[ctypes.c_int] * 3), None
+        return call
+
+    def draft(self, size):
+        m, n, k = padded(size)
+        call = self._load_draft()
+        found = self._counted(lambda a, b, c: call(a, b, c, m, n, k), 2 * m * k, 2 * k * n, 2 * m * n)
+        made = row(size, "ccc", "first draft", found, "draft_gemm_kernel", k, others=1)
+        if (m, n, k) == size:
+            return made
+        given, needed = (2 * (x * z + z * y) for x, y, z in (size, (m, n, k)))
+        result = 2 * size[0] * size[1]
+        return replace(
+            made,
+            way=f"first draft, padded to {m}x{n}x{k}",
+            read_bytes=made.read_bytes + given + result,
+            written_bytes=made.written_bytes + needed + result,
+        )
+
+    def ours(self, size, orders, how):
+        from gemmhub.capability import Device
+        from gemmhub.dtypes import as_dtype
+        from gemmhub.layout import MatrixLayout
+        from gemmhub.problem import GemmProblem, Operand
+
+        (m, n, k), half = size, as_dtype("float16")
+        named = [{"c": "col", "r": "row"}[order] for order in orders]
+        shapes = (m, k), (k, n), (m, n)
+        operands = [Operand(half, MatrixLayout.contiguous(*x, (), order), 256) for x, order in zip(shapes, named)]
+        problem = GemmProblem(
+            m=m, n=n, k=k, a=operands[0], b=operands[1], out=operands[2], compute_dtype=as_dtype("float32"),
+            device=Device("musa", 0), packed_by=self.backend.name if how == "packed" else None,
+        )  # fmt: skip
+        copying = how != "plain" and f"{TILE}-copying" in self.backend.candidates(problem)
+        kernel = self.backend.prepare(problem, f"{TILE}-copying" if copying else TILE, 2**30)
+        b_columns = -(-n // 64) * 64 if how == "packed" else n
+        nbytes = 2 * m * k, 2 * k * b_columns, 2 * m * n
+        found = self._counted(lambda a, b, c: kernel.run(a, b, c, None, None, 1, 0, 0), *nbytes)
+        copied = ", ".join(copy.operand.upper() for copy in self.backend.copies(problem)) if copying else ""
+        way = "B packed" if how == "packed" else ""
+        way += (", " if way and copied else "") + (f"{copied} copied first" if copied else "")
+        return row(size, orders, way or "as it lies", found, "pipelined_gemm", k, others=4)
+
+
+def padded(size):
+    """The next size that the draft does right."""
+    m, n, k = (ceil(x / by) * by for x, by in zip(size, (128, 128, 64)))
+    return m, ceil(n / 512) * 512 if m > 128 and n > 512 else n, k
+
+
+def row(size, orders, way, found, kernel, k, others):
+    """``others`` are the barriers of a block that belong to no step."""
+    (main,) = (x for x in found if x.kernel.startswith(kernel))
+
+    def spare(counters):
+        return sum(site.transactions - site.ideal_transactions for site in counters.sites if site.space == "global")
+
+    return Row(
+        "x".join(map(str, size)), orders, way,
+        sum(x.read_bytes for x in found), sum(x.written_bytes for x in found),
+        spare(main), sum(spare(x) for x in found if x is not main), main.bank_conflicts_8,
+        round((main.barriers / main.blocks - others) / ceil(k / DEPTH), 3),
+    )  # fmt: skip
+
+
+def counted(sizes):
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        counter = Counter(Path(folder))
+        for size in sizes:
+            rows.append(counter.draft(size))
+            for orders, how in WAYS:
+                found = counter.ours(size, orders, how)
+                if found not in rows:
+                    rows.append(found)
+            print(f"counted {rows[-1].size}", flush=True)
+    return rows
+
+
+# Registers
+
+
+@dataclass(frozen=True)
+class Resources:
+    """One kernel, compiled by nvcc for sm_80 through the simulator's CUDA headers."""
+
+    kernel: str
+    threads: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+    @property
+    def blocks(self) -> int:
+        """That a multiprocessor has registers and shared memory for."""
+        by_registers = REGISTERS_OF_MULTIPROCESSOR // (self.registers * self.threads)
+        return min(by_registers, SHARED_OF_MULTIPROCESSOR // self.shared_bytes)
+
+
+KINDS = tuple(itertools.product((False, True), repeat=3))
+"""Kernels of pipelined.mu by what is said of them: A along k, B along k, whole tiles."""
+
+
+def resources():
+    """Of the draft and of the usual tiles; or why there are none."""
+    from gemmhub_musa_kernels.policies import PIPELINED, USUAL, Way, defines
+    from gemmhub_musa_sim.cuda import nvcc
+
+    from gemmhub.dtypes import as_dtype
+
+    if nvcc.describe() == "no nvcc":
+        return "nvcc is not installed: nothing says how many registers the kernels take"
+    half = as_dtype("float16")
+    found = [Resources("first draft", 512, *compiled(nvcc, DRAFT, ())[0], 34816)]
+    for arch, warp in (("mp_22", 128), ("mp_31", 32)):
+        numbers = compiled(nvcc, KERNELS / "pipelined.mu", defines(Way(PIPELINED, USUAL[warp]), arch, half, half))
+        for number, (deep_a, deep_b, whole) in zip(numbers, KINDS):
+            name = f"{arch}, A along {'k' if deep_a else 'm'}, B along {'k' if deep_b else 'n'}"
+            shared = USUAL[warp].shared_bytes(warp, deep_a, deep_b)
+            found.append(Resources(name + ", whole tiles" * whole, USUAL[warp].threads(warp), *number, shared))
+    return found
+
+
+def compiled(nvcc, source, flags):
+    """(registers, spilled bytes) of each product kernel of the file, in the order of KINDS."""
+    options = f"-arch=sm_80 -std=c++17 -O2 -include musa_runtime.h -Xptxas -v -x cu -cubin -o {os.devnull}".split()
+    command = [nvcc.nvcc(), *options, "-I", str(nvcc.INCLUDE), "-I", str(source.parent), *flags, str(source)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    pattern = r"entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
+    kernels = {
+        name: (int(registers), int(stores) + int(loads))
+        for name, stores, loads, registers in re.findall(pattern, text, re.DOTALL)
+        if "transpose" not in name
+    }
+    return [kernels[name] for name in sorted(kernels, key=lambda name: re.findall(r"Lb(\d)E", name))]
+
+
+# Tables
+
+START, END = "<!-- counts -->", "<!-- end of counts -->"
+
+
+def tables(data):
+    """The tables of the docs page."""
+    lines = [
+        "| product | A, B, D | way | read MB | written MB | spare lines | bank conflicts | barriers a step |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for x in data["counts"]:
+        copied = f" + {x['copied_spare_lines']} of the copy" if x["copied_spare_lines"] else ""
+        moved = f"{x['read_bytes'] / 1e6:.2f} | {x['written_bytes'] / 1e6:.2f}"
+        lines.append(
+            f"| {x['size']} | {', '.join(x['orders'])} | {x['way']} | {moved} | {x['spare_lines']}{copied} | "
+            f"{x['bank_conflicts']} | {x['barriers_per_step']:g} |"
+        )
+    if isinstance(data["resources"], str):
+        return "\n".join([*lines, "", data["resources"]])
+    lines += [
+        "",
+        "| kernel | threads | registers | spilled bytes | shared memory | blocks |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [f"| {' | '.join(str(value) for value in x.values())} |" for x in data["resources"]]
+    return "\n".join(lines)
+
+
+def write(data):
+    results.save(RESULT, **data)
+    before, rest = PAGE.read_text().split(START)
+    PAGE.write_text(f"{before}{START}\n\n{tables(data)}\n\n{END}{rest.split(END)[1]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="into benchmarks/results and docs")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    asked = parser.parse_args()
+    found = resources()
+    data = {
+        "counts": [asdict(x) for x in counted(QUICK if asked.quick else SIZES)],
+        "resources": found if isinstance(found, str) else [{**asdict(x), "blocks": x.blocks} for x in found],
+    }
+    print(tables(data))
+    if asked.write:
+        write(data)
+
+
+if __name__ == "__main__":
+    main()

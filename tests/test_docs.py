@@ -126,7 +126,8 @@ def test_commands(line):
 def test_benchmarks(line):
     """They exist and know the options shown."""
     module, *given = line.partition("#")[0].split()
-    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    path = ROOT / module.replace(".", "/")
+    source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     assert all(f'"{x}"' in source for x in given if x.startswith("--"))
 
 

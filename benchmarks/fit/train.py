@@ -5,7 +5,8 @@
 Needs torch (on the CPU) and the plugins to fit, no card. All networks learn at once: what counts most is how each
 candidate compares with the others of its product, of any backend, weighted to those near the fastest; the choice needs
 no more. Some products are held out, and the tables show what the corrections are worth on those. ``--write`` writes
-gemmhub_PLUGIN/data/CARD beside each plugin, in place of what was there.
+gemmhub_PLUGIN/data/CARD beside each plugin, in place of what was there, and the tables of the products that were held
+out to benchmarks/results/CARD/held_out.txt.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 
 from benchmarks.fit import sample
+from benchmarks.lib.results import FOLDER
 from gemmhub.kit.corrections import LIMIT, UNMEASURED, Origin
 from gemmhub.kit.net import Net
 from gemmhub.problem import GemmProblem
@@ -334,6 +336,20 @@ def write(nets: dict[tuple[str, str], dict[str, Array]], facts: dict[str, Any], 
             print(f"{target}: {', '.join(own)}; {size} bytes")
 
 
+def write_report(lines: list[str], products: int, facts: dict[str, Any], folder: Path) -> None:
+    """Write the tables of held-out products as held_out.txt of the card's folder in ``folder``."""
+    path = folder / facts["name"].split()[1].lower() / "held_out.txt"
+    path.parent.mkdir(exist_ok=True)
+    head = [
+        f"products: {products} of `{facts['command']}` on an {facts['name']}",
+        "tables: the report of benchmarks/fit/train.py on products that it holds out, with the networks that it writes",
+        f"cuBLASLt {facts['library']}, CUDA {facts['driver']}, torch {facts['torch']}",
+        "(net/torch: torch's time over that of the fastest estimated, of those candidates that were timed; "
+        "best/torch: of the fastest timed)",
+    ]
+    path.write_text("\n".join([*head, "", *lines]) + "\n")
+
+
 def card_of(folders: Sequence[Path]) -> dict[str, Any]:
     """The facts of card.json, which must be those of one card."""
     found = [json.loads((folder / "card.json").read_text()) for folder in folders]
@@ -349,7 +365,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--epochs", type=int, default=120)
-    parser.add_argument("--write", action="store_true", help="into the data of the plugins")
+    parser.add_argument("--write", action="store_true", help="the networks and the report of held-out products")
     options = parser.parse_args()
     facts, modules = card_of(options.folders), plugins()
     rows = [row for folder in options.folders for name in sample.SHARES
@@ -360,11 +376,13 @@ def main() -> int:
     nets = fit(data, options.epochs)
     print("\nproducts that were held out:")
     judged = Judged(data, nets, margins(modules))
-    print("\n".join(report(judged, nets, data.held)))
+    held = report(judged, nets, data.held)
+    print("\n".join(held))
     print("\nproducts that were learned from:")
     print("\n".join(report(judged, nets, ~data.held)))
     if options.write:
         write(nets, facts, {name: Path(module.__file__ or "").parent / "data" for name, module in modules.items()})
+        write_report(held, len(data.rows), facts, FOLDER)
     return 0
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.fit import __main__ as fit
 from benchmarks.fit import sample
 from gemmhub.kit import corrections
 
@@ -52,6 +55,24 @@ def test_classes_are_what_they_are_called():
     assert min(min(product.sizes[1:3]) for product in drawn["few"]) == 1
     assert {product.dtype for product in drawn["batches"]} > {"int8", "float8_e4m3fn", "float32", "tf32"}
     assert sum(sample.SHARES.values()) == pytest.approx(1)
+
+
+def test_one_command_measures_and_trains(monkeypatch):
+    """It trains even where some results were wrong, and then fails; both steps know the options."""
+    ran = []
+
+    def run(command):
+        ran.append(command)
+        return SimpleNamespace(returncode=int("benchmarks.fit.measure" in command))
+
+    monkeypatch.setattr(fit.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["fit", "DIR", "--seconds", "60", "--seed", "7"])
+    assert fit.main() == 1
+    assert [command[1:4] for command in ran] == [["-m", f"benchmarks.fit.{x}", "DIR"] for x in ("measure", "train")]
+    assert ran[0][4:] == ["--seconds", "60.0", "--seed", "7"]
+    for command in ran:
+        source = importlib.util.find_spec(command[2]).loader.get_source(command[2])
+        assert all(f'"{option}"' in source for option in command if option.startswith("--"))
 
 
 def test_a_run_goes_on_behind_what_is_there(tmp_path):
@@ -129,6 +150,10 @@ def test_training_recovers_the_card(train, measured, capsys):
     lines = "\n".join(train.report(judged, nets, data.held))
     assert "no network: too few products" in lines
     assert "all" in lines
+    train.write_report(lines.splitlines(), len(data.rows), FACTS, folders["one"].parents[1])
+    written = (folders["one"].parents[1] / "card" / "held_out.txt").read_text()
+    assert written.endswith(f"\n\n{lines}\n")
+    assert f"products: {len(data.rows)} of `{FACTS['command']}` on an NVIDIA Card 1\n" in written
     train.write(nets, FACTS, folders)
     for name in folders:
         found = corrections.find(folders[name], "half", FACTS["name"], 132, 3.35e12)

@@ -1,6 +1,6 @@
 """What gemmhub costs over the same NumPy expressions written by hand, in one run.
 
-    python benchmarks/overhead.py [--json FILE]
+    python -m benchmarks.run.overhead [--json FILE]
 
 Calls on 1 x 1 and 16 x 16 float32 operands, with and without options, are timed in interleaved chunks; the minimum over
 chunks is compared (a minimum, because a call this short is either undisturbed or not a measurement). Imports are
@@ -105,7 +105,7 @@ def main() -> int:
     print("within the limits" if within else "OVER A LIMIT")
     if arguments.json:
         report = {
-            "command": "python benchmarks/overhead.py",
+            "command": "python -m benchmarks.run.overhead",
             "python": platform.python_version(),
             "numpy": np.__version__,
             "gemmhub": gemmhub.__version__,

@@ -35,7 +35,7 @@ LIMITS = {
     "start": (500.0, 3000.0), "l2_bytes": (30.0, 64.0), "store_bytes": (16.0, 64.0), "meet": (1000.0, 8000.0),
     "part": (50.0, 2000.0), "part_bytes": (16.0, 128.0), "dram": (0.7, 0.95),
 }  # fmt: skip
-"""What makes sense for a machine; some constants are hardly seen in the measurements."""
+"""Range of each constant that makes sense for a card; the measurements hardly determine some of them."""
 _WITHOUT_HOST = cost_model.LAUNCH - 1.5e-6
 """Seconds that an estimate has beyond what was measured: a graph starts its next kernel in less time than a program."""
 
@@ -44,7 +44,7 @@ Row = list[tuple[Choice, float]]
 
 
 def rows(record: dict[str, Any]) -> list[Row]:
-    """Of a file that cuda_torch.py wrote."""
+    """Return the measured candidates of each product of a file that cuda_torch.py wrote."""
     shapes = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES)}
     found = []
     for row in record["rows"]:
@@ -111,7 +111,7 @@ def fit(data: list[Row], constants: Fitted, tries: int) -> Fitted:
 
 
 def text(name: str, constants: Fitted) -> str:
-    """Of fitted.py."""
+    """Return the constants as Python for fitted.py."""
     numbers = [f"{key}={getattr(constants, key):.4g}," for key in LIMITS]
     shapes = [f'        "{key}": {value:.3f},' for key, value in constants.efficiency.items()]
     lines = [

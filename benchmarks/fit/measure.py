@@ -274,7 +274,7 @@ def timed(rig: FitRig, numbers: dict[tuple[str, str], int]) -> dict[tuple[str, s
 def checked(
     product: Product, rig: FitRig, calls: dict[tuple[str, str], Call], failed: list[str]
 ) -> dict[tuple[str, str], bool]:
-    """Whether some rows of each result are near float64's."""
+    """Compare some rows of each result with float64's."""
     a, b, out = rig.sets[0]
     batch, m, _, _ = product.sizes
     last = (lambda x: x[-1]) if batch > 1 else (lambda x: x)

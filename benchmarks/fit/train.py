@@ -47,7 +47,7 @@ _COMMON = 0.1
 _SHARE = 3.0
 """Weight of all candidates of a product, on the average."""
 _RARE = 1e-3
-"""Of a feature's values this share may lie outside the range that the network distinguishes, on either side."""
+"""Share of a feature's values that may lie outside the range that the network distinguishes, on either side."""
 _HELD = 20
 """One product in so many is held out."""
 _FEWEST = 60
@@ -69,13 +69,13 @@ class Part:
 
 @dataclass
 class Data:
-    """What was measured. Products are numbers; seconds."""
+    """The measurements: products by number, times in seconds."""
 
     rows: list[dict[str, Any]]
     torch: Array
-    """Of torch's call; nan where it has none."""
+    """Seconds of torch's call; nan where it has none."""
     fastest: Array
-    """Of what gemmhub has."""
+    """Seconds of gemmhub's fastest candidate."""
     parts: list[Part]
 
     @property
@@ -89,12 +89,12 @@ def plugins() -> dict[str, ModuleType]:
 
 
 def margins(names: Iterable[str]) -> dict[str, float]:
-    """What the backends of plugins multiply their estimates by."""
+    """Return the factors by which the plugins' backends multiply their estimates."""
     return {name: getattr(importlib.import_module(f"gemmhub_{name}.backend"), "MARGIN", 1.0) for name in names}
 
 
 def cards(facts: dict[str, Any]) -> dict[str, Any]:
-    """What each plugin's ``describe`` takes for the card that card.json names."""
+    """Return, for each plugin, the card of card.json as its ``describe`` takes it."""
     from gemmhub_cuda.cost_model import Card as CudaCard
     from gemmhub_hopper.cost_model import Card as HopperCard
 
@@ -237,7 +237,7 @@ def _rate(step: int, steps: int) -> float:
 
 
 def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Of each product the errors that its candidates do not have in common, and a small part of the common one."""
+    """Return the loss: errors that a product's candidates do not share, and a small part of the one that they share."""
     errors, weights, at = (torch.cat(list(x)) for x in zip(*(
         (x.net(x.told[which]) - x.logs[which], x.weights[which], places) for x, (which, places) in zip(learners, some)
     )))  # fmt: skip
@@ -249,7 +249,7 @@ def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tens
 
 
 class Judged:
-    """What a product's estimates say, by the model alone and as corrected."""
+    """The estimates of all products, by the model alone and as corrected."""
 
     def __init__(
         self, data: Data, nets: dict[tuple[str, str], dict[str, Array]], margins: dict[str, float] | None = None
@@ -280,7 +280,7 @@ class Judged:
         return found
 
     def error(self, index: int, corrected: bool, some: Array) -> float:
-        """Of the logarithms of one part's estimates, over margins, weighted to those near the fastest."""
+        """Return the error of the logarithms of one network's estimates, weighted to those near the fastest."""
         part = self.data.parts[index]
         which = some[np.array(part.product)]
         measured = np.array(part.measured)[which]

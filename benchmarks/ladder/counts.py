@@ -1,4 +1,4 @@
-"""What can be said of the steps without a card: the compiler's figures, and accesses of shared memory on the emulator.
+"""Counts of the steps that need no card: the compiler's figures, and accesses of shared memory on the emulator.
 
 The emulator is the tests' of gemmhub-cuda (plugins/gemmhub-cuda/tests/emulated.py): it runs the very files on the host,
 and needs g++.
@@ -19,7 +19,7 @@ from gemmhub.kit import nvrtc
 
 _EMULATED = Path(__file__).resolve().parents[2] / "plugins" / "gemmhub-cuda" / "tests" / "emulated.py"
 _WARP = {"sgemm": (1, 32), "mma": (16, 8)}
-"""What a warp computes in the steps without shared memory: m, n."""
+"""Rows and columns that a warp computes in the steps without shared memory."""
 CAPABILITY = (9, 0)
 
 

@@ -1,1 +1,1 @@
-"""What several benchmarks share: random products, timing on a card and on the host, result files."""
+"""The rig that the benchmarks share: random products, timing on a card and on the host, result files."""

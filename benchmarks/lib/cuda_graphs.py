@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 Call = Callable[[Any, Any, Any], object]
-"""Of (a, b, out): puts one product on the current stream, without allocating."""
+"""A function of (a, b, out) that puts one product on the current stream, without allocating."""
 
 _CACHE = 2.0e8
 """Bytes that operands rotate through: more than three times the L2 cache of an H200."""
@@ -37,7 +37,7 @@ def launching(run: Callable[..., object]) -> Call:
 
 
 def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
-    """On the card, of no values, stored by rows ("n") or by columns ("t")."""
+    """Allocate an uninitialised matrix on the card, stored by rows ("n") or by columns ("t")."""
     stored = (cols, rows) if order == "t" else (rows, cols)
     made = torch.empty(stored, device="cuda", dtype=dtype)
     return made.t() if order == "t" else made

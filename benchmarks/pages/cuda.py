@@ -58,7 +58,7 @@ def table(record: dict[str, Any]) -> list[str]:
 
 
 def measured() -> str:
-    """What belongs between the page's markers."""
+    """Return the text between the page's markers."""
     parts = []
     for title, path in RECORDS.items():
         record = json.loads(path.read_text())
@@ -70,7 +70,7 @@ def measured() -> str:
 
 
 def filled(page: str) -> str:
-    """The page with its tables anew."""
+    """Return the page with new tables."""
     before, rest = page.split(START)
     return f"{before}{START}\n\n{measured()}\n\n{END}{rest.split(END)[1]}"
 

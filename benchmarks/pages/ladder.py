@@ -17,7 +17,7 @@ _TITLES = {"sgemm": "float32, row-major a and b", "mma": "bfloat16 on tensor cor
 
 
 def counted(record: dict[str, Any]) -> str:
-    """What can be known without a card."""
+    """Return the table of what can be counted without a card."""
     lines = []
     spilled = sum(row["spilled"] for rows in record["families"].values() for row in rows)
     for family, rows in record["families"].items():
@@ -40,7 +40,7 @@ def counted(record: dict[str, Any]) -> str:
 
 
 def measured(record: dict[str, Any] | None) -> str:
-    """What a card has measured; without a record, that none has."""
+    """Return the tables of a card's times; without a record, a sentence that there is none."""
     if record is None:
         return NOT_YET
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -64,13 +64,13 @@ def measured(record: dict[str, Any] | None) -> str:
 
 
 def sections() -> dict[str, str]:
-    """What belongs between the page's markers, by the marker's name."""
+    """Return the text between the page's markers, by the marker's name."""
     times = json.loads(TIMES.read_text()) if TIMES.exists() else None
     return {"counted": counted(json.loads(COUNTS.read_text())), "measured": measured(times)}
 
 
 def filled(page: str) -> str:
-    """The page with its tables anew."""
+    """Return the page with new tables."""
     for name, text in sections().items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = page.split(start)

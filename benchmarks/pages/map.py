@@ -50,7 +50,7 @@ def read(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 def filled(page: str) -> str:
-    """The page with its table anew."""
+    """Return the page with a new table."""
     before, rest = page.split(START)
     lines = "\n".join(table(read(list(MAPS))))
     return f"{before}{START}\n\n{lines}\n\n{END}{rest.split(END)[1]}"

@@ -44,7 +44,7 @@ FENCED = ("            async_fence();  // by every", "            if (stores) as
 
 
 def install(site: Path) -> None:
-    """What pip does with pure-Python projects: metadata and entry points on the path."""
+    """Do what pip does with pure-Python projects: write metadata and entry points."""
     for folder in PROJECTS:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         name, version = project["name"], project.get("version", "0")
@@ -63,7 +63,7 @@ def environment(*folders: Path) -> dict[str, str]:
 
 
 def run(command: list[str], seconds: float, log: Path, env: dict[str, str]) -> str:
-    """Its output, which also goes to ``log``; what there is of it where it takes longer."""
+    """Return the output of ``command``, which also goes to ``log``; where it takes longer, the output so far."""
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT)
         try:

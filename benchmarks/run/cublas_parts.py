@@ -55,7 +55,7 @@ def several(listed: list[str], k: int, step: int, rng: random.Random) -> list[st
 
 
 def counted(backend: CublasBackend, asked: Any, config: str, operands: tuple[Any, Any, Any]) -> float | None:
-    """What is the least in the result; None where the library does not run it."""
+    """Return the least element of the result; None where the library does not run the algorithm."""
     try:
         call = caller(backend, asked, config)
     except ValueError:

@@ -104,7 +104,7 @@ def plugin(rig: Any, checked: Any) -> tuple[Call, str] | str:
 
 
 def wrong(call: Call, rig: Any, checked: Any) -> str:
-    """What is wrong with a kernel; "" where nothing is."""
+    """Return what is wrong with a kernel; "" where nothing is."""
     import torch
 
     import gemmhub

@@ -152,7 +152,7 @@ class Card:
 
 
 def probe(card: Card, product: Product) -> str:
-    """What the kernel reads of each operand, by the identity as the other; empty when all is right."""
+    """Return what the kernel reads wrongly of an operand, by the identity as the other; empty when all is right."""
     n, dtype = 64, product.problem.a.dtype
     row, column = np.indices((n, n)).astype(dtype)
     if product.dtype == "float32":  # of 24 bits, so that every plane counts

@@ -1,4 +1,4 @@
-"""What it is worth, on a Hopper GPU, to let the next kernel begin before one has ended: what gemmhub_hopper.early says.
+"""The gain of programmatic dependent launch (PDL) on a Hopper GPU, at each of its moments, by random products.
 
     python -m benchmarks.run.hopper_early FILE.json [--vectors] [--dtype bfloat16] [--draw 1] [--seconds 60]
 
@@ -36,7 +36,7 @@ _LONG, _LONGEST, _KEPT = 6e-5, 3e-4, 0.3
 """Seconds that are long for a product, of which this share is kept, and those of which none is."""
 _BANDWIDTH = 3.3e12
 _BOUNDS = (4.5e-6, 6e-6, 8e-6, 12e-6, 16e-6, 30e-6, 60e-6)
-"""Of the printed table, seconds."""
+"""Seconds that bound the rows of the printed table."""
 
 
 def launched(backend: HopperBackend, choice: Any, moment: Next) -> Call:

@@ -55,11 +55,11 @@ _MOST = 36
 """Candidates of a product that ``--every`` times for sure, and every third of the others."""
 _PACKED = "packed"
 _FAR_SLOWER = 3
-"""Of ``--every``: how much slower estimates may be than the least."""
+"""Factor over the least estimate up to which ``--every`` times candidates."""
 
 
 def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
-    """With every b of ``rig`` packed."""
+    """Return the plugin's first choice as a call for which every b of ``rig`` is packed."""
     made = {b.data_ptr(): backend.pack(b.data_ptr(), asked) for _, b, _ in rig.sets}
     dense = MatrixLayout.contiguous(asked.k, asked.n)
     asked = replace(asked, packed_by=backend.name, b=replace(asked.b, layout=dense))
@@ -89,7 +89,7 @@ def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
 
 
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
-    """Those whose estimates are at most so many times the least."""
+    """Return the candidates whose estimates are at most ``slower`` times the least."""
     ways, workspace = ways_of(backend, asked), backend.default_workspace(DEVICE)
     found = ranking.ranked(ways, backend._card(asked), workspace)
     return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]

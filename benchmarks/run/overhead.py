@@ -10,8 +10,6 @@ timed in fresh interpreters, alternately, and their medians compared.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import gemmhub
+from benchmarks.lib import results
 from gemmhub._base.timing import interleave
 
 LIMITS = {"plain": 0.6, "plan": 0.25, "options": 1.2, "import": 30_000.0}
@@ -104,18 +103,14 @@ def main() -> int:
     print(f"{'import gemmhub':28}{times['gemmhub']:14.0f}{times['numpy']:10.0f}{over:8.0f}{LIMITS['import']:9.0f}")
     print("within the limits" if within else "OVER A LIMIT")
     if arguments.json:
-        report = {
-            "command": "python -m benchmarks.run.overhead",
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "gemmhub": gemmhub.__version__,
-            "backends": [x.name for x in gemmhub.backends() if x.state == "ready"],
-            "microseconds": {
+        results.save(
+            arguments.json,
+            backends=[x.name for x in gemmhub.backends() if x.state == "ready"],
+            microseconds={
                 size: {name: {"gemmhub": hub, "by hand": hand} for name, (hub, hand, _) in rows.items()}
                 for size, rows in found.items()
             },
-        }
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        )
     return 0 if within else 1
 
 

@@ -1,6 +1,6 @@
 """Host time of warm calls on a GPU, with and without options, in one run: gemmhub against torch.
 
-    python benchmarks/overhead_device.py [--size 64] [--backend NAME] [--json FILE]
+    python -m benchmarks.run.overhead_device [--size 64] [--backend NAME] [--json FILE]
 
 A call is timed until it returns: batches of 50 fit into the device's queue, with the device idle before each, taken in
 turn; the least of the means over batches counts. Beside each call stand its parts: the allocation of the result
@@ -11,8 +11,6 @@ limited to 2 us a call, and to 1.5 us a plan.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 
 import gemmhub
+from benchmarks.lib import results
 from gemmhub._base.timing import host_times
 
 LIMITS = {"call": 2.0, "plan": 1.5}
@@ -122,12 +121,9 @@ def main() -> int:
         print(f"{name:18}" + "".join(f"{row[x]:12.2f}" for x in columns) + f"{over:12.2f}{planned:12.2f}")
     print("within the limits" if within else "OVER A LIMIT")
     if arguments.json:
-        report = {
-            "command": "python benchmarks/overhead_device.py" + f" --size {arguments.size}" * (arguments.size != 64),
-            "card": torch.cuda.get_device_name(), "python": platform.python_version(), "torch": torch.__version__,
-            "gemmhub": gemmhub.__version__, "microseconds": found,
-        }  # fmt: skip
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        results.save(
+            arguments.json, backends=[x.name for x in gemmhub.backends() if x.state == "ready"], microseconds=found
+        )
     return 0 if within else 1
 
 

@@ -68,6 +68,9 @@ def rows(size: int, backend: str | None) -> dict[str, dict[str, float]]:
         (a, b), options = case["operands"], case["options"]
         out, c, bias = options.get("out"), options.get("c"), options.get("bias")
         alpha, beta = options.get("alpha", 1), options.get("beta", 0)
+        if gemmhub.explain(a, b, **options).chosen is None:
+            print(f"{name}: refused by {backend}")
+            continue
         planned = gemmhub.plan(a, b, **options)
         result = planned(a, b, **{k: v for k, v in options.items() if k in ("out", "c", "bias")})
         stream = torch.cuda.current_stream().cuda_stream

@@ -83,8 +83,10 @@ def test_products_with_options(library, backend, name, with_out, rng):
 def test_scalars_that_change(library, backend, rng):
     x, y = small(rng, (4, 4)), small(rng, (4, 4))
     a, b, c = library.array(x), library.array(y), library.array(small(rng, (4, 4)))
-    for alpha in (1, 2, 0.5, 1.0, -3.0, 0, np.float32(0.25)) * 2:
-        for beta in (0, 1, 0.5, 0.0, -1):
+    values = (1, 2, 0.5, 1.0, -3.0, 0, np.float32(0.25))
+    pairs = [(alpha, beta) for alpha in values for beta in (0, 1, 0.5, 0.0, -1)]
+    for chosen in (pairs, pairs, [(alpha, 1) for alpha in (1, 2, 0.5, 1)] * 2):
+        for alpha, beta in chosen:
             result = gemmhub.matmul(a, b, c=c, alpha=alpha, beta=beta)
             assert np.array_equal(result.host, expected(x, y, c.host, alpha=float(alpha), beta=beta))
     with pytest.raises(InputError):
@@ -146,13 +148,24 @@ def test_an_out_that_overlaps(library, backend, name, rng):
 
 
 def test_other_values_of_an_option(library, backend, rng):
-    x, y, z = small(rng, (4, 4)), small(rng, (4, 4)), small(rng, (4, 4))
+    x, y, z = small(rng, (4, 4)), -small(rng, (4, 4)), small(rng, (4, 4)) - 2
     a, b = library.array(x), library.array(y)
     for turn in range(12):
         activation = (None, "relu")[turn % 2]
         c = library.array(z, offset=4 * (turn // 2 % 2))  # its kernel may count on the alignment of the first
         result = gemmhub.matmul(a, b, activation=activation, c=c, beta=1)
         assert np.array_equal(result.host, expected(x, y, z, beta=1, activation=activation))
+
+
+def test_a_bias_and_c_that_are_sometimes_none(library, backend, rng):
+    """As in a loop over layers some of which have none."""
+    x, y, z, v = small(rng, (4, 4)), small(rng, (4, 4)), small(rng, (4, 4)), small(rng, (4,))
+    a, b = library.array(x), library.array(y)
+    for turn in range(12):
+        bias, c = v if turn % 2 else None, z if turn % 3 else None
+        given = {"bias": bias if bias is None else library.array(v), "c": c if c is None else library.array(z)}
+        result = gemmhub.matmul(a, b, beta=0 if c is None else 1, **given)
+        assert np.array_equal(result.host, expected(x, y, c, bias, beta=1))
 
 
 def test_options_under_other_settings(library, backend, rng):

@@ -1,7 +1,7 @@
 """The fast path of torch tensors on devices: a call of a kind seen before, with or without options.
 
 Its kind is everything that the decision rests on: types, dtypes, shapes, strides, devices, the low bits of the
-addresses, the options and the settings. The call of the same options before is compared first, by one check in C
+addresses, the options and the settings. The call before it with the same options is compared first, by one check in C
 (:mod:`gemmhub._arrays.torch.guard`): loops multiply the same shapes again and again. Nothing here waits for the device,
 and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs.
 """
@@ -9,9 +9,9 @@ and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from gemmhub._arrays.torch.guard import guard
 from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
@@ -22,175 +22,194 @@ from gemmhub.problem import GemmProblem
 _LOW = MOST_ALIGNED - 1
 _MOST = 4096
 """Kinds of calls that one fast path keeps."""
-_ARRAYS = ("c", "bias", "alpha", "beta")
-"""Options that are read here; the values of all others are part of the kind of a call."""
+_READ = ("c", "bias", "alpha", "beta")
+"""Options that a kernel is given; the values of all others are part of the kind of a call."""
+_SCALARS = (int, float)
 
-
-class Entry(NamedTuple):
-    """What a call of one kind needs besides the addresses of its tensors."""
-
-    run: Callable[..., None]
-    shape: tuple[int, ...]
-    dtype: Any
-    """torch's dtype of the result."""
-    device: Any
-    """torch's device."""
-    ordinal: int
-    stream: Callable[[int], int]
-    """The handle of the current stream of a device, by its number."""
-    spans: tuple[int, ...]
-    """Bytes from the first element of each tensor to its end, in the order of the key."""
-    careful: bool
-    """Whether torch may have negated a tensor lazily: only those without a dense dimension (``x.conj().imag``)."""
-    check: Callable[..., bool] | None
-    """Whether tensors are like those of the call that was learned, but for the low bits of addresses, ``low``."""
-    low: tuple[int, ...]
-    settings: object
-    alpha: Any
-    beta: Any
-    others: tuple[tuple[str, Any], ...]
-    """The options that are neither tensors nor scalars."""
+Replay = Callable[[Any, Any, Any, Mapping[str, Any], bool], Any]
+"""``(a, b, out, options, known) -> result``: run a call of one kind again; None where this is no such call. ``known``
+means that the call was found to be of this kind."""
 
 
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`."""
     torch = arrays.module
-    entries: dict[Any, Entry] = {}
-    recent: dict[Any, Entry] = {}
-    empty, grad, find = torch.empty, torch.is_grad_enabled, entries.get
-    written = arrays.increment_version
+    kinds: dict[Any, tuple[Replay, bool]] = {}
+    last: dict[tuple[Any, ...], Replay] = {}
+    grad, find, recent = torch.is_grad_enabled, kinds.get, last.get
     place_of = _place_of(torch)
-    last: Entry | None = None
-    last_new: Entry | None = None
-
-    def facts(x: Any) -> tuple[Any, ...]:
-        return x.__class__, x.dtype, x.shape, x.stride(), place_of(x), x.data_ptr() & _LOW
 
     def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-        if options:
-            return with_options(a, b, out, options)
-        nonlocal last, last_new
-        x, y = a.data_ptr(), b.data_ptr()
-        if out is None:
-            found = last_new
-            if (
-                found is None or found.check is None or not found.check(a, b)
-                or (x & _LOW, y & _LOW) != found.low or settings() != found.settings
-            ):  # fmt: skip
-                found = look_up((a, b), (settings(),))
-                if found is None:
-                    return None
-                last_new = found
-            out = empty(found.shape, dtype=found.dtype, device=found.device)
-            found.run(x, y, out.data_ptr(), None, None, found.alpha, found.beta, found.stream(found.ordinal))
-            return out
-        z = out.data_ptr()
-        found = last
-        if (
-            found is None or found.check is None or not found.check(a, b, out)
-            or (x & _LOW, y & _LOW, z & _LOW) != found.low or settings() != found.settings
-        ):  # fmt: skip
-            found = look_up((a, b, out), (settings(), "out"))
-            if found is None:
-                return None
-            last = found
-        a_bytes, b_bytes, out_bytes = found.spans
-        if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
-            return None
-        written(out)
-        found.run(x, y, z, None, None, found.alpha, found.beta, found.stream(found.ordinal))
-        return out
-
-    def with_options(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-        if "stream" in options:
-            return None
-        get = options.get
-        c, bias, scale, weight = get("c"), get("bias"), get("alpha", alpha), get("beta", beta)
-        in_place = c is out
-        names = (*options, out is None, c is None, bias is None, in_place)
-        tensors = [a, b]
-        if out is not None:
-            tensors.append(out)
-        if bias is not None:
-            tensors.append(bias)
-        if c is not None and not in_place:
-            tensors.append(c)
-        places = [x.data_ptr() for x in tensors]
-        found = recent.get(names)
-        if (
-            found is None or found.check is None or not found.check(*tensors)
-            or tuple([x & _LOW for x in places]) != found.low or settings() != found.settings
-            or scale != found.alpha or weight != found.beta or scale.__class__ is not found.alpha.__class__
-            or weight.__class__ is not found.beta.__class__
-            or (found.others and not _same(found.others, options))
-        ):  # fmt: skip
-            found = look_up(tensors, key_of(names, options, scale, weight))
-            if found is None:
-                return None
-            recent[names] = found._replace(alpha=scale, beta=weight)
-        spans = found.spans
-        if out is None:
-            result = empty(found.shape, dtype=found.dtype, device=found.device)
-            z, rest = result.data_ptr(), places[2:]
-        else:
-            result, z, rest = out, places[2], places[3:]
-            end = z + spans[2]
-            for i, x in enumerate(places):
-                if i != 2 and z < x + spans[i] and x < end:
-                    return None
-            written(out)
-        v = None if bias is None else rest[0]
-        w = None if c is None or weight == 0 else z if in_place else rest[-1]
-        found.run(places[0], places[1], z, w, v, scale, weight, found.stream(found.ordinal))
-        return result
-
-    def key_of(names: Any, options: Mapping[str, Any], scale: Any, weight: Any) -> tuple[Any, ...]:
-        others = tuple((x, options[x].__class__, options[x]) for x in options if x not in _ARRAYS)
-        return settings(), names, scalar_kind(scale), scalar_kind(weight), *others
-
-    def look_up(tensors: Any, rest: tuple[Any, ...]) -> Entry | None:
-        found = find((*rest, *chain.from_iterable(map(facts, tensors))))
+        slot = (*options, out is None)
+        replay = recent(slot)
+        if replay is not None:
+            result = replay(a, b, out, options, False)
+            if result is not None:
+                return result
+        tensors = _tensors(a, b, out, options)
+        found = find(key_of(tensors, out, options))
         if found is None or (grad() and any(x.requires_grad for x in tensors)):
             return None
-        return None if found.careful and any(x.is_neg() for x in tensors) else found
+        replay, careful = found
+        if careful and any(x.is_neg() for x in tensors):
+            return None
+        last[slot] = replay
+        return replay(a, b, out, options, True)
+
+    def key_of(tensors: Sequence[Any], out: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
+        key = [settings(), out is None]
+        for x in tensors:
+            key += (x.__class__, x.dtype, x.shape, x.stride(), place_of(x), x.data_ptr() & _LOW)
+        if options:
+            get = options.get
+            key += (*options, get("c") is None, get("c") is out, get("bias") is None)
+            key += (scalar_kind(get("alpha", alpha)), scalar_kind(get("beta", beta)))
+            key += chain.from_iterable((options[x].__class__, options[x]) for x in options if x not in _READ)
+        return tuple(key)
 
     def learn(
         arrays: Any, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
         a: Any, b: Any, out: Any, options: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        get = options.get
-        c, bias, scale, weight = get("c"), get("bias"), get("alpha", alpha), get("beta", beta)
+        scalars = options.get("alpha", alpha), options.get("beta", beta)
         if problem.empty or problem.packed_by is not None or problem.compute_dtype.kind == "c":
             return  # torch conjugates complex tensors lazily, which only the slow path sees
-        if "stream" in options or not {scale.__class__, weight.__class__} <= {int, float}:
+        if "stream" in options or not all(x.__class__ in _SCALARS for x in scalars):
             return
-        tensors = [x for x in (a, b, out, bias, None if c is out else c) if x is not None]
+        tensors = _tensors(a, b, out, options)
         views = [arrays.view(x, "operand") for x in tensors]
         reached = [reach(x) for x in views]
         if out is not None and any(before for before, _ in reached):
             return  # overlaps are looked for from the first element on
-        rest: tuple[Any, ...] = (settings(),) if out is None else (settings(), "out")
-        if options:
-            rest = key_of((*options, out is None, c is None, bias is None, c is out), options, scale, weight)
-        if len(entries) >= _MOST:
-            entries.clear()
-            recent.clear()
-        entries[(*rest, *chain.from_iterable(map(facts, tensors)))] = Entry(
-            run, shape, arrays.dtype_of(problem.out.dtype), arrays.place, arrays.device.index, arrays.raw_stream,
-            tuple(span for _, span in reached), not all(map(_dense, views)), guard(*tensors),
-            tuple(x.address & _LOW for x in views), settings(), scale, weight,
-            tuple((x, options[x]) for x in options if x not in _ARRAYS),
-        )  # fmt: skip
+        if len(kinds) >= _MOST:
+            kinds.clear()
+            last.clear()
+        spans = tuple(span for _, span in reached)
+        replay = _replay(arrays, settings, problem, shape, run, tensors, spans, out, options, *scalars)
+        kinds[key_of(tensors, out, options)] = replay, not all(map(_dense, views))
 
     return FastPath(call, learn)
 
 
-def _same(others: tuple[tuple[str, Any], ...], options: Mapping[str, Any]) -> bool:
-    for name, value in others:
-        given = options[name]
-        if given.__class__ is not value.__class__ or given != value:
+def _replay(
+    arrays: Any, settings: Callable[[], object], problem: GemmProblem, shape: tuple[int, ...],
+    run: Callable[..., None], tensors: Sequence[Any], spans: tuple[int, ...], out: Any, options: Mapping[str, Any],
+    alpha: Any, beta: Any,
+) -> Replay:  # fmt: skip
+    """A call of the kind of the given one. What it compares and reads is settled here, and not in each call."""
+    empty, stream, written = arrays.module.empty, arrays.raw_stream, arrays.increment_version
+    dtype, place, ordinal, at = arrays.dtype_of(problem.out.dtype), arrays.place, arrays.device.index, settings()
+    check = guard(*tensors)
+    low = tuple(x.data_ptr() & _LOW for x in tensors)
+    aligned = not any(low)
+    new, c, bias = out is None, options.get("c"), options.get("bias")
+    has_c, has_bias, in_place = c is not None, bias is not None, c is not None and c is out
+    reads_c, apart = has_c and beta != 0, has_c and not in_place
+    scaled, weighted = "alpha" in options, "beta" in options
+    kind, weight_kind = scalar_kind(alpha), scalar_kind(beta)
+    others = tuple((x, options[x].__class__, options[x]) for x in options if x not in _READ)
+    a_span, b_span, out_span = (*spans[:2], 0) if new else spans[:3]
+    bias_span, c_span = spans[-2 if apart else -1], spans[-1]
+
+    def same(
+        a: Any, b: Any, out: Any, bias: Any, c: Any, scale: Any, weight: Any, options: Mapping[str, Any],
+        places: tuple[int, ...] | None,
+    ) -> bool:  # fmt: skip
+        """Whether a call is of this kind, but for the low bits of addresses, which ``places`` has where they count."""
+        if check is None or settings() != at:
             return False
-    return True
+        if new:
+            alike = check(a, b, *(() if bias is None else (bias,)), *((c,) if apart else ()))
+        else:
+            alike = check(a, b, out, *(() if bias is None else (bias,)), *((c,) if apart else ()))
+        if not alike or (in_place and c is not out):
+            return False
+        if scaled and scale != alpha and scalar_kind(scale) != kind:
+            return False
+        if weighted and weight != beta and scalar_kind(weight) != weight_kind:
+            return False
+        for name, cls, value in others:
+            given = options[name]
+            if given.__class__ is not cls or given != value:
+                return False
+        return places is None or tuple(x & _LOW for x in places) == low
+
+    def plain(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool) -> Any:
+        x, y = a.data_ptr(), b.data_ptr()
+        if not known and (
+            check is None or not check(a, b) or settings() != at
+            or ((x | y) & _LOW if aligned else (x & _LOW, y & _LOW) != low)
+        ):  # fmt: skip
+            return None
+        result = empty(shape, dtype=dtype, device=place)
+        run(x, y, result.data_ptr(), None, None, alpha, beta, stream(ordinal))
+        return result
+
+    def plain_out(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool) -> Any:
+        x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        if not known and (
+            check is None or not check(a, b, out) or settings() != at
+            or ((x | y | z) & _LOW if aligned else (x & _LOW, y & _LOW, z & _LOW) != low)
+        ):  # fmt: skip
+            return None
+        if (z < x + a_span and x < z + out_span) or (z < y + b_span and y < z + out_span):
+            return None
+        written(out)
+        run(x, y, z, None, None, alpha, beta, stream(ordinal))
+        return out
+
+    def full(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool) -> Any:
+        x, y = a.data_ptr(), b.data_ptr()
+        bits = x | y
+        v = w = None
+        scale, weight, bias, c = alpha, beta, options.get("bias"), options.get("c")
+        if (bias is None) is has_bias or (c is None) is has_c:
+            return None
+        if bias is not None:
+            v = bias.data_ptr()
+            bits |= v
+        if scaled:
+            scale = options["alpha"]
+        if weighted:
+            weight = options["beta"]
+        if new:
+            z = 0
+        else:
+            z = out.data_ptr()
+            bits |= z
+        if apart:
+            w = c.data_ptr()  # type: ignore[union-attr]
+            bits |= w
+        if not known:
+            places = None
+            if bits & _LOW or not aligned:
+                places = tuple(p for p in (x, y, None if new else z, v, w) if p is not None)
+            if not same(a, b, out, bias, c, scale, weight, options, places):
+                return None
+        if new:
+            out = empty(shape, dtype=dtype, device=place)
+            z = out.data_ptr()
+        else:
+            end = z + out_span
+            if (
+                (z < x + a_span and x < end) or (z < y + b_span and y < end)
+                or (v is not None and z < v + bias_span and v < end)
+                or (w is not None and z < w + c_span and w < end)
+            ):  # fmt: skip
+                return None
+            written(out)
+        run(x, y, z, (z if in_place else w) if reads_c else None, v, scale, weight, stream(ordinal))
+        return out
+
+    if options:
+        return full
+    return plain if new else plain_out
+
+
+def _tensors(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> list[Any]:
+    """The tensors of a call; ``c`` where it is not ``out``."""
+    c = options.get("c")
+    return [x for x in (a, b, out, options.get("bias"), None if c is out else c) if x is not None]
 
 
 def _dense(x: DeviceView) -> bool:

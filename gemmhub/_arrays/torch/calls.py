@@ -38,10 +38,17 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     last: dict[tuple[Any, ...], Replay] = {}
     grad, find, recent = torch.is_grad_enabled, kinds.get, last.get
     place_of = _place_of(torch)
+    last_new: Replay | None = None  # of plain calls, which need no look-up for it
+    last_out: Replay | None = None
 
     def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-        slot = (*options, out is None)
-        replay = recent(slot)
+        nonlocal last_new, last_out
+        slot: Any = None
+        if options:
+            slot = (*options, out is None)
+            replay = recent(slot)
+        else:
+            replay = last_new if out is None else last_out
         if replay is not None:
             result = replay(a, b, out, options, False)
             if result is not None:
@@ -53,7 +60,12 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         replay, careful = found
         if careful and any(x.is_neg() for x in tensors):
             return None
-        last[slot] = replay
+        if options:
+            last[slot] = replay
+        elif out is None:
+            last_new = replay
+        else:
+            last_out = replay
         return replay(a, b, out, options, True)
 
     def key_of(tensors: Sequence[Any], out: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ def test_guards_are_in_use():
 OPTIONS = {
     "bias": {"bias": True},
     "scaled": {"alpha": 2, "beta": -1.0, "c": True},
-    "in place": {"beta": 1, "c": "out", "bias": True},
+    "in place": {"beta": 1, "c": "out"},
     "out_dtype": {"out_dtype": "float32"},
 }
 

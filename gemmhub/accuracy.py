@@ -31,6 +31,7 @@ import numpy as np
 from gemmhub._base import inner_products
 from gemmhub._base.inner_products import widen as widen
 from gemmhub.dtypes import DType, compute_dtype, info
+from gemmhub.epilogues import ACTIVATIONS
 from gemmhub.problem import GemmProblem
 
 Array = Any
@@ -42,9 +43,6 @@ _FP8_CHUNK = 128
 """Products that fp8 units may add up before the sum moves to a float32 accumulator."""
 _FP8_ROUNDOFF = 1.25 * 2.0**-13
 """fp8 units keep 14 significant bits of a partial sum and truncate, in blocks as above."""
-_SLOPE = {None: 1.0, "relu": 1.0, "gelu": 1.13, "silu": 1.1}
-_EVALUATION = {None: 0.0, "relu": 0.0, "gelu": 8.0, "silu": 8.0}
-"""Roundings, relative to the argument, that evaluating the function may cost."""
 _GAMMA_LIMIT = 500.0
 """Where gamma ends, at 1e217: times any product of two float32 numbers that is beyond float32's range."""
 _REFERENCE_ROUNDOFF = 2.0**-53
@@ -179,16 +177,9 @@ def activate(x: Array, activation: str | None) -> Array:
     """
     if activation is None:
         return x
-    if activation == "relu":
-        return np.maximum(x, 0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if activation == "gelu":
-            inner = np.sqrt(2.0 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x * x * x)
-            value = x.dtype.type(0.5) * x * (1 + np.tanh(inner))
-            return np.where(np.isneginf(x), x.dtype.type(0), value)
-        if activation == "silu":
-            return np.where(np.isneginf(x), x.dtype.type(0), x / (1 + np.exp(-x)))
-    raise ValueError(f"unknown activation {activation!r}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"unknown activation {activation!r}")
+    return ACTIVATIONS[activation].formula(x)
 
 
 @dataclass(frozen=True)
@@ -314,10 +305,11 @@ def reference(
             limit = model.accumulator_largest / (1.0 + relative + own)
             upward, downward = (side >= limit for side in inner_products.sides(a, b, model.input_largest))
         if activation is not None:
-            per_argument = _EVALUATION[activation] * (model.accumulate + _REFERENCE_ROUNDOFF)
+            function = ACTIVATIONS[activation]
+            per_argument = function.evaluation * (model.accumulate + _REFERENCE_ROUNDOFF)
             # Where the result is narrower, libraries may use approximations as accurate as that.
             per_argument += model.output if activation != "relu" else 0.0
-            bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound) + model.underflow
+            bound = function.slope * bound + per_argument * (np.abs(value) + bound) + model.underflow
             if activation != "relu":
                 overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, as computed it is NaN
             value = activate(value, activation)
@@ -372,7 +364,8 @@ def _exact_reference(
     bound = roundings * magnitude + operations * info(wanted).smallest_normal
     overflow = ~(magnitude * (1.0 + roundings) < model.largest)
     if activation is not None:
-        per_argument = _EVALUATION[activation] * (model.output + _REFERENCE_ROUNDOFF)
-        bound = _SLOPE[activation] * bound + per_argument * (np.abs(value) + bound)
+        function = ACTIVATIONS[activation]
+        per_argument = function.evaluation * (model.output + _REFERENCE_ROUNDOFF)
+        bound = function.slope * bound + per_argument * (np.abs(value) + bound)
         value = activate(value, activation)
     return Reference(value, bound, magnitude, model, np.isfinite(magnitude), overflow, activation)

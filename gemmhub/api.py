@@ -111,7 +111,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """Look up the kind of the call, options and strides included; decide it where it is new."""
     cache = _cache  # before settings are read
     if array_library.deferring:
-        deferred = array_library.deferred("matmul", (a, b), options if out is None else {"out": out, **options})
+        deferred = _deferred("matmul", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred
     given: Mapping[str, Any] = options
@@ -145,6 +145,11 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
         with suppress(MemoryError):  # the result is there; another call may remember how
             _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
     return result
+
+
+def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options) -> Any:
+    """The result of a call that a deferring array library takes; NotImplemented where none does."""
+    return array_library.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
 
 
 def _import() -> None:
@@ -233,6 +238,10 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
     ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
     """
+    if array_library.deferring:
+        deferred = _deferred("plan", a, b, out, options)
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
     cache = _cache  # before settings are read
     with locks.deciding:
         _import()
@@ -253,6 +262,10 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
     that it never raises NoBackendError: ``chosen`` is None then.
     """
+    if array_library.deferring:
+        deferred = _deferred("explain", a, b, out, options)
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
     with locks.deciding:
         _import()
         from gemmhub._call import bind, describe
@@ -276,6 +289,10 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
+    if array_library.deferring:
+        deferred = array_library.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
     with locks.deciding:
         _import()
         from gemmhub._call.pack import pack_operand

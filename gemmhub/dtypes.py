@@ -35,6 +35,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gemmhub import epilogues
 from gemmhub.errors import DTypeError
 
 DType = np.dtype[Any]
@@ -51,8 +52,8 @@ SUPPORTED = STANDARD + ML_DTYPES
 PRECISIONS = ("ieee", "tf32", "bf16")
 """How far float32 and complex64 products may be from an f32 dot product; see :mod:`gemmhub.accuracy`."""
 
-ACTIVATIONS = ("relu", "gelu", "silu")
-"""gelu is the tanh form, the one that libraries fuse; silu is x * sigmoid(x)."""
+ACTIVATIONS = tuple(epilogues.ACTIVATIONS)
+"""Names of activation functions; :mod:`gemmhub.epilogues` has what they are."""
 
 _SIGNIFICAND_BITS = {
     "float8_e5m2": 3, "float8_e4m3fn": 4, "bfloat16": 8, "float16": 11,

@@ -215,7 +215,7 @@ def _decimal(version: int) -> str:
 
 @contextmanager
 def entered(arrays: ArrayLibrary) -> Iterator[None]:
-    """Makes the arrays's device the current one for a block.
+    """Make the device of the arrays the current one for a block.
 
     What the device says of itself through the array library, often later than the call that failed, becomes a
     BackendError.

@@ -183,7 +183,7 @@ def _torch_float32(arrays: ArrayLibrary) -> Any:
 
 
 def unknown_baseline(name: str, arrays: ArrayLibrary) -> InputError | None:
-    """The error for another library's matmul; None for this arrays's, and for what may be a backend."""
+    """The error for another library's matmul; None for this library's, and for what may be a backend."""
     if name in LIBRARY_MATMULS and name != library_matmul_name(arrays):
         return InputError(
             "baseline", f"{name} for {arrays.name} arrays on {arrays.device}",

@@ -309,7 +309,7 @@ def pieces(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> I
 
 
 def arrays(index: int) -> MusaArrays:
-    """The arrays of arrays on device ``index``; DeviceError where there is none."""
+    """The library of the arrays on device ``index``; DeviceError where there is none."""
     found = runtime.machine()
     if isinstance(found, Absent):
         raise DeviceError("device", f"musa:{index}: {found.reason}", "a MUSA device that is here", found.remedy)

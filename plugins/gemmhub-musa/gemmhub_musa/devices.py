@@ -15,7 +15,7 @@ def count() -> int | Refusal:
 
 
 def arrays(index: int) -> array.MusaArrays:
-    """The arrays of arrays on one device."""
+    """The library of the arrays on one device."""
     return array.arrays(index)
 
 

@@ -1,0 +1,111 @@
+"""The contract of array libraries: what is registered is found, and a deferring library gets the whole call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gemmhub
+from gemmhub import array_library
+from gemmhub.errors import InputError
+
+CALLS = {
+    "matmul": lambda x, y: gemmhub.matmul(x, y, alpha=2),
+    "plan": lambda x, y: gemmhub.plan(x, y, alpha=2),
+    "explain": lambda x, y: gemmhub.explain(x, y, alpha=2),
+    "pack": lambda x, y: gemmhub.pack(x),
+    "spot_check": lambda x, y: gemmhub.spot_check(x, y, x, seed=1),
+}
+
+
+class Wrapped:
+    """An array that only its own library understands."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Derived(Wrapped):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    yield
+    array_library.unregister(Wrapped)
+
+
+@pytest.mark.parametrize("kind", [Wrapped, Derived])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_deferring_library_gets_the_call(name, kind):
+    seen = []
+
+    def take(call, operands, options):
+        seen.append((call, operands, dict(options)))
+        return "its own"
+
+    array_library.register_deferring(Wrapped, take)
+    x, y = np.ones((2, 2)), kind(np.ones((2, 2)))
+    assert CALLS[name](*((y, x) if name == "pack" else (x, y))) == "its own"
+    ((call, operands, options),) = seen
+    assert call == name
+    assert operands[0 if name == "pack" else 1] is y
+    assert options.get("alpha", 2) == 2
+    assert "out" not in options
+
+
+@pytest.mark.parametrize("name", ["out", "c", "bias"])
+def test_any_array_of_a_call_counts(name):
+    array_library.register_deferring(Wrapped, lambda call, operands, options: options[name])
+    x, y = np.ones((2, 2)), Wrapped(1)
+    assert gemmhub.matmul(x, x, **{name: y}) is y
+
+
+def test_a_library_that_leaves_the_call():
+    array_library.register_deferring(Wrapped, lambda *_: NotImplemented)
+    with pytest.raises(InputError, match="a Wrapped is not an array"):
+        gemmhub.matmul(np.ones((2, 2)), Wrapped(np.ones((2, 2))))
+    assert gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)))[0, 0] == 2
+
+
+def test_an_exception_of_a_deferring_library_is_the_callers():
+    def take(*_):
+        raise ZeroDivisionError
+
+    array_library.register_deferring(Wrapped, take)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            gemmhub.matmul(Wrapped(1), np.ones((2, 2)))
+
+
+def test_a_direct_library_is_found_for_subclasses():
+    class Library(array_library.HostArrays):
+        name = "wrapped"
+
+        def view(self, x, argument):
+            if not isinstance(x, Wrapped):
+                raise InputError(argument, f"a {type(x).__name__}", "a Wrapped")
+            return x.x
+
+        def holds(self, out):
+            return isinstance(out, Wrapped)
+
+        def wrap(self, result, operands):
+            return Wrapped(result)
+
+    library = Library()
+    array_library.register(Wrapped, lambda x: library)
+    x = np.arange(4.0).reshape(2, 2)
+    for kind in (Wrapped, Derived):
+        for _ in range(3):
+            result = gemmhub.matmul(kind(x), kind(x), alpha=2)
+            assert type(result) is Wrapped
+            assert np.array_equal(result.x, 2 * x @ x)
+    out = Wrapped(np.zeros((2, 2)))
+    assert gemmhub.matmul(Wrapped(x), Wrapped(x), out=out) is out
+    assert np.array_equal(out.x, x @ x)
+    with pytest.raises(InputError):
+        gemmhub.matmul(Wrapped(x), x)
+    array_library.unregister(Wrapped)
+    with pytest.raises(InputError, match="is not an array"):
+        gemmhub.matmul(Wrapped(x), Wrapped(x))

@@ -210,7 +210,7 @@ KINDS = tuple(itertools.product((False, True), repeat=3))
 
 def resources():
     """Of the draft and of the usual tiles; or why there are none."""
-    from gemmhub_musa_kernels.policies import PIPELINED, USUAL, Way, defines
+    from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Way, defines
     from gemmhub_musa_sim.cuda import nvcc
 
     from gemmhub.dtypes import as_dtype

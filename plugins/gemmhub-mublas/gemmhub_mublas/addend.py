@@ -6,7 +6,7 @@ from gemmhub_musa.runtime import ON_DEVICE, Runtime
 
 from gemmhub.capability import Copy
 from gemmhub.problem import GemmProblem
-from gemmhub_mublas.forms import Lowered
+from gemmhub_mublas.lower import Lowered
 
 
 def copies(problem: GemmProblem) -> tuple[Copy, ...]:

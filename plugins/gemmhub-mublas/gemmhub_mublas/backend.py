@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.problem import GemmProblem
-from gemmhub_mublas import addend, forms, model, probe
+from gemmhub_mublas import addend, lower, model, probe
 from gemmhub_mublas.base import NOTHING, NOTHING_TO_DO, LibraryBackend
-from gemmhub_mublas.forms import Lowered
-from gemmhub_mublas.kernel import Gemm
+from gemmhub_mublas.choose import Way, ways
+from gemmhub_mublas.launch import Gemm
 from gemmhub_mublas.library import BATCHED, GEMM, STRIDED
+from gemmhub_mublas.lower import Lowered
 from gemmhub_mublas.probe import Machine
 from gemmhub_mublas.proof import Proofs
-from gemmhub_mublas.ways import Way, ways
 
 _FEW_LAUNCHES = 8
 """Up to here, an uneven batch costs less in launches than in copying arrays of addresses to the device."""
@@ -51,7 +51,7 @@ class MublasBackend(LibraryBackend[Machine, Analysis]):
         return probe.ready(machine)
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
-        lowered = forms.lowered(problem, fused=False)
+        lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
         found = ways(lowered.forms[0], self.machine.library, _kinds(lowered))
@@ -63,7 +63,7 @@ class MublasBackend(LibraryBackend[Machine, Analysis]):
         return first if first is not None and not proven else Analysis(lowered, proven)
 
     def _unproven(self, problem: GemmProblem, way: Way) -> Run | Refusal:
-        lowered = forms.lowered(problem, fused=False)
+        lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
         return Gemm(self.machine, problem, lowered, way).run

@@ -13,7 +13,7 @@ def _load_mublas() -> Backend:
 
 
 def _load_mublaslt() -> Backend:
-    from gemmhub_mublas.lt_backend import MublasLtBackend
+    from gemmhub_mublas.lt.backend import MublasLtBackend
 
     return MublasLtBackend()
 

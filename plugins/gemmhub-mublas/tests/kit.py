@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 from gemmhub_mublas.backend import MublasBackend
-from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_mublas.lt.backend import MublasLtBackend
 from gemmhub_musa.testing import MusaMemory
 
 from gemmhub.capability import Absent

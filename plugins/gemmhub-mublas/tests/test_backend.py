@@ -203,10 +203,10 @@ def test_exchanged_operations_are_found_out(backend):
 
 def test_wrong_numbers_are_shown(backend, monkeypatch):
     """A library that gives other numbers: both are in the refusal."""
-    from gemmhub_mublas import kernel
+    from gemmhub_mublas import launch
 
-    right = kernel.scalar
-    monkeypatch.setattr(kernel, "scalar", lambda value, compute: right(3 * value, compute))
+    right = launch.scalar
+    monkeypatch.setattr(launch, "scalar", lambda value, compute: right(3 * value, compute))
     text = refused(MublasBackend(), problem())
     assert "is wrong: numpy has [[" in text
     assert "it has [[" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmhub_mublas.backend import MublasBackend
-from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_mublas.lt.backend import MublasLtBackend
 from gemmhub_musa.testing import MusaMemory
 
 from gemmhub.testing import ConformanceSuite

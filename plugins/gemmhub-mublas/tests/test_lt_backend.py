@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_mublas import lt_forms, lt_glue, lt_probe
-from gemmhub_mublas.forms import lowered
 from gemmhub_mublas.library import LibraryError
-from gemmhub_mublas.lt_backend import MublasLtBackend
-from gemmhub_mublas.lt_glue import Glue
-from gemmhub_mublas.lt_probe import Machine
+from gemmhub_mublas.lower import lowered
+from gemmhub_mublas.lt import library, lower, probe
+from gemmhub_mublas.lt.backend import MublasLtBackend
+from gemmhub_mublas.lt.library import Glue
+from gemmhub_mublas.lt.probe import Machine
 from gemmhub_musa import runtime, sdk
 from gemmhub_musa.testing import Operands, bias, nested_products, operand, per_thread_products, problem, strided
 
@@ -39,8 +39,8 @@ def backend():
 def with_names(has):
     """A backend over the installed library that takes the header for one with fewer names."""
     found = runtime.machine()
-    real = lt_glue.load(found.sdk, str)
-    return MublasLtBackend(lambda: Machine(found, Glue(lt_glue._built(found.sdk, has), has, real.words)))
+    real = library.load(found.sdk, str)
+    return MublasLtBackend(lambda: Machine(found, Glue(library._built(found.sdk, has), has, real.words)))
 
 
 def refused(backend, asked):
@@ -99,7 +99,7 @@ def test_workspace(backend):
 
 def test_unaligned_operands_get_no_proposals(backend):
     """The header has no way to tell the library how addresses are aligned: it must see them."""
-    if lt_forms.ALIGNMENTS[-1] in backend.machine.glue.has:
+    if lower.ALIGNMENTS[-1] in backend.machine.glue.has:
         pytest.skip("this header has one")
     assert list(backend.candidates(odd())) == ["library"]
 
@@ -146,8 +146,8 @@ def test_reduced_precision_is_no_duty(backend):
 @pytest.mark.parametrize("fused_bias", [True, False])
 def test_epilogues(backend, activation, fused_bias):
     asked = problem(6, 7, 8, activation=activation, bias=bias() if fused_bias else None)
-    name = lt_forms.EPILOGUES[lt_forms.epilogue(lowered(asked, True).main)]
-    if name not in backend.machine.glue.has | {lt_forms.EPILOGUES[0]}:
+    name = lower.EPILOGUES[lower.epilogue(lowered(asked, True).main)]
+    if name not in backend.machine.glue.has | {lower.EPILOGUES[0]}:
         text = refused(backend, asked)
         assert f"the installed mublasLt.h has no {name}" in text
         assert "afterwards" in text
@@ -157,7 +157,7 @@ def test_epilogues(backend, activation, fused_bias):
     gelu = x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     expected = {None: x, "relu": np.maximum(x, 0), "gelu": gelu}[activation]
     np.testing.assert_allclose(operands.run(prepared(backend, asked).run), expected, rtol=1e-5, atol=1e-5)
-    if name != lt_forms.EPILOGUES[0]:
+    if name != lower.EPILOGUES[0]:
         assert "epilogue fused" in backend.remark(asked, "library")
 
 
@@ -182,7 +182,7 @@ def test_batches(backend):
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
     launches = "6 launches" in backend.remark(asked, "library")
-    assert launches != backend.machine.glue.has.issuperset(lt_forms.BATCH)
+    assert launches != backend.machine.glue.has.issuperset(lower.BATCH)
 
 
 @pytest.mark.parametrize("candidate", ["proposed-0", "proposed-1", "library"])
@@ -230,7 +230,7 @@ def test_several_streams(backend):
 
 
 def test_a_header_without_batches(backend):
-    few = with_names(backend.machine.glue.has - set(lt_forms.BATCH))
+    few = with_names(backend.machine.glue.has - set(lower.BATCH))
     asked = problem(4, 5, 6, batch=(3,))
     assert "3 launches" in few.remark(asked, "library")
     operands = Operands(asked)
@@ -310,12 +310,12 @@ def test_descriptors_live_as_long_as_the_kernel(backend):
 
 
 def test_glue_numbers_what_the_python_side_does(backend):
-    """Types, compute types and epilogues stand in the glue in the order of lt_forms."""
-    text = lt_glue._SOURCE.read_text()
-    for names in (tuple(lt_forms.TYPE.values()), lt_forms.COMPUTES, lt_forms.EPILOGUES):
+    """Types, compute types and epilogues stand in the glue in the order of lower."""
+    text = library._SOURCE.read_text()
+    for names in (tuple(lower.TYPE.values()), lower.COMPUTES, lower.EPILOGUES):
         for place, name in enumerate(names):
             found = text.find(f"#ifdef HAS_{name}\n    case {place}:")
-            assert found >= 0 or name == lt_forms.EPILOGUES[0], name
+            assert found >= 0 or name == lower.EPILOGUES[0], name
 
 
 @pytest.fixture
@@ -331,20 +331,20 @@ def copied(home, tmp_path):
 def test_no_header(backend, copied):
     (copied.include / "mublasLt.h").unlink()
     with pytest.raises(LibraryError, match=r"only in its header: .* has no mublasLt.h"):
-        lt_glue.load(copied, str)
+        library.load(copied, str)
 
 
 def test_a_header_that_is_none(backend, copied):
     (copied.include / "mublasLt.h").write_text("#error no\n")
     with pytest.raises(LibraryError, match=r"only in its header: mublasLt.h"):
-        lt_glue.load(copied, str)
+        library.load(copied, str)
 
 
 def test_a_header_without_what_is_needed(backend, copied):
     header = copied.include / "mublasLt.h"
     header.write_text(header.read_text().replace("MUBLASLT_MATMUL_DESC_TRANSA", "MUBLASLT_SOMETHING_ELSE"))
     with pytest.raises(LibraryError, match=r"has no MUBLASLT_MATMUL_DESC_TRANSA"):
-        lt_glue.load(copied, str)
+        library.load(copied, str)
 
 
 def test_a_compiler_that_fails(backend, copied, monkeypatch):
@@ -352,19 +352,19 @@ def test_a_compiler_that_fails(backend, copied, monkeypatch):
     header.write_text(header.read_text() + "// another header: nothing in the cache is for it\n")
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(LibraryError, match=r"only in its header: mublasLt.h"):
-        lt_glue.load(copied, str)
+        library.load(copied, str)
 
 
 def test_no_compiler(backend, copied, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(LibraryError, match="no C\\+\\+ compiler") as raised:
-        lt_glue.load(copied, str)
+        library.load(copied, str)
     assert "install g++" in raised.value.remedy
 
 
 def test_a_handle_that_cannot_be_made(backend, sim):
     sim.musaSimInject(b"mublasLtCreate")
-    found = lt_probe.look()
+    found = probe.look()
     assert isinstance(found, Absent)
     assert "muBLASLt cannot be set up: mublasLtCreate: status" in found.reason
 

@@ -34,7 +34,7 @@ else:
     print(json.dumps([list(found.features), [answer and answer.reason for answer in answers]]))
 """
 MUBLAS = {"module": "backend", "name": "MublasBackend"}
-MUBLASLT = {"module": "lt_backend", "name": "MublasLtBackend"}
+MUBLASLT = {"module": "lt.backend", "name": "MublasLtBackend"}
 
 
 def child(arguments, home, **variables):
@@ -98,7 +98,7 @@ def test_two_devices(home):
 import json
 import numpy as np
 from gemmhub_mublas.backend import MublasBackend
-from gemmhub_mublas.lt_backend import MublasLtBackend
+from gemmhub_mublas.lt.backend import MublasLtBackend
 from gemmhub_musa import runtime
 from gemmhub_musa.testing import Operands, operand, problem
 right = []

@@ -9,12 +9,12 @@ from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import AllocationError
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_mudnn import forms, model, probe, proofs
 from gemmhub_mudnn import library as glue
-from gemmhub_mudnn.forms import Form, Lowered
-from gemmhub_mudnn.kernel import Gemm
+from gemmhub_mudnn import lower, model, probe, proof
+from gemmhub_mudnn.launch import Gemm
 from gemmhub_mudnn.library import MudnnError
-from gemmhub_mudnn.proofs import Kind
+from gemmhub_mudnn.lower import Form, Lowered
+from gemmhub_mudnn.proof import Kind
 
 _KEPT = 4096
 """Problems whose answers are remembered."""
@@ -45,10 +45,10 @@ class MudnnBackend(MachineBackend[probe.Machine]):
         if problem.device.kind != "musa" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} MUSA devices")
         if problem.empty:
-            return forms.check(problem)
+            return lower.check(problem)
         answer = self._answers.get(problem)
         if answer is None:
-            answer = forms.lowered(problem)
+            answer = lower.lowered(problem)
             if isinstance(answer, Lowered):
                 answer = self._lacking(answer.forms[0]) or answer
             with self._lock:
@@ -84,9 +84,9 @@ class MudnnBackend(MachineBackend[probe.Machine]):
                 types, kind = (index, form.dtype, form.result), Kind.of(form, lowered.aligned)
                 try:
                     if types not in self._tested:
-                        self._tested[types] = proofs.first(engine, form.dtype, form.result)
+                        self._tested[types] = proof.first(engine, form.dtype, form.result)
                     if self._tested[types] is None and (index, kind) not in self._proven:
-                        self._proven[index, kind] = proofs.prove(engine, kind)
+                        self._proven[index, kind] = proof.prove(engine, kind)
                 except AllocationError as error:
                     return Refusal(f"no memory for muDNN's self-test: {error}", "free some device memory")
                 refusal = self._tested[types] or self._proven[index, kind]

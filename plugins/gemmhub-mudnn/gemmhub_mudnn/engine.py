@@ -13,8 +13,8 @@ from gemmhub_musa import workspace
 from gemmhub_musa.runtime import Runtime
 
 from gemmhub.errors import AllocationError, KernelError
-from gemmhub_mudnn.forms import Form
 from gemmhub_mudnn.library import Grow, Library, MudnnError
+from gemmhub_mudnn.lower import Form
 
 _HARMLESS = "musaErrorNotSupported"
 """Left behind by libraries of MUSA that call a function the driver lacks, though the work was done."""

@@ -19,7 +19,7 @@ from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Absent, Refusal
 from gemmhub.kit import native
-from gemmhub_mudnn.forms import DTYPES, Form, Tensor
+from gemmhub_mudnn.lower import DTYPES, Form, Tensor
 
 NO_ADDEND, IN_PLACE, SEPARATE = 0, 1, 2
 BFLOAT16, DETERMINISTIC, SEPARATE_ADDEND, BIAS, BIAS_ON_ADDEND = 1, 2, 4, 8, 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_mudnn import proofs
+from gemmhub_mudnn import proof
 from gemmhub_mudnn.backend import MudnnBackend
-from gemmhub_mudnn.forms import Tensor
 from gemmhub_mudnn.library import Library
+from gemmhub_mudnn.lower import Tensor
 from gemmhub_musa import workspace
 from gemmhub_musa.testing import MusaMemory, bias, nested_products, operand, per_thread_products, strided
 from gemmhub_musa.testing import problem as musa_problem
@@ -262,7 +262,7 @@ def test_a_kind_that_is_not_taken_is_refused_and_others_go_on(backend, which):
     sim().musaSimInject(f"BatchMatMul.{which}".encode())
     kind = problem(batch=(3,), bias=bias() if which == "RunWithBiasAdd" else None)
     refusal = backend.supports(kind)
-    assert f"does not take products of this kind (float32 to float32 by scalar math, {proofs.M}x" in refusal.reason
+    assert f"does not take products of this kind (float32 to float32 by scalar math, {proof.M}x" in refusal.reason
     assert f"{which}: INTERNAL_ERROR" in refusal.reason
     assert refusal.remedy
     assert backend.supports(problem(16, 25, 8)) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gemmhub_mudnn.backend import MudnnBackend
-from gemmhub_mudnn.forms import DTYPES
+from gemmhub_mudnn.lower import DTYPES
 from gemmhub_musa import runtime
 from gemmhub_musa.testing import MusaMemory
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gemmhub_mudnn import library
-from gemmhub_mudnn.forms import Form, Tensor
 from gemmhub_mudnn.library import CXX, IN_PLACE, NO_ADDEND, SEPARATE, Grow, Library, MudnnError
+from gemmhub_mudnn.lower import Form, Tensor
 from gemmhub_musa.compile import host_compiler
 
 from gemmhub.kit import native

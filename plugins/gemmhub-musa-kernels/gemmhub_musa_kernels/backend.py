@@ -13,12 +13,12 @@ from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import copies, libraries, model, packed, policies
-from gemmhub_musa_kernels.libraries import Libraries, Library
-from gemmhub_musa_kernels.lowering import Gemm, lowered
-from gemmhub_musa_kernels.policies import Way
+from gemmhub_musa_kernels import choose, copies, library, model, packed
+from gemmhub_musa_kernels.choose import Way
+from gemmhub_musa_kernels.launch import Product
+from gemmhub_musa_kernels.library import Libraries, Library
+from gemmhub_musa_kernels.lower import Gemm, lowered
 from gemmhub_musa_kernels.probe import Card, Machine, look, ready
-from gemmhub_musa_kernels.product import Product
 
 _KEPT = 4096
 """Problems whose analyses are remembered."""
@@ -41,7 +41,7 @@ class Analysis:
 class MusaKernelsBackend(MachineBackend[Machine]):
     """See the module."""
 
-    name = libraries.NAME
+    name = library.NAME
 
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
         """For tests: another way to come by the machine."""
@@ -105,7 +105,7 @@ class MusaKernelsBackend(MachineBackend[Machine]):
         analysis = self.analysis(problem)
         arch = self.machine.cards[problem.device.index].arch
         if not isinstance(analysis, Analysis):
-            return model.seconds(problem, arch, policies.SCALAR, 0, 1)
+            return model.seconds(problem, arch, choose.SCALAR, 0, 1)
         way = analysis.ways[0]
         copied = sum(copies.scratch_bytes(analysis.gemm, operand) for operand in way.transposed)
         return model.seconds(problem, arch, way.kernel, copied, 1 + len(way.transposed))
@@ -155,7 +155,7 @@ class MusaKernelsBackend(MachineBackend[Machine]):
 
     def _product(self, problem: GemmProblem, gemm: Gemm, way: Way) -> Product | Refusal:
         arch = self._arch(problem)
-        flags = policies.defines(way, arch, problem.a.dtype, problem.out.dtype)
+        flags = choose.defines(way, arch, problem.a.dtype, problem.out.dtype)
         library = self.libraries.get(way.kernel, arch, flags)
         if isinstance(library, Refusal):
             return library
@@ -165,7 +165,7 @@ class MusaKernelsBackend(MachineBackend[Machine]):
         return Product(self.machine.runtime, problem, gemm, way, library, copier)
 
     def _copier(self, arch: str) -> Library | Refusal:
-        return self.libraries.get(libraries.TRANSPOSE, arch, ())
+        return self.libraries.get(library.TRANSPOSE, arch, ())
 
     def _proof(self, problem: GemmProblem, way: Way) -> Refusal | None:
         """None where ``way`` is right for products of these dtypes on this device; tried when it is first asked."""
@@ -213,7 +213,7 @@ def _analysed(problem: GemmProblem, card: Card) -> Analysis | Refusal:
         return gemm
     if card.arch == "mp_21" and problem.a.dtype.name == "bfloat16":
         return Refusal("mp_21 has no bfloat16", "convert to float16 or float32")
-    found = policies.ways(gemm, card.arch, card.multiprocessors, card.shared_bytes, copies.worthwhile(gemm))
+    found = choose.ways(gemm, card.arch, card.multiprocessors, card.shared_bytes, copies.worthwhile(gemm))
     return Analysis(gemm, found)
 
 

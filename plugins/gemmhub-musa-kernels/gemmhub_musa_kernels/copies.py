@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from gemmhub_musa_kernels.lowering import Gemm, pitch
+from gemmhub_musa_kernels.lower import Gemm, pitch
 
 REACH = 128
 """Rows, or columns, of the usual tile: an operand is read once for each such stretch of the other one."""

@@ -6,8 +6,8 @@ from gemmhub_musa.array import Memory
 from gemmhub_musa.runtime import Runtime
 
 from gemmhub.layout import MatrixLayout
-from gemmhub_musa_kernels.libraries import Library
-from gemmhub_musa_kernels.lowering import pitch
+from gemmhub_musa_kernels.library import Library
+from gemmhub_musa_kernels.lower import pitch
 
 
 class PackedMatrix:

@@ -7,7 +7,7 @@ from gemmhub_musa.compile import identity, mcc
 from gemmhub_musa.runtime import MULTIPROCESSORS, SHARED_PER_BLOCK, MusaError
 
 from gemmhub.capability import Absent, Device, Ready, Refusal
-from gemmhub_musa_kernels.policies import WARP
+from gemmhub_musa_kernels.choose import WARP
 
 VERSION = "1"
 """Of the kernels, for tuning records: to be raised whenever their speed may have changed."""

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 from gemmhub_musa import runtime, testing
 from gemmhub_musa.sdk import Sdk
-from gemmhub_musa_kernels.libraries import KERNELS, Libraries, Library
-from gemmhub_musa_kernels.lowering import lowered
-from gemmhub_musa_kernels.policies import defines
-from gemmhub_musa_kernels.product import Product
+from gemmhub_musa_kernels.choose import defines
+from gemmhub_musa_kernels.launch import Product
+from gemmhub_musa_kernels.library import KERNELS, Libraries, Library
+from gemmhub_musa_kernels.lower import lowered
 
 from gemmhub.capability import Refusal
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from gemmhub_musa import Array, from_numpy
 from gemmhub_musa.testing import MusaMemory, Operands, interrupted, nested_products, per_thread_products
-from gemmhub_musa_kernels import copies, model, policies
+from gemmhub_musa_kernels import choose, copies, model
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
-from gemmhub_musa_kernels.libraries import NAME
-from gemmhub_musa_kernels.lowering import lowered
+from gemmhub_musa_kernels.library import NAME
+from gemmhub_musa_kernels.lower import lowered
 from gemmhub_musa_kernels.probe import Card
 from simulator import problem, whole
 
@@ -102,7 +102,7 @@ def test_a_kernel_that_is_wrong_is_refused(sim, monkeypatch):
     """Here: one that never writes."""
     made = MusaKernelsBackend()
     asked = problem(8, 8, 8)
-    monkeypatch.setattr("gemmhub_musa_kernels.libraries.Library.gemm", lambda *arguments: None)
+    monkeypatch.setattr("gemmhub_musa_kernels.library.Library.gemm", lambda *arguments: None)
     with pytest.raises(ValueError, match="is wrong: numpy has"):
         made.prepare(asked, made.candidates(asked)[0], 0)
 
@@ -232,8 +232,8 @@ def test_tiles_of_more_than_48_kib(backend, sim, name):
 
 def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
     gemm = lowered(problem(1024, 1024, 1024, a="col"))
-    every = policies.ways(gemm, "mp_22", 56, 73728, ())
-    fewer = policies.ways(gemm, "mp_22", 56, 40000, ())
+    every = choose.ways(gemm, "mp_22", 56, 73728, ())
+    fewer = choose.ways(gemm, "mp_22", 56, 40000, ())
     assert {x.name for x in every} - {x.name for x in fewer} == {
         "pipelined-128x128x32-2x2warps-3stages",
         "pipelined-128x128x64-2x2warps",
@@ -380,7 +380,7 @@ def test_the_second_device(sim):
 
 
 def test_tuning_times_the_policies(sim, monkeypatch):
-    monkeypatch.setattr(policies, "OTHERS", {128: policies.OTHERS[128][:1]})
+    monkeypatch.setattr(choose, "OTHERS", {128: choose.OTHERS[128][:1]})
     # How long each takes on the simulator is of no interest.
     monkeypatch.setattr(tune, "interleave", partial(timing.interleave, rounds=1, min_time=1e-6))
     a, b = from_numpy(numbers(64, 64)), from_numpy(numbers(64, 64, seed=1))

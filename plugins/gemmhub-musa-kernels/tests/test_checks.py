@@ -7,10 +7,10 @@ import re
 
 import pytest
 from gemmhub_musa.compile import compile_mu
-from gemmhub_musa_kernels.libraries import KERNELS, Cleared, Library
-from gemmhub_musa_kernels.lowering import lowered
-from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, USUAL, WMMA, Tile, Way, defines
-from gemmhub_musa_kernels.product import Product
+from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, USUAL, WMMA, Tile, Way, defines
+from gemmhub_musa_kernels.launch import Product
+from gemmhub_musa_kernels.library import KERNELS, Cleared, Library
+from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem
 
 from gemmhub.capability import Refusal

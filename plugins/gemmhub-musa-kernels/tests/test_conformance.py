@@ -8,9 +8,9 @@ import pytest
 from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels import backend as module
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
+from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
 from gemmhub_musa_kernels.copies import worthwhile
-from gemmhub_musa_kernels.lowering import OPERANDS
-from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.lower import OPERANDS
 
 from conftest import INSTALLED
 from gemmhub.testing import ConformanceSuite

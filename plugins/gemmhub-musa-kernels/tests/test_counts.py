@@ -6,7 +6,7 @@ import json
 from math import ceil
 
 import pytest
-from gemmhub_musa_kernels.policies import PIPELINED, USUAL, Way
+from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Way
 from simulator import Bench, problem
 
 from benchmarks.run import musa_kernels_counts

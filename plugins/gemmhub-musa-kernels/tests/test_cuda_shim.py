@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 from gemmhub_musa.compile import compile_mu
-from gemmhub_musa_kernels.libraries import KERNELS, TRANSPOSE
-from gemmhub_musa_kernels.policies import PIPELINED, SCALAR, SMALL, WARP, WMMA, Way, defines
+from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, SMALL, WARP, WMMA, Way, defines
+from gemmhub_musa_kernels.library import KERNELS, TRANSPOSE
 from simulator import sdk_of
 
 from conftest import INSTALLED, SDK

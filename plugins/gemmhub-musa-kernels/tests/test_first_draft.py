@@ -16,10 +16,10 @@ import pytest
 from gemmhub_musa import workspace
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.runtime import TO_DEVICE, MusaError
-from gemmhub_musa_kernels.libraries import HEADER, KERNELS, Cleared, Library
-from gemmhub_musa_kernels.lowering import lowered
-from gemmhub_musa_kernels.policies import PIPELINED, Tile, Way, defines
-from gemmhub_musa_kernels.product import Product
+from gemmhub_musa_kernels.choose import PIPELINED, Tile, Way, defines
+from gemmhub_musa_kernels.launch import Product
+from gemmhub_musa_kernels.library import HEADER, KERNELS, Cleared, Library
+from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem, stored, whole
 
 from gemmhub.capability import Device, Refusal

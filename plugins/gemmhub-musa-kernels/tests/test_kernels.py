@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from gemmhub_musa_kernels.lowering import lowered
-from gemmhub_musa_kernels.policies import OTHERS, PIPELINED, SCALAR, SMALL, USUAL, WMMA, Tile, Way
+from gemmhub_musa_kernels.choose import OTHERS, PIPELINED, SCALAR, SMALL, USUAL, WMMA, Tile, Way
+from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem
 
 SCHEDULES = [
@@ -67,7 +67,7 @@ def test_every_tile(bench):
 
 
 def flags_of(bench, tile):
-    from gemmhub_musa_kernels.policies import defines
+    from gemmhub_musa_kernels.choose import defines
 
     from gemmhub.dtypes import as_dtype
 

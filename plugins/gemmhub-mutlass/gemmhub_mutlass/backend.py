@@ -11,11 +11,11 @@ from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import BackendError
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_mutlass import forms, model, probe, profiler, proof
-from gemmhub_mutlass.configuration import Configuration, configurations
-from gemmhub_mutlass.forms import Lowered
-from gemmhub_mutlass.kernel import Gemm
+from gemmhub_mutlass import lower, model, probe, profiler, proof
+from gemmhub_mutlass.choose import Configuration, configurations
+from gemmhub_mutlass.launch import Gemm
 from gemmhub_mutlass.library import Library
+from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
 
 _KEPT = 4096
@@ -84,7 +84,7 @@ class MutlassBackend(MachineBackend[Machine]):
     def _analysed(self, problem: GemmProblem) -> Analysis | Refusal:
         machine = self.machine
         arch, version = machine.archs[problem.device.index], machine.mutlass.version
-        maths = forms.maths(problem, arch)
+        maths = lower.maths(problem, arch)
         if isinstance(maths, Refusal):
             return maths
         first_generation = version is not None and version < (0, 2)
@@ -93,10 +93,10 @@ class MutlassBackend(MachineBackend[Machine]):
                 f"nothing is public about whether kernels of {machine.mutlass.name} give the same bits in every run",
                 "leave deterministic=True away, or use MUTLASS 0.1, which adds up in one order",
             )
-        lowered = forms.lowered(problem)
+        lowered = lower.lowered(problem)
         if isinstance(lowered, Refusal):
             return lowered
-        unaligned = forms.unaligned(problem, lowered, arch)
+        unaligned = lower.unaligned(problem, lowered, arch)
         if unaligned is not None:
             return unaligned
         form = lowered.form

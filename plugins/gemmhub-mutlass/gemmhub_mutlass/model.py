@@ -7,8 +7,8 @@ minute to compile, is not tried untuned where a library that is there already ca
 
 from __future__ import annotations
 
-from gemmhub_mutlass.configuration import SIMT, TF32, Configuration
-from gemmhub_mutlass.forms import Lowered
+from gemmhub_mutlass.choose import SIMT, TF32, Configuration
+from gemmhub_mutlass.lower import Lowered
 
 LAUNCH = 1e-5
 """Seconds for a launch, host time included."""

@@ -12,9 +12,9 @@ from gemmhub_musa.workspace import Workspace
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.kit import locks
 from gemmhub_mutlass import installation
-from gemmhub_mutlass.compiling import Kernels
-from gemmhub_mutlass.configuration import ARCHITECTURES
+from gemmhub_mutlass.choose import ARCHITECTURES
 from gemmhub_mutlass.installation import Mutlass
+from gemmhub_mutlass.library import Kernels
 
 
 class Machine:

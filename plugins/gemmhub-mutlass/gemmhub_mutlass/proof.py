@@ -20,9 +20,9 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_mutlass import forms
-from gemmhub_mutlass.configuration import SIMT, TF32, Configuration
-from gemmhub_mutlass.kernel import Gemm, NotImplementableError
+from gemmhub_mutlass import lower
+from gemmhub_mutlass.choose import SIMT, TF32, Configuration
+from gemmhub_mutlass.launch import Gemm, NotImplementableError
 from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.probe import Machine
 
@@ -45,7 +45,7 @@ def prove(machine: Machine, index: int, configuration: Configuration, library: L
 
     def prepare(problem: GemmProblem) -> Kernel | Refusal:
         asked = replace(problem, precision=_precision(configuration))
-        found = forms.lowered(asked)
+        found = lower.lowered(asked)
         if isinstance(found, Refusal):
             return found
         if (found.form.a.column, found.form.b.column) != (configuration.column_a, configuration.column_b):

@@ -12,7 +12,7 @@ from collections import Counter
 
 from gemmhub_musa.testing import MusaMemory
 from gemmhub_mutlass.backend import CompileError, MutlassBackend
-from gemmhub_mutlass.kernel import NotImplementableError
+from gemmhub_mutlass.launch import NotImplementableError
 
 from gemmhub.capability import Absent, Refusal
 from gemmhub.testing import Unrepresentable, check, matrix

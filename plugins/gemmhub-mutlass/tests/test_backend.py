@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gemmhub_musa import runtime as musa
 from gemmhub_musa.testing import Operands, bias, nested_products, operand, problem, strided
-from gemmhub_mutlass import compiling
+from gemmhub_mutlass import library
 from gemmhub_mutlass.backend import CompileError, MutlassBackend
 from gemmhub_mutlass.installation import Mutlass
-from gemmhub_mutlass.kernel import NotImplementableError
+from gemmhub_mutlass.launch import NotImplementableError
 from gemmhub_mutlass.probe import Machine
 
 from gemmhub.capability import Absent, Ready, Refusal
@@ -284,7 +284,7 @@ def test_a_compiler_that_fails(other, tmp_path, monkeypatch):
 
 def test_a_compiler_that_hangs(other, tmp_path, monkeypatch):
     failing(tmp_path, monkeypatch, '[ "$1" = --version ] || sleep 60')
-    monkeypatch.setattr(compiling, "PATIENCE", 0.5)
+    monkeypatch.setattr(library, "PATIENCE", 0.5)
     backend = other()
     with pytest.raises(CompileError, match=r"did not end within 0\.5 s"):
         backend.prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
@@ -308,7 +308,7 @@ def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
     failing(tmp_path, monkeypatch, f'echo begin >> {log}; {mcc} "$@"; code=$?; echo end >> {log}; exit $code')
     monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "cache"))
     backend = other()
-    identity = compiling.compilers.identity((str(tmp_path / "mcc"),))
+    identity = library.compilers.identity((str(tmp_path / "mcc"),))
     assert "mcc version" in identity
     log.unlink()
     asked = [problem(dtype="float16", b=order) for order in ("row", "col") * 2]

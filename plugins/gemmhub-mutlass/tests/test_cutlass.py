@@ -22,8 +22,8 @@ from pathlib import Path
 
 import cutlass_home
 import pytest
-from gemmhub_mutlass import source_text
-from gemmhub_mutlass.configuration import TENSOR, configurations
+from gemmhub_mutlass import sources
+from gemmhub_mutlass.choose import TENSOR, configurations
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
@@ -54,11 +54,11 @@ def compiled(home, text, arguments, name):
     nvcc = pytest.importorskip("gemmhub_musa_sim.cuda.nvcc")
     source = home / f"{name}.cu"
     source.write_text(text)
-    include = (nvcc.INCLUDE, home / "include", source_text.FOLDER)
+    include = (nvcc.INCLUDE, home / "include", sources.FOLDER)
     own = [path for name in ("mutlass", "mute") for path in (home / "include" / name).rglob("*.h*")]
     recipe = Recipe(
         (NVCC,), ("-ptx", "-arch=sm_90a", "-std=c++17", FLAGS, *(f"-I{folder}" for folder in include)), (source,),
-        (source_text.TEMPLATE, *sorted(own), *sorted(nvcc.INCLUDE.rglob("*.h"))), name, ".ptx",
+        (sources.TEMPLATE, *sorted(own), *sorted(nvcc.INCLUDE.rglob("*.h"))), name, ".ptx",
         identity=f"{version(NVCC)} nvidia-cutlass {cutlass_version()}",
     )  # fmt: skip
     return native.build(recipe, timeout=550)
@@ -76,7 +76,7 @@ def cutlass_version():
 def test_a_configuration_compiles(folder, arguments):
     chosen = next(configurations("mp_22", (TENSOR,), "float16", "float32", False, True, True, True))
     home = mutlass(folder / f"cutlass-{arguments}", arguments)
-    built = compiled(home, source_text.text(chosen, arguments), arguments, f"mutlass_over_cutlass_{arguments}")
+    built = compiled(home, sources.text(chosen, arguments), arguments, f"mutlass_over_cutlass_{arguments}")
     if isinstance(built, Refusal):
         pytest.fail(f"{built.reason}\n{built.traceback}")
     text = built.read_text()
@@ -91,7 +91,7 @@ def test_the_wrong_spelling_does_not_compile(folder):
     chosen = next(configurations("mp_22", (TENSOR,), "float16", "float32", False, True, True, True))
     home = mutlass(folder / "cutlass-wrong", 15)
     try:
-        built = compiled(home, source_text.text(chosen, 13), 15, "mutlass_wrong_spelling")
+        built = compiled(home, sources.text(chosen, 13), 15, "mutlass_wrong_spelling")
     finally:
         native.forget()
     assert isinstance(built, Refusal)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_mublas.forms import LARGEST, Lowered, lowered, stored
+from gemmhub_mublas.lower import LARGEST, Lowered, lowered, stored
 from gemmhub_musa.testing import bias, operand, problem, strided
 
 from gemmhub.capability import Refusal

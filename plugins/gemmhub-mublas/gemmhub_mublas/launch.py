@@ -3,16 +3,66 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import addressof
+from ctypes import addressof, c_double, c_float, c_int32
 from typing import Any
 
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.addend import Addend
-from gemmhub_mublas.forms import Form, Lowered
-from gemmhub_mublas.library import BATCHED
+from gemmhub_mublas.choose import Way
+from gemmhub_mublas.enums import TYPE
+from gemmhub_mublas.library import BATCHED, STRIDED, Library
+from gemmhub_mublas.lower import Form, Lowered
 from gemmhub_mublas.pointers import Pointers
 from gemmhub_mublas.probe import Machine
-from gemmhub_mublas.ways import Arguments, Way, scalar
+
+_SCALAR: dict[str, Any] = {"float32": c_float, "float64": c_double, "int32": c_int32}
+_PART: dict[str, Any] = {"complex64": c_float, "complex128": c_double}
+
+_HANDLE, _ALPHA = 0, 6
+"""Places of two arguments, the same in all functions."""
+_A, _B, _BETA, _C = "A", "B", "beta", "C"
+"""What stands for the others until they are found."""
+
+
+def scalar(value: Any, compute: str) -> Any:
+    """alpha or beta in host memory, in the accumulator's type."""
+    part = _PART.get(compute)
+    if part is not None:
+        return (part * 2)(value.real, value.imag)
+    return _SCALAR[compute](int(value) if compute == "int32" else value)
+
+
+class Arguments:
+    """The argument list of one way and form, but for what differs from call to call."""
+
+    def __init__(self, way: Way, form: Form, library: Library, count: int) -> None:
+        """``count``: matrices in one call, for the functions that take more than one."""
+        values = library.codes.values
+        operation = values["MUBLAS_OP_N"], values["MUBLAS_OP_T"]
+        ex = way.letter is None
+
+        def operand(place: str, matrix: Any) -> list[Any]:
+            parts: list[Any] = [place]
+            parts += [values[TYPE[matrix.dtype]]] if ex else []
+            parts.append(matrix.ld)
+            return parts + ([matrix.stride] if way.kind == STRIDED else [])
+
+        arguments: list[Any] = [None, operation[form.trans_a], operation[form.trans_b], form.m, form.n, form.k, None]
+        arguments += [*operand(_A, form.a), *operand(_B, form.b), _BETA, *operand(_C, form.d)]
+        arguments += [count] if way.kind in (STRIDED, BATCHED) else []
+        arguments += [way.compute, way.algorithm] if ex else []
+        self._places = [arguments.index(x) for x in (_A, _B, _BETA, _C)]
+        self._arguments = arguments
+        self._function = library.functions[way.function].function
+
+    def call(self, handle: int, alpha: int, a: int, b: int, beta: int, c: int) -> int:
+        """Call the function; addresses throughout. Its status."""
+        arguments = self._arguments.copy()
+        arguments[_HANDLE], arguments[_ALPHA] = handle, alpha
+        for place, value in zip(self._places, (a, b, beta, c)):
+            arguments[place] = value
+        status: int = self._function(*arguments)
+        return status
 
 
 class Gemm:

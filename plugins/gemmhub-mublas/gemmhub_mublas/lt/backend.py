@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
-from gemmhub_mublas import forms, lt_forms, lt_probe, model
+from gemmhub_mublas import lower as blas
+from gemmhub_mublas import model
 from gemmhub_mublas.base import NOTHING, NOTHING_TO_DO, LibraryBackend
-from gemmhub_mublas.forms import Lowered
 from gemmhub_mublas.library import StatusError
-from gemmhub_mublas.lt_glue import LIBRARYS_CHOICE, Plan
-from gemmhub_mublas.lt_kernel import WORKSPACE, Gemm
-from gemmhub_mublas.lt_probe import Machine
+from gemmhub_mublas.lower import Lowered
+from gemmhub_mublas.lt import lower, probe
+from gemmhub_mublas.lt.launch import WORKSPACE, Gemm
+from gemmhub_mublas.lt.library import LIBRARYS_CHOICE, Plan
+from gemmhub_mublas.lt.probe import Machine
 from gemmhub_mublas.proof import Proofs
 
 _LIBRARY = "library"
@@ -50,24 +52,24 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
 
     name = "mublaslt"
 
-    def __init__(self, look: Callable[[], Machine | Absent] = lt_probe.look) -> None:
+    def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """For tests: another way to look at the machine."""
         super().__init__(look)
         self._proofs: Proofs[Way] = Proofs("muBLASLt", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
-        return lt_probe.ready(machine)
+        return probe.ready(machine)
 
     def _lowered(self, problem: GemmProblem) -> Lowered | Refusal:
-        refusal = lt_forms.check_types(problem)
+        refusal = lower.check_types(problem)
         if refusal is not None:
             return refusal
         has = self.machine.glue.has
-        lowered = forms.lowered(problem, fused=True, batched=has.issuperset(lt_forms.BATCH))
+        lowered = blas.lowered(problem, fused=True, batched=has.issuperset(lower.BATCH))
         if isinstance(lowered, Refusal):
             return lowered
         form = lowered.forms[0]
-        return lt_forms.check_form(form) or lt_forms.check_names(form, has) or lowered
+        return lower.check_form(form) or lower.check_names(form, has) or lowered
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
         found = self._analysed(problem)
@@ -85,7 +87,7 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
         batched = form.count > 1
         refusal = self._proofs.of(machine, problem, Way(batched, False))
         candidates = [_LIBRARY] if refusal is None else []
-        says = lt_forms.ALIGNMENTS[-1] in machine.glue.has
+        says = lower.ALIGNMENTS[-1] in machine.glue.has
         if says or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
             index = problem.device.index
             with machine.runtime.device(index):
@@ -93,7 +95,7 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
                 try:
                     proposed = Plan(machine.glue, form).propose(handle, WORKSPACE)
                 except StatusError as error:
-                    return Refusal(f"{error}; {forms.stored(form)}", "use another backend")
+                    return Refusal(f"{error}; {blas.stored(form)}", "use another backend")
                 finally:
                     machine.handles.give(index, 0, handle)
             # None of them where the library cannot run its own proposals.
@@ -123,7 +125,7 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
         launches = len(analysis.lowered.offsets)
         if launches > 1:
             parts.append(f"{launches} launches for the batch")
-        if lt_forms.epilogue(analysis.lowered.forms[0]):
+        if lower.epilogue(analysis.lowered.forms[0]):
             parts.append("epilogue fused")
         return ", ".join(parts + self.remarks())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gemmhub_mudnn.engine import Engine
-from gemmhub_mudnn.forms import Form, Lowered
 from gemmhub_mudnn.library import IN_PLACE, NO_ADDEND, SEPARATE
+from gemmhub_mudnn.lower import Form, Lowered
 
 
 class Gemm:

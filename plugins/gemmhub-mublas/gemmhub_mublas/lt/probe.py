@@ -8,9 +8,9 @@ from gemmhub_musa import runtime as musa
 from gemmhub_musa.runtime import MusaError
 
 from gemmhub.capability import Absent, Ready, Refusal
-from gemmhub_mublas import lt_glue
 from gemmhub_mublas.library import LibraryError, StatusError, status_words
-from gemmhub_mublas.lt_glue import Glue
+from gemmhub_mublas.lt import library
+from gemmhub_mublas.lt.library import Glue
 from gemmhub_mublas.probe import Devices
 
 
@@ -37,7 +37,7 @@ def look() -> Machine | Absent:
     blas = found.sdk.load("mublas")
     words: Callable[[int], str] = status_words(None if isinstance(blas, Refusal) else blas)
     try:
-        return Machine(found, lt_glue.load(found.sdk, words))
+        return Machine(found, library.load(found.sdk, words))
     except LibraryError as error:
         return Absent(error.reason, error.remedy)
     except (StatusError, MusaError) as error:

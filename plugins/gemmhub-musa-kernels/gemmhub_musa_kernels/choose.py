@@ -7,7 +7,7 @@ from math import ceil
 
 from gemmhub.dtypes import DType
 from gemmhub_musa_kernels.copies import REACH
-from gemmhub_musa_kernels.lowering import Gemm
+from gemmhub_musa_kernels.lower import Gemm
 
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
 """Threads of a hardware warp, by architecture: those that the kernels know."""

@@ -1,12 +1,12 @@
-"""The C++ text of a configuration: a list of definitions before ``source/gemm.h``, which does the work."""
+"""The C++ text of a configuration: a list of definitions before ``kernels/gemm.h``, which does the work."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gemmhub_mutlass.configuration import SIMT, TF32, Configuration
+from gemmhub_mutlass.choose import SIMT, TF32, Configuration
 
-FOLDER = Path(__file__).parent / "source"
+FOLDER = Path(__file__).parent / "kernels"
 TEMPLATE = FOLDER / "gemm.h"
 
 LONG, SHORT = 15, 13

@@ -10,11 +10,11 @@ from gemmhub_musa.runtime import MusaError, Runtime
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import copies
-from gemmhub_musa_kernels.libraries import NAME, Library
-from gemmhub_musa_kernels.lowering import Gemm, pitch
+from gemmhub_musa_kernels.choose import Way
+from gemmhub_musa_kernels.library import NAME, Library
+from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
-from gemmhub_musa_kernels.policies import Way
 
 _LINE = 256
 

@@ -7,14 +7,12 @@ numbers are known (:mod:`gemmhub_mublas.enums`).
 
 from __future__ import annotations
 
-from ctypes import c_double, c_float, c_int32
 from dataclasses import dataclass
-from typing import Any
 
 from gemmhub.capability import Refusal
 from gemmhub_mublas.enums import COMPUTE, FAST_TF32, TYPE
-from gemmhub_mublas.forms import Form
-from gemmhub_mublas.library import BATCHED, GEMM, STRIDED, Library, function_name
+from gemmhub_mublas.library import GEMM, Library, function_name
+from gemmhub_mublas.lower import Form
 
 _LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 """Dtypes with functions of their own, in which operands, result and scalars are all the same."""
@@ -24,22 +22,6 @@ _EX_TYPES = {
     ("float32", "float32", "float32"), ("float64", "float64", "float64"), ("int8", "int8", "int32"),
 }  # fmt: skip
 """Operands and result of the Ex functions that public programs use; no list of all of them is public."""
-
-_SCALAR: dict[str, Any] = {"float32": c_float, "float64": c_double, "int32": c_int32}
-_PART: dict[str, Any] = {"complex64": c_float, "complex128": c_double}
-
-_HANDLE, _ALPHA = 0, 6
-"""Places of two arguments, the same in all functions."""
-_A, _B, _BETA, _C = "A", "B", "beta", "C"
-"""What stands for the others until they are found."""
-
-
-def scalar(value: Any, compute: str) -> Any:
-    """alpha or beta in host memory, in the accumulator's type."""
-    part = _PART.get(compute)
-    if part is not None:
-        return (part * 2)(value.real, value.imag)
-    return _SCALAR[compute](int(value) if compute == "int32" else value)
 
 
 @dataclass(frozen=True)
@@ -132,36 +114,3 @@ def _ex(form: Form, library: Library) -> list[tuple[int, int, str]] | Refusal:
     if tensor_op is not None and a in ("float16", "bfloat16", "int8"):
         found.append((full, tensor_op, "tensor_op"))
     return found
-
-
-class Arguments:
-    """The argument list of one way and form, but for what differs from call to call."""
-
-    def __init__(self, way: Way, form: Form, library: Library, count: int) -> None:
-        """``count``: matrices in one call, for the functions that take more than one."""
-        values = library.codes.values
-        operation = values["MUBLAS_OP_N"], values["MUBLAS_OP_T"]
-        ex = way.letter is None
-
-        def operand(place: str, matrix: Any) -> list[Any]:
-            parts: list[Any] = [place]
-            parts += [values[TYPE[matrix.dtype]]] if ex else []
-            parts.append(matrix.ld)
-            return parts + ([matrix.stride] if way.kind == STRIDED else [])
-
-        arguments: list[Any] = [None, operation[form.trans_a], operation[form.trans_b], form.m, form.n, form.k, None]
-        arguments += [*operand(_A, form.a), *operand(_B, form.b), _BETA, *operand(_C, form.d)]
-        arguments += [count] if way.kind in (STRIDED, BATCHED) else []
-        arguments += [way.compute, way.algorithm] if ex else []
-        self._places = [arguments.index(x) for x in (_A, _B, _BETA, _C)]
-        self._arguments = arguments
-        self._function = library.functions[way.function].function
-
-    def call(self, handle: int, alpha: int, a: int, b: int, beta: int, c: int) -> int:
-        """Call the function; addresses throughout. Its status."""
-        arguments = self._arguments.copy()
-        arguments[_HANDLE], arguments[_ALPHA] = handle, alpha
-        for place, value in zip(self._places, (a, b, beta, c)):
-            arguments[place] = value
-        status: int = self._function(*arguments)
-        return status

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemmhub.capability import Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.enums import COMPUTE, FAST_TF32
-from gemmhub_mublas.forms import Form
+from gemmhub_mublas.lower import Form
 
 TYPE = {
     "float16": "MUSA_R_16F", "bfloat16": "MUSA_R_16BF", "float32": "MUSA_R_32F", "float64": "MUSA_R_64F",

@@ -1,4 +1,4 @@
-"""libmublasLt, by way of a small library compiled against the installed mublasLt.h (mublaslt_glue.cpp)."""
+"""libmublasLt, by way of a small library compiled against the installed mublasLt.h (glue.cpp)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
-from gemmhub_mublas import lt_forms
-from gemmhub_mublas.forms import Form, Matrix
 from gemmhub_mublas.library import LibraryError, StatusError
+from gemmhub_mublas.lower import Form, Matrix
+from gemmhub_mublas.lt import lower
 
-_SOURCE = Path(__file__).with_name("mublaslt_glue.cpp")
+_SOURCE = Path(__file__).with_name("glue.cpp")
 WANTED = 8
 """Algorithms to ask for."""
 LIBRARYS_CHOICE = -1
@@ -54,7 +54,7 @@ class _Form(Structure):
     )  # fmt: skip
 
 
-_TYPES = tuple(lt_forms.TYPE)
+_TYPES = tuple(lower.TYPE)
 
 
 def _matrix(matrix: Matrix) -> _Matrix:
@@ -100,8 +100,8 @@ class Plan:
         self._glue = glue
         self._form = _Form(
             *map(_matrix, (form.a, form.b, form.c, form.d)),
-            lt_forms.COMPUTES.index(lt_forms.compute(form, glue.has)), _TYPES.index(form.compute),
-            form.trans_a, form.trans_b, form.count, lt_forms.epilogue(form),
+            lower.COMPUTES.index(lower.compute(form, glue.has)), _TYPES.index(form.compute),
+            form.trans_a, form.trans_b, form.count, lower.epilogue(form),
         )  # fmt: skip
         self.at = None
         made = c_void_p()
@@ -128,18 +128,18 @@ def load(sdk: Sdk, words: Any) -> Glue:
     if isinstance(lib, Refusal):
         since = "; muBLASLt came with SDK 4.2" if not sdk.has_header("mublasLt.h") else ""
         raise LibraryError(lib.reason + since, lib.remedy)
-    names = enumerators(sdk, "mublasLt.h", (*lt_forms.NEEDED, *lt_forms.OPTIONAL))
+    names = enumerators(sdk, "mublasLt.h", (*lower.NEEDED, *lower.OPTIONAL))
     if isinstance(names, Refusal):
         raise LibraryError(f"muBLASLt's numbers are only in its header: {names.reason}", names.remedy)
     has = frozenset(names)
-    missing = [name for name in lt_forms.NEEDED if name not in has]
+    missing = [name for name in lower.NEEDED if name not in has]
     if missing:
         raise LibraryError(f"the installed mublasLt.h has no {', '.join(missing)}", "install a complete MUSA SDK")
     return Glue(_built(sdk, has), has, words)
 
 
 def _built(sdk: Sdk, has: frozenset[str]) -> CDLL:
-    flags: Sequence[str] = [f"-DHAS_{name}" for name in lt_forms.OPTIONAL if name in has]
+    flags: Sequence[str] = [f"-DHAS_{name}" for name in lower.OPTIONAL if name in has]
     path = compile_host(_SOURCE, sdk, name="mublaslt_glue", flags=flags)
     if isinstance(path, Refusal):
         raise LibraryError(f"the glue for muBLASLt could not be built: {path.reason}", path.remedy)

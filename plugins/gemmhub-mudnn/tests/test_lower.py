@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_mudnn.forms import Lowered, Tensor, lowered
+from gemmhub_mudnn.lower import Lowered, Tensor, lowered
 from gemmhub_musa.testing import bias, operand
 from problems import problem
 

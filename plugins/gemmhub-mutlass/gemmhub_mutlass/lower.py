@@ -13,7 +13,7 @@ from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import BatchDim, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_mutlass.configuration import SIMT, TENSOR, TF32, VECTOR_BYTES
+from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, VECTOR_BYTES
 
 LARGEST = 2**31 - 1
 """Sizes are C ints."""

@@ -7,10 +7,10 @@ from ctypes import addressof
 from typing import Any, NamedTuple
 
 from gemmhub.problem import GemmProblem
-from gemmhub_mublas.forms import Lowered
-from gemmhub_mublas.lt_glue import LIBRARYS_CHOICE, Plan
-from gemmhub_mublas.lt_probe import Machine
-from gemmhub_mublas.ways import scalar
+from gemmhub_mublas.launch import scalar
+from gemmhub_mublas.lower import Lowered
+from gemmhub_mublas.lt.library import LIBRARYS_CHOICE, Plan
+from gemmhub_mublas.lt.probe import Machine
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may ask for: gemmhub's default limit."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemmhub_musa.testing import bias, operand, problem, strided
-from gemmhub_mutlass import forms
-from gemmhub_mutlass.forms import Lowered
+from gemmhub_mutlass import lower
+from gemmhub_mutlass.lower import Lowered
 
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
@@ -16,7 +16,7 @@ from gemmhub.testing.problems import unsigned_bytes
 
 
 def lowered(problem):
-    found = forms.lowered(problem)
+    found = lower.lowered(problem)
     assert isinstance(found, Lowered), found
     return found
 
@@ -144,25 +144,25 @@ def test_uneven_batches_take_launches():
 
 def test_too_many_launches():
     asked = replace(problem(8, 8, 8, batch=(5000,)), a=strided("float32", 8, 8, 8, 1, (5000,), (-64,)))
-    found = forms.lowered(asked)
+    found = lower.lowered(asked)
     assert isinstance(found, Refusal)
     assert "takes 5000 launches" in found.reason
     # More matrices than a launch has room for, however even.
-    found = forms.lowered(problem(8, 8, 8, batch=(70000,)))
+    found = lower.lowered(problem(8, 8, 8, batch=(70000,)))
     assert isinstance(found, Refusal)
 
 
 def test_too_large():
-    found = forms.lowered(problem(16, 16, 2**31, "int8", out="int32"))
+    found = lower.lowered(problem(16, 16, 2**31, "int8", out="int32"))
     assert isinstance(found, Refusal)
     assert "k is 2147483648" in found.reason
 
 
 def test_what_blas_cannot_describe():
-    found = forms.lowered(replace(problem(), a=strided("float32", 16, 16, 32, 2)))
+    found = lower.lowered(replace(problem(), a=strided("float32", 16, 16, 32, 2)))
     assert isinstance(found, Refusal)
     assert "strides (32, 2)" in found.reason
-    found = forms.lowered(replace(problem(), c=operand("float32", 16, 16, "col")))
+    found = lower.lowered(replace(problem(), c=operand("float32", 16, 16, "col")))
     assert isinstance(found, Refusal)
     assert "different storage orders" in found.reason
 
@@ -177,14 +177,14 @@ def test_an_addend_has_strides_of_its_own():
 def test_only_kernels_for_mp_31_need_alignment():
     asked = problem(16, 16, 12, "float16", b="row")
     found = lowered(asked)
-    assert forms.unaligned(asked, found, "mp_22") is None
-    refusal = forms.unaligned(asked, found, "mp_31")
+    assert lower.unaligned(asked, found, "mp_22") is None
+    refusal = lower.unaligned(asked, found, "mp_31")
     assert "does not fit a:" in refusal.reason
     assert "multiples of 8 elements" in refusal.remedy
     swapped = problem(16, 16, 12, "float16", d="col", b="col")
-    assert "does not fit b, a:" in forms.unaligned(swapped, lowered(swapped), "mp_31").reason
+    assert "does not fit b, a:" in lower.unaligned(swapped, lowered(swapped), "mp_31").reason
     fitting = problem(16, 16, 16, "float16")
-    assert forms.unaligned(fitting, lowered(fitting), "mp_31") is None
+    assert lower.unaligned(fitting, lowered(fitting), "mp_31") is None
 
 
 @pytest.mark.parametrize(("dtype", "out", "arch", "precision", "maths"), [
@@ -194,7 +194,7 @@ def test_only_kernels_for_mp_31_need_alignment():
     ("float32", "float32", "mp_31", "bf16", ("tf32",)),
 ])  # fmt: skip
 def test_maths(dtype, out, arch, precision, maths):
-    assert forms.maths(problem(dtype=dtype, out=out, precision=precision), arch) == maths
+    assert lower.maths(problem(dtype=dtype, out=out, precision=precision), arch) == maths
 
 
 @pytest.mark.parametrize(("changes", "words", "remedy"), [
@@ -209,21 +209,21 @@ def test_maths(dtype, out, arch, precision, maths):
 def test_refusals(changes, words, remedy):
     fields = {x: changes[x] for x in ("b", "c", "bias", "activation") if x in changes}
     asked = replace(problem(**{x: y for x, y in changes.items() if x not in fields}), **fields)
-    refusal = forms.maths(asked, "mp_22")
+    refusal = lower.maths(asked, "mp_22")
     assert isinstance(refusal, Refusal)
     assert words in refusal.reason
     assert remedy in refusal.remedy
 
 
 def test_ieee_is_refused_where_only_tf32_is_there():
-    refusal = forms.maths(problem(), "mp_31")
+    refusal = lower.maths(problem(), "mp_31")
     assert isinstance(refusal, Refusal)
     assert "rounded to TF32" in refusal.reason
     assert 'precision="tf32"' in refusal.remedy
 
 
 def test_itemsizes_are_those_of_the_dtypes():
-    from gemmhub_mutlass.configuration import configurations
+    from gemmhub_mutlass.choose import configurations
 
     for dtype in ("float16", "bfloat16", "float32", "int8"):
         first = next(configurations("mp_22", ("tensor",), dtype, "float32", False, False, True, True))
@@ -232,8 +232,8 @@ def test_itemsizes_are_those_of_the_dtypes():
 
 def test_unsigned_bytes_are_refused():
     signed = problem(dtype="int8", out="int32")
-    assert not isinstance(forms.maths(signed, "mp_22"), Refusal)
+    assert not isinstance(lower.maths(signed, "mp_22"), Refusal)
     for asked in unsigned_bytes(signed):
-        found = forms.maths(asked, "mp_22")
+        found = lower.maths(asked, "mp_22")
         assert isinstance(found, Refusal)
         assert "not uint8" in found.reason

@@ -22,9 +22,9 @@ from gemmhub.dtypes import as_dtype
 from gemmhub.errors import AllocationError, BackendError
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn.engine import Engine
-from gemmhub_mudnn.forms import Form, Lowered, Tensor, lowered
-from gemmhub_mudnn.kernel import Gemm
+from gemmhub_mudnn.launch import Gemm
 from gemmhub_mudnn.library import MudnnError
+from gemmhub_mudnn.lower import Form, Lowered, Tensor, lowered
 
 M, N, K, COUNT = 13, 17, 259, 3
 """Sums of 259 products of one sign: an accumulator of half precision shows, too."""

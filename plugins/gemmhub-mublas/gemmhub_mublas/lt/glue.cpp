@@ -17,7 +17,7 @@ constexpr int GEMMHUB_NO_NAME = -1;
 constexpr int GEMMHUB_NO_MEMORY = -2;
 constexpr int GEMMHUB_NO_ALGORITHM = -3;
 
-// The order of TYPES, COMPUTES and EPILOGUES in lt_glue.py.
+// The order of TYPES, COMPUTES and EPILOGUES in library.py and lower.py.
 bool type_of(int code, musaDataType_t& type) {
   switch (code) {
 #ifdef HAS_MUSA_R_16F

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_mublas import kernel as kernels
+from gemmhub_mublas import launch
 from gemmhub_mublas.backend import MublasBackend
 from gemmhub_mublas.handles import Handles
+from gemmhub_mublas.launch import scalar
 from gemmhub_mublas.pointers import TABLES, Pointers
-from gemmhub_mublas.ways import scalar
 from gemmhub_musa import workspace
 from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.testing import Operands, nested_products, operand, per_thread_products, problem, strided
@@ -375,7 +375,7 @@ def test_complex_scalars():
 
 
 def test_each_matrix_of_a_batch():
-    from gemmhub_mublas.forms import lowered
+    from gemmhub_mublas.lower import lowered
 
     found = lowered(problem(2, 3, 4, batch=(3,)), fused=False)
-    assert kernels.each_matrix(found, found.main) == [(48 * i, 32 * i, 24 * i) for i in range(3)]
+    assert launch.each_matrix(found, found.main) == [(48 * i, 32 * i, 24 * i) for i in range(3)]

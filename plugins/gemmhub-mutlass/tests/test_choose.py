@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from gemmhub_mutlass import source_text
-from gemmhub_mutlass.configuration import SIMT, TENSOR, TF32, configurations, tiles
-from gemmhub_mutlass.source_text import LONG, SHORT
+from gemmhub_mutlass import sources
+from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, configurations, tiles
+from gemmhub_mutlass.sources import LONG, SHORT
 
 
 def configuration(math=TENSOR, dtype="float16", result="float32", arch="mp_22", tile=0, **changes):
@@ -16,7 +16,7 @@ def configuration(math=TENSOR, dtype="float16", result="float32", arch="mp_22", 
 
 
 def definitions(configuration, arguments=LONG):
-    text = source_text.text(configuration, arguments)
+    text = sources.text(configuration, arguments)
     return dict(re.findall(r"^#define GEMMHUB_(\w+) (.+)$", text, re.MULTILINE))
 
 
@@ -102,14 +102,14 @@ def test_float32_is_tf32_only_where_it_says_so():
 
 
 def test_the_template_uses_every_definition():
-    template = source_text.TEMPLATE.read_text()
+    template = sources.TEMPLATE.read_text()
     for name in definitions(configuration()):
         assert template.count(f"GEMMHUB_{name}") + template.count(f"GEMMHUB_{name[:-1]}{{") >= 2, name
 
 
 @pytest.mark.parametrize("arguments", [LONG, SHORT])
 def test_the_trial_names_a_builder(arguments):
-    (inside,) = re.findall(r"CollectiveBuilder<(.*)>;", source_text.trial(arguments))
+    (inside,) = re.findall(r"CollectiveBuilder<(.*)>;", sources.trial(arguments))
     given = inside.split(", ")
     assert len(given) == arguments
     assert [place for place, x in enumerate(given) if x == "1"] == [4, 7]

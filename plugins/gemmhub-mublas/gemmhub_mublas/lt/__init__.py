@@ -1,0 +1,1 @@
+"""muBLASLt, the second backend of this plugin: the same files as muBLAS has one folder above."""

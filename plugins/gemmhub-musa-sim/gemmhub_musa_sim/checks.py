@@ -1,4 +1,4 @@
-"""What the checker found in kernels compiled with its hooks: races, uninitialised reads, accesses out of bounds.
+"""The checker's findings in kernels compiled with its hooks: races, uninitialised reads, accesses out of bounds.
 
 Hooks are compiled in by a home made with ``checks``, or by any home's ``mcc`` with ``MUSA_SIM_CHECK=1``. Findings add
 up over the launches of the process until :func:`clear`.
@@ -15,27 +15,27 @@ from gemmhub_musa_sim.runtime.loaded import loaded_runtime
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong at one place (or pair of places) of a kernel."""
+    """One fault at one line, or pair of lines, of a kernel."""
 
     kind: str
-    """In words: "read-after-write race", "read of bytes that were never written", "access out of bounds", ..."""
+    """The fault: "read-after-write race", "read of bytes that were never written", "access out of bounds", ..."""
     space: str
     """The memory: "shared", "global" or "other"."""
     kernel: str
     place: str
-    """Of the access: ``file:line``."""
+    """The line of the access: ``file:line``."""
     against: str
-    """Of the access it collides with; empty where there is none."""
+    """The line of the access that it collides with; empty where there is none."""
     block: int
-    """Linear number of the block of the first occurrence."""
+    """The linear number of the block of the first occurrence."""
     thread: int
     other_block: int
     other_thread: int
     offset: int
-    """In bytes: into shared memory, or into the allocation."""
+    """Bytes from the start of shared memory, or of the allocation."""
     count: int
     text: str
-    """All of it as a sentence."""
+    """The finding as a sentence."""
 
     def __str__(self) -> str:
         return self.text

@@ -1,8 +1,8 @@
-"""What a kernel does to memory, counted: for authors who have no card to profile it on.
+"""Counts a kernel's memory accesses, for authors who have no card to profile it on.
 
-Counted in kernels compiled with the checker's hooks (see :mod:`checks`) while :func:`counting` is on. The rules are
-simple on purpose: a transaction with global memory moves a line of 128 bytes, no cache keeps any; shared memory has 32
-banks of 4 or of 8 bytes, and a request of a warp takes as many turns as its most wanted bank has words to give. Lines
+Kernels compiled with the checker's hooks (see :mod:`checks`) are counted while :func:`counting` is on. The rules are
+simple on purpose: a transaction with global memory moves a line of 128 bytes and nothing is cached; shared memory has
+32 banks of 4 or of 8 bytes, and a warp's request takes as many wavefronts as its busiest bank has words to give. Lines
 of 128 bytes are published for mp_22, the number of banks is not.
 """
 
@@ -29,28 +29,28 @@ class Site:
     operation: str
     """ "read" or "write"."""
     requests: int
-    """By a warp; up to 128 (mp_22) or 32 (mp_31) lanes ask at once."""
+    """Requests of warps; up to 128 (mp_22) or 32 (mp_31) lanes take part in one."""
     lane_bytes: int
-    """What the lanes asked for, together."""
+    """Bytes that all lanes together asked for."""
     distinct_bytes: int
     """The same, each byte counted once in a request."""
     transactions: int = 0
     """Global memory: lines of 128 bytes that the requests touched."""
     ideal_transactions: int = 0
-    """The fewest that could have held the distinct bytes."""
+    """The fewest lines that could have held the distinct bytes."""
     wavefronts_4: int = 0
-    """Shared memory: turns that the requests took with banks of 4 bytes; with banks of 8 below."""
+    """Shared memory: wavefronts that the requests took with banks of 4 bytes (``wavefronts_8``: of 8 bytes)."""
     ideal_wavefronts_4: int = 0
     wavefronts_8: int = 0
     ideal_wavefronts_8: int = 0
 
     @property
     def coalesced(self) -> float:
-        """The share of moved bytes that somebody had asked for: 1 is best. 1 where nothing was moved."""
+        """The fraction of the moved bytes that a lane had asked for; 1 where nothing was moved."""
         return self.distinct_bytes / (self.transactions * LINE_BYTES) if self.transactions else 1.0
 
     def bank_conflicts(self, bank_bytes: int) -> int:
-        """Turns more than the fewest possible, with banks of 4 or 8 bytes."""
+        """Wavefronts beyond the fewest possible, with banks of 4 or 8 bytes."""
         if bank_bytes == 8:
             return self.wavefronts_8 - self.ideal_wavefronts_8
         return self.wavefronts_4 - self.ideal_wavefronts_4
@@ -65,13 +65,13 @@ class KernelCounters:
     blocks: int
     threads: int
     barriers: int
-    """Passed by a block, over all blocks."""
+    """Barriers that blocks passed, summed over all blocks."""
     async_copies: int
     async_bytes: int
     bank_bytes: int
-    """Width of a bank that the program chose by musaFuncSetSharedMemConfig: 4 or 8."""
+    """The width of a bank that the program chose by musaFuncSetSharedMemConfig: 4 or 8."""
     minimum_read_bytes: int
-    """Bytes of global memory that a launch reads at all: what it would move if every byte were read once."""
+    """Distinct bytes of global memory that a launch reads: the traffic if every byte were read once."""
     minimum_written_bytes: int
     sites: list[Site] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class KernelCounters:
 
     @property
     def read_bytes(self) -> int:
-        """Moved from global memory."""
+        """Bytes moved from global memory."""
         return self._sum("transactions", "global", "read") * LINE_BYTES
 
     @property
@@ -94,7 +94,7 @@ class KernelCounters:
 
     @property
     def moved_over_minimum(self) -> float:
-        """How often the kernel moves what it would have to move once: the factor that caches must save."""
+        """Moved bytes over the fewest possible: the factor that caches must save."""
         minimum = self.minimum_read_bytes + self.minimum_written_bytes
         return (self.read_bytes + self.written_bytes) / minimum if minimum else 0.0
 

@@ -1,9 +1,9 @@
 """The numbers in the simulated headers.
 
-Three sorts. *Attested*: a public source gives the number, and every generation has it. *Inferred*: nobody has published
-it, but it mirrors a known library; 4.3 and 5.1 have the likely number, 3.1 another one. *Unknown*: made up, far from
-CUDA's numbers and different in each generation. So code works under all generations only if it takes from the
-installed header whatever is not attested.
+There are three sorts. *Attested*: a public source gives the number, and every generation has it. *Inferred*: no source
+gives it, but it mirrors a known library; 4.3 and 5.1 have the likely number, 3.1 another one. *Unknown*: made up, far
+from CUDA's numbers and different in each generation. So code works under all generations only if it takes every number
+that is not attested from the installed header.
 """
 
 from __future__ import annotations
@@ -162,5 +162,5 @@ def enums(profile: Profile) -> dict[str, Enum]:
 
 
 def lt_algorithm_words(profile: Profile) -> int:
-    """How many 64-bit words mublasLtMatmulAlgo_t has (cuBLASLt's has 8); nobody has published it."""
+    """The number of 64-bit words of mublasLtMatmulAlgo_t (cuBLASLt's has 8); none is published."""
     return 11 if profile.sdk == "4.3" else 13

@@ -1,4 +1,4 @@
-"""Puts a simulated MUSA installation together: ``bin``, ``include`` and ``lib`` under one folder."""
+"""Makes a simulated MUSA installation: ``bin``, ``include`` and ``lib`` under one folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gemmhub_musa_sim.profiles import DRIVER, PROFILES, Profile, Symbols
 from gemmhub_musa_sim.runtime import build_driver, build_runtime, include_files
 
 DESCRIPTION = "gemmhub-musa-sim.json"
-"""The file of a home that says what it is: sdk, toolkit, engine, symbols."""
+"""The file of a home that describes it: sdk, toolkit, engine, symbols."""
 
 
 def make_home(
@@ -29,10 +29,10 @@ def make_home(
     symbols: Symbols | None = None,
     checks: bool = False,
 ) -> Path:
-    """Make, or make again, the simulated home at ``path`` and give its absolute path: what MUSA_HOME should be.
+    """Make, or make again, the simulated home at ``path``; return its absolute path, the value for MUSA_HOME.
 
-    ``sdk`` is the generation, "3.1", "4.3" or "5.1". ``engine`` is what runs kernels that its `mcc` compiles: "simt",
-    the simulator on the CPU, or "cuda", an NVIDIA GPU through nvcc: that one has no muBLAS and no muDNN. ``symbols``
+    ``sdk`` is the generation, "3.1", "4.3" or "5.1". ``engine`` runs the kernels that the home's `mcc` compiles:
+    "simt", the simulator on the CPU, or "cuda", an NVIDIA GPU through nvcc, without muBLAS and muDNN. ``symbols``
     overrides how libmublas exports its Ex functions. ``checks`` compiles kernels with the checker's hooks (see
     :mod:`gemmhub_musa_sim.checks`).
     The libraries are compiled by the host's C++ compiler once, into gemmhub's cache. InputError for an argument,

@@ -1,7 +1,7 @@
-"""How the doubles of libmublas, libmublasLt and libmudnn are compiled.
+"""Builds the stub libraries libmublas, libmublasLt and libmudnn.
 
-What they all compute with is one object file, the same in every SDK generation, and part of each library. What is
-over it is compiled against the headers of its generation, and exports the vendor's names only.
+One object file computes the products of all of them; it is the same in every SDK generation and part of each library.
+The rest of a library is compiled against the headers of its generation, and exports only the vendor's names.
 """
 
 from __future__ import annotations

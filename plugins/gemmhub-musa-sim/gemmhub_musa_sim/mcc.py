@@ -1,8 +1,8 @@
 """``mcc``: the compiler of a simulated home. It takes the vendor's flags and calls g++, or nvcc for the CUDA engine.
 
 In a home made with ``checks``, or with ``MUSA_SIM_CHECK=1`` in the environment, kernels are compiled with the checker's
-hooks (:mod:`checks`): slower by an order of magnitude. ``mcc --version`` says which, so that whoever caches by it never
-mixes the two.
+hooks (:mod:`checks`): slower by an order of magnitude. ``mcc --version`` reports which, so that a cache keyed on it
+never mixes the two.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gemmhub_musa_sim.command import Command, UsageError, architecture, parse
+from gemmhub_musa_sim.cuda import nvcc
 from gemmhub_musa_sim.profiles import Profile
 from gemmhub_musa_sim.rewrite import LaunchError, rewrite
 from gemmhub_musa_sim.runtime.toolchain import cxx, processor_flags
 
 Engine = Literal["simt", "cuda"]
 
-ARCHITECTURES = ("mp_21", "mp_22", "mp_31")
 CHECK_VARIABLE = "MUSA_SIM_CHECK"
 
 _INSTRUMENT = Path(__file__).parent / "simt" / "instrument.cpp"
@@ -36,118 +37,14 @@ _HOOKS = (
 )
 _LESS = {"-O2": "-O1", "-O3": "-O1"}
 """Kernels run a few times on small problems: compiling them is what takes long."""
-_PREPROCESSOR_ONE = ("-D", "-U", "-I", "-isystem", "-iquote", "-idirafter", "-include")
-"""Options that only the preprocessor needs, and take a value, in the same word or the next."""
-_LINKER_ONE = ("-L", "-l", "-Wl,", "-Xlinker")
-_IGNORED_WITH_VALUE = ("-mllvm",)
-_SOURCES = (".mu", ".cu", ".cpp", ".cc", ".cxx", ".c")
-
-
-class UsageError(Exception):
-    """What the command line asks for cannot be done; the message is for the user."""
-
-
-@dataclass
-class Command:
-    """A command line, taken apart."""
-
-    sources: list[tuple[Path, bool]] = field(default_factory=list)
-    """And whether each is MUSA code."""
-    objects: list[str] = field(default_factory=list)
-    output: Path | None = None
-    stop: Literal["link", "compile", "preprocess"] = "link"
-    shared: bool = False
-    preprocessor: list[str] = field(default_factory=list)
-    compiler: list[str] = field(default_factory=list)
-    linker: list[str] = field(default_factory=list)
-    architectures: list[str] = field(default_factory=list)
-    optimisation: str = "-O2"
-    standard: str = "-std=gnu++17"
-    verbose: bool = False
-
-
-def parse(arguments: list[str]) -> Command:
-    """UsageError for what the simulator cannot do, or an option without its value."""
-    command = Command()
-    language = ""
-    rest = iter(arguments)
-
-    def value(option: str) -> str:
-        given = next(rest, None)
-        if given is None:
-            raise UsageError(f"{option} needs a value")
-        return given
-
-    def with_value(argument: str, options: tuple[str, ...]) -> list[str] | None:
-        for option in options:
-            if argument == option:
-                return [argument, value(option)]
-            if argument.startswith(option):
-                return [argument]
-        return None
-
-    for argument in rest:
-        if argument in ("--cuda-device-only", "-S", "-emit-llvm", "--cuda-host-only"):
-            raise UsageError(
-                f"{argument}: a simulated card runs no device images; compile with -fPIC -shared and load the library"
-            )
-        if argument == "-x":
-            language = value("-x")
-            if language not in ("musa", "c++", "none"):
-                raise UsageError(f"-x {language}: the languages are musa and c++")
-        elif argument == "-o":
-            command.output = Path(value("-o"))
-        elif argument in ("-c", "-E"):
-            command.stop = "compile" if argument == "-c" else "preprocess"
-        elif argument == "-shared":
-            command.shared = True
-        elif argument in ("-v", "-###"):
-            command.verbose = True
-        elif argument.startswith(("--offload-arch=", "--cuda-gpu-arch=")):
-            command.architectures += argument.split("=", 1)[1].split(",")
-        elif argument in _IGNORED_WITH_VALUE:
-            value(argument)
-        elif argument.startswith("-mtgpu") or argument.startswith("--musa-path="):
-            pass
-        elif argument.startswith("-Od"):
-            pass  # the optimisation of device code, a flag of its own in mcc
-        elif argument.startswith("-O"):
-            command.optimisation = argument
-        elif argument.startswith(("-std=", "--std=")):
-            command.standard = argument.replace("--std", "-std")
-        elif (taken := with_value(argument, _PREPROCESSOR_ONE)) is not None:
-            command.preprocessor += taken
-        elif (taken := with_value(argument, _LINKER_ONE)) is not None:
-            command.linker += taken
-        elif argument.startswith("-"):
-            command.compiler.append(argument)
-        elif argument.endswith(_SOURCES) or language not in ("", "none"):
-            musa = language == "musa" or (language in ("", "none") and argument.endswith((".mu", ".cu")))
-            command.sources.append((Path(argument), musa))
-        else:
-            command.objects.append(argument)
-    for architecture in command.architectures:
-        if architecture not in ARCHITECTURES:
-            raise UsageError(f"--offload-arch={architecture}: allowed: {', '.join(ARCHITECTURES)}")
-    if not command.sources and not command.objects:
-        raise UsageError("no input files")
-    if command.stop != "link" and command.output and len(command.sources) > 1:
-        raise UsageError(f"{len(command.sources)} sources cannot all become {command.output}")
-    return command
-
-
-def architecture(command: Command) -> str:
-    """The one architecture to build for. A simulated program has code for one: the device's, of several asked for."""
-    asked = list(dict.fromkeys(command.architectures)) or ["mp_22"]
-    wanted = os.environ.get("MUSA_SIM_ARCH", "22").removeprefix("mp_")
-    return f"mp_{wanted}" if f"mp_{wanted}" in asked else asked[-1]
 
 
 def _digest(home: Path) -> str:
-    """Of the simulator itself: its headers and what rewrites the source."""
+    """A hash of the simulator itself: of its headers, and of the modules that rewrite sources and call the compiler."""
     digest = hashlib.sha256()
     own = Path(__file__).parent
-    for path in [own / "mcc.py", own / "rewrite.py", _INSTRUMENT, *sorted((home / "include").rglob("*.h"))]:
+    modules = [own / name for name in ("mcc.py", "command.py", "rewrite.py")]
+    for path in [*modules, _INSTRUMENT, *sorted((home / "include").rglob("*.h"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -163,14 +60,12 @@ class Compiler:
 
     @property
     def checked(self) -> bool:
-        """Kernels are compiled with the checker's hooks."""
+        """Whether kernels are compiled with the checker's hooks."""
         return os.environ.get(CHECK_VARIABLE, str(int(self.checks))) not in ("", "0")
 
     def version(self) -> str:
-        """The vendor's line, then what of this simulator a compiled file depends on."""
+        """The vendor's line, then a line with everything of this simulator that a compiled file depends on."""
         if self.engine == "cuda":
-            from gemmhub_musa_sim.cuda import nvcc
-
             return f"mcc version {self.toolkit}\nsimulator: engine cuda, {nvcc.describe()}\n"
         hooks = "with" if self.checked else "without"
         machine = " ".join(processor_flags())
@@ -178,7 +73,7 @@ class Compiler:
         return f"mcc version {self.toolkit}\nsimulator: engine simt, {hooks} checks, {build}, {cxx()} {machine}\n"
 
     def run(self, arguments: list[str]) -> int:
-        """Do what the command line says; the exit status."""
+        """Run the command line; return the exit status."""
         if not arguments:
             return self._complain("no input files")
         if arguments[0] in ("--version", "-v") and len(arguments) == 1:
@@ -187,8 +82,6 @@ class Compiler:
         try:
             command = parse(arguments)
             if self.engine == "cuda":
-                from gemmhub_musa_sim.cuda import nvcc
-
                 return nvcc.compile_with(command, self.home)
             return self._compile(command)
         except UsageError as error:

@@ -19,11 +19,11 @@ class Profile:
     """One SDK generation."""
 
     sdk: str
-    """What users call it, and `gemmhub-musa-sim --sdk` takes."""
+    """The generation's name, as users and `gemmhub-musa-sim --sdk` write it."""
     toolkit: str
-    """What `musa_version_query` and `mcc --version` say."""
+    """The version that `musa_version_query` and `mcc --version` print."""
     number: int
-    """MUSA_VERSION in the headers, musaRuntimeGetVersion: the scale changed between 4.x and 5.x."""
+    """MUSA_VERSION in the headers and the result of musaRuntimeGetVersion; the scale changed between 4.x and 5.x."""
     musart: str
     mublas: str
     """The soname; on SDK 3.1 the bare name."""
@@ -31,11 +31,11 @@ class Profile:
     mublas_lt: str | None
     mudnn: str
     mudnn_cxx: str | None
-    """The C++ API, where it has left ``mudnn``, which is then a C API."""
+    """The library of the C++ API where it is a library of its own; ``mudnn`` then has a C API."""
     status_text: str
-    """The function that gives a muBLAS status in words; it was renamed."""
+    """The function that returns the text of a muBLAS status; it was renamed."""
     tf32_math_mode: str
-    """What muBLAS's TF32 math mode is called."""
+    """The name of muBLAS's TF32 math mode."""
 
 
 PROFILES = {
@@ -81,11 +81,3 @@ PROFILES = {
 }
 
 DRIVER = "libmusa.so.1"
-
-
-def profile(sdk: str) -> Profile:
-    """The profile of that name; ValueError naming those there are."""
-    found = PROFILES.get(sdk)
-    if found is None:
-        raise ValueError(f"sdk: {sdk!r}; allowed: {', '.join(PROFILES)}")
-    return found

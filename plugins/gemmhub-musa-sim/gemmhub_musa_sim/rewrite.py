@@ -1,7 +1,7 @@
-"""From preprocessed MUSA source to C++: launches, shared memory, and the language's keywords.
+"""Rewrites preprocessed MUSA source as C++: launches, shared memory, and the language's keywords.
 
-Works on the preprocessor's output, so that launches in macros and headers are seen, comments are gone, and line markers
-keep every place in the source. No line is added or taken away.
+It works on the preprocessor's output, so that launches in macros and headers are seen, comments are gone, and line
+markers keep every place in the source. No line is added or removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ in templates, too. Aligned as vector accesses and copies need it, which devices 
 
 
 class LaunchError(ValueError):
-    """A launch without its end; the message says where."""
+    """A launch whose end is missing; the message names the line."""
 
 
 def rewrite(text: str) -> str:
@@ -115,7 +115,7 @@ def _launch(text: str, start: int, end: int) -> list[tuple[int, int, str]]:
 
 
 def _callee(text: str, end: int) -> int:
-    """Where the expression starts that names the kernel before a ``<<<`` at ``end``: ``a::b<1, (2 > 1)>``, ``(p)``."""
+    """The start of the expression that names the kernel before a ``<<<`` at ``end``: ``a::b<1, (2 > 1)>``, ``(p)``."""
     position = len(text[:end].rstrip())
     while position:
         last = text[position - 1]
@@ -153,7 +153,7 @@ def _opening(text: str, position: int) -> int:
 
 
 def _end_of_launch(text: str, position: int) -> tuple[int, int]:
-    """Where the ``>>>`` is that ends the configuration which starts at ``position``."""
+    """The span of the ``>>>`` that ends the configuration which begins at ``position``."""
     depth = 0
     for found in _BRACKET.finditer(text, position):
         if found["close"] and depth == 0:
@@ -177,7 +177,7 @@ def _closing(text: str, position: int) -> int:
 
 
 def _declaration_before(text: str, position: int) -> str:
-    """What stands between the end of the last declaration or statement and ``position``."""
+    """The text between the end of the last declaration or statement and ``position``."""
     return text[max(text.rfind(mark, 0, position) for mark in ";}{") + 1 : position]
 
 

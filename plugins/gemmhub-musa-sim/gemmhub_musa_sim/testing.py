@@ -1,4 +1,4 @@
-"""For tests: simulated homes that stay from one run to the next, and an environment in which one is installed."""
+"""Simulated homes for tests, kept from one run to the next, and an environment in which one is installed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gemmhub_musa_sim.home import make_home
 
 
 def kept_home(sdk: str = "4.3", **options: Any) -> Path:
-    """The home that ``make_home(path, sdk, **options)`` makes, in gemmhub's cache; made by the first who asks.
+    """The home that ``make_home(path, sdk, **options)`` makes, in gemmhub's cache; made at the first call.
 
-    What is compiled in it is found in the cache the next time. Do not change it: copy it.
+    Code compiled in it is found in the cache the next time. Do not change the home: copy it.
     """
     facts = (sys.executable, sorted(options.items()))  # its mcc calls this Python
     package = Path(__file__).parent
@@ -29,10 +29,10 @@ def kept_home(sdk: str = "4.3", **options: Any) -> Path:
 
 
 def kept(name: str, source: Path, facts: object, witness: str, make: Callable[[Path], object]) -> Path:
-    """A folder in gemmhub's cache whose path begins with ``name`` and says what it was made of.
+    """A folder in gemmhub's cache whose path is ``name`` and a hash of what it was made from.
 
-    That is: the files of the folder ``source``, and ``facts`` as their repr. ``make(path)`` makes it, whole or not at
-    all, unless its file ``witness`` is there.
+    The hash covers the files of the folder ``source`` and the repr of ``facts``. ``make(path)`` makes the folder, whole
+    or not at all, unless its file ``witness`` is there.
     """
     digest = hashlib.sha256(repr(facts).encode())
     for file in sorted(source.rglob("*")):
@@ -51,7 +51,7 @@ def kept(name: str, source: Path, facts: object, witness: str, make: Callable[[P
 
 @contextmanager
 def installed(home: Path, **variables: str) -> Iterator[Path]:
-    """MUSA_HOME names ``home`` meanwhile; of MUSA's other variables only ``variables`` are set."""
+    """Set MUSA_HOME to ``home`` for a block; of MUSA's other variables only ``variables`` are set."""
     before = {name: value for name, value in os.environ.items() if name.startswith("MUSA_")}
     during = {"MUSA_HOME": str(home), **variables}
     for name in before:

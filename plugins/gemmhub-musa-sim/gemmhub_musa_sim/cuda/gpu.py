@@ -1,4 +1,4 @@
-"""The NVIDIA GPU of this machine, as the driver tells of it: by ctypes, so that nothing else need be installed."""
+"""Asks the driver about the NVIDIA GPU of this machine, by ctypes, so that nothing else need be installed."""
 
 from __future__ import annotations
 

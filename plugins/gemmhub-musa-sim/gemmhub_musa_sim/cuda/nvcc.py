@@ -10,17 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemmhub.capability import Refusal
+from gemmhub_musa_sim.command import Command, architecture
 from gemmhub_musa_sim.cuda import gpu
-
-if TYPE_CHECKING:
-    from gemmhub_musa_sim.mcc import Command
 
 INCLUDE = Path(__file__).parent / "include"
 ARCH_VARIABLE = "MUSA_SIM_CUDA_ARCH"
-"""What to compile for, such as "sm_90"; the first GPU of this machine unless set, and sm_80 where there is none."""
+"""The variable for the architecture to compile for ("sm_90"): by default the first GPU's, and sm_80 without one."""
 _PLACES = ("-isystem", "-iquote", "-idirafter", "-I")
 """Options that name a folder of headers."""
 _VALUES = (*_PLACES, "-include", "-D", "-U")
@@ -33,7 +30,7 @@ def nvcc() -> str:
 
 
 def arch() -> str:
-    """By its own name and not as "native": what is compiled is kept under it, for this GPU and no other."""
+    """The architecture to compile for by its own name, not as "native": compiled code is kept under it."""
     found = gpu.capability()
     return os.environ.get(ARCH_VARIABLE) or ("sm_80" if isinstance(found, Refusal) else "sm_{}{}".format(*found))
 
@@ -56,9 +53,7 @@ def _digest() -> str:
 
 
 def compile_with(command: Command, home: Path) -> int:
-    """Do with nvcc what the command line says; the exit status."""
-    from gemmhub_musa_sim.mcc import architecture  # which imports what needs this module
-
+    """Run the command line with nvcc; return the exit status."""
     musa_arch = architecture(command).removeprefix("mp_") + "0"
     defines = ["-D__MUSACC__=1", "-D__MUSA__=1", f"-D__MUSA_ARCH__={musa_arch}", f"-D__MUSA_ARCH_LIST__={musa_arch}"]
     base = [
@@ -96,7 +91,7 @@ def _level(optimisation: str) -> str:
 
 
 def _host_flags(flags: list[str]) -> Iterator[str]:
-    """Options that nvcc does not know go to the host's compiler."""
+    """``flags`` for nvcc; those that it does not know are passed on to the host's compiler."""
     for flag in flags:
         yield from [flag] if flag in ("-g", "-G", "-w") else ["-Xcompiler", flag.replace(",", r"\,")]
 
@@ -114,7 +109,7 @@ def _preprocessor(options: list[str], folder: Path) -> Iterator[str]:
         value = option[len(name) :] or next(rest)
         if name in _PLACES and Path(value).resolve() == folder.resolve():
             continue
-        # nvcc takes a comma for the end of a definition, and does not know all places.
+        # nvcc ends a definition at a comma, and does not know all options that name folders.
         if name in ("-iquote", "-idirafter"):
             yield from ["-Xcompiler", f"{name},{value}"]
         else:

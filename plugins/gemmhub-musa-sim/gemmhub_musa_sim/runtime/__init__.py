@@ -1,4 +1,4 @@
-"""The simulated libmusart and libmusa: how they are built, and which of them this process has loaded."""
+"""The simulated libmusart and libmusa: building them, and finding the one that this process has loaded."""
 
 from gemmhub_musa_sim.runtime.loaded import loaded_runtime
 from gemmhub_musa_sim.runtime.recipe import build_driver, build_runtime, include_files

@@ -1,4 +1,4 @@
-"""The simulated libmusart that this process has loaded, whoever loaded it."""
+"""Finds the simulated libmusart that this process has loaded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def loaded_runtime() -> ctypes.CDLL:
-    """A handle on it, for its own functions (musaSim...); RuntimeError when none is loaded.
+    """The loaded library, with its own functions (musaSim...).
 
-    Load one from a simulated home's ``lib``.
+    Raises RuntimeError where none is loaded: load one from a simulated home's ``lib``.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[5] if line.count(" ") >= 5 and "/" in line else ""

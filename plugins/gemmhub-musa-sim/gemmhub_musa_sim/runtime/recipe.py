@@ -1,4 +1,4 @@
-"""Recipes for libmusart and libmusa. The code is compiled once for all SDK generations, then linked for each."""
+"""Builds libmusart and libmusa: compiled once for all SDK generations, then linked for each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def runtime_recipe(profile: Profile, shared_object: Path) -> Recipe:
     """libmusart of one generation, from what :func:`object_recipe` made."""
     number = f"-DMUSA_SIM_SDK_NUMBER={profile.number}"
     flags = ("-std=c++17", "-O2", "-fPIC", "-shared", number, f"-Wl,-soname,{profile.musart}", *_headers(profile.sdk))
-    # Several generations may be loaded into one process: each calls its own functions, and whoever was linked with one
+    # Several generations may be loaded into one process: each calls its own functions, and a program linked with one
     # finds that one.
     own = ("-Wl,-Bsymbolic", "-Wl,--default-symver")
     sources = (shared_object, _HERE / "version.cpp")

@@ -1,4 +1,4 @@
-"""The host's C++ compiler, and what it may use of this machine's processor."""
+"""The host's C++ compiler, and the processor extensions that it may use."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.problem import GemmProblem
-from gemmhub_mublas import addend, lower, model, probe
-from gemmhub_mublas.base import NOTHING, NOTHING_TO_DO, LibraryBackend
-from gemmhub_mublas.choose import Way, ways
+from gemmhub_mublas import addend, choose, lower, model, probe
+from gemmhub_mublas.choose import Candidate
 from gemmhub_mublas.launch import Gemm
 from gemmhub_mublas.library import BATCHED, GEMM, STRIDED
 from gemmhub_mublas.lower import Lowered
@@ -26,26 +27,27 @@ class Analysis:
     """A problem that the library runs."""
 
     lowered: Lowered
-    ways: tuple[Way, ...]
-    """At least one, the usual one first; all proven on the problem's device."""
+    candidates: tuple[Candidate, ...]
+    """At least one, the default first; all proven on the problem's device."""
 
-    def way(self, candidate: str) -> Way | None:
-        """The one of that name."""
-        return next((way for way in self.ways if way.name == candidate), None)
+    def named(self, name: str) -> Candidate | None:
+        """The candidate of that name."""
+        return next((each for each in self.candidates if each.name == name), None)
 
-    def launches(self, way: Way) -> int:
-        return 1 if way.kind == BATCHED else len(self.lowered.offsets)
+    def launches(self, candidate: Candidate) -> int:
+        """The number of calls of the library that a product takes."""
+        return 1 if candidate.kind == BATCHED else len(self.lowered.offsets)
 
 
-class MublasBackend(LibraryBackend[Machine, Analysis]):
+class MublasBackend(MusaBackend[Machine, Analysis]):
     """See the module."""
 
     name = "mublas"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another way to look at the machine."""
+        """For tests: another function that looks at the machine."""
         super().__init__(look)
-        self._proofs: Proofs[Way] = Proofs("muBLAS", self._unproven)
+        self._proofs: Proofs[Candidate] = Proofs("muBLAS", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
@@ -54,61 +56,64 @@ class MublasBackend(LibraryBackend[Machine, Analysis]):
         lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
-        found = ways(lowered.forms[0], self.machine.library, _kinds(lowered))
+        found = choose.candidates(lowered.forms[0], self.machine.library, _kinds(lowered))
         if isinstance(found, Refusal):
             return found
-        answers = [(way, self._proofs.of(self.machine, problem, way)) for way in found]
-        proven = tuple(way for way, refusal in answers if refusal is None)
+        answers = [(each, self._proofs.of(self.machine, problem, each)) for each in found]
+        proven = tuple(each for each, refusal in answers if refusal is None)
         first = next((refusal for _, refusal in answers if refusal is not None), None)
         return first if first is not None and not proven else Analysis(lowered, proven)
 
-    def _unproven(self, problem: GemmProblem, way: Way) -> Run | Refusal:
+    def _unproven(self, problem: GemmProblem, candidate: Candidate) -> Run | Refusal:
         lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
-        return Gemm(self.machine, problem, lowered, way).run
+        return Gemm(self.machine, problem, lowered, candidate).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
         analysis = self.analysis(problem)
-        launches = analysis.launches(analysis.ways[0]) if isinstance(analysis, Analysis) else 0
+        launches = analysis.launches(analysis.candidates[0]) if isinstance(analysis, Analysis) else 0
         copied = sum(2 * copy.nbytes for copy in addend.copies(problem))
         arch = self.machine.runtime.arch(problem.device.index)
         return model.seconds(problem, arch, launches + bool(copied), copied)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         analysis = self.analysis(problem)
-        way = analysis.way(candidate) if isinstance(analysis, Analysis) else None
-        if way is None or not isinstance(analysis, Analysis):
+        chosen = analysis.named(candidate) if isinstance(analysis, Analysis) else None
+        if chosen is None or not isinstance(analysis, Analysis):
             return ""
-        parts = [way.function]
-        if analysis.launches(way) > 1:
-            parts.append(f"{analysis.launches(way)} launches, as the batch is not evenly spaced")
-        if way.kind == BATCHED:
+        parts = [chosen.function]
+        if analysis.launches(chosen) > 1:
+            parts.append(f"{analysis.launches(chosen)} launches, as the batch is not evenly spaced")
+        if chosen.kind == BATCHED:
             parts.append("addresses copied to the device when they change")
-        if problem.precision != "ieee" and way.label != "tf32":
+        if problem.precision != "ieee" and chosen.label != "tf32":
             parts.append("in full precision")
         if self.machine.library.codes.without_header is not None:
             parts.append("by public numbers, without the header")
-        return ", ".join(parts + self.remarks())
+        return ", ".join(parts + self.machine.guard.remarks())
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
         return addend.copies(problem)
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         analysis = self.analysis(problem)
-        return [way.name for way in analysis.ways] if isinstance(analysis, Analysis) else (NOTHING,)
+        return [each.name for each in analysis.candidates] if isinstance(analysis, Analysis) else (NOTHING,)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         """Raises ValueError for a candidate that is none, or does not fit, and AllocationError without memory."""
         analysis = self.runnable(problem)
         if analysis is None:
             return NOTHING_TO_DO
-        way = analysis.way(candidate)
-        if way is None:
-            raise ValueError(f"muBLAS runs no {candidate!r} here, but {', '.join(way.name for way in analysis.ways)}")
-        gemm = Gemm(self.machine, problem, analysis.lowered, way)
-        description = f"muBLAS {self.machine.version} {way.function}"
-        return self.fitting(gemm.run, gemm.workspace_bytes, workspace_limit, problem, description)
+        chosen = analysis.named(candidate)
+        if chosen is None:
+            raise ValueError(
+                f"muBLAS runs no {candidate!r} here, but {', '.join(each.name for each in analysis.candidates)}"
+            )
+        gemm = Gemm(self.machine, problem, analysis.lowered, chosen)
+        description = f"muBLAS {self.machine.version} {chosen.function}"
+        self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
+        return Kernel(gemm.run, description, gemm.workspace_bytes)
 
 
 def _kinds(lowered: Lowered) -> tuple[str, ...]:

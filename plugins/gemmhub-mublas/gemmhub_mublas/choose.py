@@ -1,8 +1,7 @@
-"""The functions of muBLAS that can make a product, and the arguments they take.
+"""The candidates for a product: functions of muBLAS with their compute type and algorithm, in order of preference.
 
-A :class:`Way` is one function with its type, compute and algorithm codes; "sgemm_strided" or "ex_tensor_op" is its
-name among the candidates. Which of them there are depends on the dtypes, on what the library exports and on which
-numbers are known (:mod:`gemmhub_mublas.enums`).
+Candidates have names such as "sgemm_strided" and "ex_tensor_op". Which of them there are depends on the dtypes, on the
+library's exported functions and on the numbers that are known (:mod:`gemmhub_mublas.enums`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gemmhub_mublas.library import GEMM, Library, function_name
 from gemmhub_mublas.lower import Form
 
 _LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
-"""Dtypes with functions of their own, in which operands, result and scalars are all the same."""
+"""Dtypes with functions of their own, whose operands, result and scalars all have that dtype."""
 
 _EX_TYPES = {
     ("float16", "float16", "float16"), ("float16", "float16", "float32"), ("bfloat16", "bfloat16", "bfloat16"),
@@ -25,7 +24,7 @@ _EX_TYPES = {
 
 
 @dataclass(frozen=True)
-class Way:
+class Candidate:
     """One function with its codes, for products of ``kind``."""
 
     kind: str
@@ -34,21 +33,21 @@ class Way:
     compute: int = 0
     algorithm: int = 0
     label: str = ""
-    """What sets this way apart from others of the same function: "tensor_op", "tf32"."""
+    """Distinguishes candidates of the same function: "tensor_op", "tf32"."""
 
     @property
     def batched(self) -> bool:
-        """Made for more than one matrix."""
+        """Whether it multiplies a batch in one call."""
         return self.kind != GEMM
 
     @property
     def function(self) -> str:
-        """Its name in the library's header."""
+        """The function's name in the library's header."""
         return function_name(self.letter, self.kind)
 
     @property
     def name(self) -> str:
-        """Its name among the candidates."""
+        """The name that users see and choose it by."""
         base = "ex" if self.letter is None else f"{self.letter.lower()}gemm"
         parts = [base, "" if self.kind == GEMM else self.kind, self.label]
         return "_".join(part for part in parts if part)
@@ -57,23 +56,23 @@ class Way:
         return f"{self.function} {self.label}".strip()
 
 
-def ways(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Way] | Refusal:
-    """The ways for products like ``form``, best first; ``kinds`` of launches in the order of preference.
+def candidates(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Candidate] | Refusal:
+    """The candidates for products like ``form``, best first; ``kinds`` of launches come in the order of preference.
 
-    A refusal names what the library or the headers lack.
+    A refusal names the functions or numbers that the library or its headers lack.
     """
     a, b, d, compute = form.types
     letter = _LETTER.get(a) if a == b == d == compute else None
     if letter is None and (a, b, d) not in _EX_TYPES:
         return _no_types(a, b, d)
     short = _ex(form, library)
-    found: list[Way] = []
+    found: list[Candidate] = []
     for kind in kinds:
-        typed = [] if letter is None else [Way(kind, letter)]
-        ex = [] if isinstance(short, Refusal) else [Way(kind, None, *codes) for codes in short]
-        # Reduced precision was allowed: its way first, the full one behind.
+        typed = [] if letter is None else [Candidate(kind, letter)]
+        ex = [] if isinstance(short, Refusal) else [Candidate(kind, None, *codes) for codes in short]
+        # Reduced precision was allowed: its candidate comes first, then the one in full precision.
         both = ex + typed if form.precision != "ieee" and not isinstance(short, Refusal) else typed + ex
-        found += [way for way in both if way.function in library.functions]
+        found += [each for each in both if each.function in library.functions]
     if found:
         return found
     if isinstance(short, Refusal):

@@ -1,14 +1,13 @@
-"""Running prepared products with muBLAS: what a warm call does."""
+"""Runs prepared products with muBLAS: all that a warm call does."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from ctypes import addressof, c_double, c_float, c_int32
 from typing import Any
 
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.addend import Addend
-from gemmhub_mublas.choose import Way
+from gemmhub_mublas.choose import Candidate
 from gemmhub_mublas.enums import TYPE
 from gemmhub_mublas.library import BATCHED, STRIDED, Library
 from gemmhub_mublas.lower import Form, Lowered
@@ -19,9 +18,9 @@ _SCALAR: dict[str, Any] = {"float32": c_float, "float64": c_double, "int32": c_i
 _PART: dict[str, Any] = {"complex64": c_float, "complex128": c_double}
 
 _HANDLE, _ALPHA = 0, 6
-"""Places of two arguments, the same in all functions."""
+"""Positions of two arguments, the same in all functions."""
 _A, _B, _BETA, _C = "A", "B", "beta", "C"
-"""What stands for the others until they are found."""
+"""Markers for the other operands, until their positions are found."""
 
 
 def scalar(value: Any, compute: str) -> Any:
@@ -33,30 +32,30 @@ def scalar(value: Any, compute: str) -> Any:
 
 
 class Arguments:
-    """The argument list of one way and form, but for what differs from call to call."""
+    """The argument list for one candidate and form, without the values that differ from call to call."""
 
-    def __init__(self, way: Way, form: Form, library: Library, count: int) -> None:
-        """``count``: matrices in one call, for the functions that take more than one."""
+    def __init__(self, candidate: Candidate, form: Form, library: Library, count: int) -> None:
+        """``count`` is the number of matrices in one call, for the functions that take more than one."""
         values = library.codes.values
         operation = values["MUBLAS_OP_N"], values["MUBLAS_OP_T"]
-        ex = way.letter is None
+        ex = candidate.letter is None
 
         def operand(place: str, matrix: Any) -> list[Any]:
             parts: list[Any] = [place]
             parts += [values[TYPE[matrix.dtype]]] if ex else []
             parts.append(matrix.ld)
-            return parts + ([matrix.stride] if way.kind == STRIDED else [])
+            return parts + ([matrix.stride] if candidate.kind == STRIDED else [])
 
         arguments: list[Any] = [None, operation[form.trans_a], operation[form.trans_b], form.m, form.n, form.k, None]
         arguments += [*operand(_A, form.a), *operand(_B, form.b), _BETA, *operand(_C, form.d)]
-        arguments += [count] if way.kind in (STRIDED, BATCHED) else []
-        arguments += [way.compute, way.algorithm] if ex else []
+        arguments += [count] if candidate.kind in (STRIDED, BATCHED) else []
+        arguments += [candidate.compute, candidate.algorithm] if ex else []
         self._places = [arguments.index(x) for x in (_A, _B, _BETA, _C)]
         self._arguments = arguments
-        self._function = library.functions[way.function].function
+        self._function = library.functions[candidate.function].function
 
     def call(self, handle: int, alpha: int, a: int, b: int, beta: int, c: int) -> int:
-        """Call the function; addresses throughout. Its status."""
+        """Call the function; return its status. All arguments are addresses."""
         arguments = self._arguments.copy()
         arguments[_HANDLE], arguments[_ALPHA] = handle, alpha
         for place, value in zip(self._places, (a, b, beta, c)):
@@ -68,24 +67,22 @@ class Arguments:
 class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
-    def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, way: Way) -> None:
-        """Everything that calls need is allocated here. Raises AllocationError, and StatusError where the library makes
-        no handle.
-        """
+    def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, candidate: Candidate) -> None:
+        """Allocate all that calls need. Raises AllocationError, and StatusError where the library makes no handle."""
         self._machine = machine
         self._index = problem.device.index
         self._lowered = lowered
-        self._way = way
+        self._candidate = candidate
         self._compute = problem.compute_dtype.name
         form = lowered.forms[0]
         self._addend = Addend(machine.runtime, lowered) if problem.c is not None else None
-        offsets = each_matrix(lowered, form) if way.kind == BATCHED else []
+        offsets = each_matrix(lowered, form) if candidate.kind == BATCHED else []
         count = len(offsets) or form.count
-        self._main = Arguments(way, lowered.main, machine.library, count) if lowered.main else None
-        self._zero = Arguments(way, lowered.zero, machine.library, count) if lowered.zero else None
+        self._main = Arguments(candidate, lowered.main, machine.library, count) if lowered.main else None
+        self._zero = Arguments(candidate, lowered.zero, machine.library, count) if lowered.zero else None
         self._pointers: Pointers | None = None
         self._zero_pointers: Pointers | None = None
-        with self._device():
+        with machine.current(self._index):
             machine.handles.reserve(self._index)
             self._zeros = machine.workspace(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
             if offsets:
@@ -96,24 +93,20 @@ class Gemm:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that calls use."""
+        """Bytes of device memory that calls use."""
         tables = (self._pointers, self._zero_pointers)
         return self._lowered.zero_bytes + sum(table.nbytes for table in tables if table is not None)
-
-    def _device(self) -> AbstractContextManager[None]:
-        # With one device every thread is on it; with several a thread may be on another.
-        return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         """The function of gemmhub's contract. Raises KernelError, MusaError or AllocationError."""
         machine, arguments, pointers = self._machine, self._main, self._pointers
         if self._lowered.swapped:
             a, b = b, a
-        with self._device():
+        with machine.current(self._index):
             if self._addend is not None and c is not None and c != out:
                 self._addend.copy(c, out, stream)
             if arguments is None or (self._zero is not None and alpha == 0):
-                # The library never sees alpha = 0 or k = 0: what it makes of NaN then is not documented.
+                # The library never sees alpha = 0 or k = 0: its treatment of NaN is not documented for these.
                 arguments, pointers, a, b, alpha = self._zero, self._zero_pointers, self._zeros, self._zeros, 1
                 shared = True
             else:
@@ -143,7 +136,7 @@ class Gemm:
         a, b, c = places
         status = arguments.call(handle, scalars[0], a, b, scalars[1], c)
         failure = machine.library.words(status) if status else ""
-        machine.guard.after(before, self._way.function, failure)
+        machine.guard.after(before, self._candidate.function, failure)
 
 
 def each_matrix(lowered: Lowered, form: Form) -> list[tuple[int, int, int]]:

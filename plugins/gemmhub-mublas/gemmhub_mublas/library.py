@@ -1,10 +1,12 @@
-"""libmublas: its functions, declared; its status codes in words."""
+"""libmublas by ctypes: its functions, declared; its status codes as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import CDLL, byref, c_char_p, c_int, c_int64, c_longlong, c_void_p
 from typing import Any
+
+from gemmhub_musa.backend import CallError
 
 from gemmhub_mublas import symbols
 from gemmhub_mublas.enums import DEFAULT_MATH, Codes
@@ -15,7 +17,7 @@ _BASE: dict[str, tuple[Any, ...]] = {
     "mublasSetStream": (c_void_p, c_void_p),
     "mublasSetPointerMode": (c_void_p, c_int),
 }
-"""Functions that must be there, and their arguments. All give a status."""
+"""Functions that the library must have, and their arguments. All return a status."""
 
 _MANGLED = {
     "mublasGemmEx": (
@@ -50,7 +52,7 @@ _TYPED = dict(zip((GEMM, STRIDED, BATCHED), _TYPED_KINDS))
 
 
 class LibraryError(Exception):
-    """No usable library: ``reason`` and ``remedy`` for a person."""
+    """There is no usable library; ``reason`` and ``remedy`` are for the user."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
@@ -58,7 +60,7 @@ class LibraryError(Exception):
         self.remedy = remedy
 
 
-class StatusError(RuntimeError):
+class StatusError(CallError):
     """A call of the library failed: ``status`` is its code."""
 
     def __init__(self, function: str, status: int, text: str) -> None:
@@ -72,7 +74,7 @@ def function_name(letter: str | None, kind: str) -> str:
 
 
 def status_words(lib: CDLL | None) -> Callable[[int], str]:
-    """A function that says a status for people: its number (they are not public), and the library's words for it."""
+    """A function that formats a status: its number (the numbers are not public) and the library's text for it."""
     text = None
     for name in ("mublasGetStatusString", "mublasStatus_to_string"):  # its newer and its older name
         text = text or getattr(lib, name, None)
@@ -80,17 +82,17 @@ def status_words(lib: CDLL | None) -> Callable[[int], str]:
         text.restype, text.argtypes = c_char_p, (c_int,)
 
     def words(status: int) -> str:
-        said = text(status) if text is not None else None
-        return f"status {status}" + (f" ({said.decode(errors='replace')})" if said else "")
+        meaning = text(status) if text is not None else None
+        return f"status {status}" + (f" ({meaning.decode(errors='replace')})" if meaning else "")
 
     return words
 
 
 class Library:
-    """A loaded libmublas with the numbers that go with it."""
+    """A loaded libmublas, with the numbers of its enumerations."""
 
     def __init__(self, lib: CDLL, codes: Codes) -> None:
-        """LibraryError where it lacks what everything needs."""
+        """Raises LibraryError where the library lacks a function that every product needs."""
         for name, arguments in _BASE.items():
             function = getattr(lib, name, None)
             if function is None:
@@ -103,7 +105,7 @@ class Library:
         self._math_mode = codes.first(DEFAULT_MATH)
         self.words = status_words(lib)
         self.functions: dict[str, Found] = {}
-        """Products by the name of their function, for those that the library has."""
+        """Functions that the library has, by name."""
         for kind in (GEMM, STRIDED, BATCHED):
             name = _EX[kind]
             self._found(symbols.resolve(lib, name, _MANGLED[name], EX_KINDS[name]), name, EX_KINDS[name])
@@ -129,24 +131,24 @@ class Library:
         return function
 
     def check(self, function: str, status: int) -> None:
-        """StatusError unless ``status`` is success."""
+        """Raise StatusError unless ``status`` is success."""
         if status:
             raise StatusError(function, status, self.words(status))
 
     def create(self) -> int:
-        """A new handle on the current device. StatusError when it cannot be made."""
+        """A new handle on the current device. Raises StatusError where the library makes none."""
         handle = c_void_p()
         self.check("mublasCreate", self.lib.mublasCreate(byref(handle)))
         return handle.value or 0
 
     def version(self, handle: int) -> str:
-        """The library's version number as it gives it; "unknown" where it does not."""
+        """The version number that the library reports; "unknown" where it reports none."""
         function, number = self._declared("mublasGetVersion", "pp"), c_int64()
         # Eight zero bytes, in case the number is wider than an int.
         return str(number.value) if function is not None and function(handle, byref(number)) == 0 else "unknown"
 
     def set_up(self, handle: int, stream: int) -> None:
-        """Whatever was done with ``handle`` before: this stream, scalars on the host, no reduced precision."""
+        """Set ``handle`` to this stream, scalars in host memory and full precision, whatever it was set to before."""
         self.check("mublasSetStream", self.lib.mublasSetStream(handle, stream))
         host = self.codes.values["MUBLAS_POINTER_MODE_HOST"]
         self.check("mublasSetPointerMode", self.lib.mublasSetPointerMode(handle, host))

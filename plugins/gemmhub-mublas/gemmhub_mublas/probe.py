@@ -1,47 +1,36 @@
-"""What the machine has: devices, libmublas, and the numbers that its header gives."""
+"""Looks at the machine for muBLAS: devices, libmublas, and the numbers in its header."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gemmhub_musa import runtime as musa
-from gemmhub_musa import workspace
 from gemmhub_musa.compile import enumerators
+from gemmhub_musa.guard import Guard
+from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.sdk import Sdk
-from gemmhub_musa.workspace import Workspace
 
-from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_mublas.enums import ATTESTED, Codes
-from gemmhub_mublas.guard import Guard
 from gemmhub_mublas.handles import Handles
 from gemmhub_mublas.library import Library, LibraryError, StatusError
 
 
-class Devices:
-    """What both backends keep for the devices: handles, workspace, the guard."""
+class BlasDevices(Devices):
+    """The devices, with the handles and the guard of one of this plugin's libraries."""
 
     def __init__(self, name: str, found: musa.Machine, create: Callable[[], int]) -> None:
-        self.musa = found
-        self.runtime = found.runtime
-        self.count = found.count
+        super().__init__(found)
         self.handles = Handles(create)
         self.guard = Guard(name, found.runtime)
 
-    def workspace(self, index: int) -> Workspace:
-        """That of device ``index``."""
-        return workspace.of(self.runtime, index)
 
-    @property
-    def list(self) -> tuple[Device, ...]:
-        return tuple(Device("musa", index) for index in range(self.count))
-
-
-class Machine(Devices):
+class Machine(BlasDevices):
     """The devices and libmublas."""
 
     def __init__(self, found: musa.Machine, library: Library) -> None:
-        """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
+        """Make a handle on the current device. Raises StatusError or MusaError where the library does not work."""
         super().__init__("mublas", found, library.create)
         self.library = library
         index = found.runtime.current_device
@@ -51,7 +40,7 @@ class Machine(Devices):
 
 
 def codes(sdk: Sdk) -> Codes:
-    """The numbers of the installed mublas.h; the public ones where it cannot be asked."""
+    """The numbers of the installed mublas.h; the public ones where it is missing or does not compile."""
     if not sdk.has_header("mublas.h"):
         return Codes.of(None, f"mublas.h is not in {sdk.include or 'any folder that was found'}")
     found = enumerators(sdk, "mublas.h", tuple(ATTESTED))
@@ -61,7 +50,7 @@ def codes(sdk: Sdk) -> Codes:
 
 
 def look() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -79,7 +68,7 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """The devices, versions and features of ``machine``."""
     library = machine.library
     features = [f"muBLAS from {library.where}"]
     hows = sorted({found.how for found in library.functions.values()} - {"plain"})
@@ -88,4 +77,4 @@ def ready(machine: Machine) -> Ready:
     if library.codes.without_header is not None:
         features.append(f"public numbers only, as {library.codes.without_header}: no bfloat16, int8 or tf32")
     features += library.codes.surprises()
-    return Ready(machine.list, {"mublas": machine.version, **machine.musa.versions}, tuple(features))
+    return Ready(machine.devices, {"mublas": machine.version, **machine.musa.versions}, tuple(features))

@@ -1,4 +1,4 @@
-"""Running prepared products: what a warm call does."""
+"""Runs prepared products with muDNN: all that a warm call does."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gemm:
 
 
 def _addends(form: Form) -> tuple[int, ...]:
-    """Where c may be: nowhere, in the result's memory (then its layout is the result's), in memory of its own."""
+    """The places of c: none, the result's memory (if c has the result's layout), memory of its own."""
     if not form.addend:
         return (NO_ADDEND,)
     return (NO_ADDEND, SEPARATE, IN_PLACE) if form.c == form.d else (NO_ADDEND, SEPARATE)

@@ -1,4 +1,4 @@
-"""muDNN through glue that is compiled against the installed header: its class layouts and numbers are not public.
+"""muDNN through glue compiled against the installed header, as its class layouts and numbers are not public.
 
 Up to SDK 5.0 <mudnn.h> is a C++ API; from 5.1 that is <mudnncxx/mudnn.h>, with a library of its own, and <mudnn.h>
 holds a C API. The C++ API is taken where there is one.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmhub_musa import compile as compilers
+from gemmhub_musa.backend import CallError
 from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Absent, Refusal
@@ -58,9 +59,9 @@ def generations(sdk: Sdk) -> tuple[Generation, ...]:
 
 
 def load(sdk: Sdk, arch: str) -> Library | Absent:
-    """The glue for the installed muDNN: from the cache, or compiled now. ``arch`` is what mcc would compile for.
+    """The glue for the installed muDNN: from the cache, or compiled now. ``arch`` is the architecture for mcc.
 
-    The host's compiler does it where the header lets it; else mcc. Never raises.
+    The host's compiler compiles the glue where the header allows it; else mcc does. Never raises.
     """
     found = generations(sdk)
     if not found:
@@ -126,12 +127,12 @@ class _Call(ctypes.Structure):
 Grow = ctypes.CFUNCTYPE(c_void_p, c_size_t)
 
 
-class MudnnError(RuntimeError):
-    """The library, or the glue before it, said no; the text is what it said."""
+class MudnnError(CallError):
+    """The library, or the glue before it, returned an error; the text is its message."""
 
 
 class Library:
-    """The glue, loaded. ``generation`` says against which API, ``where`` which file of muDNN it calls."""
+    """The loaded glue for the API ``generation``; ``where`` is the file of muDNN that it calls."""
 
     def __init__(self, glue: ctypes.CDLL, generation: Generation, where: str) -> None:
         self.generation, self.where = generation, where
@@ -150,13 +151,13 @@ class Library:
             raise MudnnError(self._glue.gemmhub_mudnn_message().decode(errors="replace"))
 
     def create(self, device: int, grow: Any) -> int:
-        """A handle for ``device``, which must be the current one. ``grow`` is called when a run wants more memory."""
+        """A handle for ``device``, which must be the current one. ``grow`` is called when a run needs more memory."""
         handle = c_void_p()
         self._check(self._glue.gemmhub_mudnn_create(device, grow, ctypes.byref(handle)))
         return handle.value or 0
 
     def plan(self, handle: int, form: Form, addend: int) -> int:
-        """``form`` made ready; :meth:`forget` frees it. ``addend`` is NO_ADDEND, IN_PLACE or SEPARATE."""
+        """A plan for ``form``, which :meth:`forget` frees. ``addend`` is NO_ADDEND, IN_PLACE or SEPARATE."""
         tensors = (_tensor(x, form.stack) for x in (form.a, form.b, form.c, form.d))
         words = _Form(
             DTYPES.index(form.dtype), form.tensor_math, form.trans_a, form.trans_b, addend, form.bias,
@@ -167,17 +168,17 @@ class Library:
         return plan.value or 0
 
     def workspace(self, plan: int) -> int:
-        """Bytes that the library says a run needs."""
+        """Bytes of workspace that a run needs, as the library reports them."""
         nbytes = c_size_t()
         self._check(self._glue.gemmhub_mudnn_workspace(plan, ctypes.byref(nbytes)))
         return nbytes.value
 
     def run(self, plan: int, *call: Any) -> None:
-        """``call`` is addresses of a, b, c, d and bias, alpha, beta, stream, workspace and its size."""
+        """Run ``plan``; ``call`` is addresses of a, b, c, d and bias, alpha, beta, stream, workspace and its size."""
         self._check(self._glue.gemmhub_mudnn_run(plan, ctypes.byref(_Call(*call))))
 
     def forget(self, plan: int) -> None:
-        """Free what :meth:`plan` made."""
+        """Free a plan."""
         self._glue.gemmhub_mudnn_forget(plan)
 
 

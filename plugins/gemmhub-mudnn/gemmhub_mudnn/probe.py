@@ -1,29 +1,31 @@
-"""What the machine has: a MUSA installation, devices, and a muDNN that the glue compiles and loads against."""
+"""Looks at the machine: a MUSA installation, devices, and a muDNN that the glue compiles and loads against."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gemmhub_musa import runtime
+from gemmhub_musa.probe import Devices
 
-from gemmhub.capability import Absent, Device, Ready
+from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
 from gemmhub_mudnn import library
 from gemmhub_mudnn.engine import Engine
 from gemmhub_mudnn.library import Library
 
 
-class Machine:
-    """The runtime, the library, and for each device an engine, made when first needed."""
+class Machine(Devices):
+    """The devices, the library, and an engine for each device, made when it is first needed."""
 
     def __init__(self, musa: runtime.Machine, library: Library) -> None:
-        self.musa, self.library = musa, library
+        super().__init__(musa)
+        self.library = library
         self.arch = tuple(musa.runtime.arch(index) for index in range(musa.count))
         self._engines: dict[int, Engine] = {}
         self._lock = locks.lock()
 
     def engine(self, index: int) -> Engine:
-        """That of a device. MudnnError where the library makes no handle for it."""
+        """The engine of a device. Raises MudnnError where the library makes no handle for it."""
         with self._lock:
             if index not in self._engines:
                 self._engines[index] = Engine(self.library, self.musa.runtime, index)
@@ -31,7 +33,7 @@ class Machine:
 
 
 def look() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     musa = runtime.machine()
     if isinstance(musa, Absent):
         return musa
@@ -40,11 +42,11 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """The devices, versions and features of ``machine``."""
     musa, glue = machine.musa, machine.library
     where = Path(glue.where).name
     return Ready(
-        tuple(Device("musa", index) for index in range(musa.count)),
+        machine.devices,
         {**musa.versions, "mudnn": f"{where}, {glue.generation.name}"},
         (f"muDNN's {glue.generation.name} by <{glue.generation.header}>, {glue.where}",),
     )

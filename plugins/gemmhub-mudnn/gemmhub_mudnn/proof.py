@@ -1,8 +1,8 @@
-"""Proof before use: a small product of each kind is compared with numpy before the first problem of that kind runs.
+"""Proves each kind of product right: a small one is compared with NumPy before the first problem of its kind runs.
 
-What muDNN does is known from public programs that call it, and from nothing else. Whether it honours leading
-dimensions, takes a bias beside a batch, keeps TF32 out of float32: each is tried on the very library and device, with
-sizes that fit no tile, and a kind that comes out wrong, or is not taken, is refused from then on.
+Only public programs that call muDNN show what it computes. Whether it honours leading dimensions, takes a bias beside a
+batch and keeps TF32 out of float32 is tried on the installed library and device, with sizes that fit no tile. A kind
+whose product is wrong, or not taken, is refused from then on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gemmhub_musa import selftest
+from gemmhub_musa import proof, selftest
 from gemmhub_musa.runtime import TO_DEVICE, TO_HOST
 
 from gemmhub import accuracy
@@ -36,7 +36,7 @@ _REPORT = "use another backend (mublas), and report this with the output of `gem
 
 @dataclass(frozen=True)
 class Kind:
-    """What of a form, beside sizes, the library may get wrong."""
+    """The properties of a form, beside its sizes, that the library may get wrong."""
 
     dtype: str
     result: str
@@ -47,7 +47,7 @@ class Kind:
     shared_a: bool
     shared_b: bool
     padded: bool
-    """Some leading dimension or batch stride is larger than it need be."""
+    """Whether a leading dimension or batch stride is larger than a dense matrix's."""
     aligned: bool
     addend: bool
     bias: bool
@@ -93,7 +93,7 @@ class Kind:
 
     @property
     def advice(self) -> str:
-        """What would make another, more common, kind of the problem."""
+        """A remedy that makes the problem one of a more common kind."""
         if self.bias or self.addend:
             return "add the bias or c afterwards, or use another backend (mublas)"
         if self.padded or not self.aligned:
@@ -102,9 +102,9 @@ class Kind:
 
 
 def first(engine: Engine, dtype: str, result: str) -> Refusal | None:
-    """The self-test that all MUSA backends share: a tiny product in every storage order, exact.
+    """Run the self-test that all MUSA backends share: a tiny product in every storage order, exact.
 
-    Raises AllocationError, which says nothing of the library.
+    Raises AllocationError, which decides nothing about the library.
     """
 
     def prepare(problem: GemmProblem) -> Kernel | Refusal:
@@ -123,7 +123,7 @@ def first(engine: Engine, dtype: str, result: str) -> Refusal | None:
 
 
 def prove(engine: Engine, kind: Kind) -> Refusal | None:
-    """Run the product of ``kind``; None where it is right. Raises AllocationError, as :func:`first`."""
+    """Run the product of ``kind``; None where it is right. Raises AllocationError, as :func:`first` does."""
     try:
         with engine.runtime.device(engine.index), ExitStack() as stack:
             return _compare(engine, kind, stack)
@@ -163,15 +163,9 @@ def _compare(engine: Engine, kind: Kind, stack: ExitStack) -> Refusal | None:
 
 
 def _verdict(kind: Kind, right: accuracy.Reference, got: Any, strays: int) -> Refusal | None:
-    ratio = right.ratio(got)
-    wrong = int(np.count_nonzero(~(ratio <= 1.0)))
+    wrong = proof.wrong_elements(right, got)
     if wrong:
-        worst = tuple(int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(ratio, nan=np.inf)), ratio.shape))
-        return Refusal(
-            f"muDNN's product is wrong ({kind}): {wrong} of {ratio.size} elements, element {list(worst)} is "
-            f"{float(got[worst]):.9g} instead of {float(right.value[worst]):.9g} (allowed: {right.bound[worst]:.3g})",
-            _REPORT,
-        )
+        return Refusal(f"muDNN's product is wrong ({kind}): {wrong}", _REPORT)
     if strays:
         return Refusal(f"muDNN writes {strays} bytes beside the result ({kind})", kind.advice)
     return None
@@ -195,13 +189,13 @@ class _Operand:
         self._write()
 
     def alternate(self, axis: int) -> None:
-        """Turn the sign of every second slice along ``axis``."""
+        """Negate every second slice along ``axis``."""
         odd = np.arange(self.values.shape[axis]) % 2 == 1
         np.moveaxis(self.values, axis, 0)[odd] *= -1
         self._write()
 
     def reset(self, values: Any) -> None:
-        """Fill it, and make it NaN all around: a result whose old content counts shows."""
+        """Write ``values``, with NaN around them: a result that depends on its old content shows."""
         self._image.fill(np.nan)
         self.values[...] = values
         self._write()

@@ -111,7 +111,7 @@ def test_a_nested_call_disturbs_nothing(backend):
     asked = replace(asked, a=strided("float32", 16, 16, 1, 16, (2, 3), (1024, 256)))
     assert backend.supports(asked) is None
     kernel = backend.prepare(asked, "default", LIMIT)
-    nested_products(kernel.run, asked, backend.machine.engine(0), "_peek")
+    nested_products(kernel.run, asked, backend.machine.engine(0).guard, "before")
 
 
 def test_the_per_thread_stream(backend):

@@ -1,7 +1,7 @@
-"""The first product: small, not square, in every storage order, exact in every dtype, compared with numpy.
+"""Proves a library right by a small product in every storage order, exact in every dtype, compared with NumPy.
 
-Wrong numbers for enumerations, transpositions, dtypes or leading dimensions all show here, before a user's product
-depends on them. Every backend runs it once for each device and dtype, and refuses where it fails.
+Wrong numbers for enumerations, transpositions, dtypes or leading dimensions show here, before a user's product depends
+on them. Every backend runs this product once for each device and dtype, and refuses where it fails.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def check(
     out_dtype: str | None = None,
     sizes: tuple[int, int, int] = SIZES,
 ) -> Refusal | None:
-    """None where every storage order that ``prepare`` takes gives exactly numpy's result; else what is wrong.
+    """None where every storage order that ``prepare`` takes gives exactly NumPy's result; else a refusal.
 
-    Where it takes none, its last refusal. Runs on a stream of its own; raises nothing.
+    Where it takes none, its last refusal is returned. Raises nothing.
     """
     refusal: Refusal | None = None
     ran = 0
@@ -82,31 +82,53 @@ def check(
     return None if ran else refusal
 
 
+def run(
+    kernel: Kernel,
+    runtime: Runtime,
+    index: int,
+    a: HostArray,
+    b: HostArray,
+    out: HostArray,
+    *,
+    bias: HostArray | None = None,
+    alpha: complex = 1,
+    beta: complex = 0,
+) -> HostArray:
+    """Run ``kernel`` on copies of host memory; return the bytes of the result's memory afterwards.
+
+    The addend, unless ``beta`` is 0, is the result's own memory. The kernel runs on a stream of its own, and what it
+    raises is raised here.
+    """
+    after = np.empty(out.nbytes, np.uint8)
+    with runtime.device(index):
+        addresses: list[int] = []
+        stream = runtime.stream_create()
+        try:
+            for data in (a, b, out) if bias is None else (a, b, out, bias):
+                addresses.append(runtime.malloc(data.nbytes))
+                runtime.memcpy(addresses[-1], data.ctypes.data, data.nbytes, TO_DEVICE)
+            runtime.synchronize()
+            there = addresses[2]
+            bias_there = None if bias is None else addresses[3]
+            kernel.run(addresses[0], addresses[1], there, there if beta else None, bias_there, alpha, beta, stream)
+            runtime.stream_synchronize(stream)
+            runtime.memcpy(after.ctypes.data, there, after.nbytes, TO_HOST)
+        finally:
+            runtime.stream_destroy(stream)
+            for address in addresses:
+                runtime.free(address)
+    return after
+
+
 def _wrong(problem: GemmProblem, kernel: Kernel, runtime: Runtime, index: int) -> str:
-    """What is wrong with the kernel's result; empty if nothing is."""
+    """A text about the fault in the kernel's result; empty where there is none."""
     # Small whole numbers, no two rows or columns alike: exact in every dtype and order of addition.
     a = (np.arange(problem.m * problem.k).reshape(problem.m, problem.k) * 3 % 7 - 2).astype(problem.a.dtype)
     b = (np.arange(problem.k * problem.n).reshape(problem.k, problem.n) * 5 % 7 - 3).astype(problem.b.dtype)
     wide = np.complex128 if problem.compute_dtype.kind == "c" else np.float64
     expected = (a.astype(wide) @ b.astype(wide)).astype(problem.out.dtype)
-    given = [_stored(a, problem.a), _stored(b, problem.b)]
     before = np.full(expected.nbytes + _GUARD, 0xFF, np.uint8)  # NaN in every float
-    after = np.empty_like(before)
-    with runtime.device(index):
-        places: list[int] = []
-        stream = runtime.stream_create()
-        try:
-            for data in (*given, before):
-                places.append(runtime.malloc(data.nbytes))
-                runtime.memcpy(places[-1], data.ctypes.data, data.nbytes, TO_DEVICE)
-            runtime.synchronize()
-            kernel.run(places[0], places[1], places[2], None, None, 1, 0, stream)
-            runtime.stream_synchronize(stream)
-            runtime.memcpy(after.ctypes.data, places[2], after.nbytes, TO_HOST)
-        finally:
-            runtime.stream_destroy(stream)
-            for place in places:
-                runtime.free(place)
+    after = run(kernel, runtime, index, _stored(a, problem.a), _stored(b, problem.b), before)
     flat = after[: expected.nbytes].view(problem.out.dtype)
     shape = (problem.m, problem.n)
     got = flat.reshape(shape[::-1]).T if problem.out.layout.order == "col" else flat.reshape(shape)
@@ -118,7 +140,7 @@ def _wrong(problem: GemmProblem, kernel: Kernel, runtime: Runtime, index: int) -
 
 
 def _stored(x: HostArray, operand: Operand) -> HostArray:
-    """The elements in the order in which they lie in memory."""
+    """The elements in their order in memory."""
     return np.ascontiguousarray(x.T if operand.layout.order == "col" else x)
 
 

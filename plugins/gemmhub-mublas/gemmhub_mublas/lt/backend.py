@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas import lower as blas
 from gemmhub_mublas import model
-from gemmhub_mublas.base import NOTHING, NOTHING_TO_DO, LibraryBackend
 from gemmhub_mublas.library import StatusError
 from gemmhub_mublas.lower import Lowered
 from gemmhub_mublas.lt import lower, probe
@@ -22,17 +23,17 @@ from gemmhub_mublas.proof import Proofs
 _LIBRARY = "library"
 _PROPOSED = "proposed-"
 _ALIGNED = 16
-"""Bytes. Algorithms are proposed for addresses like this where the header has no way to say how they are aligned."""
+"""Bytes. Algorithms are proposed for addresses like this where the header has no name for alignments."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """How the library is called."""
+class CallKind:
+    """A kind of call of the library, which is proven as one."""
 
     batched: bool
-    """The batch in one call."""
+    """Whether the batch is multiplied in one call."""
     proposed: bool
-    """With an algorithm that it proposed before."""
+    """Whether the call names an algorithm that the library proposed before."""
 
     def __str__(self) -> str:
         return f"mublasLtMatmul with {'an algorithm that it proposes' if self.proposed else 'algo = NULL'}"
@@ -47,15 +48,15 @@ class Analysis:
     """At least one, the usual one first."""
 
 
-class MublasLtBackend(LibraryBackend[Machine, Analysis]):
+class MublasLtBackend(MusaBackend[Machine, Analysis]):
     """See the module."""
 
     name = "mublaslt"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another way to look at the machine."""
+        """For tests: another function that looks at the machine."""
         super().__init__(look)
-        self._proofs: Proofs[Way] = Proofs("muBLASLt", self._unproven)
+        self._proofs: Proofs[CallKind] = Proofs("muBLASLt", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
@@ -85,7 +86,7 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
             return lowered
         machine, form = self.machine, lowered.forms[0]
         batched = form.count > 1
-        refusal = self._proofs.of(machine, problem, Way(batched, False))
+        refusal = self._proofs.of(machine, problem, CallKind(batched, False))
         candidates = [_LIBRARY] if refusal is None else []
         says = lower.ALIGNMENTS[-1] in machine.glue.has
         if says or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
@@ -99,18 +100,18 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
                 finally:
                     machine.handles.give(index, 0, handle)
             # None of them where the library cannot run its own proposals.
-            if proposed and self._proofs.of(machine, problem, Way(batched, True)) is None:
+            if proposed and self._proofs.of(machine, problem, CallKind(batched, True)) is None:
                 candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates
         if not candidates:
             assert refusal is not None
             return refusal
         return Analysis(lowered, tuple(candidates))
 
-    def _unproven(self, problem: GemmProblem, way: Way) -> Run | Refusal:
+    def _unproven(self, problem: GemmProblem, kind: CallKind) -> Run | Refusal:
         lowered = self._lowered(problem)
         if isinstance(lowered, Refusal):
             return lowered
-        return Gemm(self.machine, problem, lowered, 0 if way.proposed else LIBRARYS_CHOICE, WORKSPACE).run
+        return Gemm(self.machine, problem, lowered, 0 if kind.proposed else LIBRARYS_CHOICE, WORKSPACE).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
         analysis = self.analysis(problem)
@@ -127,7 +128,7 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
             parts.append(f"{launches} launches for the batch")
         if lower.epilogue(analysis.lowered.forms[0]):
             parts.append("epilogue fused")
-        return ", ".join(parts + self.remarks())
+        return ", ".join(parts + self.machine.guard.remarks())
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         analysis = self.analysis(problem)
@@ -143,4 +144,5 @@ class MublasLtBackend(LibraryBackend[Machine, Analysis]):
         algorithm = LIBRARYS_CHOICE if candidate == _LIBRARY else int(candidate.removeprefix(_PROPOSED))
         gemm = Gemm(self.machine, problem, analysis.lowered, algorithm, workspace_limit)
         description = f"muBLASLt {self.machine.version} {candidate}{gemm.note}"
-        return self.fitting(gemm.run, gemm.workspace_bytes, workspace_limit, problem, description)
+        self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
+        return Kernel(gemm.run, description, gemm.workspace_bytes)

@@ -1,8 +1,7 @@
-"""Running prepared products with muBLASLt: what a warm call does."""
+"""Runs prepared products with muBLASLt: all that a warm call does."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from ctypes import addressof
 from typing import Any, NamedTuple
 
@@ -18,13 +17,13 @@ WORKSPACE = 64 * 2**20
 
 class _Choice(NamedTuple):
     algorithm: int
-    """A place in what a plan's library proposed, or LIBRARYS_CHOICE."""
+    """An index into the algorithms that the library proposed, or LIBRARYS_CHOICE."""
     workspace: int
-    """Bytes."""
+    """Bytes that the algorithm needs."""
 
 
 def _first(proposed: list[int]) -> _Choice:
-    """The first of the proposals, whose workspaces are given; the library's choice where there is none."""
+    """The first of the proposed algorithms, given by their workspaces; the library's choice where there is none."""
     return _Choice(0, proposed[0]) if proposed else _Choice(LIBRARYS_CHOICE, 0)
 
 
@@ -32,8 +31,8 @@ class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
     def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, algorithm: int, limit: int) -> None:
-        """``algorithm`` is a place in what the library proposes within WORKSPACE bytes, or LIBRARYS_CHOICE; where it
-        needs more than ``limit`` bytes, the first one proposed within that takes its place, or LIBRARYS_CHOICE.
+        """``algorithm`` is an index into the library's proposals within WORKSPACE bytes, or LIBRARYS_CHOICE; where it
+        needs more than ``limit`` bytes, the first one proposed within that replaces it, or LIBRARYS_CHOICE.
 
         Raises StatusError where the library has no descriptors for this, ValueError where it proposes no such
         algorithm, AllocationError where there is no memory for zeros.
@@ -44,11 +43,11 @@ class Gemm:
         self._limit = limit - lowered.zero_bytes
         self._compute = problem.compute_dtype.name
         self.note = ""
-        """What became of the algorithm that was asked for, for people."""
+        """A remark where another algorithm replaced the one that was asked for."""
         self._main = Plan(machine.glue, lowered.main) if lowered.main else None
         self._zero = Plan(machine.glue, lowered.zero) if lowered.zero else None
         self._choice = self._zero_choice = _Choice(LIBRARYS_CHOICE, 0)
-        with self._device():
+        with machine.current(self._index):
             machine.handles.reserve(self._index)
             if algorithm != LIBRARYS_CHOICE:
                 handle = machine.handles.take(self._index, 0)
@@ -78,12 +77,8 @@ class Gemm:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that a call uses."""
+        """Bytes of device memory that a call uses."""
         return max(self._choice.workspace, self._zero_choice.workspace) + self._lowered.zero_bytes
-
-    def _device(self) -> AbstractContextManager[None]:
-        # With one device every thread is on it; with several a thread may be on another.
-        return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         """The function of gemmhub's contract. Raises KernelError or AllocationError."""
@@ -93,14 +88,14 @@ class Gemm:
         shared = plan is None or (self._zero is not None and alpha == 0)
         algorithm, workspace = self._choice
         if shared:
-            # The library never sees alpha = 0 or k = 0: what it makes of NaN then is not documented.
+            # The library never sees alpha = 0 or k = 0: its treatment of NaN is not documented for these.
             plan, a, b, alpha = self._zero, self._zeros, self._zeros, 1
             algorithm, workspace = self._zero_choice
         assert plan is not None
         # In local variables, so that they live while the library reads them.
         alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
         scalars = addressof(alpha_here), addressof(beta_here)
-        with self._device():
+        with machine.current(self._index):
             handle = machine.handles.take(self._index, stream)
             try:
                 if not workspace:

@@ -1,4 +1,4 @@
-"""libmublasLt, by way of a small library compiled against the installed mublasLt.h (glue.cpp)."""
+"""libmublasLt through a small library that is compiled against the installed mublasLt.h (glue.cpp)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gemmhub_mublas.lt import lower
 
 _SOURCE = Path(__file__).with_name("glue.cpp")
 WANTED = 8
-"""Algorithms to ask for."""
+"""The number of algorithms to ask for."""
 LIBRARYS_CHOICE = -1
-"""In the place of an algorithm: the library chooses one when it is called."""
+"""Stands for an algorithm: the library chooses one in each call (algo = NULL)."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "gemmhub_lt_create": (c_void_p,),
@@ -66,7 +66,7 @@ class Glue:
     """The compiled library with libmublasLt behind it."""
 
     def __init__(self, lib: CDLL, has: frozenset[str], words: Any) -> None:
-        """``has``: names that the header has. ``words`` says a status, as muBLAS and muBLASLt share them."""
+        """``has`` are the names that the header has; ``words`` formats a status, which muBLAS and muBLASLt share."""
         for name, arguments in _FUNCTIONS.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = c_int, arguments
@@ -76,17 +76,17 @@ class Glue:
         self._words = words
 
     def words(self, status: int) -> str:
-        """A status for people."""
+        """The text for a status."""
         own: str = _OWN_STATUS.get(status) or self._words(status)
         return own
 
     def check(self, function: str, status: int) -> None:
-        """StatusError unless ``status`` is success."""
+        """Raise StatusError unless ``status`` is success."""
         if status:
             raise StatusError(function, status, self.words(status))
 
     def create(self) -> int:
-        """A new handle on the current device. StatusError when it cannot be made."""
+        """A new handle on the current device. Raises StatusError where the library makes none."""
         handle = c_void_p()
         self.check("mublasLtCreate", self.lib.gemmhub_lt_create(byref(handle)))
         return handle.value or 0
@@ -96,7 +96,7 @@ class Plan:
     """The library's descriptors of one form, alive as long as this object is."""
 
     def __init__(self, glue: Glue, form: Form) -> None:
-        """StatusError where the library takes no such descriptors."""
+        """Raises StatusError where the library does not take such descriptors."""
         self._glue = glue
         self._form = _Form(
             *map(_matrix, (form.a, form.b, form.c, form.d)),
@@ -123,7 +123,7 @@ class Plan:
 
 
 def load(sdk: Sdk, words: Any) -> Glue:
-    """Build and load the glue. LibraryError where the library, its header or a compiler is missing or unusable."""
+    """Build and load the glue. Raises LibraryError where the library, its header or a compiler is unusable."""
     lib = sdk.load("mublasLt")
     if isinstance(lib, Refusal):
         since = "; muBLASLt came with SDK 4.2" if not sdk.has_header("mublasLt.h") else ""

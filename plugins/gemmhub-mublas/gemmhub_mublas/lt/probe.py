@@ -1,4 +1,4 @@
-"""What the machine has for muBLASLt: devices, libmublasLt, its header, a compiler."""
+"""Looks at the machine for muBLASLt: devices, libmublasLt, its header, a compiler."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_mublas.library import LibraryError, StatusError, status_words
 from gemmhub_mublas.lt import library
 from gemmhub_mublas.lt.library import Glue
-from gemmhub_mublas.probe import Devices
+from gemmhub_mublas.probe import BlasDevices
 
 
-class Machine(Devices):
+class Machine(BlasDevices):
     """The devices and libmublasLt."""
 
     def __init__(self, found: musa.Machine, glue: Glue) -> None:
-        """Makes a handle on the current device, to see that the library works. StatusError or MusaError if not."""
+        """Make a handle on the current device. Raises StatusError or MusaError where the library does not work."""
         super().__init__("mublaslt", found, glue.create)
         self.glue = glue
         self.handles.reserve(found.runtime.current_device)
 
     @property
     def version(self) -> str:
-        """The SDK's: the library does not tell its own."""
+        """The SDK's version: the library does not report its own."""
         return self.musa.sdk.version or self.runtime.version
 
 
 def look() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -47,11 +47,11 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """The devices, versions and features of ``machine``."""
     library = machine.musa.sdk.library("mublasLt")
     where = "" if isinstance(library, Refusal) else f" from {library.where}"
     has = machine.glue.has
     fused = [name.removeprefix("MUBLASLT_EPILOGUE_").lower() for name in sorted(has) if "_EPILOGUE_" in name]
     fused = [name for name in fused if not name.startswith("mublaslt")]
     features = [f"muBLASLt{where}", f"fused: {', '.join(fused) or 'nothing'}"]
-    return Ready(machine.list, {"mublasLt": machine.version, **machine.musa.versions}, tuple(features))
+    return Ready(machine.devices, {"mublasLt": machine.version, **machine.musa.versions}, tuple(features))

@@ -210,7 +210,7 @@ KINDS = tuple(itertools.product((False, True), repeat=3))
 
 def resources():
     """Of the draft and of the usual tiles; or why there are none."""
-    from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Way, defines
+    from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate, defines
     from gemmhub_musa_sim.cuda import nvcc
 
     from gemmhub.dtypes import as_dtype
@@ -220,7 +220,7 @@ def resources():
     half = as_dtype("float16")
     found = [Resources("first draft", 512, *compiled(nvcc, DRAFT, ())[0], 34816)]
     for arch, warp in (("mp_22", 128), ("mp_31", 32)):
-        numbers = compiled(nvcc, KERNELS / "pipelined.mu", defines(Way(PIPELINED, USUAL[warp]), arch, half, half))
+        numbers = compiled(nvcc, KERNELS / "pipelined.mu", defines(Candidate(PIPELINED, USUAL[warp]), arch, half, half))
         for number, (deep_a, deep_b, whole) in zip(numbers, KINDS):
             name = f"{arch}, A along {'k' if deep_a else 'm'}, B along {'k' if deep_b else 'n'}"
             shared = USUAL[warp].shared_bytes(warp, deep_a, deep_b)

@@ -1,4 +1,4 @@
-"""Ways to run a product: which kernel, and for the pipelined one which tile. The tuner times them; this orders them."""
+"""The candidates for a product: kernels, and tiles for the pipelined one, in order of preference. Tuning times them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gemmhub_musa_kernels.copies import REACH
 from gemmhub_musa_kernels.lower import Gemm
 
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
-"""Threads of a hardware warp, by architecture: those that the kernels know."""
+"""Threads of a hardware warp, by architecture that the kernels know."""
 SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
 """Kernels, by the names of their files."""
 _VECTOR = 8
-"""Operands in 16 bytes."""
+"""16-bit elements in 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, str]:
-        """What the kernel's file calls them."""
+        """The macros of the kernel's file, with their values."""
         return {f"GEMMHUB_{field.name.upper()}": str(getattr(self, field.name)) for field in fields(self)}
 
     def threads(self, warp: int) -> int:
         return self.warps_m * self.warps_n * warp
 
     def shared_bytes(self, warp: int, deep_a: bool, deep_b: bool) -> int:
-        """Of a block, as the kernel computes it."""
+        """Bytes of shared memory that a block uses, as the kernel computes them."""
 
         def operand(extent: int, deep: bool) -> int:
             run, lines = (self.k, extent) if deep else (extent, self.k)
@@ -70,13 +70,13 @@ OTHERS = {
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to run a product."""
+class Candidate:
+    """A kernel with its tile, and the operands that are copied before it."""
 
     kernel: str
     tile: Tile | None = None
     transposed: tuple[str, ...] = ()
-    """Operands ("a", "b") that are copied first, so that they are dense along m or n; others are read as they lie."""
+    """Operands ("a", "b") that are copied first, so that they are contiguous along M or N; others are read in place."""
 
     @property
     def name(self) -> str:
@@ -84,15 +84,15 @@ class Way:
         return "-".join(parts + ["copying"] * bool(self.transposed))
 
 
-def ways(
+def candidates(
     gemm: Gemm, arch: str, multiprocessors: int, shared_bytes: int, transposed: tuple[str, ...]
-) -> tuple[Way, ...]:
-    """Every way to run ``gemm``, the best guess first. ``transposed`` is what should be copied first."""
+) -> tuple[Candidate, ...]:
+    """Every candidate for ``gemm``, the best guess first. ``transposed`` are operands that should be copied first."""
     warp = WARP[arch]
     if arch == "mp_21":
-        return (Way(SCALAR),)  # it has no matrix instructions that are public
-    plain = (Way(WMMA), Way(SCALAR))
-    found: list[Way] = []
+        return (Candidate(SCALAR),)  # it has no matrix instructions that are public
+    plain = (Candidate(WMMA), Candidate(SCALAR))
+    found: list[Candidate] = []
     for copied in dict.fromkeys((transposed, ())):
         if any(gemm.order(operand) is None and operand not in copied for operand in "ab"):
             continue
@@ -100,7 +100,7 @@ def ways(
         tiles = ceil(gemm.m / REACH) * ceil(gemm.n / REACH) * gemm.batch_count
         usual = [USUAL[warp], SMALL[warp]] if tiles >= multiprocessors else [SMALL[warp], USUAL[warp]]
         found += [
-            Way(PIPELINED, tile, copied)
+            Candidate(PIPELINED, tile, copied)
             for tile in (*usual, *OTHERS[warp])
             if tile.shared_bytes(warp, *deep) <= shared_bytes
         ]
@@ -110,9 +110,9 @@ def ways(
 C_TYPES = {"float16": "half", "bfloat16": "__mt_bfloat16", "float32": "float"}
 
 
-def defines(way: Way, arch: str, operand: DType, result: DType) -> tuple[str, ...]:
-    """The compiler's flags for the kernel of ``way``."""
+def defines(candidate: Candidate, arch: str, operand: DType, result: DType) -> tuple[str, ...]:
+    """The compiler's flags for the kernel of ``candidate``."""
     named = {"GEMMHUB_WARP": str(WARP[arch]), "GEMMHUB_OPERAND": C_TYPES[operand.name]}
     named["GEMMHUB_RESULT"] = C_TYPES[result.name]
-    named |= way.tile.defines if way.tile else {}
+    named |= candidate.tile.defines if candidate.tile else {}
     return tuple(f"-D{name}={value}" for name, value in named.items())

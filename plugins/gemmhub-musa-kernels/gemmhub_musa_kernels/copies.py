@@ -1,10 +1,10 @@
-"""Which operands are copied before a product, so that their rows are dense along m or n ("wide") and start lines.
+"""Chooses the operands to copy before a product, so that they are contiguous along M or N and their rows start lines.
 
-The pipelined kernel reads a step of 32 elements in depth. Of an operand that is dense along k that is half a line of
-128 bytes, so each tile asks for each line twice. One whose rows are not aligned it moves in small units, and one that
-is dense along neither dimension it cannot read at all. A copy costs a launch, and reads and writes the operand once. It
-is made where it moves fewer lines than it saves: counted, not measured. All that it depends on is in the problem, so
-that a decision can show it; the tuner times both.
+The pipelined kernel reads 32 elements along K at a time. In an operand contiguous along K that is half a line of 128
+bytes, so each tile reads each line twice. An operand whose rows are not aligned moves in small units, and one that is
+contiguous along neither dimension cannot be read at all. A copy costs a launch, and reads and writes the operand once.
+It is made where it moves fewer lines than it saves: counted, not measured. The problem alone decides, so that `explain`
+shows the copy; tuning times both.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from math import ceil
 from gemmhub_musa_kernels.lower import Gemm, pitch
 
 REACH = 128
-"""Rows, or columns, of the usual tile: an operand is read once for each such stretch of the other one."""
+"""Rows, or columns, of the default tile: an operand is read once for each such stretch of the other one."""
 _REACH_OF_WMMA = 16
-"""That of the kernel that takes any strides."""
+"""The same for the kernel that takes any strides."""
 _HALF_LINES, _UNALIGNED = 2.0, 2.0
-"""How much dearer an operand is to read that is dense along k, and one whose rows are not aligned. For the latter lines
-alone would say 1.5: there are more instructions, too."""
+"""The cost of reading an operand contiguous along K, and one whose rows are not aligned, over that of a copied one. For
+the latter the count of lines is 1.5; there are more instructions, too."""
 _LAUNCH_BYTES = 4.8e6
-"""What a card with 768 GB/s moves in the 6.3 us that a launch costs (as published for S4000 and S5000)."""
+"""Bytes that a card with 768 GB/s moves in the 6.3 us of a launch (as published for S4000 and S5000)."""
 MOST_BYTES = 48 * 2**20
-"""Of scratch memory for a call; gemmhub allows 64 MiB unless told otherwise."""
+"""The most scratch memory for a call; gemmhub's default limit is 64 MiB."""
 
 
 def scratch_bytes(gemm: Gemm, operand: str) -> int:
-    """What a copy of "a" or "b" takes."""
+    """Bytes that a copy of "a" or "b" takes."""
     return 2 * gemm.k * pitch(gemm.extent(operand))
 
 
@@ -44,7 +44,7 @@ def worthwhile(gemm: Gemm) -> tuple[str, ...]:
 
 
 def _saved(gemm: Gemm, operand: str, other: int, nbytes: int) -> float:
-    """Bytes that need not be moved."""
+    """Bytes that a copy saves; negative where it moves more."""
     if not (gemm.shared(operand) or gemm.batch_count == 1):
         return 0.0
     order, strides = gemm.order(operand), gemm.strides(operand)

@@ -1,4 +1,4 @@
-"""One product, prepared: what a call of the kernel does."""
+"""Runs prepared products: all that a warm call does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmhub_musa.runtime import MusaError, Runtime
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import copies
-from gemmhub_musa_kernels.choose import Way
+from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.library import NAME, Library
 from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
@@ -23,17 +23,23 @@ class Product:
     """``run`` has the signature of :class:`gemmhub.backend.Run`; it may be called from several threads."""
 
     def __init__(
-        self, runtime: Runtime, problem: GemmProblem, gemm: Gemm, way: Way, library: Library, copier: Library | None
+        self,
+        runtime: Runtime,
+        problem: GemmProblem,
+        gemm: Gemm,
+        candidate: Candidate,
+        library: Library,
+        copier: Library | None,
     ) -> None:
-        """``copier`` copies operands, where ``way`` has some copied. AllocationError without memory for them."""
+        """``copier`` copies the operands that ``candidate`` has copied. Raises AllocationError without memory for them."""
         self._runtime, self._index, self._library, self._copier = runtime, problem.device.index, library, copier
-        self._gemm, self._way = gemm, way
-        final = copied(gemm, way.transposed)
+        self._gemm = gemm
+        final = copied(gemm, candidate.transposed)
         self._template = bytes(parameters(final, problem))
         self._deep = final.order("a") == "deep", final.order("b") == "deep"
         self._offsets: dict[str, int] = {}
         self.workspace_bytes = 0
-        for operand in way.transposed:
+        for operand in candidate.transposed:
             self._offsets[operand] = self.workspace_bytes
             self.workspace_bytes += -(-copies.scratch_bytes(gemm, operand) // _LINE) * _LINE
         self._workspace = workspace.of(runtime, self._index)

@@ -1,4 +1,4 @@
-"""The kernels' files, compiled by the installed SDK and loaded: once for a user, and once for a process."""
+"""Compiles the kernels' files with the installed SDK, once for a user, and loads them, once for a process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from ctypes import byref, c_int, c_longlong, c_void_p
 from pathlib import Path
 
 from gemmhub_musa.compile import compile_mu
+from gemmhub_musa.guard import Cleared
 from gemmhub_musa.runtime import Runtime
 from gemmhub_musa.sdk import Sdk
 
@@ -19,18 +20,11 @@ NAME = "musa-kernels"
 KERNELS = Path(__file__).parent / "kernels"
 HEADER = KERNELS / "gemm.h"
 PIPELINED, TRANSPOSE = "pipelined", "transpose"
-"""Files whose functions differ from the others'."""
-
-
-class Cleared:
-    """Errors of other work that launches found in the runtime and cleared, for people to be told of."""
-
-    def __init__(self) -> None:
-        self.count, self.last = 0, ""
+"""Files whose functions take other arguments than the other files'."""
 
 
 class Library:
-    """One compiled file. Its functions put work on a stream and return; KernelError where they say that it failed."""
+    """One compiled file. Its functions put work on a stream and return; they raise KernelError for a failed launch."""
 
     def __init__(self, cdll: ctypes.CDLL, file: str, runtime: Runtime, cleared: Cleared) -> None:
         self._runtime, self._cleared = runtime, cleared
@@ -59,7 +53,7 @@ class Library:
                 function.argtypes = (c_int, c_int)
 
     def configure(self, deep_a: bool, deep_b: bool) -> None:
-        """To be called on each device before the first product there."""
+        """Prepare the kernel on the current device, before the first product there."""
         if self.deep:
             self._check("preparing the kernel", self._configure(deep_a, deep_b), 0)
 
@@ -81,8 +75,7 @@ class Library:
 
     def _check(self, what: str, status: int, left: int) -> None:
         if left:
-            self._cleared.count += 1
-            self._cleared.last = self._runtime.words(left)[0]
+            self._cleared.note(self._runtime.words(left)[0])
         if status:
             name, text = self._runtime.words(status)
             raise KernelError(NAME, f"{what}: {name} ({status}): {text}")
@@ -98,7 +91,7 @@ class Libraries:
         self._lock = locks.lock()
 
     def get(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
-        """The library of kernels/``file``.mu for ``arch``; compiled now, which takes seconds, if it never was."""
+        """The library of kernels/``file``.mu for ``arch``; compiled at the first call, which takes seconds."""
         key = (file, arch, defines)
         with self._lock:
             if key not in self._known:

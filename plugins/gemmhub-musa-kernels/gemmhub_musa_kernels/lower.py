@@ -1,7 +1,7 @@
-"""A problem as the kernels take it: any strides, one result whose rows are dense if there is a way to see it so.
+"""Lowers a problem to the kernels' form: any strides, and a result whose rows are contiguous where that is possible.
 
-``lowered`` exchanges the operands of a column-major result (D^T = B^T A^T), merges batch dimensions, and says why a
-problem cannot be run. It knows nothing of devices.
+``lowered`` exchanges the operands of a column-major result (D^T = B^T A^T), merges batch dimensions, and refuses
+problems that no kernel takes. It is independent of the device.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gemmhub.problem import GemmProblem, Operand
 
 OPERANDS = ("float16", "bfloat16")
 RESULTS = ("float16", "bfloat16", "float32")
-"""dtypes of the operands (both alike), and of the result, c and bias."""
+"""Dtypes of the operands, which are equal, and of the result, c and bias."""
 BATCH_DIMS = 4
 _LINE = 128
-"""Bytes that memory is read in."""
+"""Bytes of a memory transaction."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Strides:
-    """How a stack of matrices lies, in elements: from row to row, column to column, matrix to matrix."""
+    """The strides of a stack of matrices in elements: from row to row, column to column, matrix to matrix."""
 
     row: int
     col: int
@@ -33,7 +33,7 @@ class Strides:
     alignment: int = 256
     """Bytes that divide the first matrix's address."""
     padded: bool = False
-    """A copy of ours, whose rows can be read to the end of a line (:func:`pitch`)."""
+    """Whether it is a copy of this plugin's, whose rows can be read to the end of a line (:func:`pitch`)."""
 
     @property
     def in_vectors(self) -> bool:
@@ -60,7 +60,7 @@ class Gemm:
     batch: tuple[int, ...]
     """Sizes, outermost first; at most BATCH_DIMS."""
     swapped: bool
-    """A is the problem's b, B its a, all turned."""
+    """Whether A is the problem's b and B its a, all transposed."""
     bias_axis: str | None
     """ "m": an element for each row of D; "n": one for each column."""
 
@@ -69,7 +69,7 @@ class Gemm:
         return prod(self.batch)
 
     def order(self, operand: str) -> str | None:
-        """How "a" or "b" is dense: along k ("deep"), along m or n ("wide"), or not at all (None)."""
+        """The contiguous dimension of "a" or "b": K ("deep"), M or N ("wide"), or none (None)."""
         wide, deep = (self.a.row, self.a.col) if operand == "a" else (self.b.col, self.b.row)
         if wide == 1 or (self.extent(operand) == 1 and deep != 1):
             return "wide"
@@ -94,7 +94,7 @@ def pitch(extent: int) -> int:
 
 
 def lowered(problem: GemmProblem) -> Gemm | Refusal:
-    """``problem``, whose result has elements, or why no kernel takes it."""
+    """The kernels' form of ``problem``, whose result has elements; a refusal where no kernel takes it."""
     refusal = _unfit(problem)
     if refusal is not None:
         return refusal
@@ -157,11 +157,11 @@ def _unfit(problem: GemmProblem) -> Refusal | None:
 
 
 def _turns(out: MatrixLayout) -> bool:
-    """Whether a result of that layout is better seen as its transpose: its columns are dense, and its rows are not."""
+    """Whether a result of that layout is written as its transpose: only its columns are contiguous."""
     return out.row_stride == 1 and out.col_stride != 1
 
 
 def _layout(layout: MatrixLayout, batch: tuple[int, ...]) -> MatrixLayout:
-    """With a stride for each dimension of ``batch``, and strides of 0 along what has one element."""
+    """``layout`` with a stride for each dimension of ``batch``, and strides of 0 along dimensions of one element."""
     missing = (0,) * (len(batch) - len(layout.batch_strides))
     return replace(layout, batch=batch, batch_strides=missing + layout.batch_strides).essential

@@ -11,7 +11,7 @@ from gemmhub_musa_kernels.lower import pitch
 
 
 class PackedMatrix:
-    """Owned by the caller, through gemmhub's PackedB; its memory is freed when nobody refers to it any more."""
+    """A packed b, owned by the caller through gemmhub's PackedB; its memory is freed with the last reference."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

@@ -1,37 +1,39 @@
-"""What the machine has: devices that the kernels know, and a compiler for them."""
+"""Looks at the machine: devices that the kernels know, and a compiler for them."""
 
 from __future__ import annotations
 
 from gemmhub_musa import runtime as musa
 from gemmhub_musa.compile import identity, mcc
+from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MULTIPROCESSORS, SHARED_PER_BLOCK, MusaError
 
-from gemmhub.capability import Absent, Device, Ready, Refusal
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_musa_kernels.choose import WARP
 
 VERSION = "1"
-"""Of the kernels, for tuning records: to be raised whenever their speed may have changed."""
+"""The version of the kernels in tuning records; to be raised whenever their speed may have changed."""
 
 
 class Card:
     """One device that the kernels run on."""
 
     def __init__(self, arch: str, multiprocessors: int, shared_bytes: int) -> None:
-        """``arch`` is "mp_22"; ``shared_bytes`` the most that a block may use."""
+        """``arch`` is a name such as "mp_22"; ``shared_bytes`` is the most that a block may use."""
         self.arch, self.multiprocessors, self.shared_bytes = arch, multiprocessors, shared_bytes
 
 
-class Machine:
-    """The devices, by index, and what compiles for them."""
+class Machine(Devices):
+    """The cards, by index, and the compiler for them."""
 
     def __init__(self, found: musa.Machine, compiler: str, cards: dict[int, Card]) -> None:
-        self.musa, self.runtime, self.sdk = found, found.runtime, found.sdk
+        super().__init__(found, cards)
+        self.sdk = found.sdk
         self.compiler = compiler
         self.cards = cards
 
 
 def look() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -56,7 +58,7 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """The devices, versions and features of ``machine``."""
     versions = {"musa-kernels": VERSION, "mcc": machine.compiler, **machine.musa.versions}
     features = [f"musa:{index} is {card.arch}" for index, card in machine.cards.items()]
-    return Ready(tuple(Device("musa", index) for index in machine.cards), versions, tuple(features))
+    return Ready(machine.devices, versions, tuple(features))

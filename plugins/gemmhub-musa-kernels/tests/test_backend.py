@@ -232,8 +232,8 @@ def test_tiles_of_more_than_48_kib(backend, sim, name):
 
 def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
     gemm = lowered(problem(1024, 1024, 1024, a="col"))
-    every = choose.ways(gemm, "mp_22", 56, 73728, ())
-    fewer = choose.ways(gemm, "mp_22", 56, 40000, ())
+    every = choose.candidates(gemm, "mp_22", 56, 73728, ())
+    fewer = choose.candidates(gemm, "mp_22", 56, 40000, ())
     assert {x.name for x in every} - {x.name for x in fewer} == {
         "pipelined-128x128x32-2x2warps-3stages",
         "pipelined-128x128x64-2x2warps",

@@ -7,9 +7,10 @@ import re
 
 import pytest
 from gemmhub_musa.compile import compile_mu
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, USUAL, WMMA, Tile, Way, defines
+from gemmhub_musa.guard import Cleared
+from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, USUAL, WMMA, Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import KERNELS, Cleared, Library
+from gemmhub_musa_kernels.library import KERNELS, Library
 from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem
 
@@ -27,7 +28,7 @@ def test_nothing_is_found(sim, checking_sdk, order, schedule):
     bench = Bench(sim, checking_sdk)
     a, b, d = order
     sim.set(**schedule)
-    for way in (Way(PIPELINED, TINY), Way(PIPELINED, TINY, ("a", "b")), Way(WMMA), Way(SCALAR)):
+    for way in (Candidate(PIPELINED, TINY), Candidate(PIPELINED, TINY, ("a", "b")), Candidate(WMMA), Candidate(SCALAR)):
         for size in ((70, 66, 100), (33, 72, 129)):
             assert bench.wrong(problem(*size, a=a, b=b, d=d), way) == 0
     assert [str(finding) for finding in sim.findings()] == []
@@ -37,7 +38,7 @@ def test_nothing_is_found(sim, checking_sdk, order, schedule):
 def test_nothing_is_found_in_the_usual_tile(sim, checking_sdk, arch, warp):
     sim.set(ARCH=arch, SEED=7)
     bench = Bench(sim, checking_sdk, f"mp_{arch}")
-    assert bench.wrong(problem(130, 136, 70, a="col"), Way(PIPELINED, USUAL[warp])) == 0
+    assert bench.wrong(problem(130, 136, 70, a="col"), Candidate(PIPELINED, USUAL[warp])) == 0
     assert [str(finding) for finding in sim.findings()] == []
 
 
@@ -57,7 +58,7 @@ def mutable(name):
 
 
 def compiled(name, sdk, tile):
-    way = Way(PIPELINED, tile)
+    way = Candidate(PIPELINED, tile)
     flags = () if name == "transpose" else defines(way, "mp_22", HALF, HALF)
     built = compile_mu(mutable(name)[0], sdk, "mp_22", name=f"mutable_{name}", flags=flags, include=(KERNELS,))
     assert not isinstance(built, Refusal), built.traceback
@@ -87,10 +88,10 @@ def test_the_checker_misses_what_is_taken_out(sim, checking_sdk, name, number, s
     library = Library(cdll, name, sim.runtime, Cleared())
     bench = Bench(sim, checking_sdk)
     asked = problem(70, 66, 136, a="col", b="row")
-    way = Way(name, tile if name == PIPELINED else None)
+    way = Candidate(name, tile if name == PIPELINED else None)
     copier = None
     if name == "transpose":
-        asked, way, copier = problem(70, 66, 40), Way(WMMA, None, ("a",)), library
+        asked, way, copier = problem(70, 66, 40), Candidate(WMMA, None, ("a",)), library
         library = bench.library(WMMA, defines(way, "mp_22", HALF, HALF))
     product = Product(sim.runtime, asked, lowered(asked), way, library, copier)
     for chosen in (-1, number):

@@ -6,7 +6,7 @@ import json
 from math import ceil
 
 import pytest
-from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Way
+from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate
 from simulator import Bench, problem
 
 from benchmarks.run import musa_kernels_counts
@@ -50,7 +50,7 @@ def counted(sim, checking_sdk):
 
 def test_whole_tiles(counted):
     m, n, k = 256, 128, 96
-    way = Way(PIPELINED, USUAL[128])
+    way = Candidate(PIPELINED, USUAL[128])
     found = counted(problem(m, n, k, a="col"), way)["pipelined_gemm"]
     tiles, steps = (m // 128) * (n // 128), k // 32
     assert found.bank_bytes == 8
@@ -63,14 +63,14 @@ def test_whole_tiles(counted):
 
 def test_operands_along_k_are_read_in_halves_of_lines(counted):
     m, n, k = 128, 128, 64
-    found = counted(problem(m, n, k, b="col"), Way(PIPELINED, USUAL[128]))["pipelined_gemm"]
+    found = counted(problem(m, n, k, b="col"), Candidate(PIPELINED, USUAL[128]))["pipelined_gemm"]
     assert found.read_bytes == 2 * (m * k + k * n) * 2
     assert found.bank_conflicts_8 == 0
 
 
 def test_copies_are_made_in_whole_lines(counted):
     m, n, k = 128, 128, 128
-    found = counted(problem(m, n, k, b="col"), Way(PIPELINED, USUAL[128], ("a", "b")))
+    found = counted(problem(m, n, k, b="col"), Candidate(PIPELINED, USUAL[128], ("a", "b")))
     assert found["copy_matrix"].read_bytes == found["copy_matrix"].written_bytes == 2 * (m * k + k * n)
     assert found["pipelined_gemm"].read_bytes == 2 * (m * k + k * n)
 
@@ -78,6 +78,6 @@ def test_copies_are_made_in_whole_lines(counted):
 def test_rows_that_are_not_aligned_cost_half_as_much_again(counted):
     """128 elements that start anywhere lie in three lines, not in two."""
     m, n, k = 129, 131, 64
-    found = counted(problem(m, n, k, a="col"), Way(PIPELINED, USUAL[128]))["pipelined_gemm"]
+    found = counted(problem(m, n, k, a="col"), Candidate(PIPELINED, USUAL[128]))["pipelined_gemm"]
     lines = k * (ceil(m / 128) * 5 + ceil(n / 128) * 5)
     assert found.read_bytes <= 128 * lines

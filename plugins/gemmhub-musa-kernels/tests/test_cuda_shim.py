@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from gemmhub_musa.compile import compile_mu
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, SMALL, WARP, WMMA, Way, defines
+from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, SMALL, WARP, WMMA, Candidate, defines
 from gemmhub_musa_kernels.library import KERNELS, TRANSPOSE
 from simulator import sdk_of
 
@@ -39,7 +39,7 @@ def cuda_sdk():
     ],
 )
 def test_every_kernel_becomes_a_library(cuda_sdk, kernel, arch, operand, result):
-    way = Way(kernel, SMALL[WARP[arch]] if kernel == PIPELINED else None)
+    way = Candidate(kernel, SMALL[WARP[arch]] if kernel == PIPELINED else None)
     flags = () if kernel == TRANSPOSE else defines(way, arch, as_dtype(operand), as_dtype(result))
     built = compile_mu(KERNELS / f"{kernel}.mu", cuda_sdk, arch, name=f"cuda_{kernel}", flags=flags, include=(KERNELS,))
     assert not isinstance(built, Refusal), built.traceback

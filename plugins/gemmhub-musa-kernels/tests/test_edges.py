@@ -42,7 +42,7 @@ def test_a_case_fails(fault, sim, monkeypatch, tmp_path):
     monkeypatch.setattr(library, "KERNELS", folder)
     monkeypatch.setattr(library, "HEADER", folder / "gemm.h")
     # The backend's own proof sees some of the faults, and so hides whether the cases do.
-    monkeypatch.setattr(MusaKernelsBackend, "_proof", lambda self, problem, way: None)
+    monkeypatch.setattr(MusaKernelsBackend, "_proof", lambda self, problem, candidate: None)
     backend, failed = MusaKernelsBackend(), []
     assert backend.probe()
     for case in filter(shows, CASES):

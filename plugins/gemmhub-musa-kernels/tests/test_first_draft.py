@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from gemmhub_musa import workspace
 from gemmhub_musa.compile import compile_mu
+from gemmhub_musa.guard import Cleared
 from gemmhub_musa.runtime import TO_DEVICE, MusaError
-from gemmhub_musa_kernels.choose import PIPELINED, Tile, Way, defines
+from gemmhub_musa_kernels.choose import PIPELINED, Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import HEADER, KERNELS, Cleared, Library
+from gemmhub_musa_kernels.library import HEADER, KERNELS, Library
 from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem, stored, whole
 
@@ -26,7 +27,7 @@ from gemmhub.capability import Device, Refusal
 from gemmhub.errors import KernelError
 
 DRAFT = Path(__file__).parent / "kernels" / "first_draft.mu"
-OURS = Way(PIPELINED, Tile(128, 128, 32, 2, 2))
+OURS = Candidate(PIPELINED, Tile(128, 128, 32, 2, 2))
 TURNING = replace(OURS, transposed=("b",))
 """As the draft does it: B is transposed first."""
 FAULT = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from gemmhub_musa_kernels.choose import OTHERS, PIPELINED, SCALAR, SMALL, USUAL, WMMA, Tile, Way
+from gemmhub_musa_kernels.choose import OTHERS, PIPELINED, SCALAR, SMALL, USUAL, WMMA, Candidate, Tile
 from gemmhub_musa_kernels.lower import lowered
 from simulator import Bench, problem
 
@@ -14,7 +14,7 @@ SCHEDULES = [
     for seed, asynchronous, layout in ((0, 1, 0), (1, 1, 1), (2, 0, 0), (3, 2, 1))
 ]
 SIZES = [(1, 1, 1), (17, 1, 5), (1, 130, 33), (129, 127, 31), (130, 136, 97), (257, 70, 64)]
-LARGE = {arch: Way(PIPELINED, USUAL[warp]) for arch, warp in (("mp_22", 128), ("mp_31", 32))}
+LARGE = {arch: Candidate(PIPELINED, USUAL[warp]) for arch, warp in (("mp_22", 128), ("mp_31", 32))}
 ORDERS = list(itertools.product(("row", "col"), repeat=3))
 
 
@@ -35,7 +35,7 @@ def test_schedules(bench, sim, schedule):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kernel", [PIPELINED, WMMA, SCALAR])
 def test_storage_orders(bench, kernel, dtype):
-    way = LARGE[bench.arch] if kernel == PIPELINED else Way(kernel)
+    way = LARGE[bench.arch] if kernel == PIPELINED else Candidate(kernel)
     for number, (a, b, d) in enumerate(ORDERS):
         out = ("float16", "bfloat16", "float32")[number % 3]
         for size in ((40, 24, 48), (37, 29, 19)):
@@ -59,7 +59,7 @@ def test_every_tile(bench):
     for tile in tiles(bench.arch):
         for a, b in (("row", "row"), ("col", "col")):
             asked = problem(tile.m + 5, tile.n + 8, 3 * tile.k + 7, a=a, b=b)
-            assert bench.wrong(asked, Way(PIPELINED, tile)) == 0, tile
+            assert bench.wrong(asked, Candidate(PIPELINED, tile)) == 0, tile
         deep = (False, True)
         library = bench.library(PIPELINED, flags_of(bench, tile))
         for pair in itertools.product(deep, repeat=2):
@@ -71,7 +71,7 @@ def flags_of(bench, tile):
 
     from gemmhub.dtypes import as_dtype
 
-    return defines(Way(PIPELINED, tile), bench.arch, as_dtype("float16"), as_dtype("float16"))
+    return defines(Candidate(PIPELINED, tile), bench.arch, as_dtype("float16"), as_dtype("float16"))
 
 
 def test_two_blocks_of_the_usual_tile_fit_into_a_multiprocessor():
@@ -84,14 +84,14 @@ def test_two_blocks_of_the_usual_tile_fit_into_a_multiprocessor():
 def test_every_tile_of_the_result_has_its_block(sim, plain_sdk, group):
     """Grids of every shape up to groups of different widths."""
     bench = Bench(sim, plain_sdk)
-    way = Way(PIPELINED, Tile(64, 64, 32, 2, 1, group=group))
+    way = Candidate(PIPELINED, Tile(64, 64, 32, 2, 1, group=group))
     for rows, columns in ((1, 1), (2, 3), (3, 5), (5, 4), (2, 9)):
         assert bench.wrong(problem(64 * rows - 3, 64 * columns, 32), way) == 0
 
 
 def test_more_matrices_than_a_grid_has_room_for(sim, plain_sdk):
     asked = problem(1, 1, 2, batch=(32768 + 3,))
-    assert Bench(sim, plain_sdk).wrong(asked, Way(SCALAR)) == 0
+    assert Bench(sim, plain_sdk).wrong(asked, Candidate(SCALAR)) == 0
 
 
 def test_a_negative_size_is_no_product(sim, plain_sdk):

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmhub.backend import Array, Imported, Kernel
+from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+
+from gemmhub.backend import Imported, Kernel
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import BackendError
-from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower, model, probe, profiler, proof
 from gemmhub_mutlass.choose import Configuration, configurations
@@ -18,70 +19,46 @@ from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
 
-_KEPT = 4096
-"""Problems whose analyses are remembered."""
-_NOTHING = "nothing"
-"""The one candidate for a result without elements."""
 _MOST_TILES = 65535
 """Tiles along n: they are the second dimension of a launch's grid."""
 
 
 class CompileError(BackendError):
-    """MUTLASS, the compiler or the proof gives no kernel; the text says why and what to do."""
+    """MUTLASS, the compiler or the proof yields no kernel; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A problem that MUTLASS should run, as far as can be told without compiling."""
+    """A problem that MUTLASS should run, as far as it is known without compiling."""
 
     lowered: Lowered
     configurations: tuple[Configuration, ...]
-    """At least one, the usual one first."""
+    """At least one, the default first."""
 
 
-class MutlassBackend(MachineBackend[Machine]):
+class MutlassBackend(MusaBackend[Machine, Analysis]):
     """See the module."""
 
     name = "mutlass"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another way to look at the machine."""
+        """For tests: another function that looks at the machine."""
         super().__init__(look)
-        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._proven: dict[tuple[int, Configuration], Refusal | None] = {}
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
-        """Compiles nothing: what the compiler has against a configuration is known from the first time on."""
-        analysis = self._analysis(problem)
+        """Compiles nothing: a configuration that does not compile is refused from its first use on."""
+        analysis = self.analysis(problem)
         if isinstance(analysis, Refusal):
             return analysis
         if analysis is None or self._left(problem, analysis):
             return None
         return self._refusal(problem.device.index, analysis.configurations[0])
 
-    def _analysis(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """None where the result has no elements."""
-        machine = self.machine
-        if problem.device.kind != "musa" or problem.device.index >= machine.count:
-            return Refusal(f"the operands are on {problem.device}", f"copy them to one of {machine.count} MUSA devices")
-        unsuited = machine.unsuited(problem.device.index)
-        if unsuited is not None:
-            return unsuited
-        if problem.empty:
-            return None
-        known = self._analyses.get(problem)
-        if known is None:
-            known = self._analysed(problem)
-            with self._lock:
-                if len(self._analyses) >= _KEPT:
-                    self._analyses.clear()
-                self._analyses[problem] = known
-        return known
-
-    def _analysed(self, problem: GemmProblem) -> Analysis | Refusal:
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
         machine = self.machine
         arch, version = machine.archs[problem.device.index], machine.mutlass.version
         maths = lower.maths(problem, arch)
@@ -100,7 +77,7 @@ class MutlassBackend(MachineBackend[Machine]):
         if unaligned is not None:
             return unaligned
         form = lowered.form
-        # The epilogue of MUTLASS 0.1 goes an element at a time in any case: fewer kernels to compile.
+        # The epilogue of MUTLASS 0.1 stores single elements in any case: fewer kernels to compile.
         result_vectors = form.result_vectors and not first_generation
         found = tuple(
             configuration
@@ -115,17 +92,17 @@ class MutlassBackend(MachineBackend[Machine]):
         return Analysis(lowered, found)
 
     def _refusal(self, index: int, configuration: Configuration) -> Refusal | None:
-        """What is known against a configuration."""
+        """The refusal of a configuration that failed before; None where none is known."""
         library = self.machine.kernels.known(configuration)
         return library if isinstance(library, Refusal) else self._proven.get((index, configuration))
 
     def _left(self, problem: GemmProblem, analysis: Analysis) -> list[Configuration]:
-        """Those that nothing is known against."""
+        """The configurations that did not fail before."""
         index = problem.device.index
         return [each for each in analysis.configurations if self._refusal(index, each) is None]
 
     def _usual(self, problem: GemmProblem) -> tuple[Analysis, Configuration] | None:
-        analysis = self._analysis(problem)
+        analysis = self.analysis(problem)
         left = self._left(problem, analysis) if isinstance(analysis, Analysis) else []
         return (analysis, left[0]) if isinstance(analysis, Analysis) and left else None
 
@@ -136,7 +113,7 @@ class MutlassBackend(MachineBackend[Machine]):
         return model.seconds(usual[1], usual[0].lowered, problem.nbytes)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
-        analysis = self._analysis(problem)
+        analysis = self.analysis(problem)
         chosen = _named(analysis, candidate) if isinstance(analysis, Analysis) else None
         if chosen is None or not isinstance(analysis, Analysis):
             return ""
@@ -147,52 +124,43 @@ class MutlassBackend(MachineBackend[Machine]):
             parts.append(f"{len(analysis.lowered.offsets)} launches, as the batch is not evenly spaced")
         if self.machine.kernels.known(chosen) is None:
             parts.append("the first use compiles, or loads what was compiled before")
-        pending = self.machine.pending
-        if pending:
-            parts.append(f"cleared errors that others left behind: {', '.join(sorted(pending))}")
-        return ", ".join(parts)
+        return ", ".join(parts + self.machine.cleared.remarks())
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        analysis = self._analysis(problem)
+        analysis = self.analysis(problem)
         if not isinstance(analysis, Analysis):
-            return (_NOTHING,)
+            return (NOTHING,)
         return [each.name for each in self._left(problem, analysis) or analysis.configurations]
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Compiles and proves what it must: half a minute for a configuration that this user has not had.
+        """Compile and prove the configuration where needed: half a minute at a user's first use of it.
 
         Raises CompileError where that fails, ValueError for what is refused, is no candidate or needs more workspace,
-        NotImplementableError where MUTLASS's own check says no, AllocationError without device memory.
+        NotImplementableError where MUTLASS's own check refuses it, AllocationError without device memory.
         """
-        analysis = self._analysis(problem)
-        if isinstance(analysis, Refusal):
-            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        analysis = self.runnable(problem)
         if analysis is None:
-            return Kernel(_nothing, "nothing to do")
+            return NOTHING_TO_DO
         chosen = _named(analysis, candidate)
         if chosen is None:
             known = ", ".join(each.name for each in analysis.configurations)
             raise ValueError(f"MUTLASS runs no {candidate!r} here, but {known}")
         library = self._proved(problem.device.index, chosen)
         gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library, workspace_limit)
-        if gemm.workspace_bytes > workspace_limit:
-            raise ValueError(
-                f"MUTLASS needs {gemm.workspace_bytes} bytes of workspace for {problem}, {workspace_limit} are "
-                "allowed: raise the setting workspace_mib"
-            )
+        self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
         return Kernel(gemm.run, f"{self.machine.mutlass.name} {chosen}", gemm.workspace_bytes)
 
     def import_times(self, path: Path, device: Device) -> Imported | Refusal:
-        """From the table that ``mutlass_profiler`` writes."""
+        """Import times from the table that ``mutlass_profiler`` writes."""
 
         def configurations(problem: GemmProblem) -> tuple[Configuration, ...]:
-            analysis = self._analysis(problem)
+            analysis = self.analysis(problem)
             return analysis.configurations if isinstance(analysis, Analysis) else ()
 
         return profiler.read(path, device, self.machine.archs[device.index], configurations)
 
     def _proved(self, index: int, configuration: Configuration) -> Library:
-        """The compiled kernel, once it was right on the device. Raises CompileError and AllocationError."""
+        """The compiled kernel, proven right on the device. Raises CompileError and AllocationError."""
         library = self.machine.kernels.get(configuration)
         if isinstance(library, Library):
             with self._lock:
@@ -209,9 +177,3 @@ class MutlassBackend(MachineBackend[Machine]):
 
 def _named(analysis: Analysis, candidate: str) -> Configuration | None:
     return next((each for each in analysis.configurations if each.name == candidate), None)
-
-
-def _nothing(
-    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: object, beta: object, stream: object
-) -> None:
-    pass

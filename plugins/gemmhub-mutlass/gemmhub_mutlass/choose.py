@@ -1,7 +1,8 @@
-"""A configuration: everything that a compiled kernel is fixed to. Sizes, leading dimensions and scalars are not.
+"""The candidates for a product: configurations, which are all that a compiled kernel is specialised for.
 
-Which there are follows MUTLASS's own list of kernels for mp_22. For mp_31 little is public: the tile of the public
-example, and two that published programs name; what does not compile is refused when it is first asked for.
+Sizes, leading dimensions and scalars are arguments. The configurations for mp_22 follow MUTLASS's own list of kernels.
+For mp_31 little is public: the tile of the public example, and two that published programs name; one that does not
+compile is refused at its first use.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 TENSOR, TF32, SIMT = "tensor", "tf32", "simt"
-"""Tensor cores in the operands' dtype; float32 operands rounded to TF32; float32 without tensor cores."""
+"""The arithmetic: tensor cores in the operands' dtype, on float32 rounded to TF32, and float32 without tensor cores."""
 
 VECTOR_BYTES = 16
-"""What one load of an aligned operand takes."""
+"""Bytes that one load of an aligned operand reads."""
 _TILE_K_BYTES = 64
 
 
 class Tile(NamedTuple):
-    """The part of the result that a thread block makes, and how deep its steps along k are."""
+    """The tile of the result that a thread block computes, and its extent along K."""
 
     m: int
     n: int
     k: int
     atoms: tuple[int, int] = (1, 1)
-    """Copies of the MMA instruction along m and n; of a multiply-add, that is threads. MUTLASS 0.1 is told."""
+    """Copies of the MMA instruction along M and N (of a multiply-add: threads), an argument of MUTLASS 0.1."""
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
@@ -40,11 +41,11 @@ _TENSOR_31 = ((256, 128, 64), (256, 256, 128), (384, 256, 64))
 """m, n, and bytes along k."""
 
 ARCHITECTURES = ("mp_22", "mp_31")
-"""Those that MUTLASS has kernels for."""
+"""Architectures that MUTLASS has kernels for."""
 
 
 def tiles(arch: str, math: str, itemsize: int) -> tuple[Tile, ...]:
-    """The tiles to choose from, the usual one first; none where MUTLASS has no such kernels for ``arch``."""
+    """The tiles to choose from, the default first; none where MUTLASS has no such kernels for ``arch``."""
     if math == SIMT:
         return _SIMT_22 if arch == "mp_22" else ()
     if arch == "mp_22":
@@ -54,22 +55,22 @@ def tiles(arch: str, math: str, itemsize: int) -> tuple[Tile, ...]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The result is row-major: a column-major one is the row-major one of the transposed problem."""
+    """A compiled kernel. Its result is row-major; a column-major one is that of the transposed problem."""
 
     arch: str
     math: str
     dtype: str
-    """Of a and b."""
+    """The dtype of a and b."""
     result: str
-    """Of the result and the addend."""
+    """The dtype of the result and the addend."""
     tile: Tile
     column_a: bool
-    """a is stored column-major."""
+    """Whether a is stored column-major."""
     column_b: bool
     vectors: bool
-    """a and b are read 16 bytes at a time (less where a tile is small); else an element at a time."""
+    """Whether a and b are read 16 bytes at a time (less where a tile is small), else an element at a time."""
     result_vectors: bool
-    """The same of the result and the addend."""
+    """The same for the result and the addend."""
 
     @property
     def itemsize(self) -> int:
@@ -77,7 +78,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Its name among the candidates."""
+        """The name that users see and choose it by."""
         return f"{self.math}_{self.tile}"
 
     @property
@@ -105,7 +106,7 @@ def configurations(
     arch: str, maths: tuple[str, ...], dtype: str, result: str, column_a: bool, column_b: bool, vectors: bool,
     result_vectors: bool,
 ) -> Iterator[Configuration]:  # fmt: skip
-    """All for one kind of problem, the usual one first."""
+    """All configurations for one kind of problem, the default first."""
     for math in maths:
         for tile in tiles(arch, math, {"int8": 1, "float32": 4}.get(dtype, 2)):
             yield Configuration(arch, math, dtype, result, tile, column_a, column_b, vectors, result_vectors)

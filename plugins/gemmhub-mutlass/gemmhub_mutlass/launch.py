@@ -1,8 +1,7 @@
-"""Running prepared products: what a warm call does."""
+"""Runs prepared products with MUTLASS: all that a warm call does."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gemmhub.errors import BackendError, KernelError
@@ -14,7 +13,7 @@ from gemmhub_mutlass.probe import Machine
 
 
 class NotImplementableError(BackendError):
-    """MUTLASS's own check does not take a problem."""
+    """MUTLASS's own check refuses a problem."""
 
 
 class Gemm:
@@ -24,15 +23,15 @@ class Gemm:
         self, machine: Machine, problem: GemmProblem, lowered: Lowered, configuration: Configuration, library: Library,
         limit: int,
     ) -> None:  # fmt: skip
-        """``limit``: bytes of workspace that are allowed.
+        """``limit`` is the bytes of workspace that are allowed.
 
-        NotImplementableError where MUTLASS's ``can_implement`` says no, AllocationError without device memory.
+        Raises NotImplementableError where MUTLASS's ``can_implement`` refuses the problem, and AllocationError.
         """
         self._machine, self._lowered, self._library = machine, lowered, library
         self._index = problem.device.index
         self._product = lowered.form.k > 0
         self._call = call_of(lowered.form, self._index)
-        with self._device():
+        with self._machine.current(self._index):
             refused = library.refused(self._call) if self._product else ""
             if refused:
                 raise NotImplementableError(
@@ -42,20 +41,16 @@ class Gemm:
             if self.workspace_bytes <= limit:  # else the caller refuses it
                 machine.workspace(self._index).reserve(self.workspace_bytes, limit)
 
-    def _device(self) -> AbstractContextManager[None]:
-        # With one device every thread is on it; with several a thread may be on another.
-        return self._machine.runtime.device(self._index) if self._machine.count > 1 else nullcontext()
-
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         """The function of gemmhub's contract. Raises KernelError, and AllocationError where many calls run at once."""
-        # MUTLASS's kernels fault where k is 0, and let NaN through where alpha is.
+        # MUTLASS's kernels fault where k is 0, and propagate NaN of the operands where alpha is 0.
         product = self._product and alpha != 0
         if self._lowered.swapped:
             a, b = b, a
         call = Call.from_buffer_copy(self._call)
         call.alpha, call.beta = float(alpha), float(beta)
         stream = stream or 0
-        with self._device():
+        with self._machine.current(self._index):
             if not (product and self.workspace_bytes):
                 self._launch(call, (a, b, c, out), product, 0, stream)
                 return
@@ -71,6 +66,6 @@ class Gemm:
             call.c = None if c is None else c + c_offset
             status, pending = self._library.run(call, product, workspace, stream)
             if pending:
-                self._machine.note_pending(pending)
+                self._machine.cleared.note(self._machine.runtime.words(pending)[0])
             if status:
                 raise KernelError("mutlass", f"MUTLASS's status is {self._library.words(status)}")

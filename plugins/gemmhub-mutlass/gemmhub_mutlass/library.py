@@ -24,7 +24,7 @@ from gemmhub_mutlass.sources import LONG, SHORT
 PATIENCE = 600.0
 """Seconds for one compilation; half a minute is usual."""
 _EVEN = 4096
-"""In the place of an address that is not known yet: aligned to everything."""
+"""Stands for an address that is not known yet; aligned for every access."""
 
 
 class Call(ctypes.Structure):
@@ -40,7 +40,7 @@ class Call(ctypes.Structure):
 
 
 def call_of(form: Form, device: int) -> Call:
-    """The call of a form, but for addresses and scalars."""
+    """The call for a form, without addresses and scalars."""
     matrices = (form.a, form.b, form.c, form.d)
     return Call(
         form.m, form.n, form.k, form.count, *(x.ld for x in matrices), *(x.step for x in matrices),
@@ -62,11 +62,11 @@ class Library:
         self._words.restype, self._words.argtypes = c_char_p, (c_int,)
 
     def words(self, status: int) -> str:
-        """A status for people."""
+        """The text for a status."""
         return f"{(self._words(status) or b'').decode(errors='replace')} ({status})"
 
     def refused(self, call: Call) -> str:
-        """What MUTLASS's ``can_implement`` has against a call; empty where nothing."""
+        """The reason for which MUTLASS's ``can_implement`` refuses a call; empty where it takes it."""
         status = self._check(byref(call))
         return self.words(status) if status else ""
 
@@ -76,9 +76,9 @@ class Library:
         return nbytes
 
     def run(self, call: Call, product: bool, workspace: int, stream: int) -> tuple[int, int]:
-        """Put a call on a stream of the current device; without ``product`` A B counts for nothing.
+        """Put a call on a stream of the current device; without ``product`` the result is beta C alone.
 
-        MUTLASS's status, and the runtime's error that was pending before and was cleared.
+        Returns MUTLASS's status, and the runtime's error that was pending before and was cleared.
         """
         pending = c_int()
         status: int = self._run(byref(call), product, workspace, stream, byref(pending))
@@ -86,7 +86,7 @@ class Library:
 
 
 class Kernels:
-    """What has been compiled and loaded in this process. Safe in any number of threads."""
+    """The configurations compiled and loaded in this process. Safe in any number of threads."""
 
     def __init__(self, sdk: Sdk, mutlass: Mutlass) -> None:
         self._sdk, self._mutlass = sdk, mutlass
@@ -95,18 +95,18 @@ class Kernels:
         self._arguments: int | Refusal | None = None
 
     def known(self, configuration: Configuration) -> Library | Refusal | None:
-        """None where nobody has asked for it yet."""
+        """The kernel or the refusal for a configuration; None where :meth:`get` was not called for it yet."""
         return self._found.get(configuration)
 
     def get(self, configuration: Configuration) -> Library | Refusal:
-        """From this process, from the cache, or compiled now."""
+        """The kernel of a configuration: from this process, from the cache, or compiled now."""
         with self._lock:
             if configuration not in self._found:
                 self._found[configuration] = self._load(configuration)
             return self._found[configuration]
 
     def arguments(self, arch: str) -> int | Refusal:
-        """How many arguments the mainloop's builder takes: by the version, or where there is none, by trial."""
+        """The number of arguments of the mainloop's builder: by the version, or by trial where it is unknown."""
         version = self._mutlass.version
         if version is not None:
             return LONG if version < (0, 2) else SHORT

@@ -1,45 +1,37 @@
-"""What the machine has: devices that MUTLASS has kernels for, the user's MUTLASS, mcc. Nothing is compiled here."""
+"""Looks at the machine: devices that MUTLASS has kernels for, the user's MUTLASS, mcc. It compiles nothing."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 from gemmhub_musa import compile as compilers
 from gemmhub_musa import runtime as musa
-from gemmhub_musa import workspace
-from gemmhub_musa.workspace import Workspace
+from gemmhub_musa.guard import Cleared
+from gemmhub_musa.probe import Devices
 
 from gemmhub.capability import Absent, Device, Ready, Refusal
-from gemmhub.kit import locks
 from gemmhub_mutlass import installation
 from gemmhub_mutlass.choose import ARCHITECTURES
 from gemmhub_mutlass.installation import Mutlass
 from gemmhub_mutlass.library import Kernels
 
 
-class Machine:
-    """Devices, compiled kernels, and the workspace of each device."""
+class Machine(Devices):
+    """The devices and the compiled kernels."""
 
     def __init__(self, found: musa.Machine, mutlass: Mutlass) -> None:
-        self.musa, self.mutlass = found, mutlass
-        self.runtime, self.count = found.runtime, found.count
+        super().__init__(found)
+        self.mutlass = mutlass
         self.kernels = Kernels(found.sdk, mutlass)
         self.archs = tuple(found.arch_name(index) for index in range(found.count))
-        self.pending: Counter[str] = Counter()
-        """Errors that others had left in the runtime and that launches cleared, by name."""
-        self._lock = locks.lock()
+        self.cleared = Cleared()
+        self.usable = tuple(index for index in self.usable if self.unsuited(index) is None)
 
-    def workspace(self, index: int) -> Workspace:
-        """That of a device."""
-        return workspace.of(self.runtime, index)
-
-    def note_pending(self, code: int) -> None:
-        """A launch cleared an error that was none of its own."""
-        with self._lock:
-            self.pending[self.runtime.words(code)[0]] += 1
+    def refusal(self, device: Device) -> Refusal | None:
+        """Why operands on ``device`` cannot be multiplied here: also that MUTLASS has no kernels for it."""
+        known = device.kind == "musa" and device.index < self.count
+        return (self.unsuited(device.index) if known else None) or super().refusal(device)
 
     def unsuited(self, index: int) -> Refusal | None:
-        """Why MUTLASS has nothing for a device."""
+        """Why MUTLASS has no kernels for a device; None where it has."""
         arch = self.archs[index]
         if arch not in ARCHITECTURES:
             return Refusal(
@@ -55,7 +47,7 @@ class Machine:
 
 
 def look() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -66,20 +58,19 @@ def look() -> Machine | Absent:
     if isinstance(compiler, Refusal):
         return Absent(f"{compiler.reason}: MUTLASS's kernels are compiled here", compiler.remedy)
     machine = Machine(found, mutlass)
-    refusals = [machine.unsuited(index) for index in range(machine.count)]
-    if all(refusals) and refusals[0] is not None:
-        return Absent(refusals[0].reason, refusals[0].remedy)
+    unsuited = machine.unsuited(0)
+    if not machine.usable and unsuited is not None:
+        return Absent(unsuited.reason, unsuited.remedy)
     return machine
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
-    suited = [index for index in range(machine.count) if machine.unsuited(index) is None]
+    """The devices, versions and features of ``machine``."""
     compiler = compilers.mcc(machine.musa.sdk)
     assert not isinstance(compiler, Refusal)
-    said = (compilers.identity((str(compiler),)).strip().splitlines() or [""])[0]
+    version = (compilers.identity((str(compiler),)).strip().splitlines() or [""])[0]
     return Ready(
-        tuple(Device("musa", index) for index in suited),
-        {"mutlass": machine.mutlass.name, "mcc": said, **machine.musa.versions},
-        (f"{machine.mutlass.name} from {machine.mutlass.home}", f"compiled by {compiler} ({said or 'no version'})"),
+        machine.devices,
+        {"mutlass": machine.mutlass.name, "mcc": version, **machine.musa.versions},
+        (f"{machine.mutlass.name} from {machine.mutlass.home}", f"compiled by {compiler} ({version or 'no version'})"),
     )

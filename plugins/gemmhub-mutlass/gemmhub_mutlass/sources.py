@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent / "kernels"
 TEMPLATE = FOLDER / "gemm.h"
 
 LONG, SHORT = 15, 13
-"""Arguments of MUTLASS's mainloop builder: up to version 0.1, and from 0.2 on."""
+"""The number of arguments of MUTLASS's mainloop builder: up to version 0.1, and from 0.2 on."""
 
 _ARCH = {"mp_22": "mutlass::arch::Mp22", "mp_31": "mutlass::arch::Mp31"}
 _TYPE = {
@@ -23,7 +23,7 @@ def text(configuration: Configuration, arguments: int) -> str:
     """The source for a MUTLASS whose builder takes ``arguments``, LONG or SHORT."""
     tile, math = configuration.tile, configuration.math
     a, b, d = configuration.alignments
-    # Of float32 operands MUTLASS would make TF32 by itself; here it is said.
+    # MUTLASS would round float32 operands to TF32 by itself; naming the type makes it explicit.
     element = "mutlass::tfloat32_t" if math == TF32 else _TYPE[configuration.dtype]
     values = {
         "BUILDER_ARGUMENTS": arguments,
@@ -40,7 +40,7 @@ def text(configuration: Configuration, arguments: int) -> str:
 
 
 def trial(arguments: int) -> str:
-    """A source that compiles where the mainloop's builder takes that many arguments: it names one, and makes none."""
+    """A source that compiles where the mainloop's builder takes that many arguments: it names a builder, no kernel."""
     types = {4: "1", 7: "1"}
     given = ", ".join(types.get(place, "void") for place in range(arguments))
     return (

@@ -31,7 +31,7 @@ class Product:
         library: Library,
         copier: Library | None,
     ) -> None:
-        """``copier`` copies the operands that ``candidate`` has copied. Raises AllocationError without memory for them."""
+        """``copier`` copies operands where ``candidate`` asks for it. Raises AllocationError without memory."""
         self._runtime, self._index, self._library, self._copier = runtime, problem.device.index, library, copier
         self._gemm = gemm
         final = copied(gemm, candidate.transposed)

@@ -1,4 +1,4 @@
-"""c, copied to where the result will be: muBLAS's functions add the product to what is there."""
+"""Copies c to the result's memory: muBLAS's functions add the product to the content of that memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmhub_mublas.lower import Lowered
 
 
 def copies(problem: GemmProblem) -> tuple[Copy, ...]:
-    """What is said of it beforehand: whether c is the result's own memory, a call alone knows."""
+    """The copy as `explain` lists it; whether c is the result's own memory is known only in a call."""
     if problem.c is None or problem.empty:
         return ()
     nbytes = problem.batch_count * problem.m * problem.n * problem.out.dtype.itemsize
@@ -29,7 +29,7 @@ class Addend:
         self._width, self._height = form.m * size, form.n
         self._pitches = d.ld * size, c.ld * size
         starts = [(d.stride * size * i, c.stride * size * i) for i in range(count)]
-        # Matrices that follow each other as their columns do are one tall matrix.
+        # Matrices as far apart as their columns are one wide matrix.
         if count > 1 and c.stride == c.ld * form.n and d.stride == d.ld * form.n:
             self._height *= count
             starts = starts[:1]

@@ -1,8 +1,8 @@
-"""The numbers behind muBLAS's names: from the user's header where there is one, else the few that are public.
+"""The numbers of muBLAS's enumerations: from the installed header where there is one, else the few that are public.
 
 No document states the values of all enumerations, and a wrong one is a wrong product. So each name below has the
-value that public programs are known to pass, or none. The installed ``mublas.h`` always has the last word; where it
-is missing, names without a public value are unusable and what needs them is refused.
+value that public programs pass, or none. The installed ``mublas.h`` always decides; where it is missing, names without
+a public value are unusable, and products that need them are refused.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ COMPUTE = {"float32": "MUBLAS_COMPUTE_32F", "float64": "MUBLAS_COMPUTE_64F", "in
 """mublasComputeType_t, by gemmhub's compute dtype."""
 FAST_TF32 = "MUBLAS_COMPUTE_32F_FAST_TF32"
 DEFAULT_MATH = ("MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT")
-"""The math mode without tricks, under its newer and its oldest name."""
+"""The math mode of full precision, under its newer and its oldest name."""
 
 
 @dataclass(frozen=True)
 class Codes:
-    """The numbers in use. ``without_header`` says why the header could not be asked; None where it was."""
+    """The numbers in use. ``without_header`` is the reason why they are not the header's; None where they are."""
 
     values: Mapping[str, int]
     without_header: str | None = None
 
     @classmethod
     def of(cls, header: Mapping[str, int] | None, why_not: str = "") -> Codes:
-        """Those that the header gave; of the public values where ``header`` is None, for the reason ``why_not``."""
+        """The numbers of ``header``; the public ones where it is None, for the reason ``why_not``."""
         if header is not None:
             return cls(dict(header))
         return cls({name: value for name, value in ATTESTED.items() if value is not None}, why_not)
 
     def missing(self, *names: str) -> list[str]:
-        """Those of ``names`` that have no number."""
+        """The ``names`` that have no number."""
         return [name for name in dict.fromkeys(names) if name not in self.values]
 
     def first(self, names: tuple[str, ...]) -> int | None:
@@ -69,7 +69,7 @@ class Codes:
         return next((self.values[name] for name in names if name in self.values), None)
 
     def surprises(self) -> list[str]:
-        """Where the installed header contradicts what is public, for people."""
+        """Sentences on names whose number in the installed header differs from the public one."""
         return [
             f"{name} is {self.values[name]} in mublas.h, {known} in public programs"
             for name, known in ATTESTED.items()

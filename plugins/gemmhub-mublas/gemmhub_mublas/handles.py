@@ -1,8 +1,8 @@
-"""Library handles, leased for one call.
+"""Leases library handles to one call at a time.
 
-A handle holds device memory and settings (stream, pointer mode, math mode), so that no two calls may have one at a
-time, nested ones included, and the calls that one serves must run in one order: it stays with its stream. None is
-ever destroyed: at exit the runtime may be gone before the library.
+A handle holds device memory and settings (stream, pointer mode, math mode). So no two calls, nested ones included, may
+use one at the same time, and the calls that one serves must run in one order: it stays with its stream. None is ever
+destroyed: at exit the runtime may be gone before the library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gemmhub_musa.workspace import Key, key_of
 
 
 class Handles:
-    """``create`` makes a handle on the current device."""
+    """The handles of one library. ``create`` makes a handle on the current device."""
 
     def __init__(self, create: Callable[[], int]) -> None:
         self._create = create
@@ -22,7 +22,7 @@ class Handles:
         self._free: dict[tuple[int, Key], list[int]] = {}
 
     def reserve(self, index: int) -> None:
-        """Have one spare for the next call on device ``index`` that needs one, which must be the current device."""
+        """Keep a spare handle for the next call on device ``index``, which must be the current device."""
         spare = self._spare.setdefault(index, [])
         if not spare:
             spare.append(self._create())
@@ -30,7 +30,7 @@ class Handles:
     def take(self, index: int, stream: int) -> int:
         """A handle for one call on a stream of device ``index``, which must be the current one; :meth:`give` it back.
 
-        Makes one only where no handle is spare.
+        A new one is made only where none is free.
         """
         free = self._free.get((index, key_of(stream)), [])
         return self._popped(free) or self._popped(self._spare.get(index, [])) or self._create()

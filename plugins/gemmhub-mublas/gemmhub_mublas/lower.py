@@ -1,6 +1,6 @@
-"""A problem as column-major products with one evenly spaced batch each: what muBLAS and muBLASLt both understand.
+"""Lowers a problem to column-major products with one evenly spaced batch each, the form of muBLAS and muBLASLt.
 
-No library is called here. :func:`lowered` says a problem in those terms, or why it cannot be said.
+:func:`lowered` returns these products, or a refusal. It calls no library.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gemmhub.problem import GemmProblem
 LARGEST = 2**31 - 1
 """Sizes, leading dimensions and batch counts are C ints."""
 MOST_LAUNCHES = 4096
-"""Products a call may consist of, where its batch is not evenly spaced."""
+"""The most products of a call whose batch is not evenly spaced."""
 _ZERO_K = {1: 16}
-"""The inner dimension of a product of zeros, by itemsize; 1 for all others. Kernels for single bytes like long rows."""
+"""K of a product of zeros, by itemsize; 1 for all others. Kernels for 8-bit types take long rows only."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Form:
 
 @dataclass(frozen=True)
 class Lowered:
-    """How a call of the problem goes."""
+    """The calls of the library for a problem."""
 
     main: Form | None
     """The product; None where k is 0."""
     zero: Form | None
-    """The same result without the product (of two matrices of zeros); where k is 0, or alpha may be."""
+    """The same result from a product of zeros; for k = 0, and for problems whose alpha may be 0."""
     swapped: bool
-    """The library's A is the problem's b, its B the problem's a."""
+    """Whether the library's A is the problem's b, and its B the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
     """Bytes to add to the addresses of the library's A, B, C, D: one product of ``count`` matrices for each."""
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """Every form that calls may need, the usual one first."""
+        """The forms that calls need, ``main`` first."""
         return tuple(form for form in (self.main, self.zero) if form is not None)
 
     @property
@@ -93,8 +93,9 @@ class Lowered:
 
 
 def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered | Refusal:
-    """``problem``, whose result has elements, for a library that adds a bias and applies activations if ``fused``,
-    and takes a batch in one call if ``batched``.
+    """The lowered form of ``problem``, whose result has elements, or a refusal.
+
+    The library adds a bias and applies activations if ``fused``, and takes a batch in one call if ``batched``.
     """
     refusal = _options(problem, fused)
     if refusal is not None:
@@ -131,7 +132,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
         compute, m, n, k, call.trans_a, call.trans_b, a, b, c, d, dim.count, problem.precision,
         problem.bias.dtype.name if problem.bias else None, problem.activation,
     )  # fmt: skip
-    # An integer product is finite: alpha = 0 needs no care.
+    # An integer product is finite, so that alpha = 0 needs no form of its own.
     zero = k == 0 or not (problem.alpha_is_one or compute == "int32")
     return Lowered(
         form if k else None,
@@ -218,7 +219,7 @@ def _without_product(form: Form) -> Form:
 
 
 def stored(form: Form) -> str:
-    """How the operands lie, for people."""
+    """The storage of the operands, as a text."""
     words = [
         f"{name} {x.dtype} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
         for name, x in (("A", form.a), ("B", form.b), ("D", form.d))

@@ -1,9 +1,8 @@
-"""A cost model: arithmetic or memory traffic, whichever takes longer, and the launches.
+"""Estimates the time of a product: arithmetic or memory traffic, whichever takes longer, and the launches.
 
 It ranks these backends among others before anything is measured; tuning replaces it. The rates are published
 measurements of large products on one card of each architecture (MTT S4000 for mp_22, S5000 for mp_31), or the vendor's
-peak where nobody has published one; this project has measured none of them. Where there is no figure, there is no
-estimate.
+peak where no measurement is published; gemmhub has measured none of them. Without a figure there is no estimate.
 """
 
 from __future__ import annotations

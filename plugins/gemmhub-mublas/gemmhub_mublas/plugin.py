@@ -1,4 +1,4 @@
-"""What gemmhub finds through the entry point: two descriptions, nothing heavy."""
+"""Describes the plugin's two backends for gemmhub's entry point, without heavy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of matrix addresses in device memory, as the ...Batched functions read them.
+"""Arrays of matrix addresses in device memory, which the ...Batched functions read.
 
 The addresses change with every call's operands, so they are copied to the device in order with the products that read
 them. A table, leased for one call, is the memory on both sides of that copy. The host's side must not change before
@@ -42,7 +42,7 @@ class _Table:
         weakref.finalize(self, _destroy, runtime, index, self.event).atexit = False
         self.used = False
         self.holds: _Bases | None = None
-        """The addresses of A, B and C that its contents are for."""
+        """The addresses of A, B and C that it was filled for."""
 
 
 def _free(runtime: Runtime, index: int, address: int) -> None:
@@ -62,7 +62,7 @@ class Pointers:
     """Address arrays for products of matrices at fixed ``offsets`` (bytes, for A, B and C) from three addresses."""
 
     def __init__(self, runtime: Runtime, index: int, offsets: Sequence[_Bases]) -> None:
-        """On device ``index``, which must be the current one wherever this is used. AllocationError without memory."""
+        """Device ``index`` must be current wherever this is used. Raises AllocationError without memory."""
         self._runtime, self._index = runtime, index
         self._offsets = tuple(zip(*offsets))
         self._count = len(offsets)
@@ -71,12 +71,12 @@ class Pointers:
 
     @property
     def nbytes(self) -> int:
-        """Device memory."""
+        """Bytes of device memory."""
         return TABLES * 3 * self._count * _WORD
 
     @contextmanager
     def lease(self, bases: _Bases, stream: int) -> Iterator[_Bases]:
-        """Where the arrays of A, B and C begin, for a product that is put on ``stream`` before the lease ends.
+        """The addresses of the arrays of A, B and C, for a product that is put on ``stream`` before the lease ends.
 
         Raises MusaError; AllocationError only where all tables are leased to other calls.
         """
@@ -86,13 +86,13 @@ class Pointers:
             size = self._count * _WORD
             yield table.address, table.address + size, table.address + 2 * size
         finally:
-            # A table whose event could not be recorded is never used again: what uses it is not known.
+            # A table whose event could not be recorded is never leased again: work may still use it.
             self._runtime.event_record(table.event, stream)
             table.used = True
             self._free.append(table)
 
     def _taken(self, bases: _Bases) -> _Table | None:
-        """A free table, now taken: one with these addresses, else a new one, else the longest unused."""
+        """Take a free table: one with these addresses, else an unused one, else the one unused for longest."""
         while True:
             free = tuple(self._free)
             ranks = [0 if table.holds == bases else 2 if table.used else 1 for table in free]
@@ -106,7 +106,7 @@ class Pointers:
             return best
 
     def _fill(self, table: _Table, bases: _Bases, stream: int) -> None:
-        """Put the copy on ``stream``, if there is something to copy."""
+        """Put the copy of new addresses on ``stream``; without new ones only wait for the table's last use."""
         if table.holds == bases:
             self._runtime.stream_wait(stream, table.event)
             return

@@ -1,4 +1,4 @@
-"""Finding a function in a shared library under its plain name, its C++ name, or any C++ name with its parameters.
+"""Finds a function in a shared library under its plain name, its C++ name, or any C++ name with its parameters.
 
 libmublas exports its functions as C does, except the three ...Ex ones, which some SDKs export as C++ does: the name
 then encodes the parameters, and a type renamed by the vendor renames the function. There is an older overload of each
@@ -21,22 +21,22 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class Found(NamedTuple):
-    """A function, and how it was found."""
+    """A function, its symbol, and how it was found."""
 
     function: Any
     symbol: str
     how: str
-    """ "plain", "mangled" or "scanned"."""
+    """How it was found: "plain", "mangled" or "scanned"."""
 
 
 class _UnreadableError(Exception):
-    """Not a mangled name of a plain function, as far as this module understands them."""
+    """A symbol is no mangled name of a plain function that this module can read."""
 
 
 def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
     """The function called ``name``; None where the library has none with parameters of these ``kinds``.
 
-    ``mangled`` is its usual C++ name, ``kinds`` what :func:`parameters` gives for it.
+    ``mangled`` is its usual C++ name, ``kinds`` the result of :func:`parameters` for it.
     """
     for symbol, how in ((name, "plain"), (mangled, "mangled")):
         function = getattr(library, symbol, None)
@@ -50,7 +50,7 @@ def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
 
 
 def where(library: CDLL, symbol: str = "mublasCreate") -> Path | None:
-    """The file that ``symbol`` of a loaded library was loaded from; None where that cannot be told."""
+    """The file that ``symbol`` of a loaded library was loaded from; None where the system does not report it."""
     function = getattr(library, symbol, None)
     if function is None:
         return None
@@ -114,7 +114,7 @@ class _Names:
         self._text = symbol
         self._at = 2
         self._seen: list[str] = []
-        """Kinds of the types that S_, S0_, S1_... stand for."""
+        """The kinds of the types that S_, S0_, S1_... stand for."""
 
     def kinds(self) -> Iterator[str]:
         self._source_name()

@@ -1,8 +1,9 @@
-"""A problem in muDNN's words: row-major tensors as they are stored, transposition flags, one batch. Nothing is called.
+"""Lowers a problem to muDNN's form: row-major tensors as they are stored, transposition flags, one batch.
 
 muDNN computes ``d = alpha op(a) op(b) + beta c + bias`` with d row-major and a bias that has an element per column
-of d. It wants the shape that an operand has in memory beside the flag that transposes it, strides that are those of
-a dense tensor along dimensions of size 1, and no stride of 0: a matrix that serves a whole batch is a batch of one.
+of d. It takes the shape that an operand has in memory beside the flag that transposes it, the strides of a dense
+tensor along dimensions of size 1, and no stride of 0: a matrix that serves a whole batch is a batch of one. No library
+is called here.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from gemmhub.problem import GemmProblem, Operand
 
 DTYPES = ("float16", "bfloat16", "float32")
 MOST_LAUNCHES = 4096
-"""Products a call may consist of, where its batch is not evenly spaced."""
+"""The most products of a call whose batch is not evenly spaced."""
 _INT32 = 2**31
 _VECTOR = 16
-"""Bytes that divide the address of an operand, as a rule: arrays begin there, slices may not."""
+"""Bytes that divide the address of most operands: those of arrays, but not of all slices."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stack of ``count`` matrices as they lie in memory: rows of ``cols`` elements, ``ld`` elements apart."""
+    """A stack of ``count`` matrices as they are stored: rows of ``cols`` elements, ``ld`` elements apart."""
 
     count: int
     rows: int
@@ -42,23 +43,23 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Form:
-    """One product but for addresses and scalars."""
+    """One product, without addresses and scalars."""
 
     dtype: str
-    """Of a and b."""
+    """The dtype of a and b."""
     result: str
-    """Of c, d and the bias."""
+    """The dtype of c, d and the bias."""
     tensor_math: bool
-    """Tensor cores; float32 operands are then rounded to TF32."""
+    """Whether it runs on tensor cores; float32 operands are then rounded to TF32."""
     trans_a: bool
     trans_b: bool
     a: Tensor
     b: Tensor
     c: Tensor
-    """That of d where there is no addend."""
+    """Equal to d where there is no addend."""
     d: Tensor
     stack: bool
-    """BatchMatMul and three dimensions, even where the batch is one; else MatMul and two."""
+    """Whether it is a BatchMatMul of three dimensions, even for a batch of one; else a MatMul of two."""
     addend: bool = False
     bias: bool = False
     deterministic: bool = False
@@ -66,18 +67,18 @@ class Form:
 
 @dataclass(frozen=True)
 class Lowered:
-    """How a call of the problem goes."""
+    """The calls of the library for a problem."""
 
     main: Form | None
     """The product; None where k is 0."""
     zero: Form | None
-    """The same result from a column and a row of zeros: where k is 0, or alpha may be."""
+    """The same result from a column and a row of zeros; for k = 0, and for problems whose alpha may be 0."""
     swapped: bool
-    """The library's a is the problem's b, its b the problem's a."""
+    """Whether the library's a is the problem's b, and its b the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
     """Bytes to add to the addresses of the library's a, b, c, d: one product for each."""
     aligned: bool
-    """Every operand of every product lies at an address that 16 divides."""
+    """Whether 16 divides the address of every operand of every product."""
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -98,7 +99,7 @@ def tensor_math(problem: GemmProblem) -> bool:
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
-    """``problem``, whose result has elements, as products of muDNN; or what stands in the way."""
+    """The lowered form of ``problem``, whose result has elements, or a refusal."""
     refusal = check(problem)
     if refusal is not None:
         return refusal
@@ -148,7 +149,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def check(problem: GemmProblem) -> Refusal | None:
-    """What of the dtypes and the epilogue the library has nothing for."""
+    """A refusal for dtypes and epilogues that the library does not have."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a not in DTYPES or b not in DTYPES:
         given = a if a not in DTYPES else b
@@ -206,13 +207,14 @@ def _flipped(call: BlasCall) -> BlasCall:
 
 
 def _tensor(count: int, rows: int, cols: int, ld: int, step: int) -> Tensor:
-    """``ld`` is that of a dense matrix where there is no second row to step to; so must ``stride`` be."""
+    """A tensor whose ``stride`` is that of a dense one where there is one matrix, as the library requires."""
     return Tensor(1 if step == 0 else count, rows, cols, ld, rows * ld if step == 0 or count == 1 else step)
 
 
 def _even(extents: list[int]) -> Callable[[BatchDim], bool]:
-    """Whether the library steps through a dimension: its matrices follow one another, none starting before the last
-    ended; only a and b may serve the whole of it.
+    """A test whether the library steps through a batch dimension.
+
+    It does where no matrix begins before the last one ended; a and b may also have a stride of 0.
     """
 
     def even(dim: BatchDim) -> bool:
@@ -223,7 +225,7 @@ def _even(extents: list[int]) -> Callable[[BatchDim], bool]:
 
 
 def _without_product(form: Form, m: int, n: int) -> Form:
-    """``form`` with a column by a row of zeros, so that alpha is of no account."""
+    """``form`` with a column and a row of zeros, so that alpha has no effect."""
     count = form.d.count
     a, b = Tensor(count, m, 1, 1, m), Tensor(1, 1, n, n, n)
     return replace(form, trans_a=False, trans_b=False, a=a, b=b)

@@ -1,7 +1,7 @@
-"""A cost model: arithmetic at the card's published rate or memory traffic, whichever takes longer, and a launch.
+"""Estimates the time of a product: arithmetic or memory traffic, whichever takes longer, and a launch.
 
-It ranks muDNN among other backends before anything is measured; tuning replaces it. Nobody of this project has
-measured muDNN on a card: the rates are those that public sources give for the cards of each architecture.
+The estimate ranks muDNN among other backends before anything is measured; tuning replaces it. gemmhub has not measured
+muDNN on a card: the rates are those that public sources give for the cards of each architecture.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gemmhub.problem import GemmProblem
 LAUNCH = 1.2e-5
 """Seconds for a product without work, host time included."""
 _EFFICIENCY = 0.6
-"""Of the published rate that large products reach."""
+"""The fraction of the published rate that large products reach."""
 
 _RATES = {
     # Cards of the architecture: operations a second of tensor cores (float16, bfloat16), as TF32, of float32; bytes/s.
@@ -23,7 +23,7 @@ _UNKNOWN = _RATES[2, 2]
 
 
 def seconds(problem: GemmProblem, arch: tuple[int, int] | None, launches: int) -> float:
-    """A call, with that many products, on a device of compute capability ``arch``."""
+    """Seconds for a call with ``launches`` products on a device of compute capability ``arch``."""
     half, tf32, single, bandwidth = _RATES.get(arch or (0, 0), _UNKNOWN)
     rate = half if problem.a.dtype.itemsize == 2 else tf32 if problem.precision != "ieee" else single
     return max(problem.flops / (_EFFICIENCY * rate), problem.nbytes / bandwidth) + LAUNCH * max(1, launches)

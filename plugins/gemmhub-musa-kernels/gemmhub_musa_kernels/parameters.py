@@ -1,4 +1,4 @@
-"""A product as the kernels' launchers take it: ``struct Gemm`` of kernels/gemm.h, field by field."""
+"""The argument of the kernels' launchers: ``struct Gemm`` of kernels/gemm.h, field by field."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Parameters(Structure):
 
 
 def copied(gemm: Gemm, operands: tuple[str, ...]) -> Gemm:
-    """``gemm`` with copies of ``operands`` in their place: dense along m or n, the same ones for all of a batch."""
+    """``gemm`` with copies of ``operands`` in their place: contiguous along M or N, shared by the whole batch."""
     none = (0,) * len(gemm.batch)
     if "a" in operands:
         gemm = replace(gemm, a=Strides(1, pitch(gemm.m), none, padded=True))
@@ -40,7 +40,7 @@ def copied(gemm: Gemm, operands: tuple[str, ...]) -> Gemm:
 
 
 def parameters(gemm: Gemm, problem: GemmProblem) -> Parameters:
-    """Everything but addresses, alpha and beta."""
+    """The parameters of ``gemm``, without addresses, alpha and beta."""
     made = Parameters(m=gemm.m, n=gemm.n, k=gemm.k, batch_dims=len(gemm.batch))
     made.a_readable = pitch(gemm.m) if gemm.a.padded else gemm.m
     made.b_readable = pitch(gemm.n) if gemm.b.padded else gemm.n

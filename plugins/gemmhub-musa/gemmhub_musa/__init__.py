@@ -1,4 +1,4 @@
-"""What gemmhub's MUSA backends share: the installation, the runtime, device arrays, compilers, the first self-test."""
+"""The parts that gemmhub's MUSA backends share: the installation, the runtime, arrays, compilers, proofs, a base."""
 
 from gemmhub_musa.array import Array, MusaArrays, empty, from_numpy
 from gemmhub_musa.runtime import MusaError, Runtime

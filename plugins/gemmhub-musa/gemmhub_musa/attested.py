@@ -1,7 +1,7 @@
-"""Numbers of the SDK's headers that public sources state, to compare with those of an installation.
+"""Lists the numbers of the SDK's headers that public sources state, to compare with those of an installation.
 
-None: the name is public, its number is not. What is listed here decides nothing; each backend asks the installed
-headers, and ``gemmhub doctor musa`` shows where they differ from this.
+None stands for a public name without a public number. The lists decide nothing: each backend reads the installed
+headers, and ``gemmhub doctor musa`` shows where they differ from these lists.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ HEADERS: tuple[tuple[str, Mapping[str, int | None]], ...] = (
     ("mudnncxx/mudnn.h", MUDNN),
     ("mudnn.h", {**MUDNN, **MUDNN_C}),
 )
-"""Headers, and what to ask them for."""
+"""Headers, with the names to look up in each."""

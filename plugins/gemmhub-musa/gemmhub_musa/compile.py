@@ -1,6 +1,6 @@
-"""Compiling against the installed SDK: ``.mu`` sources with mcc, glue with the host's C++ compiler, and header values.
+"""Compiles against the installed SDK: ``.mu`` sources with mcc, glue with the host's C++ compiler, header values.
 
-All of it goes through :mod:`gemmhub.kit.native`, so it is done once for a user; whatever fails is a Refusal.
+:mod:`gemmhub.kit.native` caches all results, so that each is compiled once for a user. A failure is a Refusal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def host_compiler() -> tuple[str, ...] | Refusal:
 
 
 def identity(command: Sequence[str]) -> str:
-    """What a compiler says to ``--version``; empty where it says nothing."""
+    """The output of a compiler's ``--version``; empty where there is none."""
     try:
         status = os.stat(command[0])
     except OSError:
@@ -84,9 +84,9 @@ def compile_mu(
     depends: Sequence[Path] = (),
     timeout: float = 300.0,
 ) -> Path | Refusal:
-    """A shared library of ``source`` (a file, or the text of one) for ``arch`` ("mp_22").
+    """Compile ``source`` (a file, or the text of one) for ``arch`` ("mp_22") to a shared library.
 
-    ``libraries`` are linked by their stems ("musart"); ``depends`` are headers of ours.
+    ``libraries`` are linked by their stems ("musart"); ``depends`` are the plugin's own headers.
     """
     compiler = mcc(sdk)
     if isinstance(compiler, Refusal):
@@ -108,9 +108,9 @@ def compile_host(
     depends: Sequence[Path] = (),
     timeout: float = 120.0,
 ) -> Path | Refusal:
-    """A shared library of C++ ``source`` (a file, or the text of one) that includes headers of the SDK.
+    """Compile C++ ``source`` (a file, or the text of one), which may include the SDK's headers, to a shared library.
 
-    Functions of libraries that :meth:`Sdk.load` loaded need not be linked: they are found when the result is loaded.
+    Functions of libraries that :meth:`Sdk.load` loaded need not be linked: the loader finds them.
     """
     command = host_compiler()
     if isinstance(command, Refusal):
@@ -154,7 +154,7 @@ def _compile(
 
 
 def _as_file(source: Path | str, name: str, suffix: str) -> Path | Refusal:
-    """The text of a source becomes a file of the cache: the compiler's messages then name something that is there."""
+    """``source`` as a file; a text is stored in the cache, so that the compiler's messages name a file that exists."""
     if isinstance(source, Path):
         return source
     data = source.encode()
@@ -193,10 +193,10 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def enumerators(sdk: Sdk, header: str, names: Sequence[str]) -> dict[str, int] | Refusal:
-    """The values that ``header`` of the installation gives to ``names``; those that it does not know are left out.
+    """The values of ``names`` in ``header`` of the installation; names that the header does not have are left out.
 
-    Names may be any constant expressions (``sizeof(mublasLtMatmulAlgo_t)``). Kept on disk by the headers' contents.
-    A Refusal where the header is not there, or does not compile by itself.
+    Names may be any constant expressions (``sizeof(mublasLtMatmulAlgo_t)``). Values are kept on disk, by the headers'
+    contents. Returns a Refusal where the header is missing, or does not compile by itself.
     """
     command = host_compiler()
     if isinstance(command, Refusal):
@@ -218,7 +218,7 @@ def enumerators(sdk: Sdk, header: str, names: Sequence[str]) -> dict[str, int] |
             return Refusal(f"{header} cannot be asked: {alone.reason}", alone.remedy, alone.traceback)
         found = _each(sdk, header, wanted)
     if not isinstance(found, Refusal):
-        with suppress(OSError):  # asked again next time
+        with suppress(OSError):  # the next process compiles it again
             native.store(file_name, json.dumps(found).encode())
     return found
 
@@ -236,14 +236,14 @@ def _read(file_name: str) -> dict[str, int] | None:
 
 
 def _each(sdk: Sdk, header: str, names: tuple[str, ...]) -> dict[str, int] | Refusal:
-    """The values of those names that compile: halves of the list are tried until what fails stands alone."""
+    """The values of the names that compile, found by trying halves of the list until each failing name is alone."""
     if not names:
         return {}
     found = _values(sdk, header, names)
     if isinstance(found, dict):
         return found
     if len(names) == 1:
-        # Only what the compiler complains about is unknown: it may also have been out of memory or time.
+        # Only a name that the compiler complains about is unknown: it may also have been out of memory or time.
         word = re.search(r"\w+", names[0].removeprefix("sizeof"))
         complained = word is not None and re.search(rf"error.*\b{word[0]}\b", found.traceback or "")
         return {} if complained else found

@@ -1,4 +1,4 @@
-"""What gemmhub's command line asks of these arrays: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
+"""Makes these arrays known to gemmhub's command line: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ kind = "musa"
 
 
 def count() -> int | Refusal:
-    """How many MUSA devices there are."""
+    """The number of MUSA devices."""
     found = runtime.machine()
     return found if isinstance(found, Absent) else found.count
 
@@ -20,12 +20,12 @@ def arrays(index: int) -> array.MusaArrays:
 
 
 def device_name(index: int) -> str:
-    """What the driver calls it, else its architecture."""
+    """The device's name by the driver, else its architecture."""
     found = runtime.machine()
     return "" if isinstance(found, Absent) else found.names[index] or found.arch_name(index)
 
 
 def versions() -> dict[str, str]:
-    """Of the runtime and the driver."""
+    """The versions of the runtime and the driver."""
     found = runtime.machine()
     return {} if isinstance(found, Absent) else found.versions

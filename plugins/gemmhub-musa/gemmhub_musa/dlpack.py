@@ -1,9 +1,9 @@
-"""DLPack capsules for memory on MUSA devices.
+"""Makes DLPack capsules for memory on MUSA devices.
 
 DLPack has no device number for MUSA. torch_musa's tensors, and the libraries that read them, use kDLExtDev.
 
-numpy makes the capsule: of an array at the device's address, which it never looks at. So its life is managed in C,
-where a capsule may be destroyed while an exception is on its way. Then the device is written into it.
+NumPy makes the capsule, from an array at the device's address, which it never reads. So the capsule's life is managed
+in C, where it may be destroyed while an exception propagates. The device is then written into it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEVICE = 12
 
 _NAME = b"dltensor"
 _BFLOAT16 = 4
-"""kDLBfloat, which numpy does not know."""
+"""kDLBfloat, which NumPy does not have."""
 
 
 class _Tensor(ctypes.Structure):
@@ -36,7 +36,7 @@ _pointer = ctypes.PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPoint
 
 
 class _At:
-    """What numpy makes an array of; the array refers to it, and so to the memory's owner."""
+    """The object that NumPy makes an array from; the array refers to it, and so to the memory's owner."""
 
     def __init__(
         self, owner: object, address: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...]
@@ -50,15 +50,15 @@ class _At:
 def capsule(
     owner: object, address: int, device: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> object:
-    """A DLPack capsule; ``strides`` in bytes. ``owner`` lives as long as the consumer needs the memory.
+    """A DLPack capsule; ``strides`` are in bytes. ``owner`` lives as long as the consumer needs the memory.
 
-    BufferError for dtypes without a code, and strides that are no whole number of elements.
+    Raises BufferError for dtypes without a code, and for strides that are no whole number of elements.
     """
     bfloat16 = dtype.name == "bfloat16"
     stand_in = np.dtype(np.uint16) if bfloat16 else dtype
     if stand_in.isbuiltin != 1:
         raise BufferError(f"DLPack has no code for {dtype} that consumers share")
-    # Arrays without elements have no address, of which some versions of numpy make none.
+    # Arrays without elements have no address, and some versions of NumPy make none from a null address.
     seen = np.empty(shape, stand_in) if 0 in shape else np.asarray(_At(owner, address, stand_in, shape, strides))
     made = seen.__dlpack__()
     tensor = _Tensor.from_address(_pointer(made, _NAME))

@@ -1,4 +1,4 @@
-"""``gemmhub doctor musa``: everything about MUSA on this machine that a report of a problem should hold."""
+"""``gemmhub doctor musa``: reports all about MUSA on this machine that a description of a problem needs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _VARIABLES = (
     *sdk.VARIABLES, "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "MUSA_LAUNCH_BLOCKING", "MUSA_ENABLE_TF32",
     "MUBLAS_WORKSPACE_CONFIG", "GEMMHUB_MCC", "CXX",
 )  # fmt: skip
-"""What decides which MUSA is used, and how. No other variable is reported."""
+"""The variables that select or configure the MUSA installation. No other variable is reported."""
 _WITHOUT_A_CARD = ("mp_22", "mp_31")
-"""What to compile for where no device says."""
+"""The architectures to compile for without a device."""
 _DTYPES = (
     ("float32", None),
     ("float64", None),
@@ -50,7 +50,7 @@ extern "C" int gemmhub_launch_add(const float* x, float* y, int n, musaStream_t 
   return (int)musaGetLastError();
 }
 """
-"""A kernel to see that compiling and launching work."""
+"""A kernel that shows whether compiling and launching work."""
 
 
 def findings() -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _libraries(found: Sdk) -> Iterator[Finding]:
     for stem in sdk.NAMES:
         library = found.library(stem)
         if isinstance(library, Refusal):
-            # Which of the others there are depends on the SDK; a backend that needs one says so itself.
+            # Which of the others exist depends on the SDK; a backend that needs one reports that itself.
             yield Finding("libraries", stem, library.reason, False if stem == "musart" else None)
             continue
         outside = "" if stem == "musa" or _inside(found, library) else f", which is not in {found.home}"
@@ -108,7 +108,7 @@ def _libraries(found: Sdk) -> Iterator[Finding]:
 
 
 def _inside(found: Sdk, library: Library) -> bool:
-    """Whether a library is the installation's own; without a home there is nothing to mix it with."""
+    """Whether a library is the installation's own; always true without a home, as there is none to mix it with."""
     files = [path for folder in found.libraries for path in folder.glob("lib*.so*")]
     own = {str(folder) for folder in found.libraries}
     return found.home is None or library.by in own or library.where in {os.path.realpath(path) for path in files}

@@ -1,6 +1,4 @@
-"""libmusart by ctypes: only functions that public programs are known to call, and no structure whose layout is not
-public.
-"""
+"""libmusart by ctypes: only functions that public programs call, and no structure whose layout is not public."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "musaEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "musaGetLastError": (),
 }
-"""What is called, with its arguments; all of these give a musaError_t."""
+"""The functions that are called, with their arguments; all return a musaError_t."""
 _TEXTS = ("musaGetErrorName", "musaGetErrorString")
 
 OUT_OF_MEMORY = 2
@@ -79,12 +77,12 @@ class Runtime:
     """
 
     def __init__(self, library: Library) -> None:
-        """AttributeError, with all their names, where ``library`` lacks functions."""
+        """Raises AttributeError, with the names of all missing functions."""
         self.library = library
         missing = [name for name in (*FUNCTIONS, *_TEXTS) if not hasattr(library.cdll, name)]
         if missing:
             raise AttributeError(", ".join(missing))
-        # By [], which gives function objects of their own: others may declare other types for theirs.
+        # By [], which makes new function objects: other users may declare other types for theirs.
         self._functions = {name: library.cdll[name] for name in (*FUNCTIONS, *_TEXTS)}
         for name, arguments in FUNCTIONS.items():
             self._functions[name].restype, self._functions[name].argtypes = c_int, arguments
@@ -94,7 +92,7 @@ class Runtime:
     def _call(self, name: str, *arguments: Any) -> None:
         code = self._functions[name](*arguments)
         if code:
-            self._functions["musaGetLastError"]()  # else the next call, of whoever, may report it again
+            self._functions["musaGetLastError"]()  # else the next call, of any code, may report it again
             raise MusaError(name, code, *self.words(code))
 
     def _int(self, name: str, *arguments: Any) -> int:
@@ -108,14 +106,14 @@ class Runtime:
         return value.value or 0
 
     def words(self, code: int) -> tuple[str, str]:
-        """The name and the meaning of an error code, as the library tells them."""
+        """The name and the text of an error code, by the library."""
         name, text = (self._functions[function](code) or b"" for function in _TEXTS)
         return name.decode(errors="replace") or "unknown error", text.decode(errors="replace")
 
     def clear_error(self) -> str:
-        """Reads and resets the runtime's last error; its name, empty where there was none.
+        """Read and reset the runtime's last error; return its name, empty where there was none.
 
-        Libraries leave errors behind that the next call of somebody else would report.
+        Libraries leave errors behind that the next call of other code would report.
         """
         code = self._functions["musaGetLastError"]()
         return self.words(code)[0] if code else ""
@@ -123,7 +121,7 @@ class Runtime:
     # Devices
 
     def device_count(self) -> int:
-        """0 where the runtime says that there is no device."""
+        """The number of devices; 0 where the runtime reports that there is none."""
         try:
             return self._int("musaGetDeviceCount")
         except MusaError as error:
@@ -133,12 +131,12 @@ class Runtime:
 
     @property
     def current_device(self) -> int:
-        """Index of the calling thread's."""
+        """The index of the calling thread's current device."""
         return self._int("musaGetDevice")
 
     @contextmanager
     def device(self, index: int) -> Iterator[None]:
-        """Makes a device the current one of this thread for a block."""
+        """Make a device this thread's current one for a block."""
         before = self.current_device
         if before == index:
             yield
@@ -154,7 +152,7 @@ class Runtime:
         return self._int("musaDeviceGetAttribute", number, index)
 
     def arch(self, index: int) -> tuple[int, int] | None:
-        """Compute capability, (2, 2) for mp_22; None where the runtime gives none that is known."""
+        """The compute capability, (2, 2) for mp_22; None where the runtime reports none that is known."""
         try:
             found = self.attribute(MAJOR, index), self.attribute(MINOR, index)
         except MusaError:
@@ -176,7 +174,7 @@ class Runtime:
     # Memory
 
     def malloc(self, nbytes: int) -> int:
-        """The address of new memory; 0 for no bytes. AllocationError where there is no room."""
+        """The address of new memory; 0 for no bytes. Raises AllocationError where there is no room."""
         if nbytes == 0:
             return 0
         try:
@@ -196,7 +194,7 @@ class Runtime:
         return free.value, total.value
 
     def memcpy(self, to: int, source: int, nbytes: int, kind: int) -> None:
-        """Copies before it returns. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
+        """Copy, and return when that is done. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
         if nbytes:
             self._call("musaMemcpy", to, source, nbytes, kind)
 
@@ -207,7 +205,7 @@ class Runtime:
     def memcpy_2d_async(
         self, to: int, to_pitch: int, source: int, source_pitch: int, width: int, height: int, stream: int
     ) -> None:
-        """Copies ``height`` rows of ``width`` bytes on the device, whose starts are the pitches (bytes) apart."""
+        """Copy ``height`` rows of ``width`` bytes on the device; the pitches are bytes from row to row."""
         if width and height:
             self._call("musaMemcpy2DAsync", to, to_pitch, source, source_pitch, width, height, ON_DEVICE, stream)
 
@@ -231,7 +229,7 @@ class Runtime:
         self._call("musaStreamSynchronize", stream)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        """Later work on ``stream`` waits for ``event``."""
+        """Make later work on ``stream`` wait for ``event``."""
         self._call("musaStreamWaitEvent", stream, event, 0)
 
     def event_create(self) -> int:
@@ -287,14 +285,15 @@ class Machine:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What the driver calls the devices; empty texts where it does not tell."""
+        """The devices' names by the driver; empty where it reports none."""
         driver = self.sdk.load("musa")
         return tuple(_device_name(driver, index) for index in range(self.count))
 
     @cached_property
     def versions(self) -> dict[str, str]:
-        """What speed depends on, for :class:`gemmhub.capability.Ready`. The memory's bandwidth is not part of it: no
-        attribute for that is public.
+        """Versions and names that speed depends on, for :class:`gemmhub.capability.Ready`.
+
+        The memory's bandwidth is not among them: no attribute for it is public.
         """
         arch = sorted({self.arch_name(index) for index in range(self.count)})
         names = sorted(set(self.names) - {""})
@@ -313,13 +312,13 @@ class Machine:
             return "unknown"
 
     def arch_name(self, index: int) -> str:
-        """ "mp_22", as the compiler calls it; "unknown" where the runtime does not tell."""
+        """The compiler's name of the architecture, such as "mp_22"; "unknown" where the runtime reports none."""
         arch = self.runtime.arch(index)
         return "mp_{}{}".format(*arch) if arch else "unknown"
 
 
 def machine() -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """The machine, or a report of what it lacks. Never raises."""
     runtime = load()
     sdk = sdks.find()
     if isinstance(runtime, Absent):

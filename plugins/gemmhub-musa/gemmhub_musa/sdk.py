@@ -1,8 +1,8 @@
-"""The MUSA installation: where it is, and how its libraries are loaded.
+"""Finds the MUSA installation and loads its libraries.
 
-A process can use one only. Libraries that are in the process already (torch_musa's) are the ones that count; after
-them those of an installation that an environment variable names, then those that the loader finds by itself, then
-those of an installation found elsewhere. None is ever unloaded.
+A process can use one only. Libraries that are in the process already (torch_musa's) come first; after them those of an
+installation that an environment variable names, then those that the loader finds by itself, then those of an
+installation found elsewhere. None is ever unloaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = {
 }
 """File names by library, in the order in which they are tried."""
 _BEFORE = {"musa": (), "musart": ("musa",)}
-"""What is loaded before, if not musart: muBLAS refers to functions of the driver that not every runtime passes on."""
+"""The libraries to load first, musart unless listed: not every runtime exports the driver's functions for muBLAS."""
 _MISSING = re.compile(r"^(lib[^\s:/]+): cannot open shared object file")
 _MOST_MISSING = 16
 _LINK_MAP = 2
@@ -42,7 +42,7 @@ _LINK_MAP = 2
 
 
 class NotConfigured(Absent):
-    """A backend is absent because what it needs was never named by the user: nothing is wrong."""
+    """A backend is absent because the user never named the software that it needs; nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class Sdk:
     home: Path | None
     """None where there are only libraries that the loader finds."""
     found_by: str
-    """What led there: the name of a variable, "mcc on PATH", the usual place, "the loader"."""
+    """How it was found: the name of a variable, "mcc on PATH", "the usual place" or "the loader"."""
     libraries: tuple[Path, ...] = ()
-    """Folders: ``lib`` before ``lib64``, those that exist."""
+    """The folders ``lib`` and ``lib64``, as far as they exist."""
     include: Path | None = None
     mcc: Path | None = None
     notes: tuple[str, ...] = ()
-    """What was odd: variables that name no installation."""
+    """Variables that name no installation, in words."""
     _loaded: dict[str, Library | Refusal] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=locks.lock, repr=False, compare=False)
 
     @cached_property
     def version(self) -> str:
-        """ "4.3.0": by the headers, ``musa.h`` first, else by the folder's name; empty where neither tells."""
+        """The version ("4.3.0") by the headers, ``musa.h`` first, else by the folder's name; empty if unknown."""
         others = sorted(path.name for path in self.include.glob("musa*.h")) if self.include else []
         for header in ("musa.h", *others):
             number = self.macro(header, "MUSA_VERSION")
@@ -94,7 +94,7 @@ class Sdk:
         return found if isinstance(found, Refusal) else found.cdll
 
     def library(self, stem: str) -> Library | Refusal:
-        """As :meth:`load`, with where it comes from. The answer is kept."""
+        """As :meth:`load`, with the file and the finder of the library. The result is kept."""
         with self._lock:
             if stem not in self._loaded:
                 for other in _BEFORE.get(stem, ("musart",)):
@@ -112,9 +112,9 @@ class Library:
 
     cdll: ctypes.CDLL
     where: str
-    """The path of its file, as far as the system tells, else the name that it was loaded by."""
+    """The path of its file where the system reports it, else the name that it was loaded by."""
     by: str
-    """Who found it: "in the process already", "the loader", or a folder."""
+    """The finder: "in the process already", "the loader", or a folder."""
 
 
 def find() -> Sdk | Absent:
@@ -165,7 +165,7 @@ def _holds_libraries(folder: Path) -> bool:
 def _load(sdk: Sdk, stem: str) -> Library | Refusal:
     complaints: list[str] = []
     for by, name, mode in _places(sdk, stem):
-        # An absolute path that is not there is no news; everything else the loader says is.
+        # A missing file at an absolute path is expected; all other messages of the loader are kept.
         if os.sep in name and not os.path.exists(name):
             continue
         try:
@@ -190,7 +190,7 @@ def _says_only_absent(complaint: str, stem: str) -> bool:
 
 
 def _places(sdk: Sdk, stem: str) -> Iterator[tuple[str, str, int]]:
-    """(who finds it, what to open, mode), in order."""
+    """(finder, file name, mode) of each attempt, in order."""
     names, mode = NAMES[stem], ctypes.RTLD_GLOBAL
     for name in names:
         yield "in the process already", name, mode | os.RTLD_NOLOAD
@@ -203,7 +203,7 @@ def _places(sdk: Sdk, stem: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _open(sdk: Sdk, name: str, mode: int, depth: int = 0) -> ctypes.CDLL:
-    """As ctypes.CDLL; what the library needs and the loader does not find is looked for in the installation."""
+    """As ctypes.CDLL, with dependencies that the loader does not find loaded from the installation."""
     for _ in range(_MOST_MISSING):
         try:
             return ctypes.CDLL(name, mode=mode)
@@ -221,7 +221,7 @@ def _in_folders(sdk: Sdk, name: str) -> Path | None:
 
 
 def _path_of(library: ctypes.CDLL) -> str:
-    """The file that a library was loaded from; empty where the system does not tell."""
+    """The file that a library was loaded from; empty where the system does not report it."""
     link_map = ctypes.POINTER(ctypes.c_void_p * 2)()  # struct link_map begins with an address and the file's name
     try:
         dlinfo = ctypes.CDLL(None).dlinfo

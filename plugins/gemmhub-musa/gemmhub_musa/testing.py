@@ -1,4 +1,4 @@
-"""For tests of MUSA backends: device memory for gemmhub's conformance kit, and single products made by hand.
+"""Device memory for gemmhub's conformance kit, and products made by hand, for tests of MUSA backends.
 
 With pytest, on a card or on a simulated installation::
 
@@ -70,7 +70,7 @@ class MusaMemory(Memory):
         return data
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
-        """The address: what kernels get."""
+        """The address of the view, which kernels receive."""
         return buffer.data.ptr + offset
 
     def synchronize(self) -> None:
@@ -126,16 +126,16 @@ def problem(
 
 
 class Placed(NamedTuple):
-    """One operand, here and there."""
+    """One operand, on the host and on the device."""
 
     memory: HostArray
-    """One-dimensional: all that was copied to the device, also what lies between the elements."""
+    """The one-dimensional memory that was copied to the device, with the gaps between the elements."""
     values: HostArray
     """A view of ``memory`` as the problem describes the operand."""
     there: Array
     """The copy of ``memory``."""
     address: int
-    """Of the operand's element [0, ..., 0]: what kernels get."""
+    """The address of the operand's element [0, ..., 0], which kernels receive."""
 
 
 class Operands:
@@ -176,7 +176,7 @@ class Operands:
     def launch(
         self, run: Callable[..., object], alpha: complex = 1, beta: complex = 0, stream: int = 0, in_place: bool = False
     ) -> None:
-        """Call the kernel; wait for nothing. With ``in_place`` the addend is what lies in the result."""
+        """Call the kernel; wait for nothing. With ``in_place`` the addend is the result's memory."""
         addend = None if beta == 0 else self.out if in_place else self.c
         if beta != 0 and addend is None:
             raise ValueError(f"beta is {beta}, but the problem has no c")
@@ -184,21 +184,21 @@ class Operands:
         run(self.a.address, self.b.address, self.out.address, c, bias, alpha, beta, stream)
 
     def copied(self, stream: int) -> Array:
-        """A copy of the result's memory, put on ``stream``: what work on that stream finds there."""
+        """A copy of the result's memory, put on ``stream``: it holds what later work on that stream would read."""
         there = self.out.there
         copy = self.arrays.empty(there.shape, there.dtype)
         self.arrays.runtime.memcpy_async(copy.data.ptr, there.data.ptr, there.nbytes, ON_DEVICE, stream)
         return copy
 
     def result(self, there: Array | None = None) -> HostArray:
-        """What is there, or in a copy of it, once all work is done."""
+        """The result, or that in a copy of its memory, once all work is done."""
         memory, like = (there or self.out.there).numpy(), self.out.values
         offset = self.out.address - self.out.there.data.ptr
         values: HostArray = np.ndarray(like.shape, like.dtype, memory.view(np.uint8).data, offset, like.strides)
         return values.copy()
 
     def run(self, run: Callable[..., object], **options: Any) -> HostArray:
-        """Call the kernel, as :meth:`launch` does; the result."""
+        """Call the kernel, as :meth:`launch` does; return the result."""
         self.launch(run, **options)
         return self.result()
 
@@ -208,7 +208,7 @@ class Operands:
 
 @contextmanager
 def interrupted(target: Any, name: str, call: Callable[[], None]) -> Iterator[None]:
-    """In the block ``call()`` runs once, behind the first call of the method ``name``, as a signal handler may."""
+    """Run ``call()`` once, after the first call of the method ``name`` in a block, as a signal handler may."""
     method, own = getattr(target, name), name in vars(target)
     called = False
 
@@ -233,8 +233,9 @@ def interrupted(target: Any, name: str, call: Callable[[], None]) -> Iterator[No
 
 
 def nested_products(run: Callable[..., object], asked: GemmProblem, target: Any, name: str) -> None:
-    """Asserts that a product is right which is interrupted behind ``target.name`` by one of the same kernel, on the
-    same stream and on another one; and that the other one is.
+    """Assert that two products are right, one of which interrupts the other after ``target.name``.
+
+    Both are of the same kernel, on the same stream and on two.
     """
     runtime = array.arrays(asked.device.index).runtime
     streams = [runtime.stream_create() for _ in range(2)]
@@ -254,8 +255,9 @@ def nested_products(run: Callable[..., object], asked: GemmProblem, target: Any,
 
 
 def per_thread_products(run: Callable[..., object], asked: GemmProblem) -> None:
-    """Asserts that products are right which two threads put on the per-thread stream, of either its own: of operands
-    that both have, and of others. Work is awaited at the end only.
+    """Assert that products are right which two threads put on their per-thread streams.
+
+    The threads share some operands. Work is awaited at the end only.
     """
     runtime, meet = array.arrays(asked.device.index).runtime, Barrier(2)
     sets = [[Operands(asked, 10 * thread + turn) for turn in range(3)] for thread in range(2)]

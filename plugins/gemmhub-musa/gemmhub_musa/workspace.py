@@ -1,6 +1,6 @@
 """Workspace: device memory that kernels need, leased for one call.
 
-A lease is one call's own from its first launch to its last one: a call that begins before the lease ends (in another
+A lease belongs to one call from its first launch to its last: a call that begins before the lease ends (in another
 thread, or in this one, as in a signal handler) gets other memory. The memory of an ended lease serves the next call,
 on whatever stream: work on that stream first waits for the work of the lease before, by an event. So it does not
 matter what a stream's handle means: the handle of a destroyed stream may come again, and the per-thread stream's
@@ -18,14 +18,14 @@ from types import TracebackType
 from gemmhub_musa.runtime import Runtime
 
 PER_THREAD_STREAM = 2
-"""The runtime's handle of a stream that every thread has its own of."""
+"""The handle of the per-thread stream: in each thread it means that thread's own stream."""
 RESERVED = 2
-"""Blocks that :meth:`Workspace.reserve` has ready: for a call, and for one nested in it or in another thread."""
+"""Blocks that :meth:`Workspace.reserve` keeps: for a call, and for one nested in it or in another thread."""
 Key = tuple[int, int]
 
 
 def key_of(stream: int) -> Key:
-    """Equal for calls whose work runs in one order, as long as no stream is destroyed."""
+    """The key of a stream; equal for calls whose work runs in one order, as long as no stream is destroyed."""
     return stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
 
 
@@ -37,11 +37,11 @@ class Block:
     def __init__(self, address: int, nbytes: int, event: int) -> None:
         self.address, self.nbytes, self.event = address, nbytes, event
         self.key: Key | None = None
-        """Of the stream that it was last used on; None before its first lease."""
+        """The key of the stream that it was last used on; None before its first lease."""
 
 
 class Lease:
-    """A block for the calls that a ``with`` statement puts on ``stream``; ``as`` gives the block."""
+    """A block for the calls that a ``with`` statement puts on ``stream``; ``as`` binds the block."""
 
     __slots__ = ("_block", "_stream", "_workspace")
 
@@ -71,7 +71,7 @@ class Workspace:
         self._zeros = (0, 0)
 
     def reserve(self, nbytes: int, limit: int) -> None:
-        """Have RESERVED blocks of at least ``nbytes``, so that calls which need as much allocate nothing.
+        """Keep RESERVED blocks of at least ``nbytes``, so that calls which need as much allocate nothing.
 
         New blocks are at least twice as large as those before (but not larger than ``limit`` for that): all outgrown
         ones together are smaller than the largest. Raises AllocationError without memory.
@@ -83,7 +83,7 @@ class Workspace:
                 self._free.append(self._new(max(nbytes, min(2 * largest, limit))))
 
     def lease(self, stream: int, nbytes: int) -> Lease:
-        """At least ``nbytes`` for work on ``stream``: the block it used last, a new one, or one of another stream.
+        """Lease at least ``nbytes`` for work on ``stream``: its last block, a new one, or one of another stream.
 
         Allocates only where all that was reserved is leased to other calls; raises AllocationError without memory.
         """
@@ -97,7 +97,7 @@ class Workspace:
         return Lease(self, block, stream)
 
     def end(self, block: Block, stream: int) -> None:
-        """End a lease. A block whose event could not be recorded is never used again: what uses it is not known."""
+        """End a lease. A block whose event could not be recorded is never leased again: work may still use it."""
         self._runtime.event_record(block.event, stream)
         block.key = key_of(stream)
         self._free.append(block)

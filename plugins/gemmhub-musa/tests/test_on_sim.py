@@ -70,7 +70,7 @@ print(runtime.machine().versions["device"])
 
 def test_the_command_line_reaches_the_arrays(musa):
     code = """
-from gemmhub import devices
+from gemmhub._arrays import by_name as devices
 from gemmhub_musa import Array
 arrays = devices.arrays_for("musa:1")
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -139,7 +139,7 @@ __global__ void stray(float* p) { p[1 << 24] = 1.0f; }
 extern "C" int launch(float* p) { stray<<<1, 1>>>(p); return (int)musaGetLastError(); }
 """
 built = compile.compile_mu(source, sdk.find(), "mp_22", name="stray")
-from gemmhub import native
+from gemmhub.kit import native
 there = from_numpy(np.ones(4, np.float32))
 native.load(built).launch(ctypes.c_void_p(there.data.ptr))
 try:

@@ -1,4 +1,4 @@
-"""The user's MUTLASS: a checkout, or the prefix it was installed to. It is a library of headers only."""
+"""Finds the user's MUTLASS, a library of headers: a checkout, or the prefix that it was installed to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDY = f"clone MUTLASS and set {VARIABLE} to the checkout (the folder whose i
 
 @dataclass(frozen=True)
 class Mutlass:
-    """``home`` holds ``include``."""
+    """A MUTLASS whose headers are in ``include`` of ``home``."""
 
     home: Path
 
@@ -30,7 +30,7 @@ class Mutlass:
 
     @cached_property
     def version(self) -> tuple[int, int, int] | None:
-        """As its header version.h says; None where that is missing, or says nothing."""
+        """The version in its header version.h; None where that is missing, or has none."""
         try:
             text = (self.include / "mutlass" / "version.h").read_text(errors="replace")
         except OSError:
@@ -43,7 +43,7 @@ class Mutlass:
 
     @property
     def name(self) -> str:
-        """For people: "MUTLASS 0.1.1"."""
+        """The name with the version, such as "MUTLASS 0.1.1"."""
         return "MUTLASS " + (".".join(map(str, self.version)) if self.version else "of unknown version")
 
     def headers(self) -> tuple[Path, ...]:
@@ -54,7 +54,7 @@ class Mutlass:
 
 
 def find() -> Mutlass | Absent:
-    """The one that MUTLASS_HOME names."""
+    """The MUTLASS that MUTLASS_HOME names."""
     given = os.environ.get(VARIABLE)
     if not given:
         return NotConfigured(f"{VARIABLE} is not set: there is no MUTLASS to compile kernels from", _REMEDY)

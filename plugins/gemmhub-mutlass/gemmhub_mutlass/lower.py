@@ -1,6 +1,6 @@
-"""A problem as row-major products with one evenly spaced batch each, which is what the kernels here take.
+"""Lowers a problem to row-major products with one evenly spaced batch each, the form that the kernels take.
 
-No library is called. :func:`lowered` says a problem in those terms, or why it cannot be said.
+:func:`lowered` returns these products, or a refusal. It calls no library.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, VECTOR_BYTES
 LARGEST = 2**31 - 1
 """Sizes are C ints."""
 MOST_BATCHED = 65535
-"""Matrices in one launch: they are the third dimension of its grid."""
+"""The most matrices in one launch: they are the third dimension of its grid."""
 MOST_LAUNCHES = 4096
-"""Launches a call may consist of, where its batch is not evenly spaced."""
+"""The most launches of a call whose batch is not evenly spaced."""
 
 _SPREAD = 16
-"""Where a matrix has one row (or column) only, its leading dimension may be anything: a multiple of this."""
+"""The leading dimension of a matrix of one row (or column), which is free, is a multiple of this."""
 _RESULTS = {
     "float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32"), "float32": ("float32",), "int8": ("int32",),
 }  # fmt: skip
@@ -34,12 +34,12 @@ class Matrix:
     """A stack of matrices as they are stored; strides count elements."""
 
     column: bool
-    """Column-major."""
+    """Whether it is column-major."""
     ld: int
     step: int
-    """From one matrix of the batch to the next."""
+    """The stride from one matrix of the batch to the next."""
     vectors: bool
-    """Every 16 bytes that a kernel may read or write at a time are within a row (or column), and aligned."""
+    """Whether the 16 bytes that a kernel reads or writes at a time are always aligned and within a row (or column)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Form:
 
     @property
     def vectors(self) -> bool:
-        """Of both operands."""
+        """Whether both operands can be read by vectors."""
         return self.a.vectors and self.b.vectors
 
     @property
@@ -68,17 +68,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Lowered:
-    """How a call of the problem goes."""
+    """The launches for a problem."""
 
     form: Form
     swapped: bool
-    """A is the problem's b, B the problem's a, both transposed."""
+    """Whether A is the problem's b and B the problem's a, both transposed."""
     offsets: tuple[tuple[int, int, int, int], ...]
     """Bytes to add to the addresses of A, B, C, D: one launch for each."""
 
 
 def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
-    """How ``problem`` may be multiplied on ``arch``, fastest first; a refusal where dtypes or epilogue do not fit."""
+    """The kinds of arithmetic for ``problem`` on ``arch``, fastest first; a refusal for other dtypes or epilogues."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a not in _RESULTS or b not in _RESULTS:
         given = a if a not in _RESULTS else b
@@ -114,7 +114,7 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
-    """``problem``, whose result has elements."""
+    """The lowered form of ``problem``, whose result has elements, or a refusal."""
     problem = fold_batch(problem) or problem
     readings: list[Lowered] = []
     for order in ("row", "col"):
@@ -132,7 +132,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | None:
-    """Kernels of ``arch`` that copy by descriptors take whole vectors only."""
+    """A refusal for unaligned operands on ``arch`` if its kernels take whole vectors only (mp_31)."""
     form = lowered.form
     if arch != "mp_31" or (form.vectors and form.result_vectors):
         return None
@@ -148,7 +148,7 @@ def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | No
 
 
 def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> Lowered | Refusal:
-    """The problem with a row-major result; ``swapped``: as that of the transposed matrices."""
+    """The problem with a row-major result; if ``swapped``, the result of the transposed matrices."""
     first, second = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     operands = (first, second, problem.c or problem.out, problem.out)
     layouts = [x.layout.transposed if swapped else x.layout for x in operands]
@@ -173,7 +173,7 @@ def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> L
 
 
 def _matrix(layout: MatrixLayout, order: str, operand: Operand, alignment: int, step: int) -> Matrix | None:
-    """``layout`` as a matrix of ``order``; None where it is none."""
+    """``layout`` as a matrix of the storage order ``order``; None where it has another one."""
     if not layout.stored(order):
         return None
     inner, outer = (layout.cols, layout.rows) if order == "row" else (layout.rows, layout.cols)

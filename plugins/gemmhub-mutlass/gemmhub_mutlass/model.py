@@ -1,8 +1,8 @@
-"""A cost model: the arithmetic of whole tiles or memory traffic, whichever takes longer, and the launches.
+"""Estimates the time of a product: whole tiles' arithmetic or memory traffic, whichever takes longer, and launches.
 
-It ranks MUTLASS among other backends before anything is measured; tuning replaces it. This project has measured nothing
-on a card. The rates are a share of those published for the cards' libraries, so that MUTLASS, whose kernels take half a
-minute to compile, is not tried untuned where a library that is there already can run a problem.
+The estimate ranks MUTLASS among other backends before anything is measured; tuning replaces it. gemmhub has measured
+nothing on a card. The rates are a fraction of those published for the cards' libraries, so that MUTLASS, whose kernels
+take half a minute to compile, is not tried untuned where an installed library can run a problem.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RATE = {
 
 
 def seconds(configuration: Configuration, lowered: Lowered, nbytes: float) -> float:
-    """A call whose operands and result have ``nbytes``."""
+    """Seconds for a call whose operands and result have ``nbytes``."""
     half, byte, tf32, single, bandwidth = _RATE[configuration.arch]
     rate = {SIMT: single, TF32: tf32}.get(configuration.math, byte if configuration.dtype == "int8" else half)
     form, tile = lowered.form, configuration.tile

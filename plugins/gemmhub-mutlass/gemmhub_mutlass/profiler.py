@@ -1,7 +1,7 @@
-"""Read the table that ``mutlass_profiler --output=FILE.csv`` writes as times of this plugin's candidates.
+"""Reads the table that ``mutlass_profiler --output=FILE.csv`` writes, as times of this plugin's candidates.
 
-A row of the profiler is one kernel on one product. It is of use where the plugin compiles that same kernel for that
-product: the tile, the alignment and the storage orders agree. Other rows are counted by their reason.
+A row of the profiler is one kernel on one product. It serves where the plugin compiles the same kernel for that product:
+the tile, the alignment and the storage orders agree. Other rows are counted by the reason why they do not serve.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ALIGNMENT = 256
 
 class _Row(NamedTuple):
     problems: list[GemmProblem]
-    """One for each precision that calls may allow."""
+    """A problem for each precision that calls may allow."""
     candidate: str
     alignment: int
-    """Elements in the wider load of a and b; 0 where the kernel's name does not have it."""
+    """Elements in the wider load of a and b; 0 where the kernel's name lacks the number."""
     seconds: float
 
 
@@ -79,7 +79,7 @@ def _offered(row: _Row, configurations: Sequence[Configuration]) -> bool:
 
 
 def _row(row: Mapping[str, str], device: Device, arch: str) -> _Row | str:
-    """What a row measured, or why it is of no use."""
+    """The measurement in a row, or the reason why it serves no problem."""
     if row["Provider"] != "MUTLASS" or row["OperationKind"] != "gemm":
         return "not a product by MUTLASS's kernels"
     if row["Disposition"] not in ("passed", "not_verified") or row["Status"] != "success":

@@ -1,4 +1,4 @@
-"""What muBLASLt may be asked for: dtypes, and the names in its header that a form needs."""
+"""Checks what muBLASLt takes: dtypes, epilogues, and the names in its header that a form needs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _RESULTS = {
     ("int8", "int8"): ("int32",),
     ("float8_e4m3fn", "float8_e4m3fn"): ("float16", "bfloat16"),
 }
-"""Results for each pair of operands that are worth asking for; whether a card has them, its first product shows."""
+"""Result dtypes to try for each pair of operands; the first product shows whether the card has them."""
 
 
 def epilogue(form: Form) -> int:
-    """The place of the form's epilogue in :data:`EPILOGUES`."""
+    """The index of the form's epilogue in :data:`EPILOGUES`."""
     return _EPILOGUE[form.activation, form.bias is not None]
 
 
@@ -60,7 +60,7 @@ def compute(form: Form, has: frozenset[str]) -> str:
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:
-    """What of the dtypes and the epilogue no version of the library has."""
+    """A refusal for dtypes and epilogues that no version of the library has."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     results = _RESULTS.get((a, b))
     if results is None:
@@ -93,7 +93,7 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 
 def check_form(form: Form) -> Refusal | None:
-    """8-bit operands: the only reading that public programs use has both inner dimensions dense."""
+    """A refusal for 8-bit operands that are not contiguous along K, the only form that public programs use."""
     if form.a.itemsize == 1 and (form.k > 0 and (not form.trans_a or form.trans_b)):
         return Refusal(
             f"muBLASLt's {form.a.dtype} products are known for dense inner dimensions only",
@@ -103,7 +103,7 @@ def check_form(form: Form) -> Refusal | None:
 
 
 def check_names(form: Form, has: frozenset[str]) -> Refusal | None:
-    """Which names the form needs that the installed header, with the names ``has``, lacks."""
+    """A refusal where the form needs names that the installed header, with the names ``has``, lacks."""
     missing = [name for name in _names(form, has) if name not in has]
     if not missing:
         return None

@@ -163,6 +163,48 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
     )
 
 
+def flipped(call: BlasCall) -> BlasCall:
+    """``call`` in the other storage order, as the call of all matrices' transposes: the same bytes, D^T = B^T A^T."""
+    return replace(
+        call, order={"row": "col", "col": "row"}[call.order], swapped=not call.swapped, m=call.n, n=call.m,
+        trans_a=call.trans_b, trans_b=call.trans_a, lda=call.ldb, ldb=call.lda,
+        bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
+        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
+    )  # fmt: skip
+
+
+def readings(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal:
+    """Every call for ``problem`` in the storage ``order`` "col" or "row".
+
+    There are two where the result has one row or one column; the first is that whose leading dimension is the longer
+    dimension of the result.
+    """
+    found: list[BlasCall] = []
+    for stored in ("row", "col") if problem.n > 1 else ("col", "row"):
+        call = lower(problem, stored)
+        if isinstance(call, Refusal):
+            return call
+        if not call.swapped:  # out and c have that order
+            found.append(call if stored == order else flipped(call))
+    return tuple(found)
+
+
+def with_bias(calls: Sequence[BlasCall], problem: GemmProblem, library: str) -> BlasCall | Refusal:
+    """The first of ``calls`` without a bias, or with one that has an element along each row or column in memory.
+
+    That is one element per row of a column-major result, per column of a row-major one. ``library`` is named by the
+    refusal.
+    """
+    for call in calls:
+        if call.bias_axis != {"col": "n", "row": "m"}[call.order]:
+            return call
+    per, order = ("column", "row") if problem.bias and problem.bias.axis == "n" else ("row", "column")
+    return Refusal(
+        f"the bias has an element per {per} of the result: {library} adds it to {order}-major results only",
+        f"pass a {order}-major out, or add the bias afterwards",
+    )
+
+
 def fold_batch(problem: GemmProblem) -> GemmProblem | None:
     """One GEMM of batch*m rows, where every matrix of the batch is multiplied by the same b.
 

@@ -11,7 +11,7 @@ from math import prod
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.lowering import BlasCall, fold_batch, lower
+from gemmhub.lowering import BlasCall, fold_batch
 from gemmhub.problem import GemmProblem
 
 LARGEST = 2**31 - 1
@@ -101,7 +101,8 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     if refusal is not None:
         return refusal
     problem = fold_batch(problem) or problem
-    call = _reading(problem)
+    calls = lowering.readings(problem, "col")
+    call = calls if isinstance(calls, Refusal) else lowering.with_bias(calls, problem, "the library")
     if isinstance(call, Refusal):
         return call
     refusal = _too_large(call)
@@ -161,38 +162,6 @@ def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
     if problem.activation is not None:
         return Refusal(f"muBLAS has no {problem.activation}", "apply it to the product afterwards")
     return None
-
-
-def _reading(problem: GemmProblem) -> BlasCall | Refusal:
-    """The problem as a column-major call; its bias, if any, has an element for each row of the result.
-
-    A result of one row or one column can be read either way. Then the long dimension should run down a column, where
-    its leading dimension is a good one.
-    """
-    readings: list[BlasCall] = []
-    for order in ("row", "col") if problem.n > 1 else ("col", "row"):
-        call = lower(problem, order)
-        if isinstance(call, Refusal):
-            return call
-        if not call.swapped:  # the order of out and c
-            readings.append(_as_columns(call) if order == "row" else call)
-    for call in readings:
-        if call.bias_axis != "n":
-            return call
-    per, order = ("column", "row") if problem.bias and problem.bias.axis == "n" else ("row", "column")
-    return Refusal(
-        f"the bias has an element for each {per} of the result: the library adds that to {order}-major results only",
-        f"pass a {order}-major out, or add the bias afterwards",
-    )
-
-
-def _as_columns(call: BlasCall) -> BlasCall:
-    """A row-major call as the column-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
-    return replace(
-        call, order="col", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
-        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
-        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
-    )  # fmt: skip
 
 
 def _too_large(call: BlasCall) -> Refusal | None:

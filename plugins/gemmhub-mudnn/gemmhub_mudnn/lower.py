@@ -14,7 +14,7 @@ from math import prod
 
 from gemmhub import lowering
 from gemmhub.capability import Refusal
-from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
+from gemmhub.lowering import BatchDim, fold_batch
 from gemmhub.problem import GemmProblem, Operand
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -104,7 +104,10 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     if refusal is not None:
         return refusal
     problem = fold_batch(problem) or problem
-    call = _reading(problem)
+    calls = lowering.readings(problem, "row")
+    if isinstance(calls, Refusal):
+        return calls
+    call = lowering.with_bias(sorted(calls, key=lambda call: call.swapped), problem, "muDNN")
     if isinstance(call, Refusal):
         return call
     m, n, k = call.m, call.n, call.k
@@ -173,37 +176,6 @@ def check(problem: GemmProblem) -> Refusal | None:
                 "pass a contiguous copy of the bias",
             )
     return None
-
-
-def _reading(problem: GemmProblem) -> BlasCall | Refusal:
-    """The problem as a row-major call whose bias, if any, has an element per column of the result.
-
-    A result of one row or one column can be read either way.
-    """
-    call: BlasCall | Refusal
-    for order in ("row", "col"):
-        call = lower(problem, order)
-        if isinstance(call, Refusal):
-            return call
-        if not call.swapped:  # that is the order of out and c
-            call = call if order == "row" else _flipped(call)
-            if call.bias_axis != "m":
-                return call
-    assert problem.bias is not None
-    along, order = ("column", "row") if problem.bias.axis == "n" else ("row", "column")
-    return Refusal(
-        f"the bias has an element per {along} of the result: muDNN adds it to {order}-major results only",
-        f"pass a {order}-major out, or add the bias afterwards",
-    )
-
-
-def _flipped(call: BlasCall) -> BlasCall:
-    """A column-major call as the row-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
-    return replace(
-        call, order="row", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
-        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
-        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
-    )  # fmt: skip
 
 
 def _tensor(count: int, rows: int, cols: int, ld: int, step: int) -> Tensor:

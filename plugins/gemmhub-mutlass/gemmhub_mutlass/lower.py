@@ -11,7 +11,7 @@ from math import prod
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
-from gemmhub.lowering import BatchDim, fold_batch, lower
+from gemmhub.lowering import BatchDim, fold_batch
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, VECTOR_BYTES
 
@@ -116,19 +116,16 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
     """The lowered form of ``problem``, whose result has elements, or a refusal."""
     problem = fold_batch(problem) or problem
-    readings: list[Lowered] = []
-    for order in ("row", "col"):
-        call = lower(problem, order)
-        if isinstance(call, Refusal):
-            return call
-        # In one of the two orders, or both, result and addend need no transposition: that is theirs.
-        if call.swapped:
-            continue
-        answer = _read(problem, swapped=order == "col", batch=call.batch)
+    calls = lowering.readings(problem, "row")
+    if isinstance(calls, Refusal):
+        return calls
+    found: list[Lowered] = []
+    for call in sorted(calls, key=lambda call: call.swapped):
+        answer = _read(problem, call.swapped, call.batch)
         if isinstance(answer, Refusal):
             return answer
-        readings.append(answer)
-    return max(readings, key=lambda reading: (reading.form.vectors, reading.form.result_vectors))
+        found.append(answer)
+    return max(found, key=lambda each: (each.form.vectors, each.form.result_vectors))
 
 
 def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | None:
@@ -153,9 +150,7 @@ def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> L
     operands = (first, second, problem.c or problem.out, problem.out)
     layouts = [x.layout.transposed if swapped else x.layout for x in operands]
     m, n, k = layouts[3].rows, layouts[3].cols, problem.k
-    # Steps of the call are those of a, b, c, d.
-    dims = tuple(map(_exchanged, batch)) if swapped else batch
-    inner, outer = lowering.split(dims, _fits)
+    inner, outer = lowering.split(batch, _fits)
     refusal = _too_large({"m": m, "n": n, "k": k}, prod(dim.count for dim in outer))
     if refusal is not None:
         return refusal
@@ -198,10 +193,6 @@ def _too_large(sizes: dict[str, int], launches: int) -> Refusal | None:
             "pass contiguous operands, or multiply in parts",
         )
     return None
-
-
-def _exchanged(dim: BatchDim) -> BatchDim:
-    return BatchDim(dim.count, dim.stride_b, dim.stride_a, dim.stride_c, dim.stride_d)
 
 
 def _fits(dim: BatchDim) -> bool:

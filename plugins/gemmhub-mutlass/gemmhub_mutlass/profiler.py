@@ -1,7 +1,7 @@
 """Reads the table that ``mutlass_profiler --output=FILE.csv`` writes, as times of this plugin's candidates.
 
-A row of the profiler is one kernel on one product. It serves where the plugin compiles the same kernel for that product:
-the tile, the alignment and the storage orders agree. Other rows are counted by the reason why they do not serve.
+A row of the profiler is one kernel on one product. It serves where the plugin compiles the same kernel for that
+product: the tile, the alignment and the storage orders agree. Other rows are counted by their reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both backends against gemmhub's promises, on the doubles of a simulated MUSA home."""
+"""Both backends against gemmhub's promises, on the stub libraries of a simulated MUSA home."""
 
 from __future__ import annotations
 

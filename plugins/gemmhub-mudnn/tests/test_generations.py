@@ -1,4 +1,4 @@
-"""The other SDK generations, each in a process of its own: the doubles of one would be in the way of the next's."""
+"""The other SDK generations, each in a process of its own: the stub libraries of one would hide those of the next's."""
 
 from __future__ import annotations
 

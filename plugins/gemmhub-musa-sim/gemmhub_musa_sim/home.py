@@ -12,7 +12,7 @@ from typing import get_args
 from gemmhub.capability import Refusal
 from gemmhub.errors import BackendError, InputError
 from gemmhub_musa_sim import headers
-from gemmhub_musa_sim.libraries import build_doubles
+from gemmhub_musa_sim.libraries import build_libraries
 from gemmhub_musa_sim.mcc import Engine
 from gemmhub_musa_sim.mcc import install as install_mcc
 from gemmhub_musa_sim.profiles import DRIVER, PROFILES, Profile, Symbols
@@ -53,8 +53,8 @@ def make_home(
     vendor_headers = headers.folder(profile, exported)
     runtime = _built(build_runtime(profile, engine))
     libraries = {profile.musart: runtime, DRIVER: _built(build_driver(profile))}
-    if engine == "simt":  # the doubles work on simulated memory only
-        libraries |= _all_built(build_doubles(profile, exported, vendor_headers, runtime))
+    if engine == "simt":  # the stub libraries work on simulated memory only
+        libraries |= _all_built(build_libraries(profile, exported, vendor_headers, runtime))
 
     for name in ("bin", "include", "lib"):
         shutil.rmtree(home / name, ignore_errors=True)

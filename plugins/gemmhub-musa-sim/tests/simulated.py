@@ -1,4 +1,4 @@
-"""What the tests of the runtime and the SIMT engine share: a home without the BLAS doubles, memory, kernels."""
+"""What the tests of the runtime and the SIMT engine share: a home without the BLAS stub libraries, memory, kernels."""
 
 import contextlib
 import ctypes

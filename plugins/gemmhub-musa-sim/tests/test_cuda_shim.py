@@ -31,7 +31,7 @@ def test_version(compiler):
     assert text.startswith("mcc version 4.3.0\nsimulator: engine cuda, Cuda compilation tools")
 
 
-def test_a_home_of_this_engine_has_no_doubles(tmp_path):
+def test_a_home_of_this_engine_has_no_stub_libraries(tmp_path):
     """They would work on the host's memory."""
     made = make_home(tmp_path / "home", engine="cuda")
     assert {path.name for path in (made / "lib").iterdir()} == {

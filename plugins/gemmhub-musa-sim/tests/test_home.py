@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 from click.testing import CliRunner
-from doubles import home
 from gemmhub_musa_sim import cli, make_home
 from gemmhub_musa_sim.enums import enums
 from gemmhub_musa_sim.profiles import PROFILES
+from stubs import home
 
 from gemmhub.errors import BackendError, InputError
 from gemmhub.kit.native import forget

@@ -1,4 +1,4 @@
-"""The libmusart double: memory, streams as late as they may be, events, errors, injected failures."""
+"""The simulated libmusart: memory, streams as late as they may be, events, errors, injected failures."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-/* What the simulated libmusart offers beyond the vendor's names: for the doubles of the other libraries (muBLAS,
+/* What the simulated libmusart offers beyond the vendor's names: for the stub libraries (muBLAS,
  * muDNN), for code compiled by the simulator's mcc, and for tests by ctypes. Plain C. No program for a real card may
  * use any of this.
  *

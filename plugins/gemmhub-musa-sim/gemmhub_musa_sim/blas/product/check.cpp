@@ -1,4 +1,4 @@
-// What a real library leaves undefined and the doubles refuse: operands outside their allocations, misaligned, or
+// What a real library leaves undefined and the stub libraries refuse: operands outside their allocations, misaligned, or
 // overlapping the result. Also the questions every entry point asks of the runtime double.
 #include <algorithm>
 #include <cstdio>

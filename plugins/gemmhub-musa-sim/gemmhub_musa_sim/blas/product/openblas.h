@@ -1,4 +1,4 @@
-// The BLAS under the doubles: column-major C = A B by OpenBLAS, opened at the first product.
+// The BLAS under the stub libraries: column-major C = A B by OpenBLAS, opened at the first product.
 #pragma once
 
 #include <complex>

@@ -1,4 +1,4 @@
-// One product as every library double describes it, checked and then run on a stream.
+// One product as every stub library describes it, checked and then run on a stream.
 //
 //     D = activation(alpha * op(A) op(B) + beta * C + gamma * bias)
 //

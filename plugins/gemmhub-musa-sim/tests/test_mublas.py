@@ -1,4 +1,4 @@
-"""The double of libmublas: names, numbers, and what it refuses."""
+"""The stub library libmublas: names, numbers, and what it refuses."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from doubles import MANGLED, C, Mublas, N, Runtime, T, home, long, pointer
+from stubs import MANGLED, C, Mublas, N, Runtime, T, home, long, pointer
 
 SDKS = ["3.1", "4.3", "5.1"]
 f16, bf16, f32, f64 = (np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
@@ -428,8 +428,8 @@ def test_a_handle_belongs_to_its_device():
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from doubles import Runtime, Mublas
-from test_mublas_double import Example, f32
+from stubs import Runtime, Mublas
+from test_mublas import Example, f32
 runtime = Runtime("4.3")
 mublas = Mublas(runtime)
 example = Example(mublas, f32)
@@ -499,8 +499,8 @@ def test_refusals_can_be_explained():
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from doubles import Runtime, Mublas
-from test_mublas_double import Example
+from stubs import Runtime, Mublas
+from test_mublas import Example
 Example(Mublas(Runtime("4.3"))).run(lda=3)
 """
     environment = os.environ | {"MUSA_SIM_EXPLAIN": "1"}

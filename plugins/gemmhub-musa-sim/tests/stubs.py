@@ -1,4 +1,4 @@
-"""What the tests of the library doubles share: homes, and their libraries called through ctypes."""
+"""What the tests of the stub libraries share: homes, and their libraries called through ctypes."""
 
 import ctypes
 import functools

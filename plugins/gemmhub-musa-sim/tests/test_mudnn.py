@@ -1,4 +1,4 @@
-"""The double of libmudnn: the C++ API of every generation, and the C API of 5.1."""
+"""The stub library libmudnn: the C++ API of every generation, and the C API of 5.1."""
 
 import ctypes
 import functools
@@ -7,10 +7,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from doubles import Runtime, home, pointer
 from gemmhub_musa_sim.enums import enums
 from gemmhub_musa_sim.headers import folder
 from gemmhub_musa_sim.profiles import PROFILES
+from stubs import Runtime, home, pointer
 
 from gemmhub.capability import Refusal
 from gemmhub.kit.native import Recipe, build

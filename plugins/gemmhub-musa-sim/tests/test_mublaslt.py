@@ -1,13 +1,13 @@
-"""The double of libmublasLt: descriptors, the heuristic, workspace and epilogues, by the numbers of its header."""
+"""The stub library libmublasLt: descriptors, the heuristic, workspace and epilogues, by the numbers of its header."""
 
 import ctypes
 
 import ml_dtypes
 import numpy as np
 import pytest
-from doubles import N, Runtime, T, home, pointer
 from gemmhub_musa_sim.enums import enums, lt_algorithm_words
 from gemmhub_musa_sim.profiles import PROFILES
+from stubs import N, Runtime, T, home, pointer
 
 f16, bf16, f32, i8, i32 = (np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.int8, np.int32))
 e4m3 = np.dtype(ml_dtypes.float8_e4m3fn)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from gemmhub._base.timing import CLOCK, Clock
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
 from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
-from gemmhub.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmhub.problem import GemmProblem
 
 Array = Any
 

@@ -8,15 +8,16 @@ that a call that was seen before checks nothing again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gemmhub import config
-from gemmhub._arrays.find import layout_key
-from gemmhub.array_library import FastPath
 from gemmhub.dtypes import scalar_kind
 from gemmhub.packed import PackedB
+
+if TYPE_CHECKING:
+    from gemmhub.array_library import FastPath
 
 LOOK_CLOSELY = object()
 """Kept under the key of calls whose decision depends on strides: another key has them."""
@@ -116,6 +117,8 @@ def _add_array(parts: list[Any], x: Any, closely: bool) -> bool:
     if isinstance(x, PackedB):
         parts += (PackedB, x.backend, x.dtype, x.shape, x.a_dtype, x.device)
         return True
+    from gemmhub._arrays.find import layout_key  # not for NumPy's arrays, so that they import no other library's module
+
     try:
         parts += (type(x), x.dtype, x.shape, *layout_key(x))
     except Exception:  # foreign code; describing the operand finds out what is wrong

@@ -1,5 +1,5 @@
 // What a real library leaves undefined and the stub libraries refuse: operands outside their allocations, misaligned, or
-// overlapping the result. Also the questions every entry point asks of the runtime double.
+// overlapping the result. Also the questions every entry point asks of the simulated runtime.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -41,7 +41,7 @@ BOUNDS = {
     "gemmhub/_arrays/torch/tensors.py": {"increment_version": ONE},
     "gemmhub_cuda/sources.py": {"_files": FILES},
     "gemmhub_hopper/config.py": {"chunk": CONFIGURATIONS, "variant": CONFIGURATIONS},
-    "gemmhub_hopper/early.py": {"allowed": ONE},
+    "gemmhub_hopper/pdl.py": {"allowed": ONE},
     "gemmhub_hopper/sources.py": {"_files": FILES},
     "gemmhub_musa/array.py": {"_arrays_on": DEVICES},
     "gemmhub_musa/compile.py": {"_identity": SDKS, "_digest": SDKS},

@@ -20,10 +20,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from gemmhub_cuda import cost_model, fitted, mma, sgemm
-from gemmhub_cuda.cost_model import Card, Choice
+from gemmhub_cuda import fitted, mma, model, sgemm
 from gemmhub_cuda.fitted import Fitted
-from gemmhub_cuda.lowered import lowered
+from gemmhub_cuda.lower import lowered
+from gemmhub_cuda.model import Card, Choice
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.testing.problems import problem
@@ -36,7 +36,7 @@ LIMITS = {
     "part": (50.0, 2000.0), "part_bytes": (16.0, 128.0), "dram": (0.7, 0.95),
 }  # fmt: skip
 """Range of each constant that makes sense for a card; the measurements hardly determine some of them."""
-_WITHOUT_HOST = cost_model.LAUNCH - 1.5e-6
+_WITHOUT_HOST = model.LAUNCH - 1.5e-6
 """Seconds that an estimate has beyond what was measured: a graph starts its next kernel in less time than a program."""
 
 Row = list[tuple[Choice, float]]
@@ -60,7 +60,7 @@ def rows(record: dict[str, Any]) -> list[Row]:
 
 
 def _estimate(choice: Choice, constants: Fitted | None) -> float:
-    return cost_model.seconds(choice, H200, constants) - _WITHOUT_HOST
+    return model.seconds(choice, H200, constants) - _WITHOUT_HOST
 
 
 def losses(row: Row, constants: Fitted | None = None) -> tuple[float, float]:

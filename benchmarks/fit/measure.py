@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_hopper import forms, gemv, ranking
+from gemmhub_hopper import choose, gemv, lower
 from gemmhub_hopper.backend import HopperBackend
 
 from benchmarks.fit import sample
@@ -110,11 +110,11 @@ def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random
 
 def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng: random.Random) -> list[str]:
     """Some candidates behind the best ones, and some of the kernels for vectors."""
-    ways = forms.lowered(asked)
+    ways = lower.lowered(asked)
     if isinstance(ways, Refusal):
         return []
     card, workspace = hopper._card(asked), hopper.default_workspace(sample.DEVICE)
-    ranked = [x.choice.name for x in ranking.ranked(ways, card, workspace, _FIRST + _BEHIND)]
+    ranked = [x.choice.name for x in choose.ranked(ways, card, workspace, _FIRST + _BEHIND)]
     found = []
     for some in (ranked, [choice.name for choice in gemv.choices(ways)]):
         rest = [name for name in dict.fromkeys(some) if name not in best]

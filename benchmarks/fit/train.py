@@ -95,8 +95,8 @@ def margins(names: Iterable[str]) -> dict[str, float]:
 
 def cards(facts: dict[str, Any]) -> dict[str, Any]:
     """Return, for each plugin, the card of card.json as its ``describe`` takes it."""
-    from gemmhub_cuda.cost_model import Card as CudaCard
-    from gemmhub_hopper.cost_model import Card as HopperCard
+    from gemmhub_cuda.model import Card as CudaCard
+    from gemmhub_hopper.model import Card as HopperCard
 
     capability = tuple(facts["capability"])
     common = facts["sms"], facts["clock"], facts["bandwidth"]

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gemmhub_cuda import cost_model
+from gemmhub_cuda import model
 
 from benchmarks.fit import cuda_model
 
@@ -26,7 +26,7 @@ START, END = "<!-- measured -->", "<!-- end of measured -->"
 
 def chosen(row: dict[str, Any], timed: cuda_model.Row) -> tuple[str, bool]:
     """What the model chooses, of what was measured; whether that is what it chooses of all."""
-    name = cost_model.choices(timed[0][0].way, cuda_model.H200, 2**26)[0][1].name
+    name = model.choices(timed[0][0].way, cuda_model.H200, 2**26)[0][1].name
     return (name, True) if name in row["us"] else (row["chosen"], False)
 
 

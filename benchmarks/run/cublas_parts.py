@@ -5,7 +5,7 @@
 Needs an NVIDIA card, torch and gemmhub-cublas. Products are random, with long k; for each, all algorithms that cut k
 are run, and some of them with other numbers of parts, mostly such as divide the whole steps of k. The last 64 elements
 of a's rows are 1 and all others 0, b is all ones: so every element of the result is 64, or less where some of k is left
-out. The plugin's own check (heuristics.py) is off while algorithms are listed, and then asked about each.
+out. The plugin's own check (choose.py) is off while algorithms are listed, and then asked about each.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_cublas import heuristics
+from gemmhub_cublas import choose
 from gemmhub_cublas.backend import CublasBackend
-from gemmhub_cublas.heuristics import parse, text
+from gemmhub_cublas.choose import parse, text
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, problem
@@ -32,7 +32,7 @@ _LAST = 64
 _FOUND = (1, 776, 21128, "nt")
 """The first product that was seen."""
 _MOST_PARTS, _LISTED, _VARIED = 20, 4, 4
-_check = heuristics._covers_k
+_check = choose._covers_k
 
 
 def drawn(rng: random.Random) -> tuple[int, int, int, str]:
@@ -83,7 +83,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     wrong = []
     torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
-    heuristics._covers_k = lambda numbers, form: True
+    choose._covers_k = lambda numbers, form: True
     while time.monotonic() < end:
         m, n, k, order = size
         asked, size = problem(m, n, k, order, options.dtype), drawn(rng)

@@ -19,10 +19,10 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from gemmhub_hopper import early
+from gemmhub_hopper import pdl
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.early import Next
 from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.pdl import Next
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import close, drawn, problem, rig_of
@@ -64,9 +64,9 @@ def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str) -> dict[
     times = dict(zip(contenders, rig.medians(list(contenders.values()), 7)))
     sms = backend.machine.gpus[0].sms
     taken = (
-        early.gemv(choice, sms)
+        pdl.gemv(choice, sms)
         if vectors
-        else early.gemm(choice, choice.cut(backend.default_workspace(DEVICE)).blocks, sms)
+        else pdl.gemm(choice, choice.cut(backend.default_workspace(DEVICE)).blocks, sms)
     )
     us = {name: float(f"{seconds * 1e6:.4g}") for name, seconds in times.items()}
     return {

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_hopper import ranking
+from gemmhub_hopper import choose
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 
@@ -91,7 +91,7 @@ def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
     """Return the candidates whose estimates are at most ``slower`` times the least."""
     ways, workspace = ways_of(backend, asked), backend.default_workspace(DEVICE)
-    found = ranking.ranked(ways, backend._card(asked), workspace)
+    found = choose.ranked(ways, backend._card(asked), workspace)
     return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
 
 

@@ -17,11 +17,11 @@ from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import corrections, forms, library, model, probe
-from gemmhub_cublas.forms import Form, Lowered
-from gemmhub_cublas.heuristics import Algorithm, Chooser
-from gemmhub_cublas.kernel import Gemm
+from gemmhub_cublas import corrections, library, lower, model, probe
+from gemmhub_cublas.choose import Algorithm, Chooser
+from gemmhub_cublas.launch import Gemm
 from gemmhub_cublas.library import Library, StatusError, words
+from gemmhub_cublas.lower import Form, Lowered
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may ask for: gemmhub's default limit."""
@@ -84,10 +84,10 @@ class CublasBackend(MachineBackend[probe.Machine]):
         if problem.device.kind != "cuda" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
         if problem.empty:
-            return forms.check_types(problem)
+            return lower.check_types(problem)
         known = self._analyses.get(problem)
         if known is None:
-            lowered = forms.lowered(problem)
+            lowered = lower.lowered(problem)
             known = lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
             with self._lock:
                 if len(self._analyses) >= _KEPT:
@@ -121,8 +121,8 @@ class CublasBackend(MachineBackend[probe.Machine]):
         why = words(status) if status else "it proposes none"
         gpu = machine.gpus[problem.device.index]
         return Refusal(
-            f"cuBLASLt {machine.library.version} has no algorithm for this on {gpu.name}, {why}; {forms.stored(form)}",
-            forms.advice(problem, form),
+            f"cuBLASLt {machine.library.version} has no algorithm for this on {gpu.name}, {why}; {lower.stored(form)}",
+            lower.advice(problem, form),
         )
 
     def estimate(self, problem: GemmProblem) -> float | None:
@@ -140,7 +140,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         launches = len(analysis.lowered.offsets)
         if launches > 1:
             parts.append(f"{launches} launches, as the batch is not evenly spaced")
-        if analysis.form.epilogue != forms.NO_EPILOGUE:
+        if analysis.form.epilogue != lower.NO_EPILOGUE:
             parts.append("epilogue fused")
         gpu = self.machine.gpus[problem.device.index]
         if corrections.find(problem, gpu, self.machine.library.version) is None:

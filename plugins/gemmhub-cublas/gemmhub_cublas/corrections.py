@@ -12,8 +12,8 @@ from pathlib import Path
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import forms, model
-from gemmhub_cublas.forms import Lowered
+from gemmhub_cublas import lower, model
+from gemmhub_cublas.lower import Lowered
 from gemmhub_cublas.model import Card
 
 KINDS = ("half", "tf32", "single", "byte")
@@ -35,7 +35,7 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     kind = kind_of(problem)
     if kind is None or problem.empty or problem.k == 0 or not model.rated(card):
         return None
-    lowered = forms.lowered(problem)
+    lowered = lower.lowered(problem)
     if not isinstance(lowered, Lowered):
         return None
     known = [name for name in names if name == FIRST]
@@ -78,7 +78,7 @@ def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: floa
     return [
         log(m), log(n), log(form.k), log(count), float(form.trans_a), float(form.trans_b),
         *(log2(min(_MOST_ALIGNED, x)) for x in model.alignments(form)), float(problem.out.dtype.itemsize),
-        float(form.epilogue != forms.NO_EPILOGUE), float(form.addend), *tiles,
+        float(form.epilogue != lower.NO_EPILOGUE), float(form.addend), *tiles,
         log(modelled), log(modelled * card.bandwidth / problem.nbytes),
         log(modelled * model.rate(problem, card) / problem.flops), log(problem.flops / problem.nbytes),
     ]  # fmt: skip

@@ -6,8 +6,8 @@ import struct
 from ctypes import byref, c_void_p
 from typing import Any
 
-from gemmhub_cublas.forms import Form, Matrix
 from gemmhub_cublas.library import Library, check
+from gemmhub_cublas.lower import Form, Matrix
 
 _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 4, 7, 8, 26
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6

@@ -11,7 +11,7 @@ from math import gcd
 from typing import NamedTuple, Protocol
 
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas.forms import ITEMSIZE, Form, Lowered
+from gemmhub_cublas.lower import ITEMSIZE, Form, Lowered
 
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""

@@ -9,7 +9,7 @@ from math import exp, isfinite, log
 import numpy as np
 import pytest
 from fakes import Home, bias, operand, problem
-from gemmhub_cublas import corrections, forms, model
+from gemmhub_cublas import corrections, lower, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +55,7 @@ def data(tmp_path, monkeypatch, card):
 
 
 def lowered(asked):
-    return forms.lowered(asked)
+    return lower.lowered(asked)
 
 
 def modelled(asked, card):

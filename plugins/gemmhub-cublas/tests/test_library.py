@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from fake_lt import CONFIG, FakeLt
-from gemmhub_cublas import heuristics, library
+from gemmhub_cublas import choose, library
 
 from gemmhub.kit import cuda
 from gemmhub.testing.fake_cuda import FakeCuda
@@ -31,11 +31,11 @@ def test_driver_declarations(name):
 
 
 def test_configuration_widths():
-    assert tuple(map(struct.calcsize, heuristics._FIELDS)) == CONFIG
+    assert tuple(map(struct.calcsize, choose._FIELDS)) == CONFIG
 
 
 def test_result_structure():
-    assert ctypes.sizeof(heuristics._Result) == 96
+    assert ctypes.sizeof(choose._Result) == 96
 
 
 def test_words():
@@ -52,7 +52,7 @@ def test_attribute_widths_of_a_real_library():
         pytest.skip(error.reason)
     from fakes import bias, problem
     from gemmhub_cublas.descriptors import Descriptors, Object
-    from gemmhub_cublas.forms import lowered
+    from gemmhub_cublas.lower import lowered
 
     Descriptors(real, lowered(problem(batch=(3,), bias=bias())).main)
     preference = Object(real, "MatmulPreference")

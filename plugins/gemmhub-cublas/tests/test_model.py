@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 import pytest
 from fakes import operand, problem
-from gemmhub_cublas import forms, model
+from gemmhub_cublas import lower, model
 
 from gemmhub.layout import MatrixLayout
 from gemmhub.testing import problems
@@ -63,7 +63,7 @@ def stored(dtype, orders, m, n, k, **more):
 
 
 def microseconds(asked, card=H200):
-    return 1e6 * model.seconds(asked, forms.lowered(asked), card)
+    return 1e6 * model.seconds(asked, lower.lowered(asked), card)
 
 
 @pytest.mark.parametrize("kind", ["half", "tf32", "single"])
@@ -96,23 +96,23 @@ def test_batches(batch, m, n, k, measured):
     (stored("bfloat16", "nn", 1, 16, 7), 16), (stored("bfloat16", "nn", 16, 1, 8), 16),
 ], ids=str)  # fmt: skip
 def test_alignment(given, expected):
-    assert model.alignment(forms.lowered(given).main) == expected
+    assert model.alignment(lower.lowered(given).main) == expected
 
 
 def test_alignment_of_addresses_and_batches():
     asked = stored("bfloat16", "nn", 8, 16, 16)
-    assert model.alignment(forms.lowered(replace(asked, b=replace(asked.b, alignment=4))).main) == 4
+    assert model.alignment(lower.lowered(replace(asked, b=replace(asked.b, alignment=4))).main) == 4
     batched = stored("bfloat16", "nn", 8, 16, 16, batch=(3,))
     apart = replace(batched.a, layout=MatrixLayout(8, 16, 16, 1, (3,), (132,)))
-    assert model.alignment(forms.lowered(batched).main) == 16
-    assert model.alignment(forms.lowered(replace(batched, a=apart)).main) == 8
+    assert model.alignment(lower.lowered(batched).main) == 16
+    assert model.alignment(lower.lowered(replace(batched, a=apart)).main) == 8
 
 
 def test_launches_are_paid_for():
     asked = problem(64, 64, 64, batch=(3,))
     backwards = replace(asked, a=replace(operand("float32", 64, 64, batch=(3,)), layout=MatrixLayout(
         64, 64, 64, 1, (3,), (-4096,))))  # fmt: skip
-    assert len(forms.lowered(backwards).offsets) == 3
+    assert len(lower.lowered(backwards).offsets) == 3
     assert microseconds(backwards) == pytest.approx(microseconds(asked) + 2e6 * model.LAUNCH)
 
 

@@ -14,10 +14,10 @@ from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import corrections, cost_model, mma, probe, sources
-from gemmhub_cuda.cost_model import Choice
+from gemmhub_cuda import corrections, mma, model, probe, sources
 from gemmhub_cuda.launch import Launch
-from gemmhub_cuda.lowered import Lowered, check_types, lowered
+from gemmhub_cuda.lower import Lowered, check_types, lowered
+from gemmhub_cuda.model import Choice
 from gemmhub_cuda.sources import Variant
 
 WORKSPACE = 64 * 2**20
@@ -105,7 +105,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
     def estimate(self, problem: GemmProblem) -> float:
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
-            return cost_model.LAUNCH
+            return model.LAUNCH
         return analysis.seconds * MARGIN * (1.0 if analysis.measured else UNMEASURED)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
@@ -128,18 +128,18 @@ class CudaBackend(MachineBackend[probe.Machine]):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         machine, index = self.machine, problem.device.index
         card, choice = machine.cards[index], _named(analysis, candidate)
-        refusal, note = cost_model.refusal(choice, card, workspace_limit), ""
+        refusal, note = model.refusal(choice, card, workspace_limit), ""
         if refusal is not None and choice.splits > 1:
             note = f" ({candidate}: {refusal})"
             choice = Choice(choice.way, choice.shape, 1)
-            refusal = cost_model.refusal(choice, card, workspace_limit)
+            refusal = model.refusal(choice, card, workspace_limit)
         if refusal is not None:
             raise ValueError(f"{candidate} does not run {problem}: {refusal}")
         if choice.workspace_bytes:
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
             machine.gpus[index], choice, self._function(index, choice.variant),
-            cost_model.room(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
+            model.room(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
         return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
@@ -157,7 +157,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
 def _named(analysis: Analysis, name: str) -> Choice:
     """The choice of that name, proposed or not. ValueError where there is no such shape."""
-    return next((x for x in analysis.choices if x.name == name), None) or cost_model.named(analysis.way, name)
+    return next((x for x in analysis.choices if x.name == name), None) or model.named(analysis.way, name)
 
 
 def _words(choice: Choice) -> str:

@@ -10,9 +10,9 @@ from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import cost_model, mma
-from gemmhub_cuda.cost_model import Card, Choice
-from gemmhub_cuda.lowered import Lowered, lowered
+from gemmhub_cuda import mma, model
+from gemmhub_cuda.lower import Lowered, lowered
+from gemmhub_cuda.model import Card, Choice
 
 KINDS = ("half", "float32")
 """Kinds of products, each with a correction of its own: float16 and bfloat16 on tensor cores, and float32."""
@@ -33,12 +33,12 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     choices = []
     for name in names:
         try:
-            choice = cost_model.named(way, name)
+            choice = model.named(way, name)
         except ValueError:
             continue
-        if cost_model.refusal(choice, card, _WORKSPACE) is None:
+        if model.refusal(choice, card, _WORKSPACE) is None:
             choices.append(choice)
-    modelled = [cost_model.seconds(choice, card) for choice in choices]
+    modelled = [model.seconds(choice, card) for choice in choices]
     rows = [features(choice, card, seconds) for choice, seconds in zip(choices, modelled)]
     return Described(kind_of(way), [choice.name for choice in choices], modelled, rows)
 
@@ -61,7 +61,7 @@ def find(way: Lowered, card: Card) -> Correction | None:
 
 def ranked(way: Lowered, card: Card, workspace: int, correction: Correction | None) -> list[tuple[float, Choice]]:
     """Every shape with its best split of k by the model, and the corrected seconds: the fastest first."""
-    timed = cost_model.choices(way, card, workspace)
+    timed = model.choices(way, card, workspace)
     if correction is None or way.k == 0:
         return timed
     factors = correction.factors([features(choice, card, seconds) for seconds, choice in timed])
@@ -75,8 +75,8 @@ def features(choice: Choice, card: Card, modelled: float) -> list[float]:
     launches = prod(dim.count for dim in way.outer)
     count = way.batch.count * launches
     pieces = choice.counters * choice.splits
-    waves = pieces / (card.sms * cost_model.room(choice.variant, card))
-    operations, nbytes = 2 * way.m * way.n * way.k * count, cost_model.moved(choice) * launches
+    waves = pieces / (card.sms * model.room(choice.variant, card))
+    operations, nbytes = 2 * way.m * way.n * way.k * count, model.moved(choice) * launches
     return [
         log(way.m), log(way.n), log(way.k), log(count), float(form.a_m_major), float(form.b_n_major),
         log2(form.a_aligned), log2(form.b_aligned), float(form.output_bytes),

@@ -11,7 +11,7 @@ from gemmhub.errors import KernelError
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Slot, Starter
 from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
-from gemmhub_cuda.cost_model import Choice
+from gemmhub_cuda.model import Choice
 
 
 class Params(ctypes.Structure):

@@ -11,7 +11,7 @@ from gemmhub.kit import cuda, nvrtc
 from gemmhub.kit.cuda import Driver, Gpu
 from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub.kit.nvrtc import Compiler
-from gemmhub_cuda.cost_model import Card
+from gemmhub_cuda.model import Card
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda import lowered
+from gemmhub_cuda import lower
 from problems import bias, operand, problem
 
 from gemmhub.capability import Device, Refusal
@@ -126,7 +126,7 @@ def test_a_batch_is_one_launch(home, backend):
 
 def test_a_batch_that_needs_several(home, backend, monkeypatch):
     """Two dimensions that are not evenly spaced, and more matrices than a grid has places for."""
-    monkeypatch.setattr(lowered, "MOST_MATRICES", 2)
+    monkeypatch.setattr(lower, "MOST_MATRICES", 2)
     call = Call(home, 64, 64, 32, batch=(2, 3))
     asked = problem(64, 64, 32, batch=(2, 3))
     shared = replace(asked.b, layout=MatrixLayout(32, 64, 64, 1, (2, 3), (0, 32 * 64)))

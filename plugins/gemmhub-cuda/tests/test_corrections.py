@@ -9,9 +9,9 @@ from math import isfinite, log
 import numpy as np
 import pytest
 from fakes import Home
-from gemmhub_cuda import corrections, cost_model
+from gemmhub_cuda import corrections, model
 from gemmhub_cuda.backend import MARGIN
-from gemmhub_cuda.lowered import lowered
+from gemmhub_cuda.lower import lowered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import operand, problem
@@ -70,14 +70,14 @@ def test_features_of_a_known_candidate(card):
     assert [found[x] for x in ("epilogue", "addend")] == [1, 0]
     assert [found[x] for x in ("tile m", "tile n", "tile k", "threads", "stages")] == [6, 6, 6, 7, 4]
     assert found["splits"] == pytest.approx(log(3))
-    choice = cost_model.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
-    waves = 16 * 8 * 3 / (card.sms * cost_model.room(choice.variant, card))
+    choice = model.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
+    waves = 16 * 8 * 3 / (card.sms * model.room(choice.variant, card))
     assert (found["waves"], found["filled"]) == (pytest.approx(log(waves)), pytest.approx(waves / np.ceil(waves)))
     assert found["edges"] == pytest.approx(1000 / 1024)
-    seconds = cost_model.seconds(choice, card)
+    seconds = model.seconds(choice, card)
     assert found["modelled"] == pytest.approx(log(seconds))
     assert found["of peak"] == pytest.approx(log(seconds * card.sms * card.clock / (2 * 1000 * 512 * 4096)))
-    assert found["of memory"] == pytest.approx(log(seconds * card.bandwidth / cost_model.moved(choice)))
+    assert found["of memory"] == pytest.approx(log(seconds * card.bandwidth / model.moved(choice)))
 
 
 def test_orders_alignment_and_epilogue(card):
@@ -111,7 +111,7 @@ CARD = Home().backend().machine.cards[0]
 @given(m=EXTENT, n=EXTENT, k=EXTENT, batch=st.sampled_from([(), (3,)]), dtype=st.sampled_from(["float32", "bfloat16"]))
 def test_any_product(m, n, k, batch, dtype):
     asked = problem(m, n, k, dtype, batch=batch)
-    names = [choice.name for _, choice in cost_model.choices(lowered(asked, CARD.capability), CARD, LIMIT)]
+    names = [choice.name for _, choice in model.choices(lowered(asked, CARD.capability), CARD, LIMIT)]
     found = corrections.describe(asked, CARD, names)
     assert found.names == names
     assert all(isfinite(value) for row in found.rows for value in row)
@@ -125,7 +125,7 @@ def test_a_correction_decides_what_runs(backend, card, data, dtype):
     assert expected == pytest.approx(sorted(expected))
     assert backend.estimate(asked) == pytest.approx(expected[0] * MARGIN)
     assert NOTE not in backend.remark(asked, described.names[0])
-    alone = [choice.name for _, choice in cost_model.choices(lowered(asked, card.capability), card, LIMIT)]
+    alone = [choice.name for _, choice in model.choices(lowered(asked, card.capability), card, LIMIT)]
     assert described.names[0] != alone[0]
 
 
@@ -134,7 +134,7 @@ def test_elsewhere_the_model_serves_with_a_margin(backend, card, data, changes):
     origin = {**json.loads((data / "card.json").read_text()), **changes}
     (data / "card.json").write_text(json.dumps(origin))
     asked = problem(512, 512, 512)
-    seconds, choice = cost_model.choices(lowered(asked, card.capability), card, LIMIT)[0]
+    seconds, choice = model.choices(lowered(asked, card.capability), card, LIMIT)[0]
     assert backend.candidates(asked)[0] == choice.name
     assert backend.estimate(asked) == pytest.approx(seconds * MARGIN * UNMEASURED)
     assert backend.remark(asked, choice.name).endswith(NOTE)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gemmhub_cuda import cost_model, mma, sgemm
+from gemmhub_cuda import mma, model, sgemm
 from gemmhub_cuda.backend import CudaBackend
 from problems import problem
 
@@ -86,7 +86,7 @@ def test_every_shape(backend, index, splits):
         if dtype not in types(backend):
             continue
         way = backend._analyse(asked).way
-        if cost_model.refusal(cost_model.Choice(way, shape, splits), card, LIMIT) is None:
+        if model.refusal(model.Choice(way, shape, splits), card, LIMIT) is None:
             product = tensors(*size, dtype, a, b)
             product.run(backend.prepare(asked, f"{shape.name}/{splits}", LIMIT).run)
             assert product.right, (dtype, a, b, size)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from gemmhub_cuda import cost_model, fitted
+from gemmhub_cuda import fitted
+from gemmhub_cuda import model as cost_model
 from problems import problem
 
 from benchmarks.fit import cuda_model
@@ -43,7 +44,7 @@ def test_little_is_lost(dtype, row, timed):
 def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
     """By the estimates that rank backends. (Where this plugin is faster it need not be: tuning finds that out.)"""
     model = pytest.importorskip("gemmhub_cublas.model", reason="gemmhub-cublas is not installed")
-    forms = pytest.importorskip("gemmhub_cublas.forms")
+    forms = pytest.importorskip("gemmhub_cublas.lower")
     asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")
     card = cuda_model.H200
     gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)

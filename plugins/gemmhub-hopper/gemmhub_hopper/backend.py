@@ -15,16 +15,16 @@ from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.kit.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import corrections, cost_model, forms, gemv, packed, prepass, probe, ranking, sources
-from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper import choose, corrections, gemv, lower, model, packed, prepass, probe, sources
+from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.cost_model import Card
-from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.gemv import GemvChoice, GemvKernel
 from gemmhub_hopper.gemv_launch import GemvLaunch
+from gemmhub_hopper.k_passes import Slabs
 from gemmhub_hopper.launch import Launch
+from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.model import Card
 from gemmhub_hopper.shapes import shapes
-from gemmhub_hopper.slabs import Slabs
 from gemmhub_hopper.staged import Staged
 
 _KEPT = 4096
@@ -99,7 +99,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
             )
         if problem.empty:
-            return forms.check_types(problem)
+            return lower.check_types(problem)
         known = self._analyses.get(problem)
         if known is None:
             known = self._choose(problem)
@@ -110,7 +110,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         return known
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
-        ways = forms.lowered(problem)
+        ways = lower.lowered(problem)
         if isinstance(ways, Refusal):
             return ways
         workspace = self.default_workspace(problem.device)
@@ -128,7 +128,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     def _timed(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
         """The choices that run in ``workspace`` bytes, with the seconds to expect; the fastest first."""
         timed: list[tuple[float, Choice | GemvChoice]] = []
-        for found in (ranking.choices(ways, card, workspace), ranking.vectors(ways, card)):  # each of one kind
+        for found in (choose.choices(ways, card, workspace), choose.vectors(ways, card)):  # each of one kind
             factor = UNMEASURED if found and not _measured(found[0][1], card) else 1.0
             timed += [(seconds * factor, choice) for seconds, choice in found]
         return sorted(timed, key=lambda x: x[0])
@@ -136,7 +136,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     def estimate(self, problem: GemmProblem) -> float:
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
-            return cost_model.LAUNCH
+            return model.LAUNCH
         return MARGIN * analysis.seconds
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:

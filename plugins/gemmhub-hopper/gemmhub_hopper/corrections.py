@@ -15,10 +15,10 @@ from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import cost_model, forms, gemv, gemv_model
-from gemmhub_hopper.choice import Choice, named, runnable
-from gemmhub_hopper.cost_model import Card, Work
+from gemmhub_hopper import gemv, gemv_model, lower, model
+from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.model import Card, Work
 from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
@@ -52,7 +52,7 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
     Kernels for matrices and for vectors are of different kinds: the list has at most one entry of either. Names that
     there is no kernel for, or that do not run in ``workspace`` bytes, are left out.
     """
-    ways = forms.lowered(problem)
+    ways = lower.lowered(problem)
     if isinstance(ways, Refusal):
         return []
     vectors = {choice.name: choice for choice in gemv.choices(ways)}
@@ -71,8 +71,8 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
             cut = runnable(choice, workspace)
             if isinstance(cut, str):
                 continue
-            seconds = cost_model.seconds(choice, cut, card)
-            row = features(choice, cost_model.work(choice, cut, card), seconds, card)
+            seconds = model.seconds(choice, cut, card)
+            row = features(choice, model.work(choice, cut, card), seconds, card)
         kind = kind_of(choice)
         described = found.setdefault(kind, Described(kind, [], [], []))
         described.names.append(name)

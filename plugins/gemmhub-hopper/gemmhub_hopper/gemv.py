@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.lower import Lowered
 
 THREADS = 256
 INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}

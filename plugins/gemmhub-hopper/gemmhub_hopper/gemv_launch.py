@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import WORD
-from gemmhub_hopper import early
+from gemmhub_hopper import pdl
 from gemmhub_hopper.config import ACTIVATIONS, OUTPUTS
 from gemmhub_hopper.gemv import THREADS, GemvChoice
 from gemmhub_hopper.launch import Function
@@ -52,7 +52,7 @@ def params(choice: GemvChoice, sms: int) -> Params:
         bias_m=form.bias == "m", bias_n=form.bias == "n", m=way.m, n=way.n, k=0 if way.without_k else way.k,
         strips=choice.strips, output=OUTPUTS[form.output], addend=OUTPUTS[form.addend] if form.addend else 0,
         bias_type=OUTPUTS[form.bias_type], activation=ACTIVATIONS[form.activation], alpha=1.0, beta=0.0,
-        next=early.gemv(choice, sms),
+        next=pdl.gemv(choice, sms),
     )  # fmt: skip
 
 

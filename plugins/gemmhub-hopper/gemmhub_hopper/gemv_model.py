@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gemmhub_hopper.cost_model import Card
 from gemmhub_hopper.fitted import VECTORS, VectorConstants
 from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.model import Card
 
 _LANES = 128
 """Multiplications that a multiprocessor begins in a cycle."""

@@ -16,13 +16,13 @@ from gemmhub.kit import cuda_launch
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
-from gemmhub_hopper import early, tensor_map
-from gemmhub_hopper.choice import Choice, Room
+from gemmhub_hopper import pdl, tensor_map
+from gemmhub_hopper.candidate import Choice, Room
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.forms import Lowered
-from gemmhub_hopper.slabs import Slabs
+from gemmhub_hopper.k_passes import Slabs
+from gemmhub_hopper.lower import Lowered
 from gemmhub_hopper.tensor_map import MapArguments
-from gemmhub_hopper.walk import Walk, walk
+from gemmhub_hopper.tile_schedule import Walk, walk
 
 _RECOMPUTED = 3
 """Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
@@ -71,7 +71,7 @@ def params(choice: Choice, k: int, card: Room) -> Params:
         m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
         streamed=streamed(way), a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0,
         d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch, k=k, all=way.k <= _RECOMPUTED,
-        kept=a_kept | b_kept << 1, next=early.gemm(choice, k_blocks, card),
+        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
     return made
@@ -118,7 +118,7 @@ class Function(Starter):
         """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
         super().__init__(gpu.driver, function)
         self._gpu = gpu
-        self._made = template, (grid, 1, 1), threads, shared, early.allowed()
+        self._made = template, (grid, 1, 1), threads, shared, pdl.allowed()
         self.free: list[Slot] = []
 
     def slot(self) -> Slot:

@@ -13,8 +13,8 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import operands, prepass
 from gemmhub_hopper.config import Form
+from gemmhub_hopper.k_passes import MARKS
 from gemmhub_hopper.launch import Function
-from gemmhub_hopper.slabs import MARKS
 
 _LINE = 256
 

@@ -11,7 +11,7 @@ from gemmhub.kit import cuda, nvrtc
 from gemmhub.kit.cuda import Driver, Gpu
 from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub.kit.nvrtc import Compiler
-from gemmhub_hopper import early
+from gemmhub_hopper import pdl
 
 OLDEST_DRIVER = (12, 4)
 """Of CUDA."""
@@ -51,7 +51,7 @@ class Machine:
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
     """The machine, or what it lacks and what to do. Never raises."""
     try:
-        early.allowed()
+        pdl.allowed()
     except ValueError as error:
         return Absent(str(error), "set it to one of these, or unset it")
     found = cuda.look(open_driver, "550", "a Hopper GPU")

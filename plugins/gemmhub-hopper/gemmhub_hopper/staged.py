@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import Scratch
-from gemmhub_hopper import prepass, slabs
-from gemmhub_hopper.choice import Choice, Room
+from gemmhub_hopper import k_passes, prepass
+from gemmhub_hopper.candidate import Choice, Room
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.launch import Function, Gemm, Params, marks_kept, params
 from gemmhub_hopper.operands import Reading
@@ -55,9 +55,9 @@ class Staged:
         self._card = card
         self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
         way, form = choice.way, choice.way.form
-        self._in_sums = slabs.sums(way) if cut.sums is not None else None
+        self._in_sums = k_passes.sums(way) if cut.sums is not None else None
         grid = choice.grid(card)
-        variants = slabs.variants(choice.shape, form, choice.splits > 1, cut.count)
+        variants = k_passes.variants(choice.shape, form, choice.splits > 1, cut.count)
         self._gemms = [
             Gemm(gpu, choice, cut, variant, kernel(variant), self._params(i, len(variants)), grid, workspace.dummy())
             for i, variant in enumerate(variants)
@@ -65,7 +65,7 @@ class Staged:
         self._sides = {
             name: _Side(name, reading, cut.k(form) * reading.strides[1] * reading.size, copy, marks, kept)
             for name, reading, copy, marks, kept in zip(
-                "ab", (way.a, way.b), (cut.a, cut.b), (slabs.A_MARKS, slabs.B_MARKS), marks_kept(way)
+                "ab", (way.a, way.b), (cut.a, cut.b), (k_passes.A_MARKS, k_passes.B_MARKS), marks_kept(way)
             )
         }
         self._copied = [side for side in self._sides.values() if side.copy is not None]
@@ -142,7 +142,9 @@ class Staged:
         way, cut = self._choice.way, self._cut
         p.a_block, p.b_block = (0 if x.direct is None else i * cut.blocks for x in (way.a, way.b))
         p.counters, p.partials = scratch, scratch + cut.partials
-        p.a_marks, p.b_marks, p.finished = (scratch + x for x in (slabs.A_MARKS, slabs.B_MARKS, slabs.FINISHED))
+        p.a_marks, p.b_marks, p.finished = (
+            scratch + x for x in (k_passes.A_MARKS, k_passes.B_MARKS, k_passes.FINISHED)
+        )
 
     def _operand(self, p: Any, name: str, i: int, scratch: int, operand: Any) -> int:
         """Where the map of the kernel's a (b) begins in slab ``i``. Into ``p`` goes what computing anew needs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fake_cuda
 import pytest
-from gemmhub_hopper import early
+from gemmhub_hopper import pdl
 
 import gemmhub
 
@@ -25,10 +25,10 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GEMMHUB_CONFIG", str(tmp_path / "empty.toml"))
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "records.jsonl"))
     monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "cache"))
-    early.allowed.cache_clear()
+    pdl.allowed.cache_clear()
     gemmhub.reload()
     yield
-    early.allowed.cache_clear()
+    pdl.allowed.cache_clear()
     gemmhub.reload()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gemmhub_hopper import forms, prepass, slabs, sources
-from gemmhub_hopper.choice import Choice, runnable
+from gemmhub_hopper import k_passes, lower, prepass, sources
+from gemmhub_hopper.candidate import Choice, runnable
 from gemmhub_hopper.config import Shape
 from problems import bias, problem
 
@@ -79,7 +79,7 @@ class Product:
 
     @property
     def choice(self):
-        ways = forms.lowered(self.problem)
+        ways = lower.lowered(self.problem)
         assert isinstance(ways, tuple), ways
         asked = self.registers, self.b_split, self.swapped
         way = next(way for way in ways if (way.form.a_registers, way.form.b_split, way.swapped) == asked)
@@ -95,7 +95,7 @@ class Product:
     @property
     def variants(self):
         """The kernels that it takes, but for the pre-pass."""
-        return slabs.variants(self.choice.shape, self.choice.way.form, self.splits > 1, self.cut.count)
+        return k_passes.variants(self.choice.shape, self.choice.way.form, self.splits > 1, self.cut.count)
 
     @property
     def sources(self):

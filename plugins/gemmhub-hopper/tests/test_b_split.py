@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import mutated
-from gemmhub_hopper import forms, ranking, tensor_map
-from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper import choose, lower, tensor_map
+from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.shapes import SMALL_SHAPES, shapes
 from problems import H200, LIMIT, problem
@@ -39,7 +39,7 @@ TWO = Shape(128, 32, 2)
 
 def ways(asked):
     """By whether they are swapped."""
-    return {way.swapped: way for way in forms.lowered(asked) if way.form.b_split}
+    return {way.swapped: way for way in lower.lowered(asked) if way.form.b_split}
 
 
 @pytest.mark.parametrize("a", ["row", "col"])
@@ -97,23 +97,23 @@ def test_maps():
 
 def test_candidates():
     """Of small products; with names of their own, by which they are found again."""
-    found = {x.choice.name for x in ranking.ranked(forms.lowered(float32(64, 432, 1024)), H200, LIMIT)}
+    found = {x.choice.name for x in choose.ranked(lower.lowered(float32(64, 432, 1024)), H200, LIMIT)}
     assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
     for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
-        assert named(forms.lowered(float32(64, 432, 1024)), name).name == name
+        assert named(lower.lowered(float32(64, 432, 1024)), name).name == name
 
 
 def test_parts_of_blocks_that_share_k():
     """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
-    ways = forms.lowered(float32(64, 64, 16384))
-    found = [x.choice for x in ranking.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
+    ways = lower.lowered(float32(64, 64, 16384))
+    found = [x.choice for x in choose.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
     assert "64x64x8k8rs/15" in {x.name for x in found}
     for choice in found:
         assert choice.splits * choice.shape.cluster_k * 2 <= choice.way.k_blocks
         if choice.splits > 1:
             cut = runnable(choice, LIMIT)
             assert cut.nbytes == COUNTERS + choice.part_bytes
-    ways = forms.lowered(float32(64, 64, 7168))
+    ways = lower.lowered(float32(64, 64, 7168))
     refused = runnable(named(ways, "64x64x8k8rs/30"), LIMIT)
     assert refused == "k has 224 blocks, fewer than 240 parts"
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import corrections, early, forms, gemv, ranking, tensor_map
+from gemmhub_hopper import choose, corrections, gemv, lower, pdl, tensor_map
 from gemmhub_hopper.backend import MARGIN, HopperBackend
 from gemmhub_hopper.config import Shape
 from problems import H200, problem
@@ -178,11 +178,11 @@ def test_a_call_that_ends_half_done(home, backend):
 def test_early_starts_may_be_switched_off(home, backend, monkeypatch, value, attributes):
     """Where a kernel of somebody else ends before the one before it has: of every kernel, once for all."""
     if value is not None:
-        monkeypatch.setenv(early.VARIABLE, value)
-        early.allowed.cache_clear()
+        monkeypatch.setenv(pdl.VARIABLE, value)
+        pdl.allowed.cache_clear()
     launch, staged = PLAIN.launch(backend), PLANES.launch(backend)
-    vectors = backend.gemv(0, gemv.choices(forms.lowered(problem(1, 64, 64)))[0])
-    monkeypatch.setenv(early.VARIABLE, "anything")  # not read again
+    vectors = backend.gemv(0, gemv.choices(lower.lowered(problem(1, 64, 64)))[0])
+    monkeypatch.setenv(pdl.VARIABLE, "anything")  # not read again
     copiers = staged._copiers.values()
     for function in (launch.gemm, *staged._gemms, *copiers, vectors._function):
         assert function.slot()._config.count == attributes
@@ -244,8 +244,8 @@ VECTOR, MATRIX = problem(1, 4096, 8192, b="col"), problem(256, 4096, 4096)
 def test_estimates_beside_other_backends(backend, monkeypatch):
     """The least of all candidates' by a margin, and by another one where nothing was measured on the card."""
     for asked in (VECTOR, MATRIX):
-        ways, card = forms.lowered(asked), backend._card(asked)
-        found = [*ranking.vectors(ways, card), *ranking.choices(ways, card, backend.default_workspace(asked.device))]
+        ways, card = lower.lowered(asked), backend._card(asked)
+        found = [*choose.vectors(ways, card), *choose.choices(ways, card, backend.default_workspace(asked.device))]
         seconds, choice = min(found, key=lambda x: x[0])
         assert backend.candidates(asked)[0] == choice.name
         assert backend.estimate(asked) == pytest.approx(MARGIN * UNMEASURED * seconds)
@@ -264,7 +264,7 @@ def test_unmeasured_candidates_are_remarked(backend, monkeypatch):
 
 def test_unmeasured_candidates_stand_behind(monkeypatch):
     """Beside those of a kind that was measured, by the same factor."""
-    ways = forms.lowered(VECTOR)
+    ways = lower.lowered(VECTOR)
     plain = {choice.name: t for t, choice in HopperBackend._timed(ways, H200, LIMIT)}
     measured(monkeypatch, "half")
     assert {choice.name: t for t, choice in HopperBackend._timed(ways, H200, LIMIT)} == pytest.approx(
@@ -298,8 +298,8 @@ def test_a_small_workspace(backend):
     asked = problem(2048, 2048, 2048, "float32")
     first, limit = backend.candidates(asked)[0], 2**20
     kernel = backend.prepare(asked, first, limit)
-    ways, card = forms.lowered(asked), backend._card(asked)
-    seconds, best = ranking.choices(ways, card, limit)[0]
+    ways, card = lower.lowered(asked), backend._card(asked)
+    seconds, best = choose.choices(ways, card, limit)[0]
     assert kernel.description.startswith(f"tile {best.shape.m}x{best.shape.n}, {best.shape.stages} stages")
     assert f"({first}: " in kernel.description
     assert kernel.workspace_bytes <= limit

@@ -6,7 +6,7 @@ import importlib.metadata
 import pickle
 
 import pytest
-from gemmhub_hopper import build, forms, sources
+from gemmhub_hopper import build, lower, sources
 from gemmhub_hopper.shapes import SHAPES, shapes
 from problems import problem
 
@@ -27,7 +27,7 @@ def test_it_is_found_by_name():
 def test_the_kernels_of_plain_products_are_among_them(kind, dtype, precision):
     every = set(build.variants())
     for b in ("row", "col"):
-        for way in forms.lowered(problem(512, 512, 512, dtype, b=b, precision=precision)):
+        for way in lower.lowered(problem(512, 512, 512, dtype, b=b, precision=precision)):
             assert way.form.input == kind
             for shape in shapes(way.form):
                 variant = build.Variant(shape, way.form)

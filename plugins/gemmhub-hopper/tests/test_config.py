@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_hopper import forms, ranking
-from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper import choose, lower
+from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import H200, LIMIT, problem
@@ -17,7 +17,7 @@ def test_every_shape_is_reachable():
     assert len(SHAPES) <= 60
     reached = set()
     for dtype, precision in (("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee")):
-        for way in forms.lowered(problem(2048, 2048, 2048, dtype, precision=precision)):
+        for way in lower.lowered(problem(2048, 2048, 2048, dtype, precision=precision)):
             choices = [Choice(way, shape, 1) for shape in shapes(way.form)]
             reached |= {(shapes(way.form), x.shape) for x in choices if not isinstance(runnable(x, 2**30), str)}
             assert [named((way,), x.name) for x in choices] == choices
@@ -41,9 +41,9 @@ def test_widths_for_b_with_neighbours_along_n():
     """wgmma is slow with others; the ways around differ."""
     widths = {b_mn: {shape.n for shape in shapes(Form(False, b_mn, "bfloat16", "bfloat16"))} for b_mn in (False, True)}
     assert widths[True] == {n for n in widths[False] if n % 16 == 0} < widths[False]
-    ways = forms.lowered(problem(4352, 384, 4544))
+    ways = lower.lowered(problem(4352, 384, 4544))
     assert {way.form.b_mn for way in ways} == {False, True}
-    for x in ranking.ranked(ways, H200, LIMIT):
+    for x in choose.ranked(ways, H200, LIMIT):
         assert not (x.choice.way.form.b_mn and x.choice.shape.n % 16)
 
 

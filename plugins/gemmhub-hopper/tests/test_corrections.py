@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_hopper import corrections, cost_model, forms, gemv_model, ranking
-from gemmhub_hopper.choice import Choice
+from gemmhub_hopper import choose, corrections, gemv_model, lower, model
+from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import Shape
 from problems import H200, LIMIT, problem
 
@@ -27,19 +27,19 @@ ASKED = {"half": {}, "tf32": {"dtype": "float32", "precision": "tf32"}, "float32
 
 
 def ways(m=2048, n=4096, k=1024, **given):
-    return forms.lowered(problem(m, n, k, **given))
+    return lower.lowered(problem(m, n, k, **given))
 
 
 def described(asked, card=H200):
     """All candidates of a problem, by kind."""
-    found = forms.lowered(asked)
-    names = [x.choice.name for x in ranking.ranked(found, card, LIMIT)]
-    names += [choice.name for _, choice in ranking.vectors(found, card)]
+    found = lower.lowered(asked)
+    names = [x.choice.name for x in choose.ranked(found, card, LIMIT)]
+    names += [choice.name for _, choice in choose.vectors(found, card)]
     return {x.kind: x for x in corrections.describe(asked, card, names)}
 
 
 def features(choice, seconds=1e-4, card=H200):
-    return corrections.features(choice, cost_model.work(choice, choice.cut(LIMIT), card), seconds, card)
+    return corrections.features(choice, model.work(choice, choice.cut(LIMIT), card), seconds, card)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_features():
     """Of 16 x 11 tiles on 132 multiprocessors: a wave, and a third of another."""
     way = ways(2048, 11 * 192 - 64, 1024)[0]
     choice = Choice(way, Shape(128, 192, 5, pingpong=True), 1)
-    work = cost_model.work(choice, choice.cut(LIMIT), H200)
+    work = model.work(choice, choice.cut(LIMIT), H200)
     found = features(choice)
     assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, 0]
     assert found[8:13] == [7, 7, 0, True, 2]
@@ -107,9 +107,9 @@ def test_every_candidate_is_described(size, given):
     asked = problem(*size, **given)
     found = described(asked)
     assert set(found) <= set(corrections.KINDS)
-    lowered = forms.lowered(asked)
-    modelled = {x.choice.name: x.seconds for x in ranking.ranked(lowered, H200, LIMIT)}
-    modelled |= {choice.name: t for t, choice in ranking.vectors(lowered, H200)}
+    lowered = lower.lowered(asked)
+    modelled = {x.choice.name: x.seconds for x in choose.ranked(lowered, H200, LIMIT)}
+    modelled |= {choice.name: t for t, choice in choose.vectors(lowered, H200)}
     assert {name for x in found.values() for name in x.names} == set(modelled)
     for kind, x in found.items():
         assert x.modelled == pytest.approx([modelled[name] for name in x.names], rel=1e-9)
@@ -134,8 +134,8 @@ def test_a_correction_reorders(fitted, kind):
     """Here wide tiles are slower than the model estimates."""
     slope = 1e-3
     fitted(kind, WIDTH, slope)
-    before = ranking.ranked(ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED)
-    after = ranking.corrected(ways(**ASKED[kind]), MEASURED, LIMIT)
+    before = choose.ranked(ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED)
+    after = choose.corrected(ways(**ASKED[kind]), MEASURED, LIMIT)
     assert [x.seconds for x in after] == sorted(x.seconds for x in after)
     old = {x.choice: x.seconds for x in before}
     assert [x.choice for x in after] != list(old)
@@ -146,20 +146,20 @@ def test_a_correction_reorders(fitted, kind):
 
 def test_corrections_are_bounded(fitted):
     fitted("half", bias=3.0)
-    before = ranking.ranked(ways(), MEASURED, LIMIT, corrections.CORRECTED)
-    after = ranking.corrected(ways(), MEASURED, LIMIT)
+    before = choose.ranked(ways(), MEASURED, LIMIT, corrections.CORRECTED)
+    after = choose.corrected(ways(), MEASURED, LIMIT)
     assert [x.seconds for x in after] == pytest.approx([math.exp(MOST) * x.seconds for x in before])
 
 
 def test_one_network_for_all_layouts_of_16_bits(fitted):
     fitted("half", bias=0.2)
     for given in ({}, {"dtype": "float16"}, {"k": 1025}, {"batch": (3,)}, {"a": "col", "b": "col"}):
-        before = ranking.ranked(ways(**given), MEASURED, LIMIT)[0]
-        assert ranking.corrected(ways(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(
+        before = choose.ranked(ways(**given), MEASURED, LIMIT)[0]
+        assert choose.corrected(ways(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(
             math.exp(0.2) * before.seconds
         )
     for kind in ("tf32", "float32"):
-        assert ranking.corrected(ways(**ASKED[kind]), MEASURED, LIMIT) == ranking.ranked(
+        assert choose.corrected(ways(**ASKED[kind]), MEASURED, LIMIT) == choose.ranked(
             ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED
         )
 
@@ -169,7 +169,7 @@ def test_vectors_are_corrected(fitted, dtype):
     """Here each doubling of the CTAs of a cluster is slower."""
     fitted("vectors", 12, 0.1)
     lowered = ways(1, 4096, 4096, dtype=dtype, b="col")
-    found = ranking.vectors(lowered, MEASURED)
+    found = choose.vectors(lowered, MEASURED)
     assert [t for t, _ in found] == sorted(t for t, _ in found)
     assert {choice.kernel.cluster for _, choice in found} == {1, 2, 4, 8}
     for seconds, choice in found:
@@ -185,8 +185,8 @@ def test_other_cards_have_the_model_alone(fitted, other):
     assert corrections.find("half", MEASURED) is not None
     assert corrections.find("half", card) is None
     lowered = ways(1)
-    assert ranking.corrected(lowered, card, LIMIT) == ranking.ranked(lowered, card, LIMIT, corrections.CORRECTED)
-    for seconds, choice in ranking.vectors(lowered, card):
+    assert choose.corrected(lowered, card, LIMIT) == choose.ranked(lowered, card, LIMIT, corrections.CORRECTED)
+    for seconds, choice in choose.vectors(lowered, card):
         assert seconds == gemv_model.seconds(choice, card)
 
 
@@ -204,8 +204,8 @@ def test_one_choice_of_each_shape():
     for dtype in ("bfloat16", "float32"):
         for size in ((1, 8192, 8192), (300, 500, 70), (256, 256, 16384), (8, 8, 8)):
             lowered = ways(*size, dtype=dtype)
-            after = ranking.choices(lowered, H200, LIMIT)
+            after = choose.choices(lowered, H200, LIMIT)
             kinds = [(x.shape, x.way.form.a_registers, x.way.form.b_split) for _, x in after]
             assert len(set(kinds)) == len(kinds)
-            before = ranking.ranked(lowered, H200, LIMIT, corrections.CORRECTED)
+            before = choose.ranked(lowered, H200, LIMIT, corrections.CORRECTED)
             assert {x[0] for x in kinds} == {x.choice.shape for x in before}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_hopper import forms, gemv
+from gemmhub_hopper import gemv, lower
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.launch import streamed
@@ -155,7 +155,7 @@ def test_every_way_to_spread_vectors(backend, dtype, m, b):
     """Many blocks, k of several steps and a last one that is not whole; loads of every width."""
     for a in ("row", "col"):
         for n, k in ((2056, 4104), (2055, 4101), (2052, 4100)):
-            way = forms.lowered(problem(m, n, k, dtype, None, (), a, b))
+            way = lower.lowered(problem(m, n, k, dtype, None, (), a, b))
             for choice in gemv.choices(way):
                 product = vector(m, n, k, a=a, b=b, dtype=dtype, spread=choice.name.removeprefix("gemv"))
                 result, exact = run(backend, product)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import Home
-from gemmhub_hopper import forms, gemv, sources
+from gemmhub_hopper import gemv, lower, sources
 from problems import operand, problem
 from runs import Run
 from vectors import VECTORS, vector
@@ -16,7 +16,7 @@ from gemmhub.layout import MatrixLayout
 
 
 def choices(asked):
-    ways = forms.lowered(asked)
+    ways = lower.lowered(asked)
     return gemv.choices(ways)
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import forms, shapes
+from gemmhub_hopper import lower, shapes
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.choice import Choice
+from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.shapes import ShapeList
 from problems import operand, problem
@@ -92,7 +92,7 @@ def test_no_product_writes_to_a_packed_b(home, backend):
     b[3, 7] = 2.0**-112  # exactly its planes, but beyond what a kernel is sure of
     asked = problem(64, 128, 256, dtype="float32")
     made = packed(home, backend, b, asked)
-    ways = forms.lowered(replace(asked, packed_by="hopper"))
+    ways = lower.lowered(replace(asked, packed_by="hopper"))
     kept = memory(made)
     for registers, splits in ((False, 1), (True, 1), (True, 2), (False, 2)):
         way = next(way for way in ways if way.swapped and way.form.a_registers == registers and not way.form.b_split)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import forms, ranking, tensor_map
+from gemmhub_hopper import choose, lower, tensor_map
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, shapes
 from problems import H200, LIMIT, problem
@@ -85,7 +85,7 @@ def test_bank_conflicts():
 
 def ways(asked):
     """By whether they are swapped."""
-    return {way.swapped: way for way in forms.lowered(asked)[2:] if not way.form.b_split}
+    return {way.swapped: way for way in lower.lowered(asked)[2:] if not way.form.b_split}
 
 
 def float32(m, n, k, precision="ieee", **given):
@@ -101,7 +101,7 @@ def test_tf32(a, b, swapped):
         assert (way.form.a_mn, way.form.b_mn, way.form.a_registers) == (True, False, True)
         assert not way.copied
         assert (way.a.direct.inner, way.a.direct.outer) == ((72 if way.swapped else 64), 100)
-        assert way.nbytes == forms.lowered(float32(64, 72, 100, "tf32", a=a, b=b))[0].nbytes
+        assert way.nbytes == lower.lowered(float32(64, 72, 100, "tf32", a=a, b=b))[0].nbytes
 
 
 def test_tf32_of_two_such_operands():
@@ -179,7 +179,7 @@ def test_what_cannot_be():
 
 
 def names(asked):
-    return [x.choice.name for x in ranking.ranked(forms.lowered(asked), H200, LIMIT)]
+    return [x.choice.name for x in choose.ranked(lower.lowered(asked), H200, LIMIT)]
 
 
 def test_candidates():

@@ -10,7 +10,7 @@ import subprocess
 
 import fake_cuda
 import pytest
-from gemmhub_hopper.walk import _divisor, walk
+from gemmhub_hopper.tile_schedule import _divisor, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

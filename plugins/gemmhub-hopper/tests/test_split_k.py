@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper import sources
-from gemmhub_hopper.choice import _MANY_PARTS, _MUCH
+from gemmhub_hopper.candidate import _MANY_PARTS, _MUCH
 from products import SLICES, SMALL, Product, Shape, stored
 from runs import Run
 from test_registers import SPLIT, R, check_marks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fake_cuda import FakeCuda
-from gemmhub_hopper import forms, tensor_map
-from gemmhub_hopper.choice import Choice
+from gemmhub_hopper import lower, tensor_map
+from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import INPUTS, Form, Shape
 from gemmhub_hopper.launch import maps
 from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
@@ -57,7 +57,7 @@ def test_mn_major():
     ],
 )
 def test_result(out, n, swapped, box, swizzle):
-    way = forms.lowered(problem(512, 512, 64, out=out))[swapped]
+    way = lower.lowered(problem(512, 512, 64, out=out))[swapped]
     arguments = all_maps(Choice(way, Shape(128, n, 2), 1))[2]
     assert (arguments.box, arguments.swizzle) == (box, swizzle)
     assert arguments.type == {"bfloat16": 9, "float32": 7}[out]
@@ -71,7 +71,7 @@ def test_the_driver_takes_every_map(shape):
     for a in ("row", "col"):
         for b in ("row", "col"):
             for out in ("bfloat16", "float32"):
-                for way in forms.lowered(problem(1000, 1000, 1000, out=out, a=a, b=b)):
+                for way in lower.lowered(problem(1000, 1000, 1000, out=out, a=a, b=b)):
                     for arguments in all_maps(Choice(way, shape, 1)):
                         assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
@@ -80,7 +80,7 @@ def test_the_driver_takes_every_map(shape):
 def test_the_driver_takes_every_map_of_planes(shape):
     driver = Driver(FakeCuda())
     for order in ("row", "col"):
-        for way in forms.lowered(problem(999, 999, 999, "float32", a=order, b=order)):
+        for way in lower.lowered(problem(999, 999, 999, "float32", a=order, b=order)):
             for arguments in all_maps(Choice(way, shape, 1))[:2]:
                 assert arguments.sizes[2] == 3
                 assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128

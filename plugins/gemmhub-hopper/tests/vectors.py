@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmhub_hopper import forms, gemv, sources
+from gemmhub_hopper import gemv, lower, sources
 from gemmhub_hopper.config import Shape
 from products import Product
 
@@ -17,7 +17,7 @@ class Vector(Product):
 
     @property
     def choice(self):
-        ways = forms.lowered(self.problem)
+        ways = lower.lowered(self.problem)
         return next(x for x in gemv.choices(ways) if x.name == f"gemv{self.spread}")
 
     def __str__(self):

@@ -10,7 +10,7 @@ struct Divisor {
 };
 
 // How tile_scheduler.cuh walks a product. Nothing is loaded before it is known which piece is the next, and five divisions
-// take some 600 cycles: so what it divides by is told as factors. walk.py has the same structures.
+// take some 600 cycles: so what it divides by is told as factors. tile_schedule.py has the same structures.
 struct Walk {
     int pieces;            // tiles_m * tiles_n * splits * matrices of the batch
     int tiles_m, tiles_n;  // cluster tiles of one matrix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_hopper import forms
+from gemmhub_hopper import lower
 from problems import bias, operand, problem
 
 from gemmhub.capability import Refusal
@@ -18,7 +18,7 @@ from gemmhub.testing.problems import unsigned_bytes
 
 def lowered(asked):
     """Both ways without registers."""
-    ways = forms.lowered(asked)
+    ways = lower.lowered(asked)
     assert isinstance(ways, tuple), ways
     assert [(way.form.a_registers, way.swapped) for way in ways[:2]] == [(False, False), (False, True)]
     assert all(way.form.a_registers for way in ways[2:])
@@ -27,11 +27,11 @@ def lowered(asked):
 
 def in_registers(asked):
     """The others, by whether they are swapped."""
-    return {way.swapped: way for way in forms.lowered(asked)[2:]}
+    return {way.swapped: way for way in lower.lowered(asked)[2:]}
 
 
 def refused(asked):
-    refusal = forms.lowered(asked)
+    refusal = lower.lowered(asked)
     assert isinstance(refusal, Refusal)
     honest(refusal, "lowered()")
     return refusal
@@ -212,7 +212,7 @@ def test_float32(a, b):
     assert len(direct.copied) == len(swapped.copied) == 2
     assert (direct.a.mn_major, direct.b.mn_major) == (a == "col", b == "row")
     copy = direct.b.copy(direct.form, 128)
-    assert copy == (forms.Stored(72, 128, 3, 144, 144 * 128) if b == "row" else forms.Stored(128, 72, 3, 256, 256 * 72))
+    assert copy == (lower.Stored(72, 128, 3, 144, 144 * 128) if b == "row" else lower.Stored(128, 72, 3, 256, 256 * 72))
     assert direct.k_blocks == 4
     assert direct.nbytes == 6 * (64 * 100 + 100 * 72) + 4 * 64 * 72
 

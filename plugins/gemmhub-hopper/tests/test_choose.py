@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_hopper import cost_model, forms, ranking
-from gemmhub_hopper.choice import Choice, runnable
+from gemmhub_hopper import choose, lower, model
+from gemmhub_hopper.candidate import Choice, runnable
 from gemmhub_hopper.shapes import shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from problems import H200, LIMIT, problem
 
 
 def chosen(m, n, k, **given):
-    return ranking.choices(forms.lowered(problem(m, n, k, **given)), H200, LIMIT)
+    return choose.choices(lower.lowered(problem(m, n, k, **given)), H200, LIMIT)
 
 
 def test_large_products_take_large_tiles():
@@ -51,8 +51,8 @@ def test_candidates_take_turns_and_do_not():
 
 
 def test_no_split_without_workspace():
-    ways = forms.lowered(problem(256, 256, 16384))
-    assert all(choice.splits == 1 for _, choice in ranking.choices(ways, H200, 0))
+    ways = lower.lowered(problem(256, 256, 16384))
+    assert all(choice.splits == 1 for _, choice in choose.choices(ways, H200, 0))
 
 
 @pytest.mark.parametrize("limit", [2**18, 2**22, LIMIT])
@@ -65,15 +65,15 @@ def test_no_split_without_workspace():
     ],
 )  # fmt: skip
 def test_all_at_once_is_as_one_by_one(given, limit):
-    ways = forms.lowered(problem(**given))
-    found = ranking.ranked(ways, H200, limit)
+    ways = lower.lowered(problem(**given))
+    found = choose.ranked(ways, H200, limit)
     assert [x.seconds for x in found] == sorted(x.seconds for x in found)
     assert len({x.choice.name for x in found}) == len(found)
     for x in found:
         cut = runnable(x.choice, limit)
-        assert x.seconds == pytest.approx(cost_model.seconds(x.choice, cut, H200), rel=1e-12)
-        assert x.work == cost_model.work(x.choice, cut, H200)
-    assert ranking.ranked(ways, H200, limit, 7) == found[:7]
+        assert x.seconds == pytest.approx(model.seconds(x.choice, cut, H200), rel=1e-12)
+        assert x.work == model.work(x.choice, cut, H200)
+    assert choose.ranked(ways, H200, limit, 7) == found[:7]
     whole = {x.choice for x in found if x.choice.splits == 1}
     for way in ways:
         for shape in (shape for shape in shapes(way.form) if shape.cluster_k == 1):
@@ -83,7 +83,7 @@ def test_all_at_once_is_as_one_by_one(given, limit):
 
 def test_nothing_can_be_run():
     """Where there is no room for copies."""
-    assert ranking.ranked(forms.lowered(problem(300, 500, 70)), H200, 0) == []
+    assert choose.ranked(lower.lowered(problem(300, 500, 70)), H200, 0) == []
 
 
 @settings(deadline=None, max_examples=50)
@@ -94,7 +94,7 @@ def test_every_choice_can_run(m, n, k, batch):
     names = [choice.name for _, choice in found]
     assert len(set(names)) == len(names)
     for seconds, choice in found:
-        assert seconds > cost_model.LAUNCH
+        assert seconds > model.LAUNCH
         assert not isinstance(runnable(choice, LIMIT), str)
         rows, columns = choice.tiles
         shape, way = choice.shape, choice.way
@@ -116,8 +116,8 @@ def test_float32_is_faster_than_ordinary_instructions():
 
 
 def test_a_small_workspace_costs_time():
-    ways = forms.lowered(problem(2048, 2048, 8192, dtype="float32"))
-    times = [ranking.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
+    ways = lower.lowered(problem(2048, 2048, 8192, dtype="float32"))
+    times = [choose.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[1] > times[2] == times[3]
 

@@ -1,4 +1,4 @@
-"""When the next kernel in the stream may begin: the sooner, the less it is waited for. It waits itself for results.
+"""Programmatic dependent launch (PDL): when the next kernel of the stream may begin.
 
 Blocks of a kernel that begins early settle where there is room. That is not always where they would lie on an idle
 device, evenly on all multiprocessors, and a kernel that is slowed down by it may lose more than an early start gains,
@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemmhub_hopper.choice import Choice, Room
+    from gemmhub_hopper.candidate import Choice, Room
     from gemmhub_hopper.gemv import GemvChoice
 
 _SHORT = 2**26

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmhub_cublas.descriptors import Descriptors, Object
-from gemmhub_cublas.forms import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 from gemmhub_cublas.library import Library
+from gemmhub_cublas.lower import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 
 WANTED = 16
 """Algorithms to ask for. The library gave 8 at most."""

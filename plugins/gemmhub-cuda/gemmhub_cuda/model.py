@@ -20,7 +20,7 @@ from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import COUNTERS, MOST_COUNTERS
 from gemmhub_cuda import mma, sgemm
 from gemmhub_cuda.fitted import SINGLE, TENSOR, Fitted
-from gemmhub_cuda.lowered import Lowered
+from gemmhub_cuda.lower import Lowered
 from gemmhub_cuda.sources import Variant
 
 LAUNCH = 4e-6

@@ -1,4 +1,4 @@
-"""Ranks the candidates of a product by modelled seconds, corrected where measurements of the card are there."""
+"""The ranking of candidates by modelled seconds, corrected where the card was measured."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub_hopper import corrections, cost_model, gemv, gemv_model, slabs
-from gemmhub_hopper.choice import Choice, Choices, runnable
+from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, model
+from gemmhub_hopper.candidate import Choice, Choices, runnable
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.cost_model import Card, Numbers, Work
 from gemmhub_hopper.fitted import CONSTANTS
-from gemmhub_hopper.forms import Lowered
 from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.k_passes import Slabs
+from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.model import Card, Numbers, Work
 from gemmhub_hopper.shapes import shapes
-from gemmhub_hopper.slabs import Slabs
 
 
 class Ranked(NamedTuple):
@@ -34,16 +34,16 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
     works: list[Work] = []
     places: list[tuple[Lowered, int, int]] = []
     for way in ways:
-        cut = slabs.cut(way, 0, workspace)
+        cut = k_passes.cut(way, 0, workspace)
         if not isinstance(cut, str):
             numbers, splits = _parts(way, cut, card)
             every = Choices(way, shapes(way.form).arrays.some(numbers), splits)
-            works.append(cost_model.works(every, *_cuts(every, cut, workspace), card))
+            works.append(model.works(every, *_cuts(every, cut, workspace), card))
             places += zip(repeat(way), numbers.tolist(), splits.tolist())
     if not works:
         return []
-    work = cost_model.together(works)
-    seconds = cost_model.seconds_of(work, card, CONSTANTS[ways[0].form.input])
+    work = model.together(works)
+    seconds = model.seconds_of(work, card, CONSTANTS[ways[0].form.input])
     kept: list[int] = []
     found: list[Choice] = []
     for i in np.argsort(seconds, kind="stable").tolist():
@@ -66,11 +66,11 @@ def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
     shared: Numbers = every.cluster_k
     whole = np.ones(len(shared), int)
     pieces = Choices(way, every, whole).pieces
-    at_once = cost_model.clusters(every, card)
+    at_once = model.clusters(every, card)
     allowed = (shared == 1) | (pieces <= at_once)
     divided = allowed & ((shared == 1) | way.form.b_split)
     one, two = (
-        np.minimum(np.minimum(waves * at_once // pieces, cut.blocks // (2 * shared)), slabs.MOST_PARTS)
+        np.minimum(np.minimum(waves * at_once // pieces, cut.blocks // (2 * shared)), k_passes.MOST_PARTS)
         for waves in (1, 2)
     )
     kept = (allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)))
@@ -84,7 +84,7 @@ def _cuts(choices: Choices, whole: Slabs, workspace: int) -> tuple[Numbers, Numb
     blocks, count = np.full(len(parts), whole.blocks), np.full(len(parts), whole.count)
     if way.copied:  # beside the copies there may be no room for parts of k, or for so many
         for i in np.flatnonzero((parts > 0) & ((whole.count > 1) | (whole.nbytes + parts > workspace))).tolist():
-            cut = slabs.cut(way, int(parts[i]), workspace)
+            cut = k_passes.cut(way, int(parts[i]), workspace)
             if not isinstance(cut, str):
                 blocks[i], count[i] = cut.blocks, cut.count
     return blocks, count
@@ -105,7 +105,7 @@ def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple
     shared memory: each with its better orientation and split-K, with the seconds to expect. The fastest first.
     """
     best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
-    timed = [(x.seconds + cost_model.epilogue(x.choice.way), x.choice) for x in corrected(ways, card, workspace)]
+    timed = [(x.seconds + model.epilogue(x.choice.way), x.choice) for x in corrected(ways, card, workspace)]
     for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
         form = choice.way.form
         best.setdefault((choice.shape, form.a_registers, form.b_split), (seconds, choice))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fake_lt import ANY, ANY_SPLIT, OUTPUT_SPLIT, PERSISTENT, SPLIT, TENSOR
 from fakes import Arrays, Home, operand, problem
-from gemmhub_cublas import heuristics
-from gemmhub_cublas.forms import lowered
-from gemmhub_cublas.heuristics import Chooser, parse, text
+from gemmhub_cublas import choose
+from gemmhub_cublas.choose import Chooser, parse, text
+from gemmhub_cublas.lower import lowered
 
 MIB = 2**20
 
@@ -74,13 +74,13 @@ def test_parts_that_are_not_all_of_k(k, parts, dtype, covered):
     numbers = parse(f"66.10.{parts}.2.0.0.35.0.2")
     for orders in ({}, {"a": "col", "b": "col"}, {"d": "col"}):
         form = lowered(problem(16, 16, k, dtype, **orders)).main
-        assert heuristics._keeps_the_bound(numbers, form) is covered
-        assert heuristics._keeps_the_bound((20, *numbers[1:]), form), "other algorithms were seen to be right"
+        assert choose._keeps_the_bound(numbers, form) is covered
+        assert choose._keeps_the_bound((20, *numbers[1:]), form), "other algorithms were seen to be right"
 
 
 def test_such_algorithms_are_not_candidates(home, monkeypatch):
     """k = 513 in four parts of 128, two steps each: the double proposes it."""
-    monkeypatch.setattr(heuristics, "HOPPER", SPLIT)
+    monkeypatch.setattr(choose, "HOPPER", SPLIT)
     right, wrong = (problem(m=64, n=64, k=k, dtype="float16") for k in (512, 513))
     for asked, there in ((right, True), (wrong, False)):
         proposed, _ = chooser(home, asked).proposed(64 * MIB)
@@ -148,7 +148,7 @@ def test_the_library_is_asked_once(home):
 def test_proposals_with_the_usual_workspace_come_first(home, monkeypatch):
     """Those that only more workspace brings follow, each once."""
     told = {2**25: ["a", "b"], 2**26: ["c", "b", "d"]}
-    made = {name: heuristics.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", 0) for i, name in enumerate("abcd")}
+    made = {name: choose.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", 0) for i, name in enumerate("abcd")}
     monkeypatch.setattr(Chooser, "proposed", lambda self, limit: ([made[name] for name in told[limit]], 0))
     monkeypatch.setattr(Chooser, "swizzled", lambda self, algorithm: None)
     assert home.backend().candidates(problem(m=64, n=64, k=64)) == [made[name].config for name in "abcd"]
@@ -210,4 +210,4 @@ def test_no_such_candidate(home, candidate):
 
 
 def test_asked_for_as_many_as_there_are():
-    assert heuristics.WANTED >= 8
+    assert choose.WANTED >= 8

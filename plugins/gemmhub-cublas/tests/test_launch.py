@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import Arrays, Home, bias, operand, problem
-from gemmhub_cublas.kernel import scalar
+from gemmhub_cublas.launch import scalar
 
 from gemmhub.errors import KernelError
 from gemmhub.layout import MatrixLayout

@@ -1,4 +1,4 @@
-"""How the kernel walks the pieces of a product: the numbers that tile_scheduler.cuh computes with."""
+"""The tile schedule: the numbers by which tile_scheduler.cuh walks the work tiles of a product."""
 
 from __future__ import annotations
 

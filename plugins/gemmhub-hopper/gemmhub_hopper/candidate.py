@@ -1,4 +1,4 @@
-"""One way of running a product: what it comes to, and whether it can be run so."""
+"""One candidate: a tile shape and a split-K for a lowered problem, whether it runs, and its name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from gemmhub_hopper import config, slabs
+from gemmhub_hopper import config, k_passes
 from gemmhub_hopper.config import Shape, Variant
-from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.k_passes import Slabs
+from gemmhub_hopper.lower import Lowered
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
-from gemmhub_hopper.slabs import Slabs
 
 _NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/([1-9]\d*))?")
 """Of a choice: shape, through registers, split in shared memory, exchanged, parts of k."""
@@ -87,7 +87,7 @@ class Choice:
 
     def cut(self, workspace: int) -> Slabs | str:
         """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
-        return slabs.cut(self.way, self.part_bytes, workspace)
+        return k_passes.cut(self.way, self.part_bytes, workspace)
 
     def grid(self, card: Room) -> int:
         """Thread blocks. A cluster that shares k has one piece."""
@@ -136,17 +136,17 @@ def runnable(choice: Choice, workspace: int) -> Slabs | str:
     shared, last = choice.shape.cluster_k, choice.way.k_blocks - (cut.count - 1) * cut.blocks
     if shared > last:
         return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
-    if choice.splits > slabs.MOST_PARTS:
-        return f"{choice.splits} parts of k, at most {slabs.MOST_PARTS}"
+    if choice.splits > k_passes.MOST_PARTS:
+        return f"{choice.splits} parts of k, at most {k_passes.MOST_PARTS}"
     if choice.splits > 1:
         if choice.splits * shared > cut.blocks:
             return f"k has {cut.blocks} blocks, fewer than {choice.splits * shared} parts"
-        most = slabs.counters(choice.way.form)
+        most = k_passes.counters(choice.way.form)
         if choice.slots > most:
             return f"{choice.slots} tiles, at most {most} have counters"
     if choice.pieces >= _MOST_PIECES:
         return f"{choice.pieces} pieces, at most {_MOST_PIECES}"
-    for variant in slabs.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
+    for variant in k_passes.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
         if variant.refusal is not None:
             return variant.refusal
     return cut

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_cuda import cost_model, sgemm
-from gemmhub_cuda.cost_model import Card, Choice
+from gemmhub_cuda import model, sgemm
 from gemmhub_cuda.launch import Params, params
-from gemmhub_cuda.lowered import lowered
+from gemmhub_cuda.lower import lowered
+from gemmhub_cuda.model import Card, Choice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
@@ -21,7 +21,7 @@ LIMIT = 64 * 2**20
 
 
 def chosen(m, n, k, card=H200, **given):
-    return cost_model.choices(lowered(problem(m, n, k, **given), card.capability), card, LIMIT)
+    return model.choices(lowered(problem(m, n, k, **given), card.capability), card, LIMIT)
 
 
 @pytest.mark.parametrize(("card", "peak"), [(H200, 67e12), (A100, 19.5e12), (RTX, 35.7e12)])
@@ -52,13 +52,13 @@ def test_few_tiles_split_k():
 
 def test_no_split_without_workspace():
     way = lowered(problem(256, 256, 16384), (9, 0))
-    assert all(choice.splits == 1 for _, choice in cost_model.choices(way, H200, 0))
+    assert all(choice.splits == 1 for _, choice in model.choices(way, H200, 0))
 
 
 def test_launches_are_paid_for():
     one = chosen(64, 64, 64, batch=(65535,))[0][0]
     two = chosen(64, 64, 64, batch=(65536,))[0][0]
-    assert two > one + 0.5 * cost_model.LAUNCH
+    assert two > one + 0.5 * model.LAUNCH
 
 
 # Recorded: card, dtype, how a and b are stored, m, n, k, microseconds.
@@ -81,15 +81,15 @@ def test_the_factor_of_alignment(n, aligned):
     way = lowered(problem(512, n, 512, "bfloat16"), (9, 0))
     assert way.form.aligned == aligned
     near = chosen(512, 4096, 512, dtype="bfloat16")[0][0]
-    ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - cost_model.LAUNCH) / (near - cost_model.LAUNCH)
+    ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - model.LAUNCH) / (near - model.LAUNCH)
     # One column of tiles more, and no shapes with more than 64 sums a thread, beside the factor.
-    assert 0.99 < ratio / cost_model.MISALIGNED.get(aligned, 1) < 1.4
+    assert 0.99 < ratio / model.MISALIGNED.get(aligned, 1) < 1.4
 
 
 def test_names_of_choices():
     way = lowered(problem(512, 512, 4096), (9, 0))
-    for _, choice in cost_model.choices(way, H200, LIMIT):
-        assert cost_model.named(way, choice.name) == choice
+    for _, choice in model.choices(way, H200, LIMIT):
+        assert model.named(way, choice.name) == choice
 
 
 @settings(deadline=None, max_examples=60)
@@ -103,13 +103,13 @@ def test_every_choice_can_run(m, n, k, batch, dtype, card):
     names = [choice.name for _, choice in found]
     assert len(set(names)) == len(names)
     for seconds, choice in found:
-        assert seconds > cost_model.LAUNCH
-        assert cost_model.refusal(choice, card, LIMIT) is None
+        assert seconds > model.LAUNCH
+        assert model.refusal(choice, card, LIMIT) is None
         rows, columns = choice.tiles
         assert rows * choice.shape.m >= choice.way.m
         assert columns * choice.shape.n >= choice.way.n
         assert 1 <= choice.splits <= choice.blocks_of_k
-        room = cost_model.room(choice.variant, card)
+        room = model.room(choice.variant, card)
         assert room * choice.variant.shared_bytes <= card.shared_per_sm
         assert 1 <= choice.group(room * card.sms) <= rows
 
@@ -118,11 +118,11 @@ def test_workspace():
     """A float32 for every element of every part of every tile, behind the counters."""
     choice = Choice(lowered(problem(256, 512, 4096), (9, 0)), sgemm.SHAPES[3], 3)
     assert choice.workspace_bytes == COUNTERS + 2 * 4 * 3 * 128 * 128 * 4
-    assert "workspace" in cost_model.refusal(choice, H200, choice.workspace_bytes - 1)
-    assert cost_model.refusal(choice, H200, choice.workspace_bytes) is None
-    assert "fewer than 600 parts" in cost_model.refusal(Choice(choice.way, choice.shape, 600), H200, 2**40)
+    assert "workspace" in model.refusal(choice, H200, choice.workspace_bytes - 1)
+    assert model.refusal(choice, H200, choice.workspace_bytes) is None
+    assert "fewer than 600 parts" in model.refusal(Choice(choice.way, choice.shape, 600), H200, 2**40)
     many = Choice(lowered(problem(2**15, 2**15, 4096), (9, 0)), sgemm.SHAPES[3], 2)
-    assert "have counters" in cost_model.refusal(many, H200, 2**40)
+    assert "have counters" in model.refusal(many, H200, 2**40)
 
 
 def test_parameters():

@@ -18,13 +18,13 @@ import numpy as np
 
 from gemmhub.kit.cuda_clusters import estimated
 from gemmhub_hopper import config
-from gemmhub_hopper.choice import Choice, Choices
+from gemmhub_hopper.candidate import Choice, Choices
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.fitted import CONSTANTS, Constants
-from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.k_passes import Slabs
+from gemmhub_hopper.lower import Lowered
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import Shapes
-from gemmhub_hopper.slabs import Slabs
 
 Numbers = Any
 """A number, or an array of one for each way of running the product."""

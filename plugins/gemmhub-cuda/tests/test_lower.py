@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_cuda.lowered import MOST_MATRICES, lowered
+from gemmhub_cuda.lower import MOST_MATRICES, lowered
 from problems import bias, operand, problem
 
 from gemmhub.layout import MatrixLayout

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 
 import pytest
-from gemmhub_hopper import cost_model, early, forms, gemv, ranking, sources
-from gemmhub_hopper.choice import named, runnable
+from gemmhub_hopper import choose, gemv, lower, model, pdl, sources
+from gemmhub_hopper.candidate import named, runnable
 from gemmhub_hopper.config import Shape
-from gemmhub_hopper.early import Next
+from gemmhub_hopper.pdl import Next
 from problems import problem
 from products import Product
 from test_kernel import notices
 from vectors import vector
 
 SMS = 132
-CARD = cost_model.Card(SMS, 2e9, 4e12)
+CARD = model.Card(SMS, 2e9, 4e12)
 
 
 def gemm(name, m, n, k, dtype="bfloat16"):
-    choice = named(forms.lowered(problem(m, n, k, dtype)), name)
+    choice = named(lower.lowered(problem(m, n, k, dtype)), name)
     cut = runnable(choice, 2**30)
-    return early.gemm(choice, cut.blocks, CARD)
+    return pdl.gemm(choice, cut.blocks, CARD)
 
 
 def vectors(name, m, n, k, b="row"):
-    (choice,) = (x for x in gemv.choices(forms.lowered(problem(m, n, k, b=b))) if x.name == name)
-    return early.gemv(choice, SMS)
+    (choice,) = (x for x in gemv.choices(lower.lowered(problem(m, n, k, b=b))) if x.name == name)
+    return pdl.gemv(choice, SMS)
 
 
 def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
@@ -40,10 +40,10 @@ def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
 
 def test_parts_of_k_and_copies_are_waited_for():
     assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
-    ways = forms.lowered(problem(1024, 1024, 384, "float32"))
+    ways = lower.lowered(problem(1024, 1024, 384, "float32"))
     found = {
-        bool(choice.copied): early.gemm(choice, runnable(choice, 2**30).blocks, CARD)
-        for choice in (x.choice for x in ranking.ranked(ways, CARD, 2**30))
+        bool(choice.copied): pdl.gemm(choice, runnable(choice, 2**30).blocks, CARD)
+        for choice in (x.choice for x in choose.ranked(ways, CARD, 2**30))
         if choice.splits == 1
     }
     assert found[True] is Next.ENDED

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from fakes import bias, operand, problem
-from gemmhub_cublas import forms
-from gemmhub_cublas.forms import Form, Lowered, Matrix, flipped, lowered
+from gemmhub_cublas import lower as forms
+from gemmhub_cublas.lower import Form, Lowered, Matrix, flipped, lowered
 
 from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout

@@ -1,4 +1,4 @@
-"""Cutting k so that the copies of operands fit into the workspace, and what lies where in it.
+"""K passes: cutting k so that copies of the operands fit into the workspace, and the layout of that workspace.
 
 Of each slab of k first the operands are copied, then the kernel adds their product to what the slabs before have made.
 These sums are float32: they are kept in the result itself, or in the workspace where the result is narrower. The first
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub_hopper.config import Form, Shape, Variant, variant
-from gemmhub_hopper.forms import Lowered
+from gemmhub_hopper.lower import Lowered
 from gemmhub_hopper.tensor_map import Stored
 
 MARKS = 2048

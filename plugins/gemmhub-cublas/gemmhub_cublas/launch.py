@@ -1,4 +1,4 @@
-"""Running prepared products: what a warm call does."""
+"""The launch of a prepared product: what a call does."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import recorded
+from gemmhub_cublas.choose import Algorithm
 from gemmhub_cublas.descriptors import Descriptors
-from gemmhub_cublas.forms import BIAS_ALIGNMENT, Form, Lowered, bias_anywhere
-from gemmhub_cublas.heuristics import Algorithm
 from gemmhub_cublas.library import words
+from gemmhub_cublas.lower import BIAS_ALIGNMENT, Form, Lowered, bias_anywhere
 from gemmhub_cublas.probe import Machine
 
 _REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmhub_hopper import cost_model, forms, ranking
-from gemmhub_hopper.choice import Choice, named, runnable
+from gemmhub_hopper import choose, lower, model
+from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Shape, Variant
 from problems import H200, LIMIT, problem
 
@@ -16,7 +16,7 @@ def test_blocks_that_share_k():
     """One piece a cluster, all at once, or none; no workspace."""
 
     def shared(m, n, k):
-        found = (x.choice for x in ranking.ranked(forms.lowered(problem(m, n, k)), H200, LIMIT))
+        found = (x.choice for x in choose.ranked(lower.lowered(problem(m, n, k)), H200, LIMIT))
         return [choice for choice in found if choice.shape.cluster_k > 1]
 
     found = shared(64, 512, 8192)
@@ -25,22 +25,22 @@ def test_blocks_that_share_k():
         assert choice.grid(H200) == choice.pieces * choice.shape.cluster <= 132
         assert choice.splits == 1
     assert not shared(4096, 4096, 8192)
-    way, _ = forms.lowered(problem(128, 256, 1152))
+    way, _ = lower.lowered(problem(128, 256, 1152))
     choice = named((way,), "64x64x12c2x1k4")
     assert choice.shape == Shape(64, 64, 12, 1, 2, cluster_k=4)
     cut = runnable(choice, 0)
     assert (cut.blocks, cut.nbytes) == (18, 0)
-    facts = cost_model.work(choice, cut, H200)
+    facts = model.work(choice, cut, H200)
     assert (facts.blocks, facts.part, facts.doublings, facts.shared_k) == (5, 64 * 16 * 4, 1, 4)
     assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
-    short, _ = forms.lowered(problem(128, 256, 192))
+    short, _ = lower.lowered(problem(128, 256, 192))
     assert "fewer than the 4 that" in runnable(replace(choice, way=short), 0)
     assert "no other parts" in Variant(choice.shape, way.form, split=True).refusal
 
 
 def test_workspace():
     """A float32 for every element of every part of every tile, behind the counters."""
-    way, _ = forms.lowered(problem(256, 512, 4096))
+    way, _ = lower.lowered(problem(256, 512, 4096))
     choice = Choice(way, Shape(128, 256, 4), 3)
     assert choice.slots == 2 * 2 * 2
     nbytes = COUNTERS + 3 * 4 * 128 * 256 * 4
@@ -51,5 +51,5 @@ def test_workspace():
     assert turns.cut(LIMIT).nbytes == nbytes
     assert "workspace" in runnable(choice, nbytes - 1)
     assert "at most 32" in runnable(Choice(way, choice.shape, 33), 2**40)
-    way, _ = forms.lowered(problem(256, 512, 1024))
+    way, _ = lower.lowered(problem(256, 512, 1024))
     assert "fewer than 17 parts" in runnable(Choice(way, choice.shape, 17), 2**40)

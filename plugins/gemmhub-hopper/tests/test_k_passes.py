@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmhub_hopper import forms, slabs
+from gemmhub_hopper import k_passes, lower
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
@@ -17,10 +17,10 @@ from gemmhub.kit.cuda_scratch import COUNTERS
 )  # fmt: skip
 def test_slabs(m, n, k, limit, parts, out, batch):
     """They cover k, lie beside each other, and fit; fewer would not."""
-    way = forms.lowered(problem(m, n, k, "float32", out, batch))[0]
-    cut = slabs.cut(way, parts, limit)
+    way = lower.lowered(problem(m, n, k, "float32", out, batch))[0]
+    cut = k_passes.cut(way, parts, limit)
     if isinstance(cut, str):
-        assert slabs._slabs(way, parts, 1, 2).nbytes > limit
+        assert k_passes._slabs(way, parts, 1, 2).nbytes > limit
         return
     assert cut.nbytes <= limit
     assert (cut.count - 1) * cut.blocks < way.k_blocks <= cut.count * cut.blocks
@@ -36,4 +36,4 @@ def test_slabs(m, n, k, limit, parts, out, batch):
     assert end <= cut.nbytes
     if cut.count > 1:
         fewer = cut.count - 1
-        assert slabs._slabs(way, parts, -(-way.k_blocks // fewer), fewer).nbytes > limit
+        assert k_passes._slabs(way, parts, -(-way.k_blocks // fewer), fewer).nbytes > limit

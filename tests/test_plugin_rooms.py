@@ -1,0 +1,61 @@
+"""The same file name for the same job in every plugin; what else a plugin has is listed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gemmhub
+
+PLUGINS = Path(gemmhub.__file__).parents[1] / "plugins"
+COMMON = {
+    "__init__": "the package",
+    "plugin": "describes the plugin, imports nothing heavy",
+    "probe": "looks at the machine",
+    "backend": "supports, estimate, prepare",
+    "lower": "from a problem to the call of a library or kernel",
+    "model": "estimates",
+    "corrections": "the features of the learned corrections",
+    "choose": "candidates and their ranking",
+    "launch": "runs a kernel",
+    "workspace": "scratch memory",
+    "library": "loads a vendor's library",
+    "proof": "tries a vendor's library out",
+    "packed": "the packed form of b",
+    "sources": "what a kernel is compiled from",
+}
+"""Module -> its job. A plugin without the job has no such module."""
+OWN = {
+    "gemmhub-cpu": {"convert", "numkong_engine", "threads", "torch_engine"},
+    "gemmhub-cublas": {"descriptors", "recorded"},
+    "gemmhub-cuda": {"fitted", "form", "mma", "sgemm"},
+    "gemmhub-hopper": {
+        "build", "candidate", "config", "fitted", "gemv", "gemv_launch", "gemv_model", "k_passes", "operands", "pdl",
+        "prepass", "shapes", "staged", "tensor_map", "tile_schedule", "wgmma",
+    },
+    "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},
+    "gemmhub-mudnn": {"engine"},
+    "gemmhub-musa": {
+        "array", "attested", "compile", "devices", "dlpack", "doctor", "guard", "runtime", "sdk", "selftest", "testing",
+    },
+    "gemmhub-musa-kernels": {"copies", "parameters"},
+    "gemmhub-mutlass": {"installation", "profiler"},
+}  # fmt: skip
+"""What a plugin has beside these: the parts of its own library or kernels."""
+SIMULATORS = {"gemmhub-musa-sim"}
+"""No plugins for backends, but what stands in for an SDK."""
+FOLDERS = {"kernels", "data", "glue", "lt", "__pycache__"}
+
+
+@pytest.mark.parametrize("plugin", sorted(path.name for path in PLUGINS.glob("gemmhub-*")))
+def test_a_job_has_the_same_file_name_in_every_plugin(plugin):
+    if plugin in SIMULATORS:
+        return
+    (package,) = (path.parent for path in (PLUGINS / plugin).glob("gemmhub_*/__init__.py"))
+    modules = {path.stem for path in package.glob("*.py")}
+    folders = {path.name for path in package.iterdir() if path.is_dir() and any(path.iterdir())}
+    assert modules - set(COMMON) - OWN[plugin] == set()
+    assert OWN[plugin] - modules - folders == set()  # the list is of what is there
+    assert folders <= FOLDERS
+    assert modules & {"plugin", "backend"} == {"plugin", "backend"} or plugin == "gemmhub-musa"

@@ -15,9 +15,6 @@ from gemmhub_mudnn.launch import Gemm
 from gemmhub_mudnn.lower import Form, Lowered
 from gemmhub_mudnn.proof import Kind
 
-_KEPT = 4096
-"""Problems whose analysiss are remembered."""
-
 
 class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
     """See the module."""
@@ -27,7 +24,6 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
     def __init__(self, look: Callable[[], probe.Machine | Absent] = probe.look) -> None:
         """For tests: another function that looks at the machine."""
         super().__init__(look)
-        self._analysiss: dict[GemmProblem, Lowered | Refusal] = {}
         self._tested: dict[tuple[int, str, str], Refusal | None] = {}
         self._proven: dict[tuple[int, Kind], Refusal | None] = {}
 
@@ -92,7 +88,7 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
         return ", ".join(parts)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for what is refused or needs more workspace, AllocationError without device memory, and
+        """Raises ValueError for problems that are refused or need more workspace, AllocationError without memory, and
         MudnnError where the library takes this kind of product but not this one.
         """
         analysis = self.runnable(problem)

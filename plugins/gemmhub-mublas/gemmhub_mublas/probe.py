@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from gemmhub_musa import runtime as musa
 from gemmhub_musa.compile import enumerators
@@ -15,6 +16,8 @@ from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_mublas.enums import ATTESTED, Codes
 from gemmhub_mublas.handles import Handles
 from gemmhub_mublas.library import Library, LibraryError, StatusError
+
+M = TypeVar("M")
 
 
 class BlasDevices(Devices):
@@ -57,13 +60,19 @@ def look() -> Machine | Absent:
     loaded = found.sdk.load("mublas")
     if isinstance(loaded, Refusal):
         return Absent(loaded.reason, loaded.remedy)
+    return set_up("muBLAS", lambda: Machine(found, Library(loaded, codes(found.sdk))))
+
+
+def set_up(library: str, make: Callable[[], M]) -> M | Absent:
+    """The machine that ``make`` makes, or a report of what ``library`` lacks."""
     try:
-        return Machine(found, Library(loaded, codes(found.sdk)))
+        return make()
     except LibraryError as error:
         return Absent(error.reason, error.remedy)
     except (StatusError, MusaError) as error:
         return Absent(
-            f"muBLAS cannot be set up: {error}", "see that the device has free memory, and that mthreads-gmi lists it"
+            f"{library} cannot be set up: {error}",
+            "see that the device has free memory, and that mthreads-gmi lists it",
         )
 
 

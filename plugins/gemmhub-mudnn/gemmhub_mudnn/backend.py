@@ -31,7 +31,7 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
         return probe.ready(machine)
 
     def analysis(self, problem: GemmProblem) -> Lowered | Refusal | None:
-        """As the base's; dtypes that the library does not multiply are refused for results without elements, too."""
+        """The analysis of ``problem``; unknown dtypes are refused for results without elements, too."""
         found = super().analysis(problem)
         return lower.check(problem) if found is None else found
 

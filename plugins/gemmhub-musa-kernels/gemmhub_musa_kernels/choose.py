@@ -19,7 +19,7 @@ _VECTOR = 8
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile policy of the pipelined kernel; pipelined.mu says what each number is."""
+    """A tile of the pipelined kernel; pipelined.mu defines each number."""
 
     m: int
     n: int

@@ -32,7 +32,7 @@ def pack(runtime: Runtime, index: int, copier: Library, address: int, b: MatrixL
     """
     memory = Memory(runtime, index, 2 * b.rows * pitch(b.cols))
     with runtime.device(index):
-        runtime.synchronize()  # whoever writes b may do so on any stream
+        runtime.synchronize()  # b may be written on any stream
         copier.copy(address, memory.address, b.rows, b.cols, b.row_stride, b.col_stride, pitch(b.cols), 0)
         runtime.synchronize()
     return PackedMatrix(memory)

@@ -156,7 +156,7 @@ class Compiler:
             if status:
                 return status
             objects = [*objects, str(instrument)]
-        # A library finds libmusart as the vendor's would: whoever loads it has loaded that. A program needs its path.
+        # As with the vendor's, a library finds libmusart in the process that loads it. A program needs its path.
         form = ["-shared", "-Wl,-Bsymbolic"] if command.shared else [f"-Wl,-rpath,{self.home / 'lib'}"]
         output = command.output or Path("a.out")
         step = [cxx(), *form, *command.compiler, *objects, *command.objects, "-o", str(output), *command.linker]

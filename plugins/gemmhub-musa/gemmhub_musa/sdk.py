@@ -94,7 +94,7 @@ class Sdk:
         return found if isinstance(found, Refusal) else found.cdll
 
     def library(self, stem: str) -> Library | Refusal:
-        """As :meth:`load`, with the file and the finder of the library. The result is kept."""
+        """The library ``stem`` with its file and its finder; see :meth:`load`. The result is kept."""
         with self._lock:
             if stem not in self._loaded:
                 for other in _BEFORE.get(stem, ("musart",)):
@@ -203,7 +203,7 @@ def _places(sdk: Sdk, stem: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _open(sdk: Sdk, name: str, mode: int, depth: int = 0) -> ctypes.CDLL:
-    """As ctypes.CDLL, with dependencies that the loader does not find loaded from the installation."""
+    """Open a library as ctypes.CDLL does; dependencies that the loader does not find come from the installation."""
     for _ in range(_MOST_MISSING):
         try:
             return ctypes.CDLL(name, mode=mode)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gemmhub_musa import runtime as musa
-from gemmhub_musa.runtime import MusaError
 
 from gemmhub.capability import Absent, Ready, Refusal
-from gemmhub_mublas.library import LibraryError, StatusError, status_words
+from gemmhub_mublas.library import status_words
 from gemmhub_mublas.lt import library
 from gemmhub_mublas.lt.library import Glue
-from gemmhub_mublas.probe import BlasDevices
+from gemmhub_mublas.probe import BlasDevices, set_up
 
 
 class Machine(BlasDevices):
@@ -36,14 +35,7 @@ def look() -> Machine | Absent:
         return found
     blas = found.sdk.load("mublas")
     words: Callable[[int], str] = status_words(None if isinstance(blas, Refusal) else blas)
-    try:
-        return Machine(found, library.load(found.sdk, words))
-    except LibraryError as error:
-        return Absent(error.reason, error.remedy)
-    except (StatusError, MusaError) as error:
-        return Absent(
-            f"muBLASLt cannot be set up: {error}", "see that the device has free memory, and that mthreads-gmi lists it"
-        )
+    return set_up("muBLASLt", lambda: Machine(found, library.load(found.sdk, words)))
 
 
 def ready(machine: Machine) -> Ready:

@@ -1,31 +1,38 @@
-"""A base for backends of devices: the machine is looked for once, when somebody first asks."""
+"""A base for backends of devices: the machine is looked for once, and each problem is analysed once."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from gemmhub.backend import Backend
+from gemmhub.backend import Backend, Kernel
 from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
+from gemmhub.problem import GemmProblem
 
 M = TypeVar("M")
+A = TypeVar("A")
+_KEPT = 4096
+"""Problems whose analyses are remembered."""
+NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
+"""The kernel for a result without elements."""
 
 
 class MachineBackend(Backend, Generic[M]):
     """``M`` is what the backend keeps of a machine that it can run on: drivers, libraries, devices."""
 
     def __init__(self, look: Callable[[], M | Absent]) -> None:
-        """``look`` finds the machine, or says what it lacks."""
+        """``look`` finds the machine, or reports what it lacks."""
         self._look = look
         self._found: M | Absent | None = None
         self._lock = locks.lock()
         """For whatever else is found out once."""
+        self._analyses: dict[GemmProblem, Any] = {}
 
     @abstractmethod
     def _ready(self, machine: M) -> Ready:
-        """What gemmhub is told of the machine."""
+        """The machine's facts, as :meth:`probe` returns them."""
 
     def _find(self) -> M | Absent:
         with self._lock:
@@ -35,7 +42,7 @@ class MachineBackend(Backend, Generic[M]):
 
     @property
     def machine(self) -> M:
-        """RuntimeError where :meth:`probe` says Absent."""
+        """The machine. RuntimeError where :meth:`probe` returns Absent."""
         found = self._found or self._find()
         if isinstance(found, Absent):
             raise RuntimeError(f"{found.reason}; {found.remedy}")
@@ -44,3 +51,14 @@ class MachineBackend(Backend, Generic[M]):
     def probe(self) -> Ready | Absent:
         found = self._find()
         return found if isinstance(found, Absent) else self._ready(found)
+
+    def remembered(self, problem: GemmProblem, analyse: Callable[[], A]) -> A:
+        """What ``analyse`` returns for ``problem``. It is called once for each; what it raises is not kept."""
+        known: A | None = self._analyses.get(problem)
+        if known is None:
+            known = analyse()
+            with self._lock:
+                if len(self._analyses) >= _KEPT:
+                    self._analyses.clear()
+                self._analyses[problem] = known
+        return known

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gemmhub.backend import Array, Kernel
+from gemmhub.backend import Kernel
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import cuda
 from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.cuda import Driver
-from gemmhub.kit.machine import MachineBackend
+from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import corrections, library, lower, model, probe
 from gemmhub_cublas.choose import Algorithm, Chooser
@@ -28,8 +27,6 @@ WORKSPACE = 64 * 2**20
 _USUAL_WORKSPACE = 32 * 2**20
 """What the library is asked to propose algorithms for first: told of more it was seen to begin with slower ones (2 % of
 random products lost more than 3 %, up to 37 %). It is what torch.matmul grants it."""
-_KEPT = 4096
-"""Problems whose algorithms are remembered."""
 _ANSWERS = (0, 7, 8, 15)
 """Statuses that speak of the problem (success, INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED), not of the moment."""
 _LARGEST = 2**33
@@ -69,7 +66,6 @@ class CublasBackend(MachineBackend[probe.Machine]):
     ) -> None:
         """For tests: other ways to come by the driver and the library."""
         super().__init__(lambda: probe.look(open_driver, open_library))
-        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
@@ -85,15 +81,11 @@ class CublasBackend(MachineBackend[probe.Machine]):
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
         if problem.empty:
             return lower.check_types(problem)
-        known = self._analyses.get(problem)
-        if known is None:
-            lowered = lower.lowered(problem)
-            known = lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
-            with self._lock:
-                if len(self._analyses) >= _KEPT:
-                    self._analyses.clear()
-                self._analyses[problem] = known
-        return known
+        return self.remembered(problem, lambda: self._choose(problem))
+
+    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
+        lowered = lower.lowered(problem)
+        return lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
 
     def _ask(self, problem: GemmProblem, lowered: Lowered) -> Analysis | Refusal:
         """The library's algorithms for every form that calls may need."""
@@ -155,7 +147,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         """Raises ValueError for a candidate that is none, or does not fit, and MemoryError without device memory."""
         analysis = self._analyse(problem)
         if analysis is None:
-            return Kernel(_nothing, "nothing to do")
+            return NOTHING_TO_DO
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         lowered = analysis.lowered
@@ -195,9 +187,3 @@ def _add(known: list[Algorithm], found: Sequence[Algorithm | None]) -> None:
     """Append those that exist, fit and are new."""
     configs = {algorithm.config for algorithm in known}
     known += [x for x in found if x is not None and x.workspace <= WORKSPACE and x.config not in configs]
-
-
-def _nothing(
-    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-) -> None:
-    pass

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.lowering import BlasCall, fold_batch, lower
+from gemmhub.lowering import BlasCall, fold_batch, readings, with_bias
 from gemmhub.problem import GemmProblem
 
 TYPE = {
@@ -223,37 +223,9 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 
 def _reading(problem: GemmProblem) -> BlasCall | Refusal:
-    """The problem as a column-major call whose bias, if any, has an element per row of the result.
-
-    A result of one row or one column can be read either way. Then the long dimension should run down a column:
-    its leading dimension is a good one, and the other way it would be 1, which only slow algorithms take.
-    """
-    either: list[BlasCall] = []
-    for order in ("row", "col") if problem.n > 1 else ("col", "row"):
-        call = lower(problem, order)
-        if isinstance(call, Refusal):
-            return call
-        if not call.swapped:  # that is the order of out and c
-            either.append(flipped(call) if order == "row" else call)
-    for call in either:
-        if call.bias_axis != "n":
-            return call
-    assert problem.bias is not None
-    order = "row" if problem.bias.axis == "n" else "column"
-    return Refusal(
-        f"the bias has an element per {'column' if problem.bias.axis == 'n' else 'row'} of the result: "
-        f"cuBLASLt adds it to {order}-major results only",
-        f"pass a {order}-major out, or add the bias afterwards",
-    )
-
-
-def flipped(call: BlasCall) -> BlasCall:
-    """A row-major call as the column-major one of all matrices' transposes: the same bytes, D^T = B^T A^T."""
-    return replace(
-        call, order="col", swapped=not call.swapped, m=call.n, n=call.m, trans_a=call.trans_b, trans_b=call.trans_a,
-        lda=call.ldb, ldb=call.lda, bias_axis={"m": "n", "n": "m", None: None}[call.bias_axis],
-        batch=tuple(replace(x, stride_a=x.stride_b, stride_b=x.stride_a) for x in call.batch),
-    )  # fmt: skip
+    """The problem as a column-major call whose bias, if any, has an element per row of the result."""
+    calls = readings(problem, "col")
+    return calls if isinstance(calls, Refusal) else with_bias(calls, problem, "cuBLASLt")
 
 
 def _narrow(form: Form) -> Refusal | None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from fakes import Home, bias, operand, problem
-from gemmhub_cublas import backend as module
 from gemmhub_cublas import model
 
 from gemmhub.capability import CPU
+from gemmhub.kit import machine as module
 from gemmhub.kit.corrections import NOTE
 from gemmhub.layout import MatrixLayout
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gemmhub.backend import Array, Kernel
+from gemmhub.backend import Kernel
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.cuda import Driver
-from gemmhub.kit.machine import MachineBackend
+from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import corrections, mma, model, probe, sources
@@ -22,8 +21,6 @@ from gemmhub_cuda.sources import Variant
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may ask for: gemmhub's default limit."""
-_KEPT = 4096
-"""Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
 MARGIN = 1.1
@@ -60,7 +57,6 @@ class CudaBackend(MachineBackend[probe.Machine]):
     ) -> None:
         """For tests: other ways to come by the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
-        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant], int] = {}
 
     def _ready(self, machine: probe.Machine) -> Ready:
@@ -72,9 +68,6 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
         """None where the result has no elements."""
-        known = self._analyses.get(problem)
-        if known is not None:
-            return known
         indices = [gpu.index for gpu in self.machine.usable]
         if problem.device.kind != "cuda" or problem.device.index not in indices:
             return Refusal(
@@ -83,12 +76,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
             )
         if problem.empty:
             return check_types(problem, self.machine.cards[problem.device.index].capability)
-        found = self._choose(problem)
-        with self._lock:
-            if len(self._analyses) >= _KEPT:
-                self._analyses.clear()
-            self._analyses[problem] = found
-        return found
+        return self.remembered(problem, lambda: self._choose(problem))
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
         card = self.machine.cards[problem.device.index]
@@ -123,7 +111,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         """Raises ValueError for a candidate that is none, and CompilerError, DriverError or AllocationError."""
         analysis = self._analyse(problem)
         if analysis is None:
-            return Kernel(_nothing, "nothing to do")
+            return NOTHING_TO_DO
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         machine, index = self.machine, problem.device.index
@@ -173,9 +161,3 @@ def _words(choice: Choice) -> str:
     if launches > 1:
         parts.append(f"{launches} launches, as the batch is not evenly spaced")
     return ", ".join(parts)
-
-
-def _nothing(
-    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-) -> None:
-    pass

@@ -12,7 +12,7 @@ from gemmhub.errors import KernelError
 from gemmhub.kit import cuda_clusters, locks, nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.cuda import Driver, DriverError
-from gemmhub.kit.machine import MachineBackend
+from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import choose, corrections, gemv, lower, model, packed, prepass, probe, sources
@@ -27,8 +27,6 @@ from gemmhub_hopper.model import Card
 from gemmhub_hopper.shapes import shapes
 from gemmhub_hopper.staged import Staged
 
-_KEPT = 4096
-"""Problems whose choices are remembered."""
 _PROPOSED = 8
 """Candidates for tuning to time."""
 MARGIN = 1.02
@@ -62,7 +60,6 @@ class HopperBackend(MachineBackend[probe.Machine]):
     ) -> None:
         """For tests: other ways to come by the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
-        self._analyses: dict[GemmProblem, Analysis | Refusal] = {}
         self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
         """By device and kernel; of a pre-pass its KIND."""
         self._cards: dict[int, Card] = {}
@@ -100,14 +97,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             )
         if problem.empty:
             return lower.check_types(problem)
-        known = self._analyses.get(problem)
-        if known is None:
-            known = self._choose(problem)
-            with self._lock:
-                if len(self._analyses) >= _KEPT:
-                    self._analyses.clear()
-                self._analyses[problem] = known
-        return known
+        return self.remembered(problem, lambda: self._choose(problem))
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
         ways = lower.lowered(problem)
@@ -163,7 +153,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         """Raises ValueError for a candidate that is none, and CompilerError, DriverError or AllocationError."""
         analysis = self._analyse(problem)
         if analysis is None:
-            return Kernel(_nothing, "nothing to do")
+            return NOTHING_TO_DO
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         index = problem.device.index
@@ -299,9 +289,3 @@ def _gemv_words(choice: GemvChoice) -> str:
     words = f"few vectors by a matrix, {choice.kernel.sharers} threads a result"
     words += f", cluster {choice.kernel.cluster}" if choice.kernel.cluster > 1 else ""
     return words + (", loads by way of shared memory" if choice.kernel.ahead else "")
-
-
-def _nothing(
-    a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-) -> None:
-    pass

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+from gemmhub_musa.backend import NOTHING, MusaBackend
 
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas import addend, choose, lower, model, probe
 from gemmhub_mublas.choose import Candidate

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gemmhub_musa.backend import NOTHING_TO_DO, MusaBackend
+from gemmhub_musa.backend import MusaBackend
 
 from gemmhub.backend import Kernel
 from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn import library as glue
 from gemmhub_mudnn import lower, model, probe, proof

@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from gemmhub_musa import selftest
-from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+from gemmhub_musa.backend import NOTHING, MusaBackend
 from gemmhub_musa.runtime import MusaError
 
 from gemmhub.backend import Array, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
+from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import choose, copies, library, model, packed
 from gemmhub_musa_kernels.choose import Candidate

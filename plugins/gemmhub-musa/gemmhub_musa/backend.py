@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from gemmhub.backend import Kernel
-from gemmhub.capability import Absent, Refusal
+from gemmhub.capability import Refusal
 from gemmhub.errors import AllocationError
 from gemmhub.kit.machine import MachineBackend
 from gemmhub.problem import GemmProblem
 from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MusaError
 
-_KEPT = 4096
-"""Problems whose analyses are remembered."""
 NOTHING = "nothing"
 """The one candidate for a result without elements."""
-NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
-"""The kernel for a result without elements."""
 
 M = TypeVar("M", bound=Devices)
 A = TypeVar("A")
@@ -31,10 +25,6 @@ class CallError(RuntimeError):
 
 class MusaBackend(MachineBackend[M], Generic[M, A]):
     """``M`` is the machine with its library, ``A`` the analysis of a problem that the backend runs."""
-
-    def __init__(self, look: Callable[[], M | Absent]) -> None:
-        super().__init__(look)
-        self._analyses: dict[GemmProblem, A | Refusal] = {}
 
     @abstractmethod
     def _analyse(self, problem: GemmProblem) -> A | Refusal:
@@ -54,20 +44,13 @@ class MusaBackend(MachineBackend[M], Generic[M, A]):
             return refusal
         if problem.empty:
             return None
-        known = self._analyses.get(problem)
-        if known is None:
-            try:
-                known = self._analyse(problem)
-            except AllocationError as error:
-                reason = f"{self.name} could not be tried, as there is no memory: {error}"
-                return Refusal(reason, "free some device memory")
-            except (CallError, MusaError) as error:
-                return Refusal(f"{self.name} could not be tried: {error}", "see that the device has free memory")
-            with self._lock:
-                if len(self._analyses) >= _KEPT:
-                    self._analyses.clear()
-                self._analyses[problem] = known
-        return known
+        try:
+            return self.remembered(problem, lambda: self._analyse(problem))
+        except AllocationError as error:
+            reason = f"{self.name} could not be tried, as there is no memory: {error}"
+            return Refusal(reason, "free some device memory")
+        except (CallError, MusaError) as error:
+            return Refusal(f"{self.name} could not be tried: {error}", "see that the device has free memory")
 
     def runnable(self, problem: GemmProblem) -> A | None:
         """The analysis of ``problem``, as :meth:`analysis` returns it. Raises ValueError for what is refused."""

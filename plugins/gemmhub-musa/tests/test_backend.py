@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 from gemmhub_musa import runtime, testing
-from gemmhub_musa.backend import NOTHING_TO_DO, CallError, MusaBackend
+from gemmhub_musa.backend import CallError, MusaBackend
 from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MusaError
 
 from gemmhub import Device, Ready, Refusal
 from gemmhub.errors import AllocationError
+from gemmhub.kit.machine import NOTHING_TO_DO
 
 
 class Analysing(MusaBackend[Devices, str]):

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmhub_musa.backend import NOTHING, NOTHING_TO_DO, MusaBackend
+from gemmhub_musa.backend import NOTHING, MusaBackend
 
 from gemmhub.backend import Imported, Kernel
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import BackendError
+from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower, model, probe, profiler, proof
 from gemmhub_mutlass.choose import Configuration, configurations

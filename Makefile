@@ -1,20 +1,33 @@
 # Two commands: `make demo` computes, explains and checks a product; `make test` passes the tests.
 PYTHON ?= python3
 VENV := .venv
+PLAIN := .venv-plain
 BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
 KERNELS := .venv-kernels
 MUSA := .venv-musa
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-device lint docs clean
+.PHONY: demo test test-fast test-all test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-device \
+	lint docs clean
 
-demo: $(STAMP)  ## two matrices in, product out, decision and verdict printed
-	$(BIN)/python -m benchmarks.run.make_demo demo
-	$(BIN)/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
+demo: $(PLAIN)/.installed  ## two matrices in, product out, decision and verdict printed
+	$(PLAIN)/bin/python -m benchmarks.run.make_demo demo
+	$(PLAIN)/bin/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
 # The longest first: `make -j2 -O test` runs them side by side.
 test: test-hopper test-musa-kernels test-musa test-core test-cuda test-plugins
+
+# What neither compiles, nor runs on an emulator, nor is documentation; fewer random problems.
+FAST := -q -m "not compiler and not emulator and not docs and not device" --hypothesis-profile=fast
+SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failures numpy_suite records structure verify)
+test-fast: $(STAMP) $(KERNELS)/.installed
+	$(BIN)/python -m pytest $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
+	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py plugins/gemmhub-hopper/tests/test_lower.py
+
+# More of the same: a failed allocation at every line, more processes that are killed, more random problems.
+test-all:
+	TEST_MEMORY_STEP=1 TEST_KILLS=40 PYTEST_ADDOPTS=--hypothesis-profile=thorough $(MAKE) -j2 -O test
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest
@@ -61,6 +74,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(STAMP)
 
+$(PLAIN)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(PLAIN)
+	$(PLAIN)/bin/python -m pip install --quiet -e .
+	touch $@
+
 # Plugins have an environment of their own: the core's tests must see the core alone.
 $(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-cublas/pyproject.toml
 	$(PYTHON) -m venv $(PLUGINS)
@@ -84,4 +102,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLUGINS) $(KERNELS) $(MUSA) demo site
+	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) demo site

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gemmhub.verdict import Decision
 
 Array = Any
+A = TypeVar("A")
+"""The type of the first operand, which a result has."""
 
 _cache = CallCache()
 _find = _cache.find
@@ -45,6 +47,12 @@ locks.survive_forks()
 _ndarray = np.ndarray
 
 
+@overload
+def matmul(
+    a: complex | Sequence[Any], b: Array, /, *, out: Array | None = None, **options: Unpack[Options]
+) -> Array: ...
+@overload
+def matmul(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> A: ...
 @signature()
 def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
     """``activation(alpha * a @ b + beta * c + bias)`` on the best backend present.

@@ -14,9 +14,6 @@ import gemmhub
 
 SEED = int(os.environ.get("TEST_SEED", secrets.randbits(32)))
 
-hypothesis.settings.register_profile("gemmhub", deadline=None, print_blob=True, max_examples=60)
-# pytest --hypothesis-profile=thorough
-hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1500)
 hypothesis.settings.load_profile("gemmhub")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from gemmhub import config
 from gemmhub.capability import CPU, Device
@@ -25,8 +25,8 @@ class Options(TypedDict, total=False):
     beta: complex
     c: Any
     bias: Any
-    activation: str | None
-    precision: str | None
+    activation: Literal["relu", "gelu", "silu"] | None
+    precision: Literal["ieee", "tf32", "bf16"] | None
     deterministic: bool
     backend: str | None
     stream: Any

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -167,7 +167,7 @@ def run_case(
     if out_dtype is not None:
         options["out_dtype"] = out_dtype
     if precision is not None:
-        options["precision"] = precision
+        options["precision"] = cast("Any", precision)  # checked by the calls
     with by_name.entered(arrays):
         product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, arrays, options, np.random.default_rng(seed))
         problem = product.problem

@@ -1,0 +1,161 @@
+"""Runs the documentation: every ``python`` block of README.md and docs/*.md, a page at a time.
+
+Blocks of a page share a namespace and a temporary working directory, with no configuration, no tuning records
+and no plugins but those the page itself installs. Three kinds of block are more than code to run:
+
+- ``python title="x.py"`` (or any language with a title) is written to that file;
+- ``<!-- output -->`` before a block: what the last code block printed, but for the numbers in it;
+- ``<!-- run -->`` before a block of ``$ command`` lines: they are run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from sybil import Document, Example, Region, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+
+import gemmhub
+
+_evaluate = PythonEvaluator()
+_real_entry_points = importlib.metadata.entry_points
+
+
+def _setup(namespace: dict[str, Any]) -> None:
+    stack = namespace["_stack"] = ExitStack()
+    folder = Path(stack.enter_context(TemporaryDirectory())).resolve()
+    namespace["_folder"] = folder
+    (folder / "empty.toml").touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GEMMHUB_")}
+    environment["GEMMHUB_CONFIG"] = str(folder / "empty.toml")
+    environment["GEMMHUB_RECORDS"] = str(folder / "tuning.jsonl")
+
+    def own_entry_points(**selection: str) -> list[importlib.metadata.EntryPoint]:
+        """Those of distributions that the page installed."""
+        found = _real_entry_points(**selection)
+        return [p for p in found if p.dist is not None and folder in Path(str(p.dist.locate_file(""))).parents]
+
+    stack.callback(os.chdir, os.getcwd())
+    stack.callback(gemmhub.reload)
+    stack.enter_context(mock.patch.dict(os.environ, environment, clear=True))
+    stack.enter_context(mock.patch.object(sys, "path", list(sys.path)))
+    stack.callback(_forget_modules, folder)
+    stack.enter_context(mock.patch.object(importlib.metadata, "entry_points", own_entry_points))
+    os.chdir(folder)
+    gemmhub.reload()
+
+
+def _forget_modules(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+
+
+def _teardown(namespace: dict[str, Any]) -> None:
+    namespace["_stack"].close()
+
+
+def _run_python(example: Example) -> None:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        _evaluate(example)
+    example.namespace["_printed"] = printed.getvalue()
+
+
+def _plain(text: str) -> str:
+    """``text`` without numbers, alignment and the line that the setting of :func:`_setup` adds."""
+    text = re.sub(r"^setting: records from .*\n?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<![A-Za-z_])-?\d[\d.]*(e[+-]?\d+)?(?: (us|ms|s)\b)?", "#", text)
+    return " ".join(text.split())
+
+
+def _compare_output(example: Example) -> str | None:
+    printed = example.namespace["_printed"]
+    if _plain(example.parsed) == _plain(printed):
+        return None
+    return f"the page says:\n{example.parsed}\nbut it printed:\n{printed}"
+
+
+def _run_commands(example: Example) -> str | None:
+    folder = example.namespace["_folder"]
+    for line in example.parsed.splitlines():
+        command = line.removeprefix("$ ")
+        if command == "pip install -e .":
+            _install(folder)
+            continue
+        program, *rest = command.split()
+        assert program == "python", f"cannot run {command!r}"
+        path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+        done = subprocess.run(
+            [sys.executable, *rest], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        )
+        if done.returncode:
+            return f"{command} failed:\n{done.stdout}\n{done.stderr}"
+        example.namespace["_printed"] = done.stdout
+    return None
+
+
+def _install(folder: Path) -> None:
+    """What pip does with a pure-Python project: metadata and entry points on the path."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    site = folder / "site"
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    sys.path[:0] = [str(folder), str(site)]
+    importlib.invalidate_caches()
+    gemmhub.reload()
+
+
+def _write_file(example: Example) -> None:
+    name, text = example.parsed
+    path = example.namespace["_folder"] / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".py":
+        compile(text, name, "exec")
+    path.write_text(text)
+
+
+def _files(document: Document) -> Iterable[Region]:
+    for match in re.finditer(r'^```\w+ title="([^"]+)"\n(.*?)^```$', document.text, re.MULTILINE | re.DOTALL):
+        yield Region(match.start(), match.end(), parsed=match.groups(), evaluator=_write_file)
+
+
+def _marked(document: Document) -> Iterable[Region]:
+    evaluators = {"output": _compare_output, "run": _run_commands}
+    pattern = r"^<!-- (output|run) -->\n+```\w+\n(.*?)^```$"
+    for match in re.finditer(pattern, document.text, re.MULTILINE | re.DOTALL):
+        yield Region(match.start(), match.end(), parsed=match[2], evaluator=evaluators[match[1]])
+
+
+_python = PythonCodeBlockParser()
+_python.codeblock_parser = CodeBlockParser("python", _run_python)
+
+pytest_collect_file = Sybil(
+    path=str(Path(__file__).resolve().parents[1]),
+    parsers=[_python, SkipParser(), _files, _marked],
+    patterns=["README.md", "docs/*.md"],
+    setup=_setup,
+    teardown=_teardown,
+).pytest()

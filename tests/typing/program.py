@@ -1,0 +1,41 @@
+"""A user's program: mypy --strict checks it, and it is not run. A line that is wrong must be reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import assert_type
+
+import gemmhub
+
+
+class Tensor:
+    """A library's array, of which gemmhub knows no type."""
+
+
+a: npt.NDArray[np.float32] = np.ones((2, 3), np.float32)
+b: npt.NDArray[np.float32] = np.ones((3, 2), np.float32)
+
+assert_type(gemmhub.matmul(a, b), npt.NDArray[np.float32])
+assert_type(gemmhub.matmul(Tensor(), Tensor()), Tensor)
+assert_type(gemmhub.matmul([[1.0]], a), Any)
+gemmhub.matmul(a, b, bias=a[0], activation="gelu", precision="tf32", alpha=2, beta=0.5, c=a, deterministic=True)
+
+plan = gemmhub.plan(a, b, backend="numpy")
+assert_type(plan.decision, gemmhub.Decision)
+assert_type(plan.kernel, gemmhub.Kernel)
+assert_type(gemmhub.explain(a, b), gemmhub.Decision)
+assert_type(gemmhub.explain(a, b).chosen, "str | None")
+assert_type(gemmhub.pack(b), gemmhub.PackedB)
+assert_type(bool(gemmhub.spot_check(a, b, a)), bool)
+with gemmhub.use(backend="numpy"):
+    pass
+
+gemmhub.matmul(a, b, activation="swish")  # type: ignore[call-overload]
+gemmhub.matmul(a, b, precision="fp16")  # type: ignore[call-overload]
+gemmhub.matmul(a, b, deterministic=None)  # type: ignore[call-overload]
+gemmhub.matmul(a, b, tile=3)  # type: ignore[call-overload]
+gemmhub.matmul(a)  # type: ignore[call-overload]
+print(gemmhub.explain(a, b).winner)  # type: ignore[attr-defined]

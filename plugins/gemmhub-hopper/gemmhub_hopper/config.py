@@ -270,20 +270,21 @@ class Variant:
 
     @property
     def macros(self) -> dict[str, int]:
-        """What config.cuh asks for."""
+        """The macros that config.cuh turns into constants."""
         shape, form = self.shape, self.form
         return {
-            "TILE_M": shape.m, "TILE_N": shape.n, "STAGES": shape.stages, "CONSUMERS": shape.consumers,
-            "PINGPONG": int(shape.pingpong), "CLUSTER_M": shape.cluster_m, "CLUSTER_N": shape.cluster_n,
-            "CLUSTER_K": shape.cluster_k,
-            "A_MN": int(form.a_mn), "B_MN": int(form.b_mn), "INPUT": INPUTS[form.input],
-            "A_REGISTERS": int(form.a_registers), "B_SPLIT": int(form.b_split),
-            "OUTPUT": OUTPUTS[form.output], "TRANSPOSED": int(form.transposed), "TMA_STORE": int(form.tma_store),
-            "CHUNK": self.chunk, "STAGING": self.staging, "SPLIT": int(self.split), "SCALED": int(form.scaled),
-            "ADDEND": int(form.addend is not None), "ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0,
-            "BIAS": BIASES[form.bias],
-            "BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0, "ACTIVATION": ACTIVATIONS[form.activation],
-            "SHARED_BYTES": self.shared_bytes,
+            "GEMM_BLOCK_M": shape.m, "GEMM_BLOCK_N": shape.n, "GEMM_NUM_STAGES": shape.stages,
+            "GEMM_NUM_CONSUMERS": shape.consumers, "GEMM_PINGPONG": int(shape.pingpong),
+            "GEMM_CLUSTER_M": shape.cluster_m, "GEMM_CLUSTER_N": shape.cluster_n, "GEMM_CLUSTER_K": shape.cluster_k,
+            "GEMM_MN_MAJOR_A": int(form.a_mn), "GEMM_MN_MAJOR_B": int(form.b_mn), "GEMM_INPUT": INPUTS[form.input],
+            "GEMM_REGISTERS_A": int(form.a_registers), "GEMM_SPLIT_PLANES_B": int(form.b_split),
+            "GEMM_OUTPUT": OUTPUTS[form.output], "GEMM_TRANSPOSED_D": int(form.transposed),
+            "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.chunk,
+            "GEMM_NUM_STORE_STAGES": self.staging, "GEMM_SPLIT_K": int(self.split),
+            "GEMM_HAS_ALPHA": int(form.scaled), "GEMM_HAS_ADDEND": int(form.addend is not None),
+            "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
+            "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
+            "GEMM_ACTIVATION": ACTIVATIONS[form.activation], "GEMM_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 

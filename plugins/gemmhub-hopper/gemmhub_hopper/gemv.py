@@ -16,7 +16,7 @@ THREADS = 256
 INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Of elements. tf32 products are computed in float32."""
 _ROWS = 4
-"""ROWS of the kernel."""
+"""``kNumRows`` of the kernel."""
 VECTORS = (1, 2, 4, 8)
 WIDEST = 16
 """Bytes of a load."""
@@ -95,9 +95,10 @@ class GemvKernel:
     @property
     def macros(self) -> dict[str, int]:
         return {
-            "INPUT": INPUTS[self.input], "VECTORS": self.vectors, "N_MAJOR": int(self.n_major), "LOAD": self.load,
-            "X_STRIDED": int(self.x_strided), "SPREAD": self.spread, "CLUSTER": self.cluster,
-            "AHEAD": int(self.ahead), "RESIDENT": self.resident, "SHARED_BYTES": self.shared_bytes,
+            "GEMV_INPUT": INPUTS[self.input], "GEMV_NUM_VECTORS": self.vectors, "GEMV_N_MAJOR": int(self.n_major),
+            "GEMV_LOAD_BYTES": self.load, "GEMV_STRIDED_X": int(self.x_strided), "GEMV_SPLIT_THREADS": self.spread,
+            "GEMV_CLUSTER_SIZE": self.cluster, "GEMV_CP_ASYNC": int(self.ahead), "GEMV_MIN_CTAS_PER_SM": self.resident,
+            "GEMV_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ KERNEL = "gemm"
 """The function's name."""
 PREPASS = "prepass"
 GEMV = "gemv"
-_PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh")
-_GEMV_FILES = ("gemv_kernel.cu", "early.cuh", "elements.cuh", "ptx.cuh")
+_PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh", "types.cuh")
+_GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", "ptx.cuh", "types.cuh")
 _OTHERS = ("prepass.cu", "gemv_kernel.cu")
 """Files that the kernel does not include."""
 
@@ -36,7 +36,7 @@ def prepass(kind: str) -> Source:
     """That for a kernel whose input is ``kind``."""
     number = KINDS[kind]
     files = {name: _files()[name] for name in _PREPASS_FILES}
-    return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"KIND": number})
+    return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"PREPASS_KIND": number})
 
 
 def gemv(kernel: GemvKernel) -> Source:

@@ -13,7 +13,7 @@ def header(variant: Variant) -> str:
     Each takes one step of k (32 bytes). b is a descriptor of shared memory. a is another, or a fragment: four registers
     of this thread, which must not change until the wgmma is done.
     """
-    return '#pragma once\n#include "ptx.cuh"\n' + _function(variant, False) + _function(variant, True)
+    return '#pragma once\n#include "config.cuh"\n' + _function(variant, False) + _function(variant, True)
 
 
 def _function(variant: Variant, fragment: bool) -> str:
@@ -22,7 +22,7 @@ def _function(variant: Variant, fragment: bool) -> str:
     # Operands of the assembly: d, a, b, the predicate, and the major-ness, which only 16-bit operands in shared memory
     # have a choice of.
     b = count + (4 if fragment else 1)
-    majors = [] if kind == "tf32" else ["B_READ_MN"] if fragment else ["A_MN", "B_READ_MN"]
+    majors = [] if kind == "tf32" else ["kWgmmaMnMajorB"] if fragment else ["kMnMajorA", "kWgmmaMnMajorB"]
     inputs = [f'"r"(a[{i}])' for i in range(4)] if fragment else ['"l"(a)']
     inputs += ['"l"(b)', '"r"(accumulate)', *(f'"n"({major})' for major in majors)]
     registers = "{" + _numbers(0, count) + "}"

@@ -74,7 +74,7 @@ class FakeCuda(FakeKernels):
 
     def entry_points(self, module):
         macros = module["macros"]
-        return ("prepass",) if "KIND" in macros else ("gemv",) if "VECTORS" in macros else ("gemm",)
+        return ("prepass",) if "PREPASS_KIND" in macros else ("gemv",) if "GEMV_NUM_VECTORS" in macros else ("gemm",)
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given) if self.context else INVALID_CONTEXT
@@ -88,14 +88,14 @@ class FakeCuda(FakeKernels):
         if kernel.name == "prepass":
             assert (launch.shared, launch.block) == (0, (256, 1, 1))
         elif kernel.name == "gemv":
-            assert (launch.shared, launch.block) == (macros["SHARED_BYTES"], (256, 1, 1))
-            assert launch.grid[0] % macros["CLUSTER"] == 0
+            assert (launch.shared, launch.block) == (macros["GEMV_SHARED_BYTES"], (256, 1, 1))
+            assert launch.grid[0] % macros["GEMV_CLUSTER_SIZE"] == 0
         else:
-            assert launch.shared == macros["SHARED_BYTES"]
-            assert launch.block == (128 * (1 + macros["CONSUMERS"]), 1, 1)
-            cluster = macros["CLUSTER_M"] * macros["CLUSTER_N"] * macros["CLUSTER_K"]
+            assert launch.shared == macros["GEMM_SHARED_BYTES"]
+            assert launch.block == (128 * (1 + macros["GEMM_NUM_CONSUMERS"]), 1, 1)
+            cluster = macros["GEMM_CLUSTER_M"] * macros["GEMM_CLUSTER_N"] * macros["GEMM_CLUSTER_K"]
             assert launch.grid[0] % cluster == 0
-            assert macros["CLUSTER_K"] > 1 or launch.grid[0] <= max(cluster, self.attributes[16])
+            assert macros["GEMM_CLUSTER_K"] > 1 or launch.grid[0] <= max(cluster, self.attributes[16])
 
     def execute(self, kernel, launch):
         parameters = b"".join(launch.parameters)
@@ -110,7 +110,7 @@ def run_emulator(macros, arguments, grid, seed):
     library = emulator(macros)
     message = ctypes.create_string_buffer(2000)
     places = [c_void_p(arguments + 128 * i) for i in range(4)]
-    if "KIND" in macros or "VECTORS" in macros:
+    if "PREPASS_KIND" in macros or "GEMV_NUM_VECTORS" in macros:
         places[3] = c_void_p(arguments)
     library.emulate(*places, c_uint(grid), c_uint64(seed), message, c_uint(len(message)))
     return message.value.decode()

@@ -105,7 +105,7 @@ class Product:
     @property
     def macros(self):
         """Of all its kernels."""
-        copier = [{"KIND": prepass.KINDS[self.choice.way.form.input]}] if self.choice.way.copied else []
+        copier = [{"PREPASS_KIND": prepass.KINDS[self.choice.way.form.input]}] if self.choice.way.copied else []
         return copier + [variant.macros for variant in self.variants]
 
     def data(self, seed=0):

@@ -194,11 +194,11 @@ LOST = {
         ("return warp_or(a.seen.marks() | b.seen.marks() << 2);", "return a.seen.marks() | b.seen.marks() << 2;"),)),
     "marks are not told": (SMALL, 1, "gemm_kernel.cu", (
         ("mark_at(base, 0, 4 * share + warp), marks)", "mark_at(base, 0, 4 * share + warp), 0)"),)),
-    "marks are not told to other blocks": (SHARED_K, 1, "cluster_sum.cuh", (
+    "marks are not told to other blocks": (SHARED_K, 1, "cluster.cuh", (
         ("{__uint_as_float(marks), 0.0f,", "{0.0f, 0.0f,"),)),
     "marks of one block only": (SHARED_K, 1, "b_planes.cuh", (
-        ("first < CLUSTER_K * 4 * SHARERS", "first < 4 * SHARERS"),
-        ("if (i < CLUSTER_K * 4 * SHARERS)", "if (i < 4 * SHARERS)"))),
+        ("first < kClusterK * 4 * kWarpgroupsPerTile", "first < 4 * kWarpgroupsPerTile"),
+        ("if (i < kClusterK * 4 * kWarpgroupsPerTile)", "if (i < 4 * kWarpgroupsPerTile)"))),
     "the least is not noted": (SMALL, 1, "split_planes.cuh", (
         ("if (twice - 1 < least) least = twice - 1;", ""),)),
     "b's marks are not handed on": (SMALL, 2, "gemm_kernel.cu", (
@@ -236,17 +236,19 @@ def test_nothing_is_computed_anew_without_need(monkeypatch, tmp_path):
 # fmt: off
 MUTATIONS = {
     "planes are read before all are written": ("b_planes.cuh", (
-        ("async_fence();\n        named_sync(TILE_SYNC, 128 * SHARERS);", "async_fence();"),)),
+        ("async_fence();\n        named_sync(TILE_SYNC, 128 * kWarpgroupsPerTile);", "async_fence();"),)),
     "wgmma is not told of planes": ("b_planes.cuh", (
         ("async_fence();\n        named_sync(TILE_SYNC", "named_sync(TILE_SYNC"),)),
-    "one set of planes": ("b_planes.cuh", (("SETS_AT + set * SET_BYTES", "SETS_AT"),)),
+    "one set of planes": ("b_planes.cuh", (
+        ("SMEM_PLANES_B_OFFSET + set * SMEM_PLANES_B_BYTES", "SMEM_PLANES_B_OFFSET"),)),
     "a stage is released before its b is split": ("mainloop.cuh", (
-        ("splitter.split(next + B_AT, set_at(base, (block + 1) % 2));",
-         "release(base, at.stage, lane), splitter.split(next + B_AT, set_at(base, (block + 1) % 2));"),
-        ("if constexpr (B_SPLIT) release(base, now, lane);", "if (block == 0) release(base, now, lane);"))),
-    "a plane of the wrong rows": ("b_planes.cuh", (("swizzled(row * K_BYTES", "swizzled((row ^ 1) * K_BYTES"),)),
-    "another swizzle": ("b_planes.cuh", (("four * 8, K_BYTES)", "four * 8, 128)"),)),
-    "b's tile is taken for three boxes": ("gemm_kernel.cu", (("if (plane < B_PLANES)", ""),)),
+        ("splitter.split(next + SMEM_B_OFFSET, set_at(base, (block + 1) % 2));",
+         "release(base, at.stage, lane), splitter.split(next + SMEM_B_OFFSET, set_at(base, (block + 1) % 2));"),
+        ("if constexpr (kSplitPlanesB) release(base, now, lane);", "if (block == 0) release(base, now, lane);"))),
+    "a plane of the wrong rows": ("b_planes.cuh", (
+        ("swizzled(row * BLOCK_K_BYTES", "swizzled((row ^ 1) * BLOCK_K_BYTES"),)),
+    "another swizzle": ("b_planes.cuh", (("four * 8, BLOCK_K_BYTES)", "four * 8, 128)"),)),
+    "b's tile is taken for three boxes": ("gemm_kernel.cu", (("if (plane < kNumPlanesB)", ""),)),
 }
 # fmt: on
 

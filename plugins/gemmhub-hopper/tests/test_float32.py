@@ -97,7 +97,7 @@ MUTATIONS = {
     "a product too few": ("mainloop.cuh", (("PAIRS = 6", "PAIRS = 5"),)),
     "a product twice, another never": ("mainloop.cuh", (("pair == 1 ? 2 : pair == 2 ||", "pair == 1 ? 2 :"),)),
     "a plane is wrong": ("split_planes.cuh", (("rest -= from_bf16(plane[1]);", ""),)),
-    "another swizzle": ("smem_desc.cuh", (("K_BYTES == 128 ? 1 : 2", "K_BYTES == 128 ? 1 : 1"),)),
+    "another swizzle": ("smem_desc.cuh", (("BLOCK_K_BYTES == 128 ? 1 : 2", "BLOCK_K_BYTES == 128 ? 1 : 1"),)),
 }
 # fmt: on
 

@@ -129,9 +129,12 @@ MUTATIONS = {
         "gemm_kernel.cu", "        barrier_init_fence();\n    }",
         "    }\n    if (threadIdx.x == 32) barrier_init_fence();"),
     "no sync after new barriers": ("gemm_kernel.cu", "        block_sync();", "        ;"),
-    "too few arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "2 * SHARERS * SHARING)"),
-    "too many arrivals expected": ("gemm_kernel.cu", "4 * SHARERS * SHARING)", "5 * SHARERS * SHARING)"),
-    "too few bytes expected": ("gemm_kernel.cu", "expect(full, STAGE_BYTES)", "expect(full, STAGE_BYTES - 16)"),
+    "too few arrivals expected": (
+        "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "2 * kWarpgroupsPerTile * kNumMulticast)"),
+    "too many arrivals expected": (
+        "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "5 * kWarpgroupsPerTile * kNumMulticast)"),
+    "too few bytes expected": (
+        "gemm_kernel.cu", "expect(full, SMEM_STAGE_BYTES)", "expect(full, SMEM_STAGE_BYTES - 16)"),
     "the producer waits for the wrong parity": ("gemm_kernel.cu", "at.parity ^ 1", "at.parity"),
     "the consumers do": ("mainloop.cuh", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
     "the parity does not flip": ("pipeline.cuh", "parity ^= 1;", ""),
@@ -142,34 +145,35 @@ MUTATIONS = {
         "epilogue.cuh", "named_sync(1 + warpgroup, 128);\n            if (stores)", "if (stores)"),
     "a staging buffer is written too early": ("epilogue.cuh", "if (stores) tma_store_wait_read();", ""),
     "stores of the first buffer outlive the block": (
-        "gemm_kernel.cu", "TMA_STORE && lane == 0", "TMA_STORE && warp > 0"),
-    "those of the second one do": ("gemm_kernel.cu", "TMA_STORE && lane == 0", "TMA_STORE && warp == 0"),
+        "gemm_kernel.cu", "kTmaStore && lane == 0", "kTmaStore && warp > 0"),
+    "those of the second one do": ("gemm_kernel.cu", "kTmaStore && lane == 0", "kTmaStore && warp == 0"),
     "another swizzle of the staging buffer": ("smem_desc.cuh", "(offset >> 3) &", "(offset >> 4) &"),
     "a wrong stride in the descriptor": ("smem_desc.cuh", "stride << 32", "stride / 2 << 32"),
-    "a wrong leading offset": ("smem_desc.cuh", "mn_major ? SLAB_BYTES / 16 : 1", "1"),
+    "a wrong leading offset": ("smem_desc.cuh", "mn_major ? FRAGMENT_BYTES / 16 : 1", "1"),
     "a wrong step along k": ("smem_desc.cuh", "16 * MN_ROW_BYTES : 32", "16 * MN_ROW_BYTES : 64"),
 }
 # Of taking turns: (file, old, new), the product's k and parts of it, perhaps another old and new. Epilogues meet where
 # main loops are short.
 TURN_MUTATIONS = {
-    "a stage too many is skipped": ("gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(piece.blocks + 1)", 200, 1),
+    "a stage too many is skipped": ("gemm_kernel.cu", "at.skip(work.blocks)", "at.skip(work.blocks + 1)", 200, 1),
     "all parts of k are taken for equal": (
-        "gemm_kernel.cu", "at.skip(piece.blocks)", "at.skip(p.walk.part_blocks)", 200, 3),
+        "gemm_kernel.cu", "at.skip(work.blocks)", "at.skip(p.schedule.k_blocks_per_split)", 200, 3),
     "both consumers are to release a stage": (
-        "gemm_kernel.cu", "4 * SHARERS * SHARING)", "4 * CONSUMERS * SHARING)", 200, 1),
-    "nobody waits for a turn": ("mainloop.cuh", "turn.wait();", "", 392, 1),
+        "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "4 * kNumConsumers * kNumMulticast)", 200, 1),
+    "nobody waits for a turn": ("mainloop.cuh", "order.wait();", "", 392, 1),
     "a turn is given up before the main loop": (
-        "mainloop.cuh", "turn.pass_on(lane);", ";", 392, 1, "turn.wait();", "turn.wait(), turn.pass_on(lane);"),
-    "turns are not given up": ("mainloop.cuh", "turn.pass_on(lane);", "", 200, 1),
-    "a turn's parity is the other's": ("turns.cuh", "passed / 2 % 2 ^ 1", "passed / 2 % 2", 200, 1),
+        "mainloop.cuh", "order.arrive(lane);", ";", 392, 1, "order.wait();", "order.wait(), order.arrive(lane);"),
+    "turns are not given up": ("mainloop.cuh", "order.arrive(lane);", "", 200, 1),
+    "a turn's parity is the other's": ("pingpong.cuh", "passed / 2 % 2 ^ 1", "passed / 2 % 2", 200, 1),
     "the staging buffer is shared": (
-        "gemm_kernel.cu", "STAGING_AT + warpgroup * STAGING * CHUNK_BYTES", "STAGING_AT", 8, 1),
+        "gemm_kernel.cu", "SMEM_STORE_OFFSET + warpgroup * kNumStoreStages * SMEM_STORE_BYTES",
+        "SMEM_STORE_OFFSET", 8, 1),
     "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + warpgroup, 128)", "named_sync(1, 128)", 8, 1),
-    "the flag of split k is shared": ("gemm_kernel.cu", "LAST_AT + 4 * warpgroup", "LAST_AT", 128, 2),
+    "the flag of split k is shared": ("gemm_kernel.cu", "SMEM_FLAG_OFFSET + 4 * warpgroup", "SMEM_FLAG_OFFSET", 128, 2),
 }
 # Of fragments in registers.
 _LOADS = "#pragma unroll\n            for (u32 step = 0; step < HALF; ++step)\n#pragma unroll\n"
-_LOADS += "                for (u32 i = 0; i < M_BLOCKS; ++i)\n                    loader"
+_LOADS += "                for (u32 i = 0; i < kNumFragments; ++i)\n                    loader"
 FENCE_MUTATIONS = {
     "registers are written after the fence": (
         ("            wgmma_fence();\n", ""), (_LOADS, "            wgmma_fence();\n" + _LOADS)),
@@ -178,8 +182,10 @@ FENCE_MUTATIONS = {
 # Of blocks that share k.
 CLUSTER_MUTATIONS = {
     "slices come where others still multiply": ("cluster_wait();\n", "\n"),
-    "nobody waits for slices": ("barrier_wait(base + SUM_AT, 0);", ""),
-    "a slice is not waited for": ("SUM_AT, CLUSTER_K * PART_BYTES", "SUM_AT, (CLUSTER_K - 1) * PART_BYTES"),
+    "nobody waits for slices": ("barrier_wait(base + SMEM_SUM_OFFSET, 0);", ""),
+    "a slice is not waited for": (
+        "SMEM_SUM_OFFSET, kClusterK * SLICE_AND_MARKS_BYTES",
+        "SMEM_SUM_OFFSET, (kClusterK - 1) * SLICE_AND_MARKS_BYTES"),
     "all slices come to one place": ("mine + part * SLICE_BYTES", "mine"),
 }
 # fmt: on
@@ -203,7 +209,7 @@ def test_the_emulator_notices_of_turns(mutation, monkeypatch, tmp_path):
 @pytest.mark.parametrize("mutation", CLUSTER_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_the_emulator_notices_of_clusters(mutation, monkeypatch, tmp_path):
     product = Product(Shape(64, 32, 2, consumers=1, cluster_k=2), 72, 40, 328)
-    notices(product, "cluster_sum.cuh", [CLUSTER_MUTATIONS[mutation]], monkeypatch, tmp_path)
+    notices(product, "cluster.cuh", [CLUSTER_MUTATIONS[mutation]], monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("mutation", FENCE_MUTATIONS, ids=lambda name: name.replace(" ", "-"))

@@ -210,7 +210,7 @@ def test_wgmma_names_every_register_once(n, kind, count):
             assert function.count(f'"+f"(d[{i}])') == 1
         assert f'"+f"(d[{count}])' not in function
         assert f"m64n{n}k{8 if kind == 'tf32' else 16}.f32" in function
-        assert ('"n"(B_READ_MN)' in function) == (kind != "tf32")
-    assert ('"n"(A_MN)' in descriptors) == (kind != "tf32")
+        assert ('"n"(kWgmmaMnMajorB)' in function) == (kind != "tf32")
+    assert ('"n"(kMnMajorA)' in descriptors) == (kind != "tf32")
     assert [fragments.count(f'"r"(a[{i}])') for i in range(5)] == [1, 1, 1, 1, 0]
-    assert "A_MN" not in fragments
+    assert "kMnMajorA" not in fragments

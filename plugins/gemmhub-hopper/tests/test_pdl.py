@@ -66,7 +66,7 @@ def test_much_memory_takes_long():
 
 @pytest.mark.parametrize("moment", [x for x in Next if x is not Next.ENDED], ids=lambda x: x.name)
 def test_kernels_have_the_same_numbers(moment):
-    assert re.search(rf"\b{moment.name} = {moment.value}\b", sources._files()["early.cuh"])
+    assert re.search(rf"\b{moment.name} = {moment.value}\b", sources._files()["pdl.cuh"])
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_kernels_have_the_same_numbers(moment):
 )
 def test_the_emulator_notices_who_does_not_wait(product, file, monkeypatch, tmp_path):
     """The kernel before may still write what is read."""
-    notices(product, file, [("wait_for_previous();", "")], monkeypatch, tmp_path)
+    notices(product, file, [("wait_on_dependent_grids();", "")], monkeypatch, tmp_path)

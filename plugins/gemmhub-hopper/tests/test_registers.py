@@ -341,16 +341,17 @@ MUTATIONS = {
     "the boxes of a are as wide as those of 16-bit elements": (TF32, "gemm_kernel.cu", (
         ("wide = MN_ROW_BYTES / size", "wide = 64"),)),
     "products are added before they are there": (PLANES, "mainloop.cuh", (
-        ("wgmma_wait<1>();\n        if constexpr (B_SPLIT)", "if constexpr (B_SPLIT)"),)),
+        ("wgmma_wait<1>();\n        if constexpr (kSplitPlanesB)", "if constexpr (kSplitPlanesB)"),)),
     "planes change before they are read": (PLANES, "mainloop.cuh", (
         ("load_split(a[1], loader, stage, share, 1);\n        multiply_planes(part[1], a[1],",
          "load_split(a[0], loader, stage, share, 1);\n        multiply_planes(part[1], a[0],"),)),
     "a stage is released before its products are there": (PLANES, "mainloop.cuh", (
-        ("if constexpr (B_SPLIT) release(base, now, lane);", "release(base, now, lane);"),
-        ("if constexpr (!B_SPLIT) release(base, now, lane);", ""))),
+        ("if constexpr (kSplitPlanesB) release(base, now, lane);", "release(base, now, lane);"),
+        ("if constexpr (!kSplitPlanesB) release(base, now, lane);", ""))),
     "the next stage is not waited for": (PLANES, "mainloop.cuh", (
-        ("STAGE_BYTES;\n            barrier_wait(base + FULL_AT + 8 * at.stage, at.parity);", "STAGE_BYTES;"),)),
-    "a's planes are taken for three boxes": (PLANES, "gemm_kernel.cu", (("if (plane < A_PLANES)", ""),)),
+        ("SMEM_STAGE_BYTES;\n            barrier_wait(base + SMEM_FULL_OFFSET + 8 * at.stage, at.parity);",
+         "SMEM_STAGE_BYTES;"),)),
+    "a's planes are taken for three boxes": (PLANES, "gemm_kernel.cu", (("if (plane < kNumPlanesA)", ""),)),
     "a bank conflict's cure where there is none": (PLANES, "fragments.cuh", (("^ (k * 4)", "+ (k * 4)"),)),
 }
 # fmt: on

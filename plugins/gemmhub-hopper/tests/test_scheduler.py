@@ -18,11 +18,11 @@ _PROGRAM = """
 #include "standard.hpp"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
-extern "C" void pieces(const Walk* walk, int ranks, int* out) {
-    for (int i = 0; i < walk->pieces * ranks; ++i) {
-        const Piece x = ranks == 4         ? piece_at<4, false>(*walk, i / 4, i % 4)
-                        : walk->splits == 1 ? piece_at<1, false>(*walk, i, 0)
-                                            : piece_at<1, true>(*walk, i, 0);
+extern "C" void pieces(const TileSchedule* schedule, int ranks, int* out) {
+    for (int i = 0; i < schedule->work_tiles * ranks; ++i) {
+        const WorkTile x = ranks == 4         ? work_tile_at<4, false>(*schedule, i / 4, i % 4)
+                        : schedule->splits == 1 ? work_tile_at<1, false>(*schedule, i, 0)
+                                            : work_tile_at<1, true>(*schedule, i, 0);
         const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
         memcpy(out + 7 * i, values, sizeof(values));
     }
@@ -31,7 +31,7 @@ extern "C" void quotients(const Divisor* by, const int* values, int count, int* 
     for (int i = 0; i < count; ++i) out[i] = divided(values[i], *by);
 }
 extern "C" void positions(const int* steps, int count, int skip, u32* out) {
-    Position<5> at;
+    PipelineState<5> at;
     for (int i = 0; i < count; ++i) {
         if (skip)
             at.skip(steps[i]);
@@ -48,8 +48,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scheduler")
     (folder / "pieces.cpp").write_text(_PROGRAM)
     command = [*fake_cuda._COMPILER, "-shared", f"-I{fake_cuda._sources()}", str(folder / "pieces.cpp")]
-    macros = ["-DTILE_N=64", "-DA_MN=0", "-DB_MN=0", "-DINPUT=0"]
-    subprocess.run([*command, *macros, "-o", str(folder / "pieces.so")], check=True)
+    subprocess.run([*command, "-o", str(folder / "pieces.so")], check=True)
     return ctypes.CDLL(str(folder / "pieces.so"))
 
 

@@ -27,18 +27,18 @@ NOT_IN_SLICES = [
     Product(Shape(192, 64, 3, consumers=3), 192, 64, 456, splits=6),
 ]
 # One part takes much longer than the others, who look once only and give up, or wait as long as it takes.
-_BEGINS, _GIVES_UP = "u32 warpgroup) {\n#pragma unroll", "    return come(add"
+_BEGINS, _GIVES_UP = "u32 warpgroup) {\n#pragma unroll", "    return arrived(add"
 SLOW = (_BEGINS, _BEGINS.replace("\n", "\nfor (int i = 0; split == 3 && i < 2000; ++i) device_fence();\n"))
 LATE = (_GIVES_UP, "    for (int i = 0; i < 2000; ++i) device_fence();\n" + _GIVES_UP)
-IMPATIENT = ("LOOKS = 64", "LOOKS = 1")
-PATIENT = ("LOOKS = 64", "LOOKS = 1000000")
+IMPATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1")
+PATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1000000")
 MUTATIONS = {
-    "nobody waits": [SLOW, ("come(load_counter(counter)) == all", "true")],
+    "nobody waits": [SLOW, ("arrived(load_counter(counter)) == all", "true")],
     "what is given up is forgotten": [SLOW, IMPATIENT, ("return own | static_cast<u32>(before >> 32)", "return own")],
     "who gives up adds all the same": [SLOW, IMPATIENT, ("== all ? own : 0", "== all ? own : own")],
     "who gives up too late adds nothing": [LATE, IMPATIENT, ("== all ? own : 0", "== all ? 0 : 0")],
-    "the counter is left as it is": [("(looked >> 8 & 255) + slices == all", "false")],
-    "a slice ends too early": [("ALL_FOURS * (slice + 1) / all", "ALL_FOURS * (slice + 1) / all - 1")],
+    "the counter is left as it is": [("(taken >> 8 & 255) + slices == all", "false")],
+    "a slice ends too early": [("kNumQuads * (slice + 1) / all", "kNumQuads * (slice + 1) / all - 1")],
 }
 # fmt: on
 
@@ -66,7 +66,7 @@ def test_last_one_adds_all(product):
 
 def test_the_model_has_the_same_rule():
     text = sources._files()["split_k.cuh"]
-    assert f"MANY = {_MANY_PARTS}, MUCH = {_MUCH};" in text
+    assert f"MIN_SPLITS = {_MANY_PARTS}, MIN_WORK = {_MUCH};" in text
 
 
 def test_same_bits():

@@ -1,9 +1,9 @@
-// The kernel's b split here (B_SPLIT): its tile comes as float32, and the consumers of a tile split it into planes in
+// The kernel's b split here (kSplitPlanesB): its tile comes as float32, and the consumers of a tile split it into planes in
 // shared memory. That is for small products, which a pre-pass would take as long as: every block splits its tile's b,
 // though others do the same.
 //
 // Of the two sets of planes one is written while wgmmas read the other. Planes are K-major whichever way b is: plane p of
-// a set at B_BYTES p, in it row n at 64 n, with a swizzle of 64 bytes. Each thread splits four neighbours along k at a
+// a set at SMEM_B_BYTES p, in it row n at 64 n, with a swizzle of 64 bytes. Each thread splits four neighbours along k at a
 // time; neighbouring lanes take those of the same row, or where neighbours along n are neighbours those of other rows.
 //
 // Marks are those of the tile, not of 128 columns. Each warp tells the others those of its rows of a, and of what it has
@@ -13,7 +13,7 @@
 
 constexpr u32 TILE_SYNC = 4;  // of all consumers of a tile
 
-DEVICE u32 set_at(u32 base, u32 set) { return base + SETS_AT + set * SET_BYTES; }
+DEVICE u32 set_at(u32 base, u32 set) { return base + SMEM_PLANES_B_OFFSET + set * SMEM_PLANES_B_BYTES; }
 
 struct BSplitter {
     u32 thread;     // of those that share the tile
@@ -23,14 +23,16 @@ struct BSplitter {
 
     // `tile`: of float32. `set`: where its planes go.
     DEVICE void split(u32 tile, u32 set) {
-        constexpr u32 FOURS = BLOCK_K / 4, TASKS = TILE_N * FOURS, AT_ONCE = 128 * SHARERS;
+        constexpr u32 kQuadsPerFragment = BLOCK_K / 4, TASKS = BLOCK_N * kQuadsPerFragment,
+                      AT_ONCE = 128 * kWarpgroupsPerTile;
 #pragma unroll
         for (u32 first = 0; first < TASKS; first += AT_ONCE) {
             const u32 task = first + thread;
             if (first + AT_ONCE > TASKS && task >= TASKS) break;
-            const u32 row = B_MN ? task % TILE_N : task / FOURS, four = B_MN ? task / TILE_N : task % FOURS;
+            const u32 row = kMnMajorB ? task % BLOCK_N : task / kQuadsPerFragment,
+                      four = kMnMajorB ? task / BLOCK_N : task % kQuadsPerFragment;
             float x[4];
-            if constexpr (B_MN) {
+            if constexpr (kMnMajorB) {
 #pragma unroll
                 for (u32 i = 0; i < 4; ++i) x[i] = load_float(tile + element_offset(true, row, 4 * four + i));
             } else {
@@ -39,11 +41,11 @@ struct BSplitter {
             }
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) seen.note(x[i]);
-            const u32 to = set + swizzled(row * K_BYTES + four * 8, K_BYTES);
+            const u32 to = set + swizzled(row * BLOCK_K_BYTES + four * 8, BLOCK_K_BYTES);
 #pragma unroll
-            for (u32 plane = 0; plane < PLANES; ++plane) {
+            for (u32 plane = 0; plane < kNumPlanes; ++plane) {
                 const u32 low = pack_bf16(x[0], x[1]), high = pack_bf16(x[2], x[3]);
-                store_staged(to + plane * B_BYTES, __uint_as_float(low), __uint_as_float(high));
+                store_staged(to + plane * SMEM_B_BYTES, __uint_as_float(low), __uint_as_float(high));
                 take_plane(low, x[0], x[1]);
                 take_plane(high, x[2], x[3]);
             }
@@ -53,25 +55,25 @@ struct BSplitter {
     // What all have split may be read by wgmma.
     DEVICE void publish() const {
         async_fence();
-        named_sync(TILE_SYNC, 128 * SHARERS);
+        named_sync(TILE_SYNC, 128 * kWarpgroupsPerTile);
     }
 };
 
 // A warp's marks of a, and 4 times those of b.
-DEVICE u32 mark_word(const SplitLoader& a, const BSplitter& b) {
-    return warp_or(a.seen.marks() | b.seen.marks() << 2);
-}
+DEVICE u32 mark_word(const SplitLoader& a, const BSplitter& b) { return warp_or(a.seen.marks() | b.seen.marks() << 2); }
 
-DEVICE u32 mark_at(u32 base, u32 part, u32 warp) { return base + MARKS_AT + part * MARK_BYTES + 16 * warp; }
+DEVICE u32 mark_at(u32 base, u32 part, u32 warp) {
+    return base + SMEM_MARKS_OFFSET + part * SMEM_MARKS_BYTES + 16 * warp;
+}
 
 // Of the words that have come: the marks of this warp's rows, and 4 times those of b.
 DEVICE u32 gathered_marks(u32 base, u32 warp, u32 lane) {
     u32 word = 0;
 #pragma unroll
-    for (u32 first = 0; first < CLUSTER_K * 4 * SHARERS; first += 32) {
-        const u32 i = first + lane, from = i % (4 * SHARERS);
-        if (i < CLUSTER_K * 4 * SHARERS)
-            word |= load_shared(mark_at(base, i / (4 * SHARERS), from)) & (from == warp ? 15u : 12u);
+    for (u32 first = 0; first < kClusterK * 4 * kWarpgroupsPerTile; first += 32) {
+        const u32 i = first + lane, from = i % (4 * kWarpgroupsPerTile);
+        if (i < kClusterK * 4 * kWarpgroupsPerTile)
+            word |= load_shared(mark_at(base, i / (4 * kWarpgroupsPerTile), from)) & (from == warp ? 15u : 12u);
     }
     return warp_or(word);
 }

@@ -4,96 +4,95 @@
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
 #pragma once
-#include "config.cuh"
 #include "elements.cuh"
 #include "params.cuh"
-
-using Accumulators = float[M_BLOCKS][TILE_N / 2];
-using Results = float[M_BLOCKS][OUT_N / 2];  // of the columns that this block stores
+#include "smem_layout.cuh"
 
 template <u32 count>
-DEVICE void clear(float (&sums)[M_BLOCKS][count]) {
+DEVICE void clear(float (&sums)[kNumFragments][count]) {
 #pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
+    for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
         for (u32 j = 0; j < count; ++j) sums[i][j] = 0.0f;
 }
 
 DEVICE void pin_all(Accumulators& acc) {
 #pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
+    for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
-        for (u32 j = 0; j < TILE_N / 2; ++j) pin(acc[i][j]);
+        for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(acc[i][j]);
 }
 
 // The place of a consumer warpgroup's tile, and of this thread in it.
-struct Place {
-    int row;     // of d: this thread's first row in the first block of 64
-    int column;  // its first column
+struct TileCoord {
+    int row;            // of d: this thread's first row in the first block of 64
+    int column;         // its first column
     int row0, column0;  // the warpgroup's first row and column
     int batch;
 };
 
-DEVICE u32 pack(float low, float high) { return OUTPUT == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
+DEVICE u32 pack(float low, float high) { return kOutput == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
 
 // What the epilogue of a block of 64 rows needs of this thread's place, so that little is left to do for an element.
-struct Block {
-    int row, column;  // of the first element
+struct EpilogueFragment {
+    int row, column;    // of the first element
     int rows, columns;  // of d from there on
     long long c_ld, d_ld;
-    long long d;        // index of its first element in d
-    const void* c;      // its first element
-    const void* bias;   // BIAS 2: of its first column
-    float bias_m[2];    // BIAS 1: of its two rows
+    long long d;       // index of its first element in d
+    const void* c;     // its first element
+    const void* bias;  // kBias 2: of its first column
+    float bias_m[2];   // kBias 1: of its two rows
 
-    DEVICE Block(const Params& p, const Place& at, int block) : row(at.row + 64 * block), column(at.column) {
+    DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int block)
+        : row(at.row + 64 * block), column(at.column) {
         // Opaque, so that addresses and comparisons of one block do not occupy registers until the next one.
         rows = p.m - row, columns = opaque(p.n - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
-        d = at.batch * p.d_batch + (TRANSPOSED ? column * d_ld + row : row * d_ld + column);
-        if constexpr (ADDEND) {
-            const long long first = TRANSPOSED ? column * c_ld + row : row * c_ld + column;
-            c = static_cast<const char*>(p.c) + (ADDEND_TYPE == 2 ? 4 : 2) * (at.batch * p.c_batch + first);
+        d = at.batch * p.d_batch + (kTransposedD ? column * d_ld + row : row * d_ld + column);
+        if constexpr (kHasAddend) {
+            const long long first = kTransposedD ? column * c_ld + row : row * c_ld + column;
+            c = static_cast<const char*>(p.c) + (kAddendType == 2 ? 4 : 2) * (at.batch * p.c_batch + first);
         }
-        if constexpr (BIAS == 1) {
-            bias_m[0] = rows > 0 ? load_element<BIAS_TYPE>(p.bias, row) : 0.0f;
-            bias_m[1] = rows > 8 ? load_element<BIAS_TYPE>(p.bias, row + 8) : 0.0f;
+        if constexpr (kBias == 1) {
+            bias_m[0] = rows > 0 ? load_element<kBiasType>(p.bias, row) : 0.0f;
+            bias_m[1] = rows > 8 ? load_element<kBiasType>(p.bias, row + 8) : 0.0f;
         }
-        if constexpr (BIAS == 2)
-            bias = static_cast<const char*>(p.bias) + (BIAS_TYPE == 2 ? 4ll : 2ll) * column;
+        if constexpr (kBias == 2) bias = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * column;
     }
 };
 
 // The four elements of 8-column block `j`: rows 0 and 8 of the thread's, columns 8 j and 8 j + 1.
-DEVICE void finish(const Params& p, const Block& block, float (&v)[4], int j) {
+DEVICE void finish(const Params& p, const EpilogueFragment& block, float (&v)[4], int j) {
     float bias_n[2];
-    if constexpr (BIAS == 2) {
+    if constexpr (kBias == 2) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-            bias_n[e] = block.rows > 0 && 8 * j + e < block.columns ? load_element<BIAS_TYPE>(block.bias, 8 * j + e) : 0.0f;
+            bias_n[e] =
+                block.rows > 0 && 8 * j + e < block.columns ? load_element<kBiasType>(block.bias, 8 * j + e) : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int h = i / 2, e = i % 2;
-        if constexpr (SCALED) v[i] *= p.alpha;
-        if constexpr (ADDEND) {
-            const long long at = TRANSPOSED ? (8 * j + e) * block.c_ld + 8 * h : 8 * h * block.c_ld + 8 * j + e;
-            if (8 * h < block.rows && 8 * j + e < block.columns) v[i] += p.beta * load_element<ADDEND_TYPE>(block.c, at);
+        if constexpr (kHasAlpha) v[i] *= p.alpha;
+        if constexpr (kHasAddend) {
+            const long long at = kTransposedD ? (8 * j + e) * block.c_ld + 8 * h : 8 * h * block.c_ld + 8 * j + e;
+            if (8 * h < block.rows && 8 * j + e < block.columns)
+                v[i] += p.beta * load_element<kAddendType>(block.c, at);
         }
-        if constexpr (BIAS == 1) v[i] += block.bias_m[h];
-        if constexpr (BIAS == 2) v[i] += bias_n[e];
-        v[i] = activated<ACTIVATION>(v[i]);
+        if constexpr (kBias == 1) v[i] += block.bias_m[h];
+        if constexpr (kBias == 2) v[i] += bias_n[e];
+        v[i] = activated<kActivation>(v[i]);
     }
 }
 
 // Straight from registers, for results that TMA does not take: the elements that finish() has finished.
-DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4], int j) {
+DEVICE void store_direct(const Params& p, const EpilogueFragment& block, const float (&v)[4], int j) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         if (8 * h >= block.rows) continue;
-        const long long at = block.d + (TRANSPOSED ? 8 * j * block.d_ld + 8 * h : 8 * h * block.d_ld + 8 * j);
-        if (!TRANSPOSED && p.pairs && 8 * j + 1 < block.columns) {
-            if constexpr (OUTPUT == 2) {
+        const long long at = block.d + (kTransposedD ? 8 * j * block.d_ld + 8 * h : 8 * h * block.d_ld + 8 * j);
+        if (!kTransposedD && p.pairs && 8 * j + 1 < block.columns) {
+            if constexpr (kOutput == 2) {
                 struct alignas(8) Pair {
                     float low, high;
                 };
@@ -102,14 +101,16 @@ DEVICE void store_direct(const Params& p, const Block& block, const float (&v)[4
                 *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
             }
         } else {
-            if (8 * j < block.columns) store_element<OUTPUT>(p.d, at, v[2 * h]);
-            if (8 * j + 1 < block.columns) store_element<OUTPUT>(p.d, at + (TRANSPOSED ? block.d_ld : 1), v[2 * h + 1]);
+            if (8 * j < block.columns) store_element<kOutput>(p.d, at, v[2 * h]);
+            if (8 * j + 1 < block.columns)
+                store_element<kOutput>(p.d, at + (kTransposedD ? block.d_ld : 1), v[2 * h + 1]);
         }
     }
 }
 
 // The four elements of 8-column block `j`, finished.
-DEVICE void finish_block(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], float (&v)[4], int j) {
+DEVICE void finish_block(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], float (&v)[4],
+                         int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = acc[4 * j + r];
     finish(p, block, v, j);
@@ -119,25 +120,25 @@ DEVICE void finish_block(const Params& p, const Block& block, const float (&acc)
 // block of rows 8 (q % 2).. of the warp's 16 and columns 8 (j + q / 2)..; its row r is 16 bytes of the buffer.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
     const u32 q = lane / 8, r = lane % 8;
-    if constexpr (TRANSPOSED)  // row of the buffer: a column of the tile; in it, 8 of the 64 rows of the tile
+    if constexpr (kTransposedD)  // row of the buffer: a column of the tile; in it, 8 of the 64 rows of the tile
         return swizzled((8 * (j + q / 2) + r) * 128 + (2 * warp + q % 2) * 16, 128);
     else
-        return swizzled((16 * warp + 8 * (q % 2) + r) * CHUNK_WIDTH + (j + q / 2) * 16, CHUNK_WIDTH);
+        return swizzled((16 * warp + 8 * (q % 2) + r) * STORE_ROW_BYTES + (j + q / 2) * 16, STORE_ROW_BYTES);
 }
 
 // 16-bit elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
-DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 eight, u32 place) {
+DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], u32 eight,
+                          u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
-    for (u32 j = 0; j < CHUNK / 8; j += 2) {
+    for (u32 j = 0; j < STORE_BLOCK_N / 8; j += 2) {
         float v[2][4];
 #pragma unroll
-        for (int side = 0; side < 2; ++side)
-            finish_block(p, block, acc, v[side], eight + j + side);
+        for (int side = 0; side < 2; ++side) finish_block(p, block, acc, v[side], eight + j + side);
         const u32 row = place + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
-        if constexpr (TRANSPOSED)
+        if constexpr (kTransposedD)
             store_matrices_transposed(row, w0, w1, w2, w3);
         else
             store_matrices(row, w0, w1, w2, w3);
@@ -154,30 +155,31 @@ DEVICE void stage_16_bits(const Params& p, const Block& block, const float (&acc
 //   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), pieces 2 j + l % 4 / 2. The upper
 //               two bits of the place are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
 //               rows store block j ^ 2 meanwhile, and each of the four rows has two pieces of its own.
-//               64 bytes wide (CHUNK 16), the piece is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
+//               64 bytes wide (STORE_BLOCK_N 16), the piece is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
-    if constexpr (TRANSPOSED)
-        return warp / 2 * BOX_BYTES +
+    if constexpr (kTransposedD)
+        return warp / 2 * STORE_BOX_BYTES +
                swizzled((8 * j + 2 * (lane % 4) + e) * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
     else
-        return swizzled((16 * warp + 8 * h + lane / 4) * CHUNK_WIDTH + 32 * j + 8 * (lane % 4), CHUNK_WIDTH);
+        return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
 
 // float32 elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
-DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)[OUT_N / 2], u32 eight, u32 place) {
+DEVICE void stage_floats(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], u32 eight,
+                         u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
-    if constexpr (TRANSPOSED) {
+    if constexpr (kTransposedD) {
 #pragma unroll
-        for (u32 j = 0; j < CHUNK / 8; ++j) {
+        for (u32 j = 0; j < STORE_BLOCK_N / 8; ++j) {
             float v[4];
             finish_block(p, block, acc, v, eight + j);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) store_staged(place + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
         }
     } else {
-        constexpr u32 APART = CHUNK / 16;
-        const bool trades = lane / 4 & (CHUNK == 32 ? 1 : 2);  // stores block j + APART first
+        constexpr u32 APART = STORE_BLOCK_N / 16;
+        const bool trades = lane / 4 & (STORE_BLOCK_N == 32 ? 1 : 2);  // stores block j + APART first
 #pragma unroll
         for (u32 j = 0; j < APART; ++j) {
             float a[4], b[4];
@@ -195,29 +197,29 @@ DEVICE void stage_floats(const Params& p, const Block& block, const float (&acc)
     }
 }
 
-// Through shared memory: 64 rows x CHUNK columns at a time, while TMA still stores the ones before.
+// Through shared memory: 64 rows x STORE_BLOCK_N columns at a time, while TMA still stores the ones before.
 //
 // `sent` counts the chunks of this warpgroup, which take turns in its buffers. To ask for a store takes about as long as
 // to fill a buffer; so lane 0 of the first warp does it for buffer 0, that of the second one for buffer 1. A buffer is
 // written again once that thread has seen that it has been read; the sync tells the others. (A whole register to count in
 // is one too many where k is split: there it is the number of the next buffer.)
-DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
+DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, u32 staging,
                          u32 warpgroup, u32& sent) {
     const u32 thread = threadIdx.x % 128;
 #pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i) {
-        const Block block(p, at, i);
+    for (u32 i = 0; i < kNumFragments; ++i) {
+        const EpilogueFragment block(p, at, i);
 #pragma unroll
-        for (u32 chunk = 0; chunk < CHUNKS; ++chunk) {
-            const u32 column = chunk + 1 < CHUNKS ? chunk * CHUNK : OUT_N - CHUNK;
-            const u32 buffer = sent % STAGING, place = staging + buffer * CHUNK_BYTES;
+        for (u32 chunk = 0; chunk < kNumStoreBlocks; ++chunk) {
+            const u32 column = chunk + 1 < kNumStoreBlocks ? chunk * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
+            const u32 buffer = sent % kNumStoreStages, place = staging + buffer * SMEM_STORE_BYTES;
             const bool stores = thread == 32 * buffer;
-            if (SPLIT || sent++ >= STAGING) {
+            if (kSplitK || sent++ >= kNumStoreStages) {
                 if (stores) tma_store_wait_read();
                 named_sync(1 + warpgroup, 128);
             }
-            if (SPLIT) sent = (sent + 1) % STAGING;
-            if constexpr (OUTPUT == 2)
+            if (kSplitK) sent = (sent + 1) % kNumStoreStages;
+            if constexpr (kOutput == 2)
                 stage_floats(p, block, acc[i], column / 8, place);
             else
                 stage_16_bits(p, block, acc[i], column / 8, place);
@@ -225,10 +227,11 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
             named_sync(1 + warpgroup, 128);
             if (stores) {
                 const int m = at.row0 + 64 * i, n = at.column0 + column;
-                if constexpr (TRANSPOSED) {
+                if constexpr (kTransposedD) {
 #pragma unroll
-                    for (u32 box = 0; box < BOXES; ++box)
-                        tma_store(map, place + box * BOX_BYTES, m + 64 / BOXES * box, n, at.batch, p.streamed);
+                    for (u32 box = 0; box < kNumStoreBoxes; ++box)
+                        tma_store(map, place + box * STORE_BOX_BYTES, m + 64 / kNumStoreBoxes * box, n, at.batch,
+                                  p.streamed);
                 } else {
                     tma_store(map, place, n, m, at.batch, p.streamed);
                 }
@@ -238,16 +241,16 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     }
 }
 
-DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const Place& at, u32 staging,
+DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, u32 staging,
                        u32 warpgroup, u32& sent) {
     // With alpha 0 the product counts for nothing, NaN or not.
-    if (SCALED && p.alpha == 0.0f) clear(acc);
-    if constexpr (TMA_STORE) {
+    if (kHasAlpha && p.alpha == 0.0f) clear(acc);
+    if constexpr (kTmaStore) {
         store_by_tma(p, map, acc, at, staging, warpgroup, sent);
     } else {
 #pragma unroll
-        for (u32 i = 0; i < M_BLOCKS; ++i) {
-            const Block block(p, at, i);
+        for (u32 i = 0; i < kNumFragments; ++i) {
+            const EpilogueFragment block(p, at, i);
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 8; ++j) {
                 float v[4];
@@ -259,7 +262,7 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, cons
 }
 
 // To four registers the same four of the next part of k; of the `first` one there is nothing yet.
-DEVICE void add_four(float* v, Float4 x, bool first) {
+DEVICE void add_quad(float* v, Float4 x, bool first) {
     if (first) v[0] = v[1] = v[2] = v[3] = 0.0f;
     v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
 }

@@ -8,7 +8,7 @@
 // A tile has 32 of k. Neighbours along k: row r at 128 r. Along m: slabs of 32 rows, 4096 bytes, in each k at 128 k.
 // Either way TMA swizzles 128 bytes: the number of a 16-byte unit in its line is XORed with the line's number.
 #pragma once
-#include "config.cuh"
+#include "smem_layout.cuh"
 #include "split_planes.cuh"
 
 constexpr u32 ROWS_BYTES = 64 * 128;  // of 64 rows of a tile
@@ -29,7 +29,7 @@ struct Tf32Loader {
     DEVICE Tf32Loader(u32 warp, u32 lane) : later(lane >= 16) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i)
-            offsets[i] = element_offset(A_MN, 16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
+            offsets[i] = element_offset(kMnMajorA, 16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
     }
 
     // `rows`: where 64 rows of the tile begin.
@@ -54,7 +54,7 @@ struct SplitLoader {
         for (u32 h = 0; h < 2; ++h)
 #pragma unroll
             for (u32 e = 0; e < 2; ++e)
-                offsets[h][e] = element_offset(A_MN, 16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
+                offsets[h][e] = element_offset(kMnMajorA, 16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
     }
 
     // All planes.
@@ -63,7 +63,7 @@ struct SplitLoader {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 h = i % 2, k = 16 * step + 8 * (i / 2);
-            if constexpr (A_MN) {
+            if constexpr (kMnMajorA) {
 #pragma unroll
                 for (u32 e = 0; e < 2; ++e) x[i][e] = load_float(rows + offsets[h][e] + k * 128);
             } else {  // in each bank two lanes meet

@@ -1,42 +1,47 @@
-// A few vectors times a matrix: d (m x n) = x (m x k) times w (k x n), for each matrix of a batch, m at most VECTORS.
+// A few vectors times a matrix ("GEMV"): D (M x N) = X (M x K) times W (K x N), for each matrix of a batch, M at most
+// kNumVectors.
 //
-// Every element of w is used once by each vector, so there is nothing to share: each thread reads its part of w, UNROLL
-// loads under way at a time, and multiplies. SPREAD threads of a block share the k of a column of results, those of
-// CLUSTER blocks if need be. So a result is one sum for each thread, and these are added in the order of lanes, warps and
-// blocks.
+// Every element of W is used once by each vector, so there is nothing to reuse: each thread reads its elements of W,
+// kUnroll loads under way at a time, and multiplies. kSplitThreads threads of a CTA share the K of a column of results,
+// and so do the CTAs of a cluster. So a result is one sum of each of these threads, and they are added in the order of
+// lanes, warps and CTAs.
 //
-//     INPUT     0 bfloat16, 1 float16, 2 float32
-//     VECTORS   1, 2, 4 or 8
-//     N_MAJOR   1: neighbours along n are neighbours in memory; 0: neighbours along k are
-//     X_STRIDED 1: neighbours along k are no neighbours in x, whose elements are loaded one by one
-//     LOAD      bytes of a load, of WIDTH elements. Rows of w begin at multiples of it and are as long
-//     SPREAD    as said, a power of two. With N_MAJOR, ACROSS = GEMV_THREADS / SPREAD neighbouring lanes read a row
-//     CLUSTER   blocks that share the k of a result
-//     AHEAD     1: loads go to shared memory, each asked for as soon as the one UNROLL before it is taken, so that some are
-//               under way at all times; 0: to registers, and all are there before more are asked for. With N_MAJOR and
-//               loads of 16 bytes
-//     RESIDENT  blocks that a multiprocessor has room for, two or with AHEAD four
-//
-//     n-major   a thread has WIDTH columns of results, of neighbouring elements, and every STRIDE-th row
-//     k-major   a thread has ROWS columns of results, and of their rows of w every STRIDE-th load
-#include "early.cuh"
+//     N-major   a thread has kLoadElements contiguous columns of results, and every kStride-th row of W
+//     K-major   a thread has kNumRows columns of results, and every kStride-th load of their rows of W
 #include "elements.cuh"
+#include "pdl.cuh"
+#include "types.cuh"
 
-constexpr u32 GEMV_THREADS = 256, ROWS = 4, UNROLL = VECTORS < 8 ? 8 : 4;
-constexpr u32 WIDTH = LOAD / (INPUT == 2 ? 4 : 2);
-constexpr u32 ACROSS = N_MAJOR ? GEMV_THREADS / SPREAD : 1;
-constexpr u32 MINE = N_MAJOR ? WIDTH : ROWS;
-constexpr u32 COLUMNS = GEMV_THREADS / SPREAD * MINE;  // of results, of a block
-constexpr u32 RESULTS = VECTORS * COLUMNS;
-constexpr u32 IN_WARP = SPREAD * ACROSS < 32 ? SPREAD * ACROSS : 32;  // lanes among which sums are added
-constexpr u32 PARTS = SPREAD * ACROSS / IN_WARP;                      // warps that have a share of a result
-constexpr u32 STRIDE = SPREAD * CLUSTER;
+// Macros with the prefix GEMV_ are given to the compiler by gemmhub_hopper/gemv.py; no line but these reads them.
+constexpr int kInput = GEMV_INPUT;                 // 0 bfloat16, 1 float16, 2 float32
+constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8
+constexpr bool kNMajor = GEMV_N_MAJOR;             // W is contiguous along N; else along K
+constexpr bool kStridedX = GEMV_STRIDED_X;         // X is not contiguous along K: its elements are loaded one by one
+constexpr u32 kLoadBytes = GEMV_LOAD_BYTES;        // of a load; rows of W begin at multiples of it and are as long
+constexpr u32 kSplitThreads = GEMV_SPLIT_THREADS;  // threads of a CTA that share the K of a result; a power of two
+constexpr u32 kClusterSize = GEMV_CLUSTER_SIZE;    // CTAs that share the K of a result
+// Loads go to shared memory by cp.async, each issued as soon as the one kUnroll before it is consumed, so that some are
+// under way at all times; else to registers, and all have arrived before more are issued. N-major, loads of 16 bytes.
+constexpr bool kCpAsync = GEMV_CP_ASYNC;
+constexpr u32 kMinCtasPerSm = GEMV_MIN_CTAS_PER_SM;  // occupancy that registers must allow
+constexpr u32 kSharedBytes = GEMV_SHARED_BYTES;      // dynamic shared memory of a launch
 
-// Dynamic shared memory: the loads of AHEAD, [load][thread]; sums of warps, and in the first block of a cluster those of
-// its blocks.
-constexpr u32 SUMS_AT = AHEAD * UNROLL * GEMV_THREADS * LOAD, BLOCKS_AT = SUMS_AT + 4 * PARTS * RESULTS;
-constexpr u32 END_AT = BLOCKS_AT + (CLUSTER > 1 ? 4 * CLUSTER * RESULTS : 0);
-static_assert(END_AT == SHARED_BYTES, "gemv.py counts as this file does");
+constexpr u32 kNumThreads = 256, kNumRows = 4, kUnroll = kNumVectors < 8 ? 8 : 4;
+constexpr u32 kLoadElements = kLoadBytes / (kInput == 2 ? 4 : 2);
+constexpr u32 kRowThreads = kNMajor ? kNumThreads / kSplitThreads : 1;  // neighbouring threads that read one row of W
+constexpr u32 kColumnsPerThread = kNMajor ? kLoadElements : kNumRows;
+constexpr u32 BLOCK_N = kNumThreads / kSplitThreads * kColumnsPerThread;  // columns of results of a CTA
+constexpr u32 kNumResults = kNumVectors * BLOCK_N;
+constexpr u32 kLanesPerResult = kSplitThreads * kRowThreads < 32 ? kSplitThreads * kRowThreads : 32;  // and their row
+constexpr u32 kWarpsPerResult = kSplitThreads * kRowThreads / kLanesPerResult;
+constexpr u32 kStride = kSplitThreads * kClusterSize;
+
+// Dynamic shared memory: the loads of kCpAsync, [load][thread]; sums of warps, and in the first CTA of a cluster those of
+// its CTAs.
+constexpr u32 SMEM_SUMS_OFFSET = kCpAsync * kUnroll * kNumThreads * kLoadBytes;
+constexpr u32 SMEM_CTAS_OFFSET = SMEM_SUMS_OFFSET + 4 * kWarpsPerResult * kNumResults;
+constexpr u32 SMEM_END_OFFSET = SMEM_CTAS_OFFSET + (kClusterSize > 1 ? 4 * kClusterSize * kNumResults : 0);
+static_assert(SMEM_END_OFFSET == kSharedBytes, "gemv.py counts as this file does");
 
 struct GemvParams {
     const void *x, *w;
@@ -49,7 +54,7 @@ struct GemvParams {
     long long c_m, c_n, c_batch;
     int bias_m, bias_n;
     int m, n, k;
-    int strips;  // of COLUMNS columns, of one matrix
+    int strips;  // of BLOCK_N columns, of one matrix
     int output, addend, bias_type, activation;
     float alpha, beta;
     int next;  // when the next kernel may begin: STARTED, SUMMED or else at the end
@@ -57,11 +62,7 @@ struct GemvParams {
 };
 static_assert(sizeof(GemvParams) == 184, "gemv_launch.py has the same structure");
 
-#if INPUT == 2
-using Element = float;
-#else
-using Element = u16;
-#endif
+using Element = Select<kInput == 2, float, u16>;
 
 // Neighbouring elements, as they are loaded.
 template <u32 bytes>
@@ -77,142 +78,143 @@ struct Elements {
     }
 
     DEVICE float operator[](u32 i) const {
-        if constexpr (INPUT == 2) return __uint_as_float(words[i]);
+        if constexpr (kInput == 2) return __uint_as_float(words[i]);
         const u32 word = words[i / 2];
-        if constexpr (INPUT == 0) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+        if constexpr (kInput == 0) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
         return from_f16(static_cast<u16>(i % 2 ? word >> 16 : word));
     }
 };
 
-using Sums = float[VECTORS][MINE];
+using Sums = float[kNumVectors][kColumnsPerThread];
 
 // Where the vectors begin; those that there are not are read as the last one.
-using Vectors = const Element* [VECTORS];
-// Elements of the vectors for UNROLL rows.
-using Factors = Elements<sizeof(Element)>[UNROLL][VECTORS];
+using Vectors = const Element* [kNumVectors];
+// Elements of the vectors for kUnroll rows.
+using Factors = Elements<sizeof(Element)>[kUnroll][kNumVectors];
 
-// Each of the following adds up the share of a thread, `first` of STRIDE, in the columns from `column` on.
+// Each of the following adds up the share of a thread, `first` of kStride, in the columns from `column` on.
 
-#if AHEAD
 DEVICE void load_factors(const GemvParams& p, const Vectors& x, int base, int first, Factors& factors) {
 #pragma unroll
-    for (u32 u = 0; u < UNROLL; ++u) {
-        const int at = base + u * STRIDE + first;
+    for (u32 u = 0; u < kUnroll; ++u) {
+        const int at = base + u * kStride + first;
 #pragma unroll
-        for (u32 v = 0; v < VECTORS; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
+        for (u32 v = 0; v < kNumVectors; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
     }
 }
 
 // The thread's loads are from `place` on in shared memory, where nobody else looks.
-DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 place,
-                     Sums& sums) {
-    constexpr u32 APART = GEMV_THREADS * LOAD;
+DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 place,
+                           Sums& sums) {
+    constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes;
     const Element* from = w + first * p.w_ld + column;
-    const long long stride = STRIDE * p.w_ld;
+    const long long stride = kStride * p.w_ld;
     int row = column < p.n ? first : p.k;  // to ask for next
     const auto ask = [&](u32 u) {
-        copy_async(place + u * APART, from, row < p.k);
+        copy_async(place + u * LOAD_STRIDE, from, row < p.k);
         copy_commit();
-        from += stride, row += STRIDE;
+        from += stride, row += kStride;
     };
 #pragma unroll
-    for (u32 u = 0; u < UNROLL; ++u) ask(u);
+    for (u32 u = 0; u < kUnroll; ++u) ask(u);
     Factors factors, next;
     load_factors(p, x, 0, first, factors);
 #pragma unroll 1
-    for (int base = 0; base < p.k; base += UNROLL * STRIDE) {
-        load_factors(p, x, base + UNROLL * STRIDE, first, next);
+    for (int base = 0; base < p.k; base += kUnroll * kStride) {
+        load_factors(p, x, base + kUnroll * kStride, first, next);
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            copy_wait<UNROLL - 1>();
-            const Float4 four = load_four(place + u * APART);
-            const Elements<LOAD> loaded = {
+        for (u32 u = 0; u < kUnroll; ++u) {
+            copy_wait<kUnroll - 1>();
+            const Float4 four = load_four(place + u * LOAD_STRIDE);
+            const Elements<16> loaded = {
                 {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)}};
             ask(u);
 #pragma unroll
-            for (u32 v = 0; v < VECTORS; ++v)
+            for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-                for (u32 i = 0; i < WIDTH; ++i) sums[v][i] += factors[u][v][0] * loaded[i];
+                for (u32 i = 0; i < kLoadElements; ++i) sums[v][i] += factors[u][v][0] * loaded[i];
         }
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u)
+        for (u32 u = 0; u < kUnroll; ++u)
 #pragma unroll
-            for (u32 v = 0; v < VECTORS; ++v) factors[u][v] = next[u][v];
+            for (u32 v = 0; v < kNumVectors; ++v) factors[u][v] = next[u][v];
     }
 }
-#else
-DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32, Sums& sums) {
+
+DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
     const bool there = column < p.n;
 #pragma unroll 1
-    for (int base = 0; base < p.k; base += UNROLL * STRIDE) {
-        Elements<LOAD> loaded[UNROLL];
+    for (int base = 0; base < p.k; base += kUnroll * kStride) {
+        Elements<kLoadBytes> loaded[kUnroll];
         Factors factors;
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            const int at = base + u * STRIDE + first;
+        for (u32 u = 0; u < kUnroll; ++u) {
+            const int at = base + u * kStride + first;
             loaded[u].load(w + at * p.w_ld + column, there && at < p.k);
 #pragma unroll
-            for (u32 v = 0; v < VECTORS; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
+            for (u32 v = 0; v < kNumVectors; ++v) factors[u][v].load(x[v] + at * p.x_k, at < p.k);
         }
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u)
+        for (u32 u = 0; u < kUnroll; ++u)
 #pragma unroll
-            for (u32 v = 0; v < VECTORS; ++v)
+            for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-                for (u32 i = 0; i < WIDTH; ++i) sums[v][i] += factors[u][v][0] * loaded[u][i];
+                for (u32 i = 0; i < kLoadElements; ++i) sums[v][i] += factors[u][v][0] * loaded[u][i];
     }
 }
-#endif
 
 DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
-    constexpr u32 STEPS = UNROLL / ROWS;
-    long long row[ROWS];
+    constexpr u32 kNumSteps = kUnroll / kNumRows;
+    long long row[kNumRows];
 #pragma unroll
-    for (u32 r = 0; r < ROWS; ++r) row[r] = (column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
+    for (u32 r = 0; r < kNumRows; ++r) row[r] = (column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
 #pragma unroll 1
-    for (int base = 0; base < p.k; base += STEPS * STRIDE * WIDTH) {
-        Elements<LOAD> loaded[STEPS][ROWS], factors[STEPS][VECTORS];
-        Elements<sizeof(Element)> single[STEPS][VECTORS][WIDTH];  // with X_STRIDED in place of factors
+    for (int base = 0; base < p.k; base += kNumSteps * kStride * kLoadElements) {
+        Elements<kLoadBytes> loaded[kNumSteps][kNumRows], factors[kNumSteps][kNumVectors];
+        Elements<sizeof(Element)> single[kNumSteps][kNumVectors][kLoadElements];  // with kStridedX in place of factors
 #pragma unroll
-        for (u32 s = 0; s < STEPS; ++s) {
-            const int here = base + (s * STRIDE + first) * WIDTH;
+        for (u32 s = 0; s < kNumSteps; ++s) {
+            const int here = base + (s * kStride + first) * kLoadElements;
 #pragma unroll
-            for (u32 v = 0; v < VECTORS; ++v) {
-                if constexpr (X_STRIDED) {
+            for (u32 v = 0; v < kNumVectors; ++v) {
+                if constexpr (kStridedX) {
 #pragma unroll
-                    for (u32 i = 0; i < WIDTH; ++i) single[s][v][i].load(x[v] + (here + i) * p.x_k, here < p.k);
+                    for (u32 i = 0; i < kLoadElements; ++i) single[s][v][i].load(x[v] + (here + i) * p.x_k, here < p.k);
                 } else {
                     factors[s][v].load(x[v] + here, here < p.k);
                 }
             }
 #pragma unroll
-            for (u32 r = 0; r < ROWS; ++r) loaded[s][r].load(w + row[r] + here, here < p.k);
+            for (u32 r = 0; r < kNumRows; ++r) loaded[s][r].load(w + row[r] + here, here < p.k);
         }
 #pragma unroll
-        for (u32 s = 0; s < STEPS; ++s)
+        for (u32 s = 0; s < kNumSteps; ++s)
 #pragma unroll
-            for (u32 i = 0; i < WIDTH; ++i)
+            for (u32 i = 0; i < kLoadElements; ++i)
 #pragma unroll
-                for (u32 v = 0; v < VECTORS; ++v) {
-                    const float factor = X_STRIDED ? single[s][v][i][0] : factors[s][v][i];
+                for (u32 v = 0; v < kNumVectors; ++v) {
+                    const float factor = kStridedX ? single[s][v][i][0] : factors[s][v][i];
 #pragma unroll
-                    for (u32 r = 0; r < ROWS; ++r) sums[v][r] += factor * loaded[s][r][i];
+                    for (u32 r = 0; r < kNumRows; ++r) sums[v][r] += factor * loaded[s][r][i];
                 }
     }
 }
 
 // The first load of a thread.
 DEVICE void prefetch_first(const GemvParams& p, const Element* w, int first, int column) {
-    const int at = N_MAJOR ? first : first * static_cast<int>(WIDTH);
-    if (at < p.k && column < p.n) prefetch(w + (N_MAJOR ? at * p.w_ld + column : column * p.w_ld + at));
+    const int at = kNMajor ? first : first * static_cast<int>(kLoadElements);
+    if (at < p.k && column < p.n) prefetch(w + (kNMajor ? at * p.w_ld + column : column * p.w_ld + at));
 }
 
-DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, u32 shared, Sums& sums) {
+DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, u32 shared,
+                   Sums& sums) {
     Vectors vectors;
 #pragma unroll
-    for (u32 v = 0; v < VECTORS; ++v) vectors[v] = x + (static_cast<int>(v) < p.m ? v : p.m - 1) * p.x_m;
-    if constexpr (N_MAJOR)
-        add_rows(p, vectors, w, first, column, shared + LOAD * threadIdx.x, sums);
+    for (u32 v = 0; v < kNumVectors; ++v) vectors[v] = x + (static_cast<int>(v) < p.m ? v : p.m - 1) * p.x_m;
+    if constexpr (kNMajor && kCpAsync)
+        add_rows_async(p, vectors, w, first, column, shared + kLoadBytes * threadIdx.x, sums);
+    else if constexpr (kNMajor)
+        add_rows(p, vectors, w, first, column, sums);
     else
         add_columns(p, vectors, w, first, column, sums);
 }
@@ -249,54 +251,59 @@ DEVICE float added(u32 from, u32 apart) {
 }
 
 // Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of
-// them, and a thread waits for one load after the other. With AHEAD loads need none.
-GLOBAL_KERNEL void __launch_bounds__(GEMV_THREADS, RESIDENT) __cluster_dims__(CLUSTER, 1, 1)
+// them, and a thread waits for one load after the other. With kCpAsync loads need none.
+GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims__(kClusterSize, 1, 1)
     gemv(const __grid_constant__ GemvParams p) {
-    const u32 thread = threadIdx.x, shared = dynamic_shared(), sums_at = shared + SUMS_AT;
-    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
-    const int number = blockIdx.x / CLUSTER, matrix = number / p.strips, strip = number - matrix * p.strips;
-    // Neighbours share a result, or with N_MAJOR a row.
-    const u32 share = N_MAJOR ? thread / ACROSS : thread % SPREAD, group = N_MAJOR ? thread % ACROSS : thread / SPREAD;
-    if constexpr (CLUSTER > 1) cluster_arrive();
+    const u32 thread = threadIdx.x, shared = dynamic_shared(), sums_at = shared + SMEM_SUMS_OFFSET;
+    const u32 rank = kClusterSize > 1 ? cluster_rank() : 0;
+    const int number = blockIdx.x / kClusterSize, matrix = number / p.strips, strip = number - matrix * p.strips;
+    // Neighbours share a result, or with kNMajor a row.
+    const u32 share = kNMajor ? thread / kRowThreads : thread % kSplitThreads,
+              group = kNMajor ? thread % kRowThreads : thread / kSplitThreads;
+    if constexpr (kClusterSize > 1) cluster_arrive();
     const Element* x = static_cast<const Element*>(p.x) + matrix * p.x_batch;
     const Element* w = static_cast<const Element*>(p.w) + matrix * p.w_batch;
-    const int first = rank * SPREAD + share, column = strip * COLUMNS + group * MINE;
+    const int first = rank * kSplitThreads + share, column = strip * BLOCK_N + group * kColumnsPerThread;
     if (p.next) prefetch_first(p, w, first, column);
-    wait_for_previous();
-    if (p.next == STARTED) allow_next();
+    wait_on_dependent_grids();
+    if (p.next == STARTED) launch_dependent_grids();
 
     Sums sums = {};
     add_up(p, x, w, first, column, shared, sums);
-    if (p.next == SUMMED) allow_next();
+    if (p.next == SUMMED) launch_dependent_grids();
 
 #pragma unroll
-    for (u32 v = 0; v < VECTORS; ++v)
+    for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-        for (u32 i = 0; i < MINE; ++i) {
+        for (u32 i = 0; i < kColumnsPerThread; ++i) {
 #pragma unroll
-            for (u32 apart = ACROSS; apart < IN_WARP; apart *= 2) sums[v][i] += shuffle_xor(sums[v][i], apart);
+            for (u32 apart = kRowThreads; apart < kLanesPerResult; apart *= 2)
+                sums[v][i] += shuffle_xor(sums[v][i], apart);
         }
-    if (lane_id() % IN_WARP < ACROSS) {
-        const u32 part = N_MAJOR ? thread / 32 : thread % SPREAD / 32;
+    if (lane_id() % kLanesPerResult < kRowThreads) {
+        const u32 part = kNMajor ? thread / 32 : thread % kSplitThreads / 32;
 #pragma unroll
-        for (u32 v = 0; v < VECTORS; ++v)
+        for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-            for (u32 i = 0; i < MINE; ++i)
-                store_float(sums_at + 4 * (part * RESULTS + v * COLUMNS + group * MINE + i), sums[v][i]);
+            for (u32 i = 0; i < kColumnsPerThread; ++i)
+                store_float(sums_at + 4 * (part * kNumResults + v * BLOCK_N + group * kColumnsPerThread + i),
+                            sums[v][i]);
     }
     block_sync();
-    if constexpr (CLUSTER > 1) {
+    if constexpr (kClusterSize > 1) {
         cluster_wait();  // until all of its blocks run
-        for (u32 i = thread; i < RESULTS; i += GEMV_THREADS)
-            store_float(shared + BLOCKS_AT + 4 * (rank * RESULTS + i), 0, added<PARTS>(sums_at + 4 * i, 4 * RESULTS));
+        for (u32 i = thread; i < kNumResults; i += kNumThreads)
+            store_float(shared + SMEM_CTAS_OFFSET + 4 * (rank * kNumResults + i), 0,
+                        added<kWarpsPerResult>(sums_at + 4 * i, 4 * kNumResults));
         cluster_sync();
         if (rank > 0) return;
     }
-    for (u32 i = thread; i < RESULTS; i += GEMV_THREADS) {
-        const int row = i / COLUMNS, column = strip * COLUMNS + i % COLUMNS;
+    for (u32 i = thread; i < kNumResults; i += kNumThreads) {
+        const int row = i / BLOCK_N, column = strip * BLOCK_N + i % BLOCK_N;
         if (row < p.m && column < p.n) {
-            const u32 from = shared + (CLUSTER > 1 ? BLOCKS_AT : SUMS_AT) + 4 * i;
-            finish(p, added<(CLUSTER > 1 ? CLUSTER : PARTS)>(from, 4 * RESULTS), matrix, row, column);
+            const u32 from = shared + (kClusterSize > 1 ? SMEM_CTAS_OFFSET : SMEM_SUMS_OFFSET) + 4 * i;
+            finish(p, added<(kClusterSize > 1 ? kClusterSize : kWarpsPerResult)>(from, 4 * kNumResults), matrix, row,
+                   column);
         }
     }
 }

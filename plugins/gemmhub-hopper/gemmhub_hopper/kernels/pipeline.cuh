@@ -11,7 +11,7 @@
 #include "ptx.cuh"
 
 template <u32 stages>
-struct Position {
+struct PipelineState {
     u32 stage = 0;
     u32 parity = 0;
 

@@ -1,33 +1,32 @@
 // What is done to operands before they are multiplied: up to two of them in one launch, a block for each tile of one.
 //
-//     KIND     0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied
+//     kKind    0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied
 //
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
 // one `slow`; neighbours in what is written are neighbours along `fast`, or with `transposed` along `slow`, in which case
 // a tile goes through shared memory. What is written begins at multiples of 16 bytes, and so do its rows.
 #include "split_planes.cuh"
+#include "types.cuh"
 
-#if KIND == 2
-using Element = u16;
-#else
-using Element = float;
-#endif
-constexpr u32 PLANES = KIND == 0 ? 3 : 1;
-constexpr int TILE_FAST = 128, TILE_SLOW = 32;
-constexpr u32 PREPASS_THREADS = 256;
-constexpr int FAR = TILE_FAST + 1;  // elements of a row of the tile in shared memory
+// Given to the compiler by gemmhub_hopper/sources.py.
+constexpr int kKind = PREPASS_KIND;
+using Element = Select<kKind == 2, u16, float>;
+constexpr u32 kNumPlanes = kKind == 0 ? 3 : 1;
+constexpr int BLOCK_FAST = 128, BLOCK_SLOW = 32;
+constexpr u32 kNumThreads = 256;
+constexpr int FAR = BLOCK_FAST + 1;  // elements of a row of the tile in shared memory
 
 struct Job {
     const Element* from;
     void* to;
-    u32* marks;                                 // with KIND 0
+    u32* marks;                                  // with kKind 0
     long long from_fast, from_slow, from_batch;  // elements from one to the next
     long long to_ld, to_plane;                   // elements; planes of a matrix, then those of the next one
     int fast, slow;                              // elements that there are
     int wide_fast, wide_slow;                    // that are to be written; those that there are not are 0
     int tiles_fast, tiles_slow;                  // of one matrix
     int transposed;
-    int vector;   // four neighbours along `fast` can be read at once
+    int vector;     // four neighbours along `fast` can be read at once
     int rows_slow;  // `slow` is along m or n, `fast` along k
 };
 
@@ -57,68 +56,69 @@ DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
 
 // Four neighbours, at an element that is a multiple of four.
 DEVICE void store_four(const Job& job, long long at, const Four& four, u32& marks) {
-#if KIND == 0
-    u16 plane[4][3];
+    if constexpr (kKind == 0) {
+        u16 plane[4][3];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) split_planes(four.x[i], plane[i], marks);
+        for (int i = 0; i < 4; ++i) split_planes(four.x[i], plane[i], marks);
 #pragma unroll
-    for (u32 i = 0; i < PLANES; ++i) {
-        const Pair pair = {plane[0][i] | u32(plane[1][i]) << 16, plane[2][i] | u32(plane[3][i]) << 16};
-        *reinterpret_cast<Pair*>(static_cast<u16*>(job.to) + i * job.to_plane + at) = pair;
+        for (u32 i = 0; i < kNumPlanes; ++i) {
+            const Pair pair = {plane[0][i] | u32(plane[1][i]) << 16, plane[2][i] | u32(plane[3][i]) << 16};
+            *reinterpret_cast<Pair*>(static_cast<u16*>(job.to) + i * job.to_plane + at) = pair;
+        }
+    } else {
+        *reinterpret_cast<Four*>(static_cast<Element*>(job.to) + at) = four;
     }
-#else
-    *reinterpret_cast<Four*>(static_cast<Element*>(job.to) + at) = four;
-#endif
 }
 
 DEVICE void store_one(const Job& job, long long at, Element value, u32& marks) {
-#if KIND == 0
-    u16 plane[3];
-    split_planes(value, plane, marks);
+    if constexpr (kKind == 0) {
+        u16 plane[3];
+        split_planes(value, plane, marks);
 #pragma unroll
-    for (u32 i = 0; i < PLANES; ++i) static_cast<u16*>(job.to)[i * job.to_plane + at] = plane[i];
-#else
-    static_cast<Element*>(job.to)[at] = value;
-#endif
+        for (u32 i = 0; i < kNumPlanes; ++i) static_cast<u16*>(job.to)[i * job.to_plane + at] = plane[i];
+    } else {
+        static_cast<Element*>(job.to)[at] = value;
+    }
 }
 
-GLOBAL_KERNEL void __launch_bounds__(PREPASS_THREADS) prepass(const __grid_constant__ PrepassParams p) {
-    SHARED_MEMORY Element tile[TILE_SLOW][FAR];
+GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant__ PrepassParams p) {
+    SHARED_MEMORY Element tile[BLOCK_SLOW][FAR];
     const bool second = static_cast<int>(blockIdx.x) >= p.first_tiles;
     const Job& job = p.jobs[second];
     const int index = blockIdx.x - (second ? p.first_tiles : 0);
     const int tiles = job.tiles_fast * job.tiles_slow, matrix = index / tiles, in_matrix = index - matrix * tiles;
     const int tile_slow = in_matrix / job.tiles_fast, tile_fast = in_matrix - tile_slow * job.tiles_fast;
-    const int fast0 = tile_fast * TILE_FAST, slow0 = tile_slow * TILE_SLOW;
-    const long long to = matrix * PLANES * job.to_plane;
+    const int fast0 = tile_fast * BLOCK_FAST, slow0 = tile_slow * BLOCK_SLOW;
+    const long long to = matrix * kNumPlanes * job.to_plane;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 marks = 0;
-    wait_for_previous();
-    allow_next();
+    wait_on_dependent_grids();
+    launch_dependent_grids();
 
-    Four four[TILE_SLOW / 8];
+    Four four[BLOCK_SLOW / 8];
 #pragma unroll
-    for (int i = 0; i < TILE_SLOW / 8; ++i) four[i] = load_four(job, fast0 + 4 * lane, slow0 + 8 * i + warp, matrix);
+    for (int i = 0; i < BLOCK_SLOW / 8; ++i) four[i] = load_four(job, fast0 + 4 * lane, slow0 + 8 * i + warp, matrix);
     if (!job.transposed) {
 #pragma unroll
-        for (int i = 0; i < TILE_SLOW / 8; ++i) {
+        for (int i = 0; i < BLOCK_SLOW / 8; ++i) {
             const int slow = slow0 + 8 * i + warp, fast = fast0 + 4 * lane;
-            if (slow < job.wide_slow && fast < job.wide_fast) store_four(job, to + slow * job.to_ld + fast, four[i], marks);
+            if (slow < job.wide_slow && fast < job.wide_fast)
+                store_four(job, to + slow * job.to_ld + fast, four[i], marks);
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < TILE_SLOW / 8; ++i)
+        for (int i = 0; i < BLOCK_SLOW / 8; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) tile[8 * i + warp][4 * lane + j] = four[i].x[j];
         block_sync();
 #pragma unroll
-        for (int i = 0; i < TILE_FAST / 8; ++i) {
+        for (int i = 0; i < BLOCK_FAST / 8; ++i) {
             const int fast = 8 * i + warp;
             if (slow0 + lane < job.wide_slow && fast0 + fast < job.wide_fast)
                 store_one(job, to + (fast0 + fast) * job.to_ld + slow0 + lane, tile[lane][fast], marks);
         }
     }
-    if constexpr (KIND == 0) {
+    if constexpr (kKind == 0) {
         marks = block_or(marks);
         if (threadIdx.x == 0 && marks != 0) {
             // A tile lies in one group.

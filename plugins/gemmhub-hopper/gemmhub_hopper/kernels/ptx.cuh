@@ -3,10 +3,7 @@
 // "shared address" is a 32-bit address in the shared window of this thread block; the same number names the same
 // place in every block of a cluster. Barriers are 8-byte mbarriers, named by their shared address.
 #pragma once
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
+#include "types.cuh"
 
 #define GLOBAL_KERNEL extern "C" __global__
 #define DEVICE __device__ __forceinline__
@@ -27,7 +24,7 @@ DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 // True for one lane of a warp whose lanes all come, always the same one. A lane that is found by its number is not known
 // to be alone: instructions that take uniform registers, as TMA's do, are put into loops then, and those registers are
 // loaded anew each time.
-DEVICE bool elected() {
+DEVICE bool elect_one() {
     u32 chosen;
     asm volatile(
         "{\n"
@@ -54,12 +51,12 @@ DEVICE u32 dynamic_shared() {
 // --- the kernel before this one in the stream -----------------------------------------------------------------
 
 // Until it has ended, and what it wrote is to be seen: this one may have been launched before that.
-DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void wait_on_dependent_grids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // The next kernel may begin, as soon as every block of this one says so or has ended: it waits itself for its results.
-DEVICE void allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+DEVICE void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Brings memory to the L2 cache. What is written there meanwhile is seen, so this may be done before wait_for_previous.
+// Brings memory to the L2 cache. What is written there meanwhile is seen, so this may be done before wait_on_dependent_grids.
 DEVICE void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // --- barriers -------------------------------------------------------------------------------------------------
@@ -93,7 +90,8 @@ DEVICE void barrier_arrive_cluster(u32 barrier, u32 rank) {
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-        "}" ::"r"(barrier), "r"(rank)
+        "}" ::"r"(barrier),
+        "r"(rank)
         : "memory");
 }
 
@@ -107,16 +105,15 @@ DEVICE void barrier_wait(u32 barrier, u32 parity) {
         "@done bra finished;\n"
         "bra again;\n"
         "finished:\n"
-        "}" ::"r"(barrier), "r"(parity)
+        "}" ::"r"(barrier),
+        "r"(parity)
         : "memory");
 }
 
 DEVICE void block_sync() { __syncthreads(); }
 
 // The two low bits that any thread of the block has set.
-DEVICE u32 block_or(u32 bits) {
-    return (__syncthreads_or(bits & 1) ? 1 : 0) | (__syncthreads_or(bits & 2) ? 2 : 0);
-}
+DEVICE u32 block_or(u32 bits) { return (__syncthreads_or(bits & 1) ? 1 : 0) | (__syncthreads_or(bits & 2) ? 2 : 0); }
 
 // The bits that any thread of the warp has set.
 DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
@@ -138,15 +135,14 @@ DEVICE void named_sync(u32 name, u32 threads) { asm volatile("bar.sync %0, %1;" 
 
 // --- TMA ------------------------------------------------------------------------------------------------------
 
-DEVICE void prefetch_map(const TensorMap* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
+DEVICE void prefetch_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 // Loads the box at (x, y, z), x innermost, to shared memory; what is outside of the tensor becomes 0.
 DEVICE void tma_load(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-            "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+            "r"(to),
+        "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
         : "memory");
 }
 
@@ -207,12 +203,12 @@ DEVICE long long opaque(long long value) {
 }
 
 template <int count>
-DEVICE void give_registers() {
+DEVICE void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
 template <int count>
-DEVICE void take_registers() {
+DEVICE void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
@@ -228,8 +224,8 @@ DEVICE void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
 
 // The same with each matrix transposed as it is stored: lane 8q + r names the place of *column* r of matrix q.
 DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(w0),
-                 "r"(w1), "r"(w2), "r"(w3)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(w0), "r"(w1),
+                 "r"(w2), "r"(w3)
                  : "memory");
 }
 
@@ -263,7 +259,8 @@ DEVICE void store_float(u32 to, u32 rank, float value) {
         ".reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
         "st.shared::cluster.f32 [there], %2;\n"
-        "}" ::"r"(to), "r"(rank), "f"(value)
+        "}" ::"r"(to),
+        "r"(rank), "f"(value)
         : "memory");
 }
 

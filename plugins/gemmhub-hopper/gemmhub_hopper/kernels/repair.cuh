@@ -30,12 +30,12 @@ DEVICE u32* b_word(const Params& p, int column, int batch) {
 
 // `a`: the marks of this warp's rows, where it knows them.
 DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
-    return cross(A_REGISTERS ? a : *a_word(p, row, batch), *b_word(p, column, batch));
+    return cross(kRegistersA ? a : *a_word(p, row, batch), *b_word(p, column, batch));
 }
 
 // What all parts of a split k have found, where a is split in registers: their words. Else `marks` as they are.
 DEVICE u32 all_marks(const u32* of_a, const u32* of_b, u32 marks) {
-    if constexpr (PLANES > 1 && A_REGISTERS) return load_word(of_a) | (B_SPLIT ? load_word(of_b) << 2 : 0);
+    if constexpr (kNumPlanes > 1 && kRegistersA) return load_word(of_a) | (kSplitPlanesB ? load_word(of_b) << 2 : 0);
     return marks;
 }
 
@@ -49,27 +49,27 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
 }
 
 // Whether a tile may have elements that marks tell of. `a`: the marks of this warp's rows; or those of the whole of a.
-// With B_SPLIT, and 4 times those of the tile's b.
+// With kSplitPlanesB, and 4 times those of the tile's b.
 DEVICE bool marked_tile(const Params& p, u32 a) {
-    return a != 0 && (B_SPLIT ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
+    return a != 0 && (kSplitPlanesB ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
 }
 
 // Whether this element, if there is one, is to be computed anew. `marks`: as marked_tile() says.
 DEVICE bool wrong(const Params& p, float sum, int row, int column, int batch, u32 a, bool marks) {
     if (row >= p.m || column >= p.n) return false;
-    return p.all || suspect(sum) || (marks && (B_SPLIT || marked(p, row, column, batch, a)));
+    return p.all || suspect(sum) || (marks && (kSplitPlanesB || marked(p, row, column, batch, a)));
 }
 
-DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
+DEVICE void repair(const Params& p, Results& acc, const TileCoord& at, u32 a) {
     const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i)
+    for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
         for (u32 j = 0; j < OUT_N / 2; ++j) any = any || suspect(acc[i][j]);
     if (!any) return;
 #pragma unroll
-    for (u32 i = 0; i < M_BLOCKS; ++i) {
+    for (u32 i = 0; i < kNumFragments; ++i) {
 #pragma unroll 1
         for (u32 r = 0; r < OUT_N / 2; ++r) {  // registers have no addresses: r is compared with each number
             const int row = at.row + 64 * i + 8 * (r / 2 % 2), column = at.column + 8 * (r / 4) + r % 2;
@@ -87,7 +87,7 @@ DEVICE void repair(const Params& p, Results& acc, const Place& at, u32 a) {
 }
 
 // The same of four registers, the first of them in this row and column.
-DEVICE void repair_four(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
+DEVICE void repair_quad(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
     const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
@@ -103,7 +103,7 @@ DEVICE void repair_four(const Params& p, float (&sums)[4], int row, int column, 
 // Whoever is the last of all consumer warpgroups leaves the marks as the next pre-pass must find them.
 DEVICE void clear_marks(const Params& p, u32 warpgroup) {
     named_sync(1 + warpgroup, 128);
-    if (threadIdx.x % 128 != 0 || count_up(p.finished) != gridDim.x * CONSUMERS - 1) return;
+    if (threadIdx.x % 128 != 0 || count_up(p.finished) != gridDim.x * kNumConsumers - 1) return;
     *p.finished = 0;
     for (u32 side = 0; side < 2; ++side) {
         u32* marks = side == 0 ? p.a_marks : p.b_marks;

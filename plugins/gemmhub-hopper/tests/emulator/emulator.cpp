@@ -1,13 +1,13 @@
-// A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With KIND it
-// is the pre-pass, with VECTORS the one for vectors.
+// A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With PREPASS_KIND
+// it is the pre-pass, with GEMV_NUM_VECTORS the one for vectors.
 #include "machine.hpp"
 
-#ifdef KIND
+#ifdef PREPASS_KIND
 #include "prepass.cu"
-constexpr u32 THREADS = PREPASS_THREADS, CLUSTER = 1, FULL_AT = 0;
-#elif defined(VECTORS)
+constexpr u32 kClusterSize = 1, SMEM_FULL_OFFSET = 0;
+#elif defined(GEMV_NUM_VECTORS)
 #include "gemv_kernel.cu"
-constexpr u32 THREADS = GEMV_THREADS, FULL_AT = 0;
+constexpr u32 SMEM_FULL_OFFSET = 0;
 #else
 #include "gemm_kernel.cu"
 #endif
@@ -22,9 +22,9 @@ struct Launch {
 } launch;
 
 void entry() {
-#ifdef KIND
+#ifdef PREPASS_KIND
     prepass(*static_cast<const PrepassParams*>(launch.p));
-#elif defined(VECTORS)
+#elif defined(GEMV_NUM_VECTORS)
     gemv(*static_cast<const GemvParams*>(launch.p));
 #else
     gemm(*launch.a, *launch.b, *launch.d, *static_cast<const Params*>(launch.p));
@@ -45,8 +45,8 @@ void entry() {
 // pre-pass, and clusters of that for vectors, know nothing of each other: they run one after the other.
 extern "C" int emulate(const TensorMap* a, const TensorMap* b, const TensorMap* d, const void* p, u32 grid, u64 seed,
                        char* message, u32 length) {
-#if defined(KIND) || defined(VECTORS)
-    const u32 at_once = CLUSTER;
+#if defined(PREPASS_KIND) || defined(GEMV_NUM_VECTORS)
+    const u32 at_once = kClusterSize;
 #else
     const u32 at_once = grid;
 #endif
@@ -56,7 +56,7 @@ extern "C" int emulate(const TensorMap* a, const TensorMap* b, const TensorMap* 
         machine = &fresh;
         launch = {a, b, d, p};
         try {
-            run(at_once, first, seed + first, THREADS, CLUSTER, FULL_AT, entry);
+            run(at_once, first, seed + first, kNumThreads, kClusterSize, SMEM_FULL_OFFSET, entry);
         } catch (const std::exception& raised) {
             fresh.error = raised.what();
         }

@@ -7,6 +7,7 @@
 // written or exposed, and a barrier one after it was made, before others use it: else an error.
 #pragma once
 #include "machine.hpp"
+#include "types.cuh"
 
 #define __CUDACC_VER_MAJOR__ 13
 
@@ -26,12 +27,12 @@ inline u32 warp_id() {
     emulator::warp_meet();  // lanes are asked
     return emulator::me().thread / 32;
 }
-inline bool elected() {
+inline bool elect_one() {
     emulator::warp_meet();
     return lane_id() == 0;
 }
-inline void wait_for_previous() { emulator::me().waited = true; }
-inline void allow_next() {}
+inline void wait_on_dependent_grids() { emulator::me().waited = true; }
+inline void launch_dependent_grids() {}
 inline void prefetch(const void*) {}
 inline u32 cluster_rank() { return emulator::me().block % emulator::machine->cluster; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
@@ -128,9 +129,9 @@ inline void pin(float&) {}
 inline int opaque(int value) { return value; }
 inline long long opaque(long long value) { return value; }
 template <int count>
-inline void give_registers() {}
+inline void warpgroup_reg_dealloc() {}
 template <int count>
-inline void take_registers() {}
+inline void warpgroup_reg_alloc() {}
 
 inline void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
     emulator::store_fragments(row, {w0, w1, w2, w3}, false);

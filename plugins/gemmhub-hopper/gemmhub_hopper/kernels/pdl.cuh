@@ -1,4 +1,4 @@
-// When a kernel lets the next one begin (allow_next of ptx.cuh): when it has started, has asked for all of its loads, or has
+// When a kernel lets the next one begin (launch_dependent_grids of ptx.cuh): when it has started, has asked for all of its loads, or has
 // its last sums. early.py has the same numbers, and says which is taken.
 #pragma once
 

@@ -192,19 +192,19 @@ def test_marks_of_parts(shape):
 LOST = {
     "marks of one lane only": (SMALL, 1, "b_planes.cuh", (
         ("return warp_or(a.seen.marks() | b.seen.marks() << 2);", "return a.seen.marks() | b.seen.marks() << 2;"),)),
-    "marks are not told": (SMALL, 1, "gemm_kernel.cu", (
-        ("mark_at(base, 0, 4 * share + warp), marks)", "mark_at(base, 0, 4 * share + warp), 0)"),)),
+    "marks are not told": (SMALL, 1, "emulation.cuh", (
+        ("mark_address(ctx.smem, 0, warp), marks)", "mark_address(ctx.smem, 0, warp), 0)"),)),
     "marks are not told to other blocks": (SHARED_K, 1, "cluster.cuh", (
-        ("{__uint_as_float(marks), 0.0f,", "{0.0f, 0.0f,"),)),
+        ("{__uint_as_float(emulation.marks), 0.0f,", "{0.0f, 0.0f,"),)),
     "marks of one block only": (SHARED_K, 1, "b_planes.cuh", (
         ("first < kClusterK * 4 * kWarpgroupsPerTile", "first < 4 * kWarpgroupsPerTile"),
         ("if (i < kClusterK * 4 * kWarpgroupsPerTile)", "if (i < 4 * kWarpgroupsPerTile)"))),
     "the least is not noted": (SMALL, 1, "split_planes.cuh", (
         ("if (twice - 1 < least) least = twice - 1;", ""),)),
-    "b's marks are not handed on": (SMALL, 2, "gemm_kernel.cu", (
-        ("mark(p.b_marks, marks >> 2), mark(of_b, marks >> 2);", ";"),)),
-    "a's marks are not handed on": (SMALL, 2, "gemm_kernel.cu", (
-        ("mark(p.a_marks, marks & 3), mark(of_a, marks & 3);", ";"),)),
+    "b's marks are not handed on": (SMALL, 2, "emulation.cuh", (
+        ("mark(p.b_marks, marks >> 2), mark(words.b, marks >> 2);", ";"),)),
+    "a's marks are not handed on": (SMALL, 2, "emulation.cuh", (
+        ("mark(p.a_marks, marks & 3), mark(words.a, marks & 3);", ";"),)),
 }
 """(shape, parts of k, file, changes)."""
 # fmt: on
@@ -241,14 +241,14 @@ MUTATIONS = {
         ("async_fence();\n        named_sync(TILE_SYNC", "named_sync(TILE_SYNC"),)),
     "one set of planes": ("b_planes.cuh", (
         ("SMEM_PLANES_B_OFFSET + set * SMEM_PLANES_B_BYTES", "SMEM_PLANES_B_OFFSET"),)),
-    "a stage is released before its b is split": ("mainloop.cuh", (
-        ("splitter.split(next + SMEM_B_OFFSET, set_at(base, (block + 1) % 2));",
-         "release(base, at.stage, lane), splitter.split(next + SMEM_B_OFFSET, set_at(base, (block + 1) % 2));"),
-        ("if constexpr (kSplitPlanesB) release(base, now, lane);", "if (block == 0) release(base, now, lane);"))),
+    "a stage is released before its b is split": ("emulation.cuh", (
+        ("splitter.split(next + SMEM_B_OFFSET, planes_address(ctx.smem, (block + 1) % 2));",
+         "ctx.release(pipe.stage), splitter.split(next + SMEM_B_OFFSET, planes_address(ctx.smem, (block + 1) % 2));"),
+        ("if constexpr (kSplitPlanesB) ctx.release(now);", "if (block == 0) ctx.release(now);"))),
     "a plane of the wrong rows": ("b_planes.cuh", (
         ("swizzled(row * BLOCK_K_BYTES", "swizzled((row ^ 1) * BLOCK_K_BYTES"),)),
     "another swizzle": ("b_planes.cuh", (("four * 8, BLOCK_K_BYTES)", "four * 8, 128)"),)),
-    "b's tile is taken for three boxes": ("gemm_kernel.cu", (("if (plane < kNumPlanesB)", ""),)),
+    "b's tile is taken for three boxes": ("tma_load.cuh", (("if (plane < kNumPlanesB)", ""),)),
 }
 # fmt: on
 

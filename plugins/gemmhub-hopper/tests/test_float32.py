@@ -91,11 +91,11 @@ def test_short_sums(k):
 
 # fmt: off
 MUTATIONS = {
-    "no sum of its own for each stage": ("mainloop.cuh", (
+    "no sum of its own for each stage": ("emulation.cuh", (
         ("wgmma(part[i],", "wgmma(acc[i],"), ("/ 16, pair > 0 || step > 0);", "/ 16, 1);"),
-        ("add(acc, part);", ";"))),
-    "a product too few": ("mainloop.cuh", (("PAIRS = 6", "PAIRS = 5"),)),
-    "a product twice, another never": ("mainloop.cuh", (("pair == 1 ? 2 : pair == 2 ||", "pair == 1 ? 2 :"),)),
+        ("promote(acc, part);", ";"))),
+    "a product too few": ("emulation.cuh", (("PAIRS = 6", "PAIRS = 5"),)),
+    "a product twice, another never": ("emulation.cuh", (("pair == 1 ? 2 : pair == 2 ||", "pair == 1 ? 2 :"),)),
     "a plane is wrong": ("split_planes.cuh", (("rest -= from_bf16(plane[1]);", ""),)),
     "another swizzle": ("smem_desc.cuh", (("BLOCK_K_BYTES == 128 ? 1 : 2", "BLOCK_K_BYTES == 128 ? 1 : 1"),)),
 }

@@ -116,9 +116,9 @@ def test_activation_of_extremes(activation):
 # fmt: off
 MUTATIONS = {
     "a stage is released before it is read": (
-        "mainloop.cuh", "if (block > 0) release(base, before, lane);", "release(base, at.stage, lane);"),
+        "mainloop.cuh", "if (block > 0) ctx.release(before);", "ctx.release(pipe.stage);"),
     "the last stage is not released": (
-        "mainloop.cuh", "    pin_all(acc);\n    release(base, before, lane);", "    pin_all(acc);"),
+        "mainloop.cuh", "    pin_all(acc);\n    ctx.release(before);", "    pin_all(acc);"),
     "nobody waits for wgmma": ("mainloop.cuh", "wgmma_wait<0>();", ""),
     "wgmma is not fenced": ("mainloop.cuh", "wgmma_fence();", ""),
     "wgmma is fenced once a piece": (
@@ -128,25 +128,25 @@ MUTATIONS = {
     "new barriers are fenced by another thread": (
         "gemm_kernel.cu", "        barrier_init_fence();\n    }",
         "    }\n    if (threadIdx.x == 32) barrier_init_fence();"),
-    "no sync after new barriers": ("gemm_kernel.cu", "        block_sync();", "        ;"),
+    "no sync after new barriers": ("cluster.cuh", "        block_sync();", "        ;"),
     "too few arrivals expected": (
         "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "2 * kWarpgroupsPerTile * kNumMulticast)"),
     "too many arrivals expected": (
         "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "5 * kWarpgroupsPerTile * kNumMulticast)"),
     "too few bytes expected": (
         "gemm_kernel.cu", "expect(full, SMEM_STAGE_BYTES)", "expect(full, SMEM_STAGE_BYTES - 16)"),
-    "the producer waits for the wrong parity": ("gemm_kernel.cu", "at.parity ^ 1", "at.parity"),
-    "the consumers do": ("mainloop.cuh", "8 * at.stage, at.parity);", "8 * at.stage, at.parity ^ 1);"),
+    "the producer waits for the wrong parity": ("gemm_kernel.cu", "pipe.parity ^ 1", "pipe.parity"),
+    "the consumers do": ("mainloop.cuh", "stage), pipe.parity);", "stage), pipe.parity ^ 1);"),
     "the parity does not flip": ("pipeline.cuh", "parity ^= 1;", ""),
     "no fence before the store": ("epilogue.cuh", "async_fence();", ""),
     "only the thread that stores fences": (
         "epilogue.cuh", "async_fence();  // by every", "if (stores) async_fence();  // by every"),
     "no sync before the store": (
-        "epilogue.cuh", "named_sync(1 + warpgroup, 128);\n            if (stores)", "if (stores)"),
+        "epilogue.cuh", "named_sync(1 + ctx.warpgroup, 128);\n            if (stores)", "if (stores)"),
     "a staging buffer is written too early": ("epilogue.cuh", "if (stores) tma_store_wait_read();", ""),
     "stores of the first buffer outlive the block": (
-        "gemm_kernel.cu", "kTmaStore && lane == 0", "kTmaStore && warp > 0"),
-    "those of the second one do": ("gemm_kernel.cu", "kTmaStore && lane == 0", "kTmaStore && warp == 0"),
+        "gemm_kernel.cu", "kTmaStore && ctx.lane == 0", "kTmaStore && ctx.warp > 0"),
+    "those of the second one do": ("gemm_kernel.cu", "kTmaStore && ctx.lane == 0", "kTmaStore && ctx.warp == 0"),
     "another swizzle of the staging buffer": ("smem_desc.cuh", "(offset >> 3) &", "(offset >> 4) &"),
     "a wrong stride in the descriptor": ("smem_desc.cuh", "stride << 32", "stride / 2 << 32"),
     "a wrong leading offset": ("smem_desc.cuh", "mn_major ? FRAGMENT_BYTES / 16 : 1", "1"),
@@ -155,21 +155,24 @@ MUTATIONS = {
 # Of taking turns: (file, old, new), the product's k and parts of it, perhaps another old and new. Epilogues meet where
 # main loops are short.
 TURN_MUTATIONS = {
-    "a stage too many is skipped": ("gemm_kernel.cu", "at.skip(work.blocks)", "at.skip(work.blocks + 1)", 200, 1),
+    "a stage too many is skipped": (
+        "gemm_kernel.cu", "pipe.skip(work.k_blocks)", "pipe.skip(work.k_blocks + 1)", 200, 1),
     "all parts of k are taken for equal": (
-        "gemm_kernel.cu", "at.skip(work.blocks)", "at.skip(p.schedule.k_blocks_per_split)", 200, 3),
+        "gemm_kernel.cu", "pipe.skip(work.k_blocks)", "pipe.skip(p.schedule.k_blocks_per_split)", 200, 3),
     "both consumers are to release a stage": (
         "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "4 * kNumConsumers * kNumMulticast)", 200, 1),
     "nobody waits for a turn": ("mainloop.cuh", "order.wait();", "", 392, 1),
     "a turn is given up before the main loop": (
-        "mainloop.cuh", "order.arrive(lane);", ";", 392, 1, "order.wait();", "order.wait(), order.arrive(lane);"),
-    "turns are not given up": ("mainloop.cuh", "order.arrive(lane);", "", 200, 1),
+        "mainloop.cuh", "order.arrive(ctx.lane);", ";", 392, 1, "order.wait();",
+        "order.wait(), order.arrive(ctx.lane);"),
+    "turns are not given up": ("mainloop.cuh", "order.arrive(ctx.lane);", "", 200, 1),
     "a turn's parity is the other's": ("pingpong.cuh", "passed / 2 % 2 ^ 1", "passed / 2 % 2", 200, 1),
     "the staging buffer is shared": (
-        "gemm_kernel.cu", "SMEM_STORE_OFFSET + warpgroup * kNumStoreStages * SMEM_STORE_BYTES",
+        "epilogue.cuh", "SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES",
         "SMEM_STORE_OFFSET", 8, 1),
-    "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + warpgroup, 128)", "named_sync(1, 128)", 8, 1),
-    "the flag of split k is shared": ("gemm_kernel.cu", "SMEM_FLAG_OFFSET + 4 * warpgroup", "SMEM_FLAG_OFFSET", 128, 2),
+    "the named barrier is shared": ("epilogue.cuh", "named_sync(1 + ctx.warpgroup, 128)", "named_sync(1, 128)", 8, 1),
+    "the flag of split k is shared": (
+        "split_k.cuh", "SMEM_FLAG_OFFSET + 4 * ctx.warpgroup", "SMEM_FLAG_OFFSET", 128, 2),
 }
 # Of fragments in registers.
 _LOADS = "#pragma unroll\n            for (u32 step = 0; step < HALF; ++step)\n#pragma unroll\n"
@@ -182,10 +185,9 @@ FENCE_MUTATIONS = {
 # Of blocks that share k.
 CLUSTER_MUTATIONS = {
     "slices come where others still multiply": ("cluster_wait();\n", "\n"),
-    "nobody waits for slices": ("barrier_wait(base + SMEM_SUM_OFFSET, 0);", ""),
+    "nobody waits for slices": ("barrier_wait(ctx.smem + SMEM_SUM_OFFSET, 0);", ""),
     "a slice is not waited for": (
-        "SMEM_SUM_OFFSET, kClusterK * SLICE_AND_MARKS_BYTES",
-        "SMEM_SUM_OFFSET, (kClusterK - 1) * SLICE_AND_MARKS_BYTES"),
+        "SMEM_SUM_OFFSET, kClusterK * SENT_BYTES", "SMEM_SUM_OFFSET, (kClusterK - 1) * SENT_BYTES"),
     "all slices come to one place": ("mine + part * SLICE_BYTES", "mine"),
 }
 # fmt: on

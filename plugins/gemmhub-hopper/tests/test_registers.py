@@ -306,8 +306,8 @@ def test_marks_are_left_clear():
 # fmt: off
 LOST = {
     "marks are not kept": ("fragments.cuh", ("if (watched) {", "if (false) {"), 1),
-    "marks of one lane only": ("gemm_kernel.cu", ("warp_or(a.seen.marks());", "a.seen.marks();"), 1),
-    "marks are not handed on": ("gemm_kernel.cu", ("mark(p.a_marks, marks & 3), mark(of_a, marks & 3);", ";"), 2),
+    "marks of one lane only": ("emulation.cuh", ("warp_or(a.seen.marks());", "a.seen.marks();"), 1),
+    "marks are not handed on": ("emulation.cuh", ("mark(p.a_marks, marks & 3), mark(words.a, marks & 3);", ";"), 2),
 }
 # fmt: on
 
@@ -328,30 +328,30 @@ PLANES = Product(Shape(64, 64, 2, consumers=1), 136, 136, 264, dtype="float32", 
 # fmt: off
 MUTATIONS = {
     "fragments change before they are read": (TF32, "mainloop.cuh", (
-        ("wgmma_wait<1>();\n            if (half == 0 && block > 0) release", "if (half == 0 && block > 0) release"),)),
+        ("wgmma_wait<1>();\n            if (half == 0 && block > 0) ctx.release",
+         "if (half == 0 && block > 0) ctx.release"),)),
     "both halves have the same registers": (TF32, "mainloop.cuh", (
-        ("wgmma_wait<1>();\n            if (half == 0 && block > 0) release",
-         "if (half == 0) wgmma_wait<1>();\n            if (half == 0 && block > 0) release"),
+        ("wgmma_wait<1>();\n            if (half == 0 && block > 0) ctx.release",
+         "if (half == 0) wgmma_wait<1>();\n            if (half == 0 && block > 0) ctx.release"),
         ("a[half][step][i]", "a[0][step][i]"))),
     "a stage is released while its second half is read": (TF32, "mainloop.cuh", (
-        ("if (half == 0 && block > 0) release(base, before, lane);", "if (half == 1) release(base, at.stage, lane);"),
-        ("    pin_all(acc);\n    release(base, before, lane);", "    pin_all(acc);"))),
+        ("if (half == 0 && block > 0) ctx.release(before);", "if (half == 1) ctx.release(pipe.stage);"),
+        ("    pin_all(acc);\n    ctx.release(before);", "    pin_all(acc);"))),
     "lanes do not change places back": (TF32, "fragments.cuh", (("later ? x[i ^ 2] : x[i]", "x[i]"),)),
     "another step": (TF32, "fragments.cuh", (("step * 1024", "step * 512"),)),
-    "the boxes of a are as wide as those of 16-bit elements": (TF32, "gemm_kernel.cu", (
+    "the boxes of a are as wide as those of 16-bit elements": (TF32, "tma_load.cuh", (
         ("wide = MN_ROW_BYTES / size", "wide = 64"),)),
-    "products are added before they are there": (PLANES, "mainloop.cuh", (
+    "products are added before they are there": (PLANES, "emulation.cuh", (
         ("wgmma_wait<1>();\n        if constexpr (kSplitPlanesB)", "if constexpr (kSplitPlanesB)"),)),
-    "planes change before they are read": (PLANES, "mainloop.cuh", (
-        ("load_split(a[1], loader, stage, share, 1);\n        multiply_planes(part[1], a[1],",
-         "load_split(a[0], loader, stage, share, 1);\n        multiply_planes(part[1], a[0],"),)),
-    "a stage is released before its products are there": (PLANES, "mainloop.cuh", (
-        ("if constexpr (kSplitPlanesB) release(base, now, lane);", "release(base, now, lane);"),
-        ("if constexpr (!kSplitPlanesB) release(base, now, lane);", ""))),
-    "the next stage is not waited for": (PLANES, "mainloop.cuh", (
-        ("SMEM_STAGE_BYTES;\n            barrier_wait(base + SMEM_FULL_OFFSET + 8 * at.stage, at.parity);",
-         "SMEM_STAGE_BYTES;"),)),
-    "a's planes are taken for three boxes": (PLANES, "gemm_kernel.cu", (("if (plane < kNumPlanesA)", ""),)),
+    "planes change before they are read": (PLANES, "emulation.cuh", (
+        ("load_split(a[1], loader, stage, ctx.tile_part(), 1);\n        multiply_planes(part[1], a[1],",
+         "load_split(a[0], loader, stage, ctx.tile_part(), 1);\n        multiply_planes(part[1], a[0],"),)),
+    "a stage is released before its products are there": (PLANES, "emulation.cuh", (
+        ("if constexpr (kSplitPlanesB) ctx.release(now);", "ctx.release(now);"),
+        ("if constexpr (!kSplitPlanesB) ctx.release(now);", ""))),
+    "the next stage is not waited for": (PLANES, "emulation.cuh", (
+        ("pipe.stage);\n            barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);", "pipe.stage);"),)),
+    "a's planes are taken for three boxes": (PLANES, "tma_load.cuh", (("if (plane < kNumPlanesA)", ""),)),
     "a bank conflict's cure where there is none": (PLANES, "fragments.cuh", (("^ (k * 4)", "+ (k * 4)"),)),
 }
 # fmt: on

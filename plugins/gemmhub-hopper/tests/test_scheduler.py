@@ -23,7 +23,7 @@ extern "C" void pieces(const TileSchedule* schedule, int ranks, int* out) {
         const WorkTile x = ranks == 4         ? work_tile_at<4, false>(*schedule, i / 4, i % 4)
                         : schedule->splits == 1 ? work_tile_at<1, false>(*schedule, i, 0)
                                             : work_tile_at<1, true>(*schedule, i, 0);
-        const int values[] = {x.tile, x.row, x.column, x.split, x.batch, x.first_block, x.blocks};
+        const int values[] = {x.tile, x.m_tile, x.n_tile, x.split, x.batch, x.first_k_block, x.k_blocks};
         memcpy(out + 7 * i, values, sizeof(values));
     }
 }

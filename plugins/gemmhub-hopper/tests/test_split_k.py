@@ -33,12 +33,12 @@ LATE = (_GIVES_UP, "    for (int i = 0; i < 2000; ++i) device_fence();\n" + _GIV
 IMPATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1")
 PATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1000000")
 MUTATIONS = {
-    "nobody waits": [SLOW, ("arrived(load_counter(counter)) == all", "true")],
+    "nobody waits": [SLOW, ("arrived(load_counter(counter)) == splits", "true")],
     "what is given up is forgotten": [SLOW, IMPATIENT, ("return own | static_cast<u32>(before >> 32)", "return own")],
-    "who gives up adds all the same": [SLOW, IMPATIENT, ("== all ? own : 0", "== all ? own : own")],
-    "who gives up too late adds nothing": [LATE, IMPATIENT, ("== all ? own : 0", "== all ? 0 : 0")],
-    "the counter is left as it is": [("(taken >> 8 & 255) + slices == all", "false")],
-    "a slice ends too early": [("kNumQuads * (slice + 1) / all", "kNumQuads * (slice + 1) / all - 1")],
+    "who gives up adds all the same": [SLOW, IMPATIENT, ("== splits ? own : 0", "== splits ? own : own")],
+    "who gives up too late adds nothing": [LATE, IMPATIENT, ("== splits ? own : 0", "== splits ? 0 : 0")],
+    "the counter is left as it is": [("(taken >> 8 & 255) + slices == splits", "false")],
+    "a slice ends too early": [("TILE_QUADS * (slice + 1) / splits", "TILE_QUADS * (slice + 1) / splits - 1")],
 }
 # fmt: on
 

@@ -1,73 +1,111 @@
-// Adding up what the blocks of a cluster have accumulated, each over its part of one tile's k (kClusterK).
+// Clusters: their barriers, and the sum over the CTAs that share one tile's K (kClusterK). Without a cluster, or without
+// kClusterK, the functions are empty or those of a single CTA. What CTAs multicast is in tma_load.cuh.
 //
-// Block q gets slice q of the columns from all of them, its own too, and adds in the order of k. Nothing goes through
-// memory, and nobody is the last one to add everything. Slices are sent where the ring was: such a cluster has one piece,
-// so nobody needs the ring once all its blocks have come by the first of two syncs of the cluster. The second one, which
-// ends when the kernel does, keeps a block there until all have sent what they had; its own sum's barrier, until that has
-// come.
+// CTA q gets slice q of the tile's columns from all CTAs that share K, its own too, and adds in the order of K. Nothing
+// goes through global memory, and no CTA is the last one that adds everything. Slices are sent to where the ring was: such
+// a cluster has one work tile, so no CTA needs its ring any more once all have arrived at the first of two barriers of the
+// cluster. The second one, which the end of the kernel waits for, keeps a CTA alive until all have sent what they had; its
+// own sum's barrier keeps it until that has come.
 //
 // sum: one arrival, of thread 0 from the start, and the bytes of all slices; ends the wait of all consumer threads.
 //
-// st.async and its barrier need no fence. Syncs that release and acquire would: of the whole GPU, 0.3 us each.
+// st.async and its barrier need no fence. Cluster barriers that release and acquire would: of the whole GPU, 0.3 us each.
 #pragma once
-#include "b_planes.cuh"
+#include "emulation.cuh"
 #include "epilogue.cuh"
 
-// Of a slice: [share][block of 64 rows][register / 4][thread] x 16 bytes.
+// An attribute can only be left out by the preprocessor.
+#if GEMM_CLUSTER_M * GEMM_CLUSTER_N * GEMM_CLUSTER_K > 1
+#define CLUSTER_SHAPE __cluster_dims__(kClusterSize, 1, 1)
+#else
+#define CLUSTER_SHAPE
+#endif
+
+// A slice: [part of the tile's rows][fragment][register / 4][thread] x 16 bytes.
 constexpr u32 SLICE_LINE_BYTES = 128 * 16;
-constexpr u32 SLICE_WARPGROUP_BYTES = kNumFragments * OUT_N / 8 * SLICE_LINE_BYTES;
-constexpr u32 SLICE_BYTES = kWarpgroupsPerTile * SLICE_WARPGROUP_BYTES;
-constexpr u32 SLICE_AND_MARKS_BYTES =
-    SLICE_BYTES + (kSplitPlanesB ? SMEM_MARKS_BYTES : 0);  // that a block sends to another
-static_assert(kClusterK == 1 || SMEM_STORE_OFFSET >= kClusterK * SLICE_BYTES, "slices arrived where the ring was");
+constexpr u32 SLICE_PART_BYTES = kNumFragments * OUT_N / 8 * SLICE_LINE_BYTES;
+constexpr u32 SLICE_BYTES = kWarpgroupsPerTile * SLICE_PART_BYTES;
+constexpr u32 SENT_BYTES = SLICE_BYTES + (kSplitPlanesB ? SMEM_MARKS_BYTES : 0);  // from one CTA to another, with marks
+static_assert(kClusterK == 1 || SMEM_STORE_OFFSET >= kClusterK * SLICE_BYTES, "slices come where the ring was");
 
 // By the thread that initialises barriers.
-DEVICE void init_cluster_sum(u32 base, u32 part) {
-    barrier_init(base + SMEM_SUM_OFFSET, 1);
-    if (part < kNumSlices) barrier_arrive_expect(base + SMEM_SUM_OFFSET, kClusterK * SLICE_AND_MARKS_BYTES);
+DEVICE void init_cluster_sum(u32 smem, u32 cta_rank) {
+    if constexpr (kClusterK > 1) {
+        barrier_init(smem + SMEM_SUM_OFFSET, 1);
+        if (rank_k(cta_rank) < kNumSlices) barrier_arrive_expect(smem + SMEM_SUM_OFFSET, kClusterK * SENT_BYTES);
+    }
 }
 
-// By all threads but those of consumers, who do the same in reduce_cluster().
+// By all threads, before barriers that are new are used: also those of other CTAs.
+DEVICE void sync_new_barriers() {
+    if constexpr (kNumMulticast > 1)
+        cluster_sync();
+    else
+        block_sync();
+}
+
+// By all threads but those of consumers, which do the same in reduce_cluster().
 DEVICE void join_cluster_barriers() {
-    cluster_arrive();
-    cluster_wait();
-    cluster_arrive();
+    if constexpr (kClusterK > 1) {
+        cluster_arrive();
+        cluster_wait();
+        cluster_arrive();
+    }
 }
 
-// True where this block, number `part` of those that share k, has a slice to store, its sums in `sums`. `marks`: a warp's
-// word, with kSplitPlanesB.
-DEVICE bool reduce_cluster(Results& sums, const Accumulators& acc, u32 base, u32 rank, u32 part, u32 share, u32 marks) {
-    constexpr u32 KEPT = OUT_N / 8;
-    const u32 mine = base + share * SLICE_WARPGROUP_BYTES + threadIdx.x % 128 * 16;
-    const u32 word = kSplitPlanesB ? mark_at(base, part, 4 * share + warp_id() % 4) : 0;
+// By all threads at the end of the kernel: other CTAs may still signal this one's barriers, or send it slices.
+DEVICE void leave_cluster() {
+    if constexpr (kClusterK > 1)
+        cluster_wait();
+    else if constexpr (kNumMulticast > 1)
+        cluster_sync();
+}
+
+// The sum over the CTAs that share K: true where this CTA has a slice to store, then in `slice`.
+DEVICE bool reduce_cluster(Results& slice, const Accumulators& acc, TileContext ctx, const Emulation& emulation) {
+    if constexpr (kClusterK == 1) return true;
+    constexpr u32 QUADS = OUT_N / 8;
+    const u32 part = rank_k(ctx.cta_rank);
+    const u32 mine = ctx.smem + ctx.tile_part() * SLICE_PART_BYTES + threadIdx.x % 128 * 16;
+    // warp_id() anew, not ctx.warp: that would occupy a register during the main loop.
+    const u32 word = kSplitPlanesB ? mark_address(ctx.smem, part, 4 * ctx.tile_part() + warp_id() % 4) : 0;
     cluster_arrive();
     cluster_wait();
 #pragma unroll
     for (u32 q = 0; q < kNumSlices; ++q) {
-        const u32 to = q * kNumMulticast + rank % kNumMulticast;
-        const u32 there = cluster_address(mine + part * SLICE_BYTES, to),
-                  sum = cluster_address(base + SMEM_SUM_OFFSET, to);
+        const u32 to = q * kNumMulticast + ctx.cta_rank % kNumMulticast;
+        const u32 there = cluster_address(mine + part * SLICE_BYTES, to);
+        const u32 sum = cluster_address(ctx.smem + SMEM_SUM_OFFSET, to);
 #pragma unroll
-        for (u32 block = 0; block < kNumFragments; ++block)
+        for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
-            for (u32 j = 0; j < KEPT; ++j) {
-                const float* v = &acc[block][4 * (q * KEPT + j)];
-                store_async(there + (block * KEPT + j) * SLICE_LINE_BYTES, {v[0], v[1], v[2], v[3]}, sum);
+            for (u32 j = 0; j < QUADS; ++j) {
+                const float* v = &acc[i][4 * (q * QUADS + j)];
+                store_async(there + (i * QUADS + j) * SLICE_LINE_BYTES, {v[0], v[1], v[2], v[3]}, sum);
             }
         if (kSplitPlanesB && lane_id() == 0)
-            store_async(cluster_address(word, to), {__uint_as_float(marks), 0.0f, 0.0f, 0.0f}, sum);
+            store_async(cluster_address(word, to), {__uint_as_float(emulation.marks), 0.0f, 0.0f, 0.0f}, sum);
     }
     cluster_arrive();
     if (part >= kNumSlices) return false;
-    barrier_wait(base + SMEM_SUM_OFFSET, 0);
+    barrier_wait(ctx.smem + SMEM_SUM_OFFSET, 0);
 #pragma unroll
     for (u32 q = 0; q < kClusterK; ++q)
 #pragma unroll
-        for (u32 block = 0; block < kNumFragments; ++block)
+        for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
-            for (u32 j = 0; j < KEPT; ++j) {
-                const u32 place = mine + q * SLICE_BYTES + (block * KEPT + j) * SLICE_LINE_BYTES;
-                add_quad(&sums[block][4 * j], load_four(place), q == 0);
+            for (u32 j = 0; j < QUADS; ++j) {
+                const u32 place = mine + q * SLICE_BYTES + (i * QUADS + j) * SLICE_LINE_BYTES;
+                add_quad(&slice[i][4 * j], load_four(place), q == 0);
             }
     return true;
+}
+
+// What this CTA stores: its slice, or without kClusterK its accumulators, which have the same type then.
+template <class Sums>
+DEVICE Results& cluster_results(Sums& acc, Results& slice) {
+    if constexpr (kClusterK > 1)
+        return slice;
+    else
+        return acc;
 }

@@ -1,5 +1,5 @@
-// Elements of c, bias and d, and what is done to one of them. Types are numbered as in config.cuh (0 bfloat16,
-// 1 float16, 2 float32), and so are activations.
+// Elements of C, bias and D: loads, stores and activations. Types are numbered as in config.cuh (0 bfloat16, 1 float16,
+// 2 float32), and so are activations.
 #pragma once
 #include "ptx.cuh"
 
@@ -21,7 +21,7 @@ DEVICE void store_element(void* base, long long index, float value) {
         static_cast<u16*>(base)[index] = static_cast<u16>(type == 0 ? pack_bf16(value, 0.0f) : pack_f16(value, 0.0f));
 }
 
-// x / (1 + exp(-t)). Where x is -inf the limit, 0; NaN stays NaN.
+// x / (1 + exp(-t)); for x = -inf its limit, 0. NaN stays NaN.
 DEVICE float gated(float x, float t) {
     const float value = divide_fast(x, 1.0f + exp2_fast(-1.4426950408889634f * t));
     return x == -infinity() ? 0.0f : value;

@@ -1,12 +1,11 @@
-// From accumulators to d: alpha, beta * c, bias, activation, rounding, store.
+// The epilogue, from accumulators to D: alpha, beta * c, bias, activation, rounding, store.
 //
 // Accumulators of m64nNk*, thread t of the warpgroup (warp w = t / 32, lane l = t % 32): register 4 j + 2 h + e is
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
 #pragma once
 #include "elements.cuh"
-#include "params.cuh"
-#include "smem_layout.cuh"
+#include "tile_context.cuh"
 
 template <u32 count>
 DEVICE void clear(float (&sums)[kNumFragments][count]) {
@@ -23,19 +22,12 @@ DEVICE void pin_all(Accumulators& acc) {
         for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(acc[i][j]);
 }
 
-// The place of a consumer warpgroup's tile, and of this thread in it.
-struct TileCoord {
-    int row;            // of d: this thread's first row in the first block of 64
-    int column;         // its first column
-    int row0, column0;  // the warpgroup's first row and column
-    int batch;
-};
-
 DEVICE u32 pack(float low, float high) { return kOutput == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
 
-// What the epilogue of a block of 64 rows needs of this thread's place, so that little is left to do for an element.
+// The epilogue of one 64-row fragment: what depends on this thread's rows and column, so that little is left to do for an
+// element.
 struct EpilogueFragment {
-    int row, column;    // of the first element
+    int row, column;    // of this thread's first element
     int rows, columns;  // of d from there on
     long long c_ld, d_ld;
     long long d;       // index of its first element in d
@@ -43,9 +35,9 @@ struct EpilogueFragment {
     const void* bias;  // kBias 2: of its first column
     float bias_m[2];   // kBias 1: of its two rows
 
-    DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int block)
-        : row(at.row + 64 * block), column(at.column) {
-        // Opaque, so that addresses and comparisons of one block do not occupy registers until the next one.
+    DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int number)
+        : row(at.row + 64 * number), column(at.column) {
+        // Opaque, so that addresses and comparisons of one fragment do not occupy registers until the next one.
         rows = p.m - row, columns = opaque(p.n - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
         d = at.batch * p.d_batch + (kTransposedD ? column * d_ld + row : row * d_ld + column);
@@ -61,37 +53,39 @@ struct EpilogueFragment {
     }
 };
 
-// The four elements of 8-column block `j`: rows 0 and 8 of the thread's, columns 8 j and 8 j + 1.
-DEVICE void finish(const Params& p, const EpilogueFragment& block, float (&v)[4], int j) {
+// Finishes the four elements of 8-column block `j`: rows 0 and 8 from the thread's first, columns 8 j and 8 j + 1.
+DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], int j) {
     float bias_n[2];
     if constexpr (kBias == 2) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-            bias_n[e] =
-                block.rows > 0 && 8 * j + e < block.columns ? load_element<kBiasType>(block.bias, 8 * j + e) : 0.0f;
+            bias_n[e] = fragment.rows > 0 && 8 * j + e < fragment.columns
+                            ? load_element<kBiasType>(fragment.bias, 8 * j + e)
+                            : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int h = i / 2, e = i % 2;
         if constexpr (kHasAlpha) v[i] *= p.alpha;
         if constexpr (kHasAddend) {
-            const long long at = kTransposedD ? (8 * j + e) * block.c_ld + 8 * h : 8 * h * block.c_ld + 8 * j + e;
-            if (8 * h < block.rows && 8 * j + e < block.columns)
-                v[i] += p.beta * load_element<kAddendType>(block.c, at);
+            const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + 8 * h : 8 * h * fragment.c_ld + 8 * j + e;
+            if (8 * h < fragment.rows && 8 * j + e < fragment.columns)
+                v[i] += p.beta * load_element<kAddendType>(fragment.c, at);
         }
-        if constexpr (kBias == 1) v[i] += block.bias_m[h];
+        if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
         if constexpr (kBias == 2) v[i] += bias_n[e];
         v[i] = activated<kActivation>(v[i]);
     }
 }
 
-// Straight from registers, for results that TMA does not take: the elements that finish() has finished.
-DEVICE void store_direct(const Params& p, const EpilogueFragment& block, const float (&v)[4], int j) {
+// Stores four elements that finish() has finished straight from registers: for results that TMA cannot store.
+DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, const float (&v)[4], int j) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        if (8 * h >= block.rows) continue;
-        const long long at = block.d + (kTransposedD ? 8 * j * block.d_ld + 8 * h : 8 * h * block.d_ld + 8 * j);
-        if (!kTransposedD && p.pairs && 8 * j + 1 < block.columns) {
+        if (8 * h >= fragment.rows) continue;
+        const long long at =
+            fragment.d + (kTransposedD ? 8 * j * fragment.d_ld + 8 * h : 8 * h * fragment.d_ld + 8 * j);
+        if (!kTransposedD && p.pairs && 8 * j + 1 < fragment.columns) {
             if constexpr (kOutput == 2) {
                 struct alignas(8) Pair {
                     float low, high;
@@ -101,22 +95,22 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& block, const f
                 *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
             }
         } else {
-            if (8 * j < block.columns) store_element<kOutput>(p.d, at, v[2 * h]);
-            if (8 * j + 1 < block.columns)
-                store_element<kOutput>(p.d, at + (kTransposedD ? block.d_ld : 1), v[2 * h + 1]);
+            if (8 * j < fragment.columns) store_element<kOutput>(p.d, at, v[2 * h]);
+            if (8 * j + 1 < fragment.columns)
+                store_element<kOutput>(p.d, at + (kTransposedD ? fragment.d_ld : 1), v[2 * h + 1]);
         }
     }
 }
 
-// The four elements of 8-column block `j`, finished.
-DEVICE void finish_block(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], float (&v)[4],
-                         int j) {
+// The four elements of 8-column block `j` of the accumulators, finished.
+DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], float (&v)[4],
+                        int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = acc[4 * j + r];
-    finish(p, block, v, j);
+    finish(p, fragment, v, j);
 }
 
-// Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the chunk on. Matrix q is the
+// Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the buffer on. Matrix q is the
 // block of rows 8 (q % 2).. of the warp's 16 and columns 8 (j + q / 2)..; its row r is 16 bytes of the buffer.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
     const u32 q = lane / 8, r = lane % 8;
@@ -126,15 +120,15 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
         return swizzled((16 * warp + 8 * (q % 2) + r) * STORE_ROW_BYTES + (j + q / 2) * 16, STORE_ROW_BYTES);
 }
 
-// 16-bit elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
-DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], u32 eight,
+// Fills the staging buffer at `place` with 16-bit elements, from 8-column block `eight` of the tile on.
+DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
                           u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < STORE_BLOCK_N / 8; j += 2) {
         float v[2][4];
 #pragma unroll
-        for (int side = 0; side < 2; ++side) finish_block(p, block, acc, v[side], eight + j + side);
+        for (int side = 0; side < 2; ++side) finish_quad(p, fragment, acc, v[side], eight + j + side);
         const u32 row = place + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
@@ -145,17 +139,17 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& block, const 
     }
 }
 
-// Where this lane's float32 elements of 8-column block `j` of the chunk go, those of its row 8 h: both columns (8
+// Where this lane's float32 elements of 8-column block `j` of the buffer go, those of its row 8 h: both columns (8
 // bytes), or transposed column `e` (4 bytes).
 //
-// Banks, by pieces of 16 bytes: where buffers are 128 bytes wide, row r of one has piece x at x ^ (r % 8).
-//   transposed  a lane's row is 8 j + 2 (l % 4) + e, its piece 4 (w % 2) + 2 h + l / 16: in one store the low bit of
-//               the place is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a piece.
+// Banks, by units of 16 bytes: where buffers are 128 bytes wide, row r of one has unit x at x ^ (r % 8).
+//   transposed  a lane's row is 8 j + 2 (l % 4) + e, its unit 4 (w % 2) + 2 h + l / 16: in one store the low bit of
+//               the place is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a unit.
 //               All 32 banks.
-//   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), pieces 2 j + l % 4 / 2. The upper
+//   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), units 2 j + l % 4 / 2. The upper
 //               two bits of the place are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
-//               rows store block j ^ 2 meanwhile, and each of the four rows has two pieces of its own.
-//               64 bytes wide (STORE_BLOCK_N 16), the piece is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
+//               rows store block j ^ 2 meanwhile, and each of the four rows has two units of its own.
+//               64 bytes wide (STORE_BLOCK_N 16), the unit is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
     if constexpr (kTransposedD)
@@ -165,15 +159,15 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
         return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
 
-// float32 elements of the chunk from 8-column block `eight` on, to the staging buffer at `place`.
-DEVICE void stage_floats(const Params& p, const EpilogueFragment& block, const float (&acc)[OUT_N / 2], u32 eight,
+// Fills the staging buffer at `place` with float32 elements, from 8-column block `eight` of the tile on.
+DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
                          u32 place) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     if constexpr (kTransposedD) {
 #pragma unroll
         for (u32 j = 0; j < STORE_BLOCK_N / 8; ++j) {
             float v[4];
-            finish_block(p, block, acc, v, eight + j);
+            finish_quad(p, fragment, acc, v, eight + j);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) store_staged(place + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
         }
@@ -183,8 +177,8 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& block, const f
 #pragma unroll
         for (u32 j = 0; j < APART; ++j) {
             float a[4], b[4];
-            finish_block(p, block, acc, a, eight + j);
-            finish_block(p, block, acc, b, eight + j + APART);
+            finish_quad(p, fragment, acc, a, eight + j);
+            finish_quad(p, fragment, acc, b, eight + j + APART);
             const u32 first = trades ? j + APART : j, second = trades ? j : j + APART;
 #pragma unroll
             for (u32 i = 0; i < 4; i += 2) {
@@ -197,34 +191,35 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& block, const f
     }
 }
 
-// Through shared memory: 64 rows x STORE_BLOCK_N columns at a time, while TMA still stores the ones before.
+// Stores through shared memory: 64 rows x STORE_BLOCK_N columns at a time, while TMA still stores the ones before.
 //
-// `sent` counts the chunks of this warpgroup, which take turns in its buffers. To ask for a store takes about as long as
-// to fill a buffer; so lane 0 of the first warp does it for buffer 0, that of the second one for buffer 1. A buffer is
-// written again once that thread has seen that it has been read; the sync tells the others. (A whole register to count in
-// is one too many where k is split: there it is the number of the next buffer.)
-DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, u32 staging,
-                         u32 warpgroup, u32& sent) {
+// `sent` counts the buffers that this warpgroup has stored; it uses its kNumStoreStages buffers in turn. Issuing a TMA store
+// takes about as long as filling a buffer: so lane 0 of the first warp issues those of buffer 0, lane 0 of the second warp
+// those of buffer 1. A buffer is filled again once that thread has seen that TMA has read it; the named barrier tells the
+// others. (With kSplitK there is no register for a count: `sent` is the number of the next buffer.)
+DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
+                         u32& sent) {
     const u32 thread = threadIdx.x % 128;
+    const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) {
-        const EpilogueFragment block(p, at, i);
+        const EpilogueFragment fragment(p, at, i);
 #pragma unroll
-        for (u32 chunk = 0; chunk < kNumStoreBlocks; ++chunk) {
-            const u32 column = chunk + 1 < kNumStoreBlocks ? chunk * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
+        for (u32 store = 0; store < kNumStoreBlocks; ++store) {
+            const u32 column = store + 1 < kNumStoreBlocks ? store * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
             const u32 buffer = sent % kNumStoreStages, place = staging + buffer * SMEM_STORE_BYTES;
             const bool stores = thread == 32 * buffer;
             if (kSplitK || sent++ >= kNumStoreStages) {
                 if (stores) tma_store_wait_read();
-                named_sync(1 + warpgroup, 128);
+                named_sync(1 + ctx.warpgroup, 128);
             }
             if (kSplitK) sent = (sent + 1) % kNumStoreStages;
             if constexpr (kOutput == 2)
-                stage_floats(p, block, acc[i], column / 8, place);
+                stage_floats(p, fragment, acc[i], column / 8, place);
             else
-                stage_16_bits(p, block, acc[i], column / 8, place);
+                stage_16_bits(p, fragment, acc[i], column / 8, place);
             async_fence();  // by every thread that has written: one thread's fence is only for its own
-            named_sync(1 + warpgroup, 128);
+            named_sync(1 + ctx.warpgroup, 128);
             if (stores) {
                 const int m = at.row0 + 64 * i, n = at.column0 + column;
                 if constexpr (kTransposedD) {
@@ -241,27 +236,27 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     }
 }
 
-DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, u32 staging,
-                       u32 warpgroup, u32& sent) {
+DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
+                       u32& sent) {
     // With alpha 0 the product counts for nothing, NaN or not.
     if (kHasAlpha && p.alpha == 0.0f) clear(acc);
     if constexpr (kTmaStore) {
-        store_by_tma(p, map, acc, at, staging, warpgroup, sent);
+        store_by_tma(p, map, acc, at, ctx, sent);
     } else {
 #pragma unroll
         for (u32 i = 0; i < kNumFragments; ++i) {
-            const EpilogueFragment block(p, at, i);
+            const EpilogueFragment fragment(p, at, i);
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 8; ++j) {
                 float v[4];
-                finish_block(p, block, acc[i], v, j);
-                store_direct(p, block, v, j);
+                finish_quad(p, fragment, acc[i], v, j);
+                store_direct(p, fragment, v, j);
             }
         }
     }
 }
 
-// To four registers the same four of the next part of k; of the `first` one there is nothing yet.
+// Adds a quad of another CTA's partial sums to four registers; `first`: to 0.
 DEVICE void add_quad(float* v, Float4 x, bool first) {
     if (first) v[0] = v[1] = v[2] = v[3] = 0.0f;
     v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;

@@ -1,29 +1,31 @@
-// The kernel's a through registers: 32-bit elements are loaded from a's tile by ordinary loads, as fragments that wgmma
-// takes instead of a descriptor. So tf32 may have neighbours along m, and float32 is split here and not by a pre-pass.
+// A through registers (kRegistersA, "RS" wgmma): 32-bit elements are loaded from A's tile by ordinary loads, as fragments
+// that wgmma takes instead of a descriptor. So tf32 may be contiguous along M, and float32 is split here instead of in a
+// pre-pass.
 //
-// The fragment of 64 rows and a step of k, for lane l of warp w; g = l / 4, t = l % 4, h = 0 or 1:
+// The fragment of 64 rows and a K step, for lane l of warp w; g = l / 4, t = l % 4, h = 0 or 1:
 //     tf32 (8 of k)       register h: row 16 w + g + 8 h, k = t;            2 + h: the same row, 4 of k on
 //     bfloat16 (16 of k)  register h: row 16 w + g + 8 h, k = 2 t, 2 t + 1; 2 + h: the same row, 8 of k on
 //
-// A tile has 32 of k. Neighbours along k: row r at 128 r. Along m: slabs of 32 rows, 4096 bytes, in each k at 128 k.
-// Either way TMA swizzles 128 bytes: the number of a 16-byte unit in its line is XORed with the line's number.
+// A tile has 32 elements of K. Contiguous along K: row r at 128 r. Along M: boxes of 32 rows, 4096 bytes, in each k at
+// 128 k. Either way TMA swizzles by 128 bytes: the number of a 16-byte unit in its line is XORed with the line's number.
 #pragma once
 #include "smem_layout.cuh"
 #include "split_planes.cuh"
 
-constexpr u32 ROWS_BYTES = 64 * 128;  // of 64 rows of a tile
+constexpr u32 ROWS_BYTES = 64 * 128;  // of a fragment's 64 rows in A's tile
 
 using Fragment = u32[4];
 
-// Of a 32-bit element, from where 64 rows of a tile begin.
+// Offset of a 32-bit element from where 64 rows of a tile begin.
 DEVICE u32 element_offset(bool mn_major, u32 row, u32 k) {
     return swizzled(mn_major ? row / 32 * 4096 + k * 128 + row % 32 * 4 : row * 128 + k * 4, 128);
 }
 
-// tf32 with neighbours along m. The lanes of one k and of g < 4 read 4 of the 32 banks, and so do those of g >= 4; for
-// k = 0, 1, 2, 3 these are other ones, but in the same half. So lanes of g >= 4 read k = t + 4 first, and t then.
+// Fragments of tf32 that is contiguous along M. The lanes of one k and of g < 4 read 4 of the 32 banks, and so do those of
+// g >= 4; for k = 0, 1, 2, 3 these are other banks, but in the same half. So lanes of g >= 4 read k = t + 4 first, then t:
+// without bank conflicts.
 struct Tf32Loader {
-    u32 offsets[4];  // of step 0: of rows g and g + 8, of the k that is read first; then of the other one
+    u32 offsets[4];  // of K step 0: rows g and g + 8 of the k that is read first; then of the other one
     bool later;      // whether t + 4 is read first
 
     DEVICE Tf32Loader(u32 warp, u32 lane) : later(lane >= 16) {
@@ -42,11 +44,11 @@ struct Tf32Loader {
     }
 };
 
-// float32, split as split_planes() does it but for what is infinite, NaN, or rounds to infinity: that makes sums which
-// are not finite, and repair.cuh computes them anew.
+// Fragments of float32, split as split_planes() does but for what is infinite, NaN, or rounds to infinity: that makes sums
+// that are not finite, and repair.cuh recomputes them.
 struct SplitLoader {
     u32 offsets[2][2];  // of step 0, rows g and g + 8, k = 2 t and 2 t + 1
-    bool watched;       // whether it is noted what has been loaded
+    bool watched;       // whether marks of what is loaded are kept
     Extremes seen;      // by this thread
 
     DEVICE SplitLoader(u32 warp, u32 lane, bool watched) : watched(watched) {
@@ -66,7 +68,7 @@ struct SplitLoader {
             if constexpr (kMnMajorA) {
 #pragma unroll
                 for (u32 e = 0; e < 2; ++e) x[i][e] = load_float(rows + offsets[h][e] + k * 128);
-            } else {  // in each bank two lanes meet
+            } else {  // a bank conflict of two lanes each
                 load_shared_pair((rows + offsets[h][0]) ^ (k * 4), x[i]);
             }
         }

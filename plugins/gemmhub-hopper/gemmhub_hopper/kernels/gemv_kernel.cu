@@ -57,14 +57,14 @@ struct GemvParams {
     int strips;  // of BLOCK_N columns, of one matrix
     int output, addend, bias_type, activation;
     float alpha, beta;
-    int next;  // when the next kernel may begin: STARTED, SUMMED or else at the end
+    int next;  // PDL: when the next kernel may begin: STARTED, SUMMED or else at the end
     int padding;
 };
 static_assert(sizeof(GemvParams) == 184, "gemv_launch.py has the same structure");
 
 using Element = Select<kInput == 2, float, u16>;
 
-// Neighbouring elements, as they are loaded.
+// Contiguous elements, as one load brings them.
 template <u32 bytes>
 struct Elements {
     u32 words[bytes < 4 ? 1 : bytes / 4];
@@ -87,12 +87,12 @@ struct Elements {
 
 using Sums = float[kNumVectors][kColumnsPerThread];
 
-// Where the vectors begin; those that there are not are read as the last one.
+// Where the vectors begin; vectors beyond the last are read as the last one.
 using Vectors = const Element* [kNumVectors];
 // Elements of the vectors for kUnroll rows.
 using Factors = Elements<sizeof(Element)>[kUnroll][kNumVectors];
 
-// Each of the following adds up the share of a thread, `first` of kStride, in the columns from `column` on.
+// Each of the following sums a thread's share of K, number `first` of kStride, in the columns from `column` on.
 
 DEVICE void load_factors(const GemvParams& p, const Vectors& x, int base, int first, Factors& factors) {
 #pragma unroll
@@ -103,7 +103,7 @@ DEVICE void load_factors(const GemvParams& p, const Vectors& x, int base, int fi
     }
 }
 
-// The thread's loads are from `place` on in shared memory, where nobody else looks.
+// The thread's loads are at `place` in shared memory, which no other thread reads.
 DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 place,
                            Sums& sums) {
     constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes;
@@ -219,14 +219,14 @@ DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int 
         add_columns(p, vectors, w, first, column, sums);
 }
 
-// Types and activations are numbers here, as there is one of each for a result and not for an element of w.
+// Types and activations are run-time numbers here: they matter once a result, not once an element of W.
 DEVICE float any_element(int type, const void* base, long long index) {
     if (type == 0) return load_element<0>(base, index);
     return type == 1 ? load_element<1>(base, index) : load_element<2>(base, index);
 }
 
 DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int column) {
-    value = p.alpha == 0.0f ? 0.0f : value * p.alpha;  // with alpha 0 the product counts for nothing, NaN or not
+    value = p.alpha == 0.0f ? 0.0f : value * p.alpha;  // with alpha 0 the product is ignored, even NaN
     if (p.c) value += p.beta * any_element(p.addend, p.c, matrix * p.c_batch + row * p.c_m + column * p.c_n);
     if (p.bias) {
         const long long at = row * static_cast<long long>(p.bias_m) + column * static_cast<long long>(p.bias_n);
@@ -250,14 +250,14 @@ DEVICE float added(u32 from, u32 apart) {
     return value;
 }
 
-// Two blocks a multiprocessor are few. But where it is not told how many, the compiler saves registers for more of
-// them, and a thread waits for one load after the other. With kCpAsync loads need none.
+// Without a minimum of CTAs per multiprocessor the compiler saves registers for more of them, and a thread waits for one load
+// after the other. With kCpAsync loads need no registers.
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims__(kClusterSize, 1, 1)
     gemv(const __grid_constant__ GemvParams p) {
     const u32 thread = threadIdx.x, shared = dynamic_shared(), sums_at = shared + SMEM_SUMS_OFFSET;
     const u32 rank = kClusterSize > 1 ? cluster_rank() : 0;
     const int number = blockIdx.x / kClusterSize, matrix = number / p.strips, strip = number - matrix * p.strips;
-    // Neighbours share a result, or with kNMajor a row.
+    // Neighbouring threads share a result, or with kNMajor a row of W.
     const u32 share = kNMajor ? thread / kRowThreads : thread % kSplitThreads,
               group = kNMajor ? thread % kRowThreads : thread / kSplitThreads;
     if constexpr (kClusterSize > 1) cluster_arrive();
@@ -291,7 +291,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
     }
     block_sync();
     if constexpr (kClusterSize > 1) {
-        cluster_wait();  // until all of its blocks run
+        cluster_wait();  // until all of its CTAs run
         for (u32 i = thread; i < kNumResults; i += kNumThreads)
             store_float(shared + SMEM_CTAS_OFFSET + 4 * (rank * kNumResults + i), 0,
                         added<kWarpsPerResult>(sums_at + 4 * i, 4 * kNumResults));

@@ -1,49 +1,50 @@
-// What a launch tells the kernel besides the three tensor maps. gemmhub_hopper/launch.py has the same structure.
+// The parameters of a launch besides the three tensor maps. gemmhub_hopper/launch.py has the same structure.
 #pragma once
 #include "pdl.cuh"
 #include "ptx.cuh"
 
-// What to divide by, as factors: the quotient of 0 <= x < 2^31 is 2 x * multiplier >> 32 >> shift. (Granlund and
-// Montgomery, "Division by Invariant Integers using Multiplication", 1994.)
+// A divisor as factors: the quotient of 0 <= x < 2^31 is 2 x * multiplier >> 32 >> shift. (Granlund and Montgomery,
+// "Division by Invariant Integers using Multiplication", 1994.)
 struct Divisor {
     u32 multiplier, shift;
 };
 
-// How tile_scheduler.cuh walks a product. Nothing is loaded before it is known which piece is the next, and five divisions
-// take some 600 cycles: so what it divides by is told as factors. tile_schedule.py has the same structures.
+// The order of work tiles (tile_scheduler.cuh). Nothing is loaded before the next work tile is known, and five divisions
+// take about 600 cycles: so the host passes divisors as factors. gemmhub_hopper has the same structures in Python.
 struct TileSchedule {
     int work_tiles;                        // tiles_m * tiles_n * splits * matrices of the batch
     int tiles_m, tiles_n;                  // cluster tiles of one matrix
-    int splits;                            // parts of k
-    int group;                             // rows of cluster tiles walked together
-    int k_blocks_per_split;                // of BLOCK_K, in the shorter parts of k; at least 1
-    int longer_splits;                     // parts that have one more
-    Divisor tiles, parts;                  // tiles of a matrix, parts of k
-    Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and those of the last one
+    int splits;                            // of K
+    int group;                             // rows of cluster tiles in a group
+    int k_blocks_per_split;                // blocks of BLOCK_K in the shorter splits; at least 1
+    int longer_splits;                     // number of splits that have one block more
+    Divisor tiles, splits_divisor;         // tiles of a matrix; splits
+    Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and the rows of the last group
 };
 
 struct Params {
     int m, n;
-    int a_block, b_block;  // of the operands' maps at which they begin
+    int a_block, b_block;  // first blocks of K in the operands' maps
     TileSchedule schedule;
-    int streamed;        // results need not stay in L2
+    int streamed;        // D need not stay in L2
     int a_step, b_step;  // 1; 0 where one matrix serves the whole batch
-    int pairs;           // two neighbours of d may be stored at once (without TMA)
+    int pairs;           // two neighbours of D may be stored at once (without TMA)
     float alpha, beta;
     void* d;
     const void* c;
     const void* bias;
-    Float4* partials;  // of split k
-    u64* counters;     // one for each of kWarpgroupsPerTile shares of a block tile; 0 before and after (split_k.cuh)
+    Float4* partials;  // partial sums of split-K
+    u64* counters;     // split-K: one for each consumer warpgroup of a tile; 0 before and after (split_k.cuh)
     long long d_ld, d_batch;
     long long c_ld, c_batch;
 
-    // Of split operands, for elements that are computed anew (repair.cuh): the operands that were split, at their k
-    // number 0 of this launch; elements from one row of a (column of b) to the next, along k, along the batch.
+    // Float32 emulation: the operands as they were before they were split, for elements that are recomputed (repair.cuh).
+    // Addresses are those of the first element along K of this launch; strides are from one row of A (column of B) to the
+    // next, along K, and along the batch.
     int k;
-    int all;   // every element is computed anew
-    int kept;  // bit 0 (1): a's (b's) marks are to be left as they are
-    int next;  // when the next kernel may begin: LOADED, SUMMED or else at the end
+    int all;   // every element is recomputed
+    int kept;  // bit 0 (1): the marks of A (B) are to be left as they are
+    int next;  // PDL: when the next kernel may begin: LOADED, SUMMED or else at the end
     const float *a, *b;
     long long a_m, a_k, a_batch;
     long long b_n, b_k, b_batch;

@@ -1,12 +1,13 @@
 // The ring of stages between the producer and the consumers.
 //
-// Two barriers a stage:
-//   full[s]   1 arrival (this block's producer, with the bytes of both tiles); ends when those bytes are written,
-//             whichever block of the cluster asked for them.
-//   empty[s]  4 arrivals (one a warp) from each consumer warpgroup that reads the stage, of each block of the cluster:
-//             TMA of any of them writes to this block's stage, and may do so when every block has read its copy.
-// A stage is used in turn by every pass over the ring; the parity of a pass is 0, 1, 0, ... The consumers' wait for
-// full[s] of their pass. The producer waits for empty[s] of the pass before: parity ^ 1, which a fresh barrier has.
+// Each stage has two barriers:
+//   full[s]   1 arrival (the producer of this CTA, with the bytes of both tiles); completes when those bytes are written,
+//             whichever CTA of the cluster loads them.
+//   empty[s]  4 arrivals (one of each warp) of each consumer warpgroup that reads the stage, of each CTA of the cluster
+//             that multicasts: TMA of any of them writes to this CTA's stage, and may do so when every CTA has read its
+//             copy.
+// Every pass over the ring uses each stage once; the parity of passes is 0, 1, 0, ... Consumers wait for full[s] of their
+// pass. The producer waits for empty[s] of the pass before: parity ^ 1, which a fresh barrier has completed.
 #pragma once
 #include "ptx.cuh"
 
@@ -22,7 +23,7 @@ struct PipelineState {
         }
     }
 
-    // Past stages that somebody else reads.
+    // Past stages that another warpgroup reads.
     DEVICE void skip(u32 count) {
         const u32 end = stage + count;
         stage = end % stages;

@@ -1,10 +1,11 @@
-// What is done to operands before they are multiplied: up to two of them in one launch, a block for each tile of one.
+// The pre-pass: copies operands, or splits them into bf16 planes, before the product. It handles up to two operands in one
+// launch, a CTA for each tile of one.
 //
 //     kKind    0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied
 //
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
-// one `slow`; neighbours in what is written are neighbours along `fast`, or with `transposed` along `slow`, in which case
-// a tile goes through shared memory. What is written begins at multiples of 16 bytes, and so do its rows.
+// one `slow`; the copy is contiguous along `fast`, or with `transposed` along `slow`, in which case a tile goes through
+// shared memory. What is written begins at multiples of 16 bytes, and so do its rows.
 #include "split_planes.cuh"
 #include "types.cuh"
 

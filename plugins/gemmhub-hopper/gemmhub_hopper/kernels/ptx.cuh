@@ -1,7 +1,7 @@
 // One wrapper per PTX instruction that the kernels use. No CUDA header is included: NVRTC's wheel has none.
 //
-// "shared address" is a 32-bit address in the shared window of this thread block; the same number names the same
-// place in every block of a cluster. Barriers are 8-byte mbarriers, named by their shared address.
+// "shared address" is a 32-bit address in the shared window of this CTA (thread block); the same number names the same
+// place in every CTA of a cluster. Barriers are 8-byte mbarriers, named by their shared address.
 #pragma once
 #include "types.cuh"
 
@@ -14,16 +14,16 @@ struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
 
-// --- where am I -----------------------------------------------------------------------------------------------
+// --- thread and CTA indices -----------------------------------------------------------------------------------------------
 
 DEVICE u32 lane_id() { return threadIdx.x % 32; }
 
 // The same in all 32 lanes; the shuffle lets the compiler see that, and keep what depends on it in uniform registers.
 DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-// True for one lane of a warp whose lanes all come, always the same one. A lane that is found by its number is not known
-// to be alone: instructions that take uniform registers, as TMA's do, are put into loops then, and those registers are
-// loaded anew each time.
+// True for one lane of a warp, always the same one; all lanes must call it. The compiler does not know that a lane found by
+// its number is alone: it puts instructions that take uniform registers, as TMA's do, into loops, and reloads those registers
+// each time.
 DEVICE bool elect_one() {
     u32 chosen;
     asm volatile(
@@ -36,7 +36,7 @@ DEVICE bool elect_one() {
     return chosen != 0;
 }
 
-// Rank of this block in its cluster.
+// Rank of this CTA in its cluster.
 DEVICE u32 cluster_rank() {
     u32 rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -48,15 +48,16 @@ DEVICE u32 dynamic_shared() {
     return static_cast<u32>(__cvta_generic_to_shared(memory));
 }
 
-// --- the kernel before this one in the stream -----------------------------------------------------------------
+// --- programmatic dependent launch (PDL) -----------------------------------------------------------------
 
-// Until it has ended, and what it wrote is to be seen: this one may have been launched before that.
+// Waits until the kernel before this one in the stream has ended and its writes are visible: this one may have been launched
+// before that.
 DEVICE void wait_on_dependent_grids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// The next kernel may begin, as soon as every block of this one says so or has ended: it waits itself for its results.
+// Lets the next kernel begin as soon as every CTA of this one has called this or has ended: it waits itself for results.
 DEVICE void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Brings memory to the L2 cache. What is written there meanwhile is seen, so this may be done before wait_on_dependent_grids.
+// Prefetches memory to the L2 cache. L2 sees later writes, so this may be done before wait_on_dependent_grids().
 DEVICE void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // --- barriers -------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ DEVICE void barrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the other blocks of the cluster and to TMA; a sync of them must follow.
+// Makes initialised barriers visible to the other CTAs of the cluster and to TMA; a sync of them must follow.
 DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // One arrival, and `bytes` more to be written by TMA before the phase ends.
@@ -77,10 +78,10 @@ DEVICE void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival at the barrier of the same name in block `rank` of the cluster (which may be this one). It orders nothing
+// One arrival at the barrier of the same name in CTA `rank` of the cluster (which may be this one). It orders nothing
 // for the whole cluster, and need not: no value is handed over. What the arriving warp has done is read a stage that TMA
 // then writes again, and a read that is complete sees no later write. Reads by wgmma are complete when wgmma_wait returns.
-// Reads by ld.shared (a through registers, b split here) are complete when an instruction has taken their values from the
+// Reads by ld.shared (A through registers, B split here) are complete when an instruction has taken their values from the
 // registers of all lanes: as operands of a wgmma, or for stores of planes. Those instructions come before the arrival,
 // and neither compiler changes that order, as all of them are volatile. With .release.cluster, and .acquire.cluster at the
 // wait, each stage costs fences of the whole GPU and the L1 cache: on an H200 a third of the speed.
@@ -118,19 +119,19 @@ DEVICE u32 block_or(u32 bits) { return (__syncthreads_or(bits & 1) ? 1 : 0) | (_
 // The bits that any thread of the warp has set.
 DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
 
-// What a lane has whose number differs in the bits of `lanes`.
+// The value of the lane whose number differs in the bits of `lanes`.
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 
-// The two halves of a sync of the cluster that nothing is to be seen after, but that all blocks have begun.
+// The two halves of a cluster barrier that orders no memory accesses: it only tells that all CTAs have arrived.
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 
-// All threads of all blocks of the cluster.
+// A barrier of all threads of all CTAs of the cluster.
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The first `threads` threads to come; `name` 1..15.
+// A named barrier of `threads` threads; `name` 1..15.
 DEVICE void named_sync(u32 name, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
 
 // --- TMA ------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ DEVICE void tma_load(u32 to, const TensorMap* map, int x, int y, int z, u32 barr
         : "memory");
 }
 
-// As tma_load, to the same place in every block of `blocks` (a bit for each rank), each with its own barrier.
+// As tma_load, to the same place in every CTA of the bit mask `blocks` (a bit for each rank), each with its own barrier.
 DEVICE void tma_load_multicast(u32 to, const TensorMap* map, int x, int y, int z, u32 barrier, u16 blocks) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -167,10 +168,10 @@ DEVICE void tma_store(const TensorMap* map, u32 from, int x, int y, int z, bool 
 
 DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Until all groups of this thread have read their shared memory.
+// Waits until all groups of this thread have read their shared memory.
 DEVICE void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-// Until all groups of this thread are written.
+// Waits until all groups of this thread are written.
 DEVICE void tma_store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Orders this thread's ordinary accesses of shared memory before those by TMA and wgmma that follow, its own and, after a
@@ -182,7 +183,7 @@ DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "m
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until all but the newest `open` groups of this warpgroup are done.
+// Waits until all but the newest `open` groups of this warpgroup are done.
 template <int open>
 DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(open) : "memory");
@@ -229,7 +230,7 @@ DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
                  : "memory");
 }
 
-// Of a staging buffer: 4 bytes, and 8 at a multiple of 8.
+// Stores to a staging buffer: 4 bytes, and 8 at a multiple of 8.
 DEVICE void store_staged(u32 to, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
 }
@@ -252,7 +253,7 @@ DEVICE void store_float(u32 to, float value) { store_shared(to, __float_as_uint(
 
 DEVICE float load_float(u32 from) { return __uint_as_float(load_shared(from)); }
 
-// To the same place of the block of that rank in the cluster.
+// To the same place in the CTA of that rank in the cluster.
 DEVICE void store_float(u32 to, u32 rank, float value) {
     asm volatile(
         "{\n"
@@ -283,14 +284,14 @@ DEVICE Float4 load_four(u32 from) {
     return value;
 }
 
-// The place of that name in the block of that rank, as store_async() takes it.
+// The address of `name` in the CTA of that rank, as store_async() takes it.
 DEVICE u32 cluster_address(u32 name, u32 rank) {
     u32 address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(name), "r"(rank));
     return address;
 }
 
-// 16 bytes, to a block that then counts them at a barrier of its own.
+// 16 bytes, to a CTA that counts them at a barrier of its own.
 DEVICE void store_async(u32 to, Float4 value, u32 barrier) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
@@ -298,7 +299,7 @@ DEVICE void store_async(u32 to, Float4 value, u32 barrier) {
         : "memory");
 }
 
-// --- global memory shared between blocks ----------------------------------------------------------------------
+// --- global memory shared between CTAs ----------------------------------------------------------------------
 
 DEVICE void store_partial(Float4* to, Float4 value) {
     asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z),
@@ -306,7 +307,7 @@ DEVICE void store_partial(Float4* to, Float4 value) {
                  : "memory");
 }
 
-// From L2: another block wrote it, and L1 knows nothing of that.
+// From L2: another CTA wrote it, and L1 is not coherent.
 DEVICE Float4 load_partial(const Float4* from) {
     Float4 value;
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -403,20 +404,20 @@ DEVICE void copy_async(u32 to, const void* from, bool there) {
 
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until all but the newest `open` groups of this thread are there.
+// Waits until all but the newest `open` groups of this thread have arrived.
 template <int open>
 DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
 }
 
-// Of a word that other blocks write.
+// A word that other CTAs write.
 DEVICE u32 load_word(const u32* from) {
     u32 value;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
 
-// Sets bits of a word that many blocks set and few find unset.
+// Sets bits of a word that many CTAs set and few find unset.
 DEVICE void mark(u32* word, u32 bits) {
     if ((load_word(word) & bits) != bits) atomicOr(word, bits);
 }

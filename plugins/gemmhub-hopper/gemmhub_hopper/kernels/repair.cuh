@@ -1,15 +1,15 @@
-// Elements that products of planes do not get right are computed anew from the operands that were split, by one thread
-// and in order of k. That is slow and rare:
+// Elements that products of planes do not get right are recomputed from the operands that were split, by one thread and in
+// the order of K. That is slow and rare:
 //
 // - sums that are not finite, or nearly so: of infinities, NaNs and overflow. (Infinity times a plane that is 0 is NaN
 //   where the truth is infinity; so all of them are suspect.)
 // - where a lossy operand (below 2^-109, see split_planes.cuh) may have met a large one. A lossy one is wrong by 2^-134 at
 //   most: times 256 that is within 2^-126, an error which underflow makes too and the error bound allows for every product.
-//   The pre-pass marks groups of GROUP_ROWS rows of a and columns of b that have lossy or large elements. Where a is split
-//   in registers, each warp knows the marks of its own rows, and where b is split in shared memory those of the tile's b
-//   (b_planes.cuh); for a split k they are handed on in the same words.
-// - all of them where `all` is set: for k of 1 to 3, whose bound of k + 2 roundings leaves no room for what tensor cores
-//   cut off.
+//   The pre-pass marks groups of GROUP_ROWS rows of A and columns of B that have lossy or large elements. Where A is split
+//   in registers, each warp knows the marks of its own rows, and where B is split in shared memory those of the tile's B
+//   (b_planes.cuh); with split-K they are handed on in the same words.
+// - all of them where `all` is set: for K of 1 to 3, whose bound of K + 2 roundings leaves no room for the truncation of
+//   tensor cores.
 #pragma once
 #include "epilogue.cuh"
 #include "split_planes.cuh"
@@ -28,15 +28,9 @@ DEVICE u32* b_word(const Params& p, int column, int batch) {
     return p.b_marks + group_word(batch * p.b_step * groups + column / GROUP_ROWS);
 }
 
-// `a`: the marks of this warp's rows, where it knows them.
+// Whether an element's row and column have marks that meet. `a`: the marks of this warp's rows, where it knows them.
 DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
     return cross(kRegistersA ? a : *a_word(p, row, batch), *b_word(p, column, batch));
-}
-
-// What all parts of a split k have found, where a is split in registers: their words. Else `marks` as they are.
-DEVICE u32 all_marks(const u32* of_a, const u32* of_b, u32 marks) {
-    if constexpr (kNumPlanes > 1 && kRegistersA) return load_word(of_a) | (kSplitPlanesB ? load_word(of_b) << 2 : 0);
-    return marks;
 }
 
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {
@@ -48,19 +42,18 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     return sum;
 }
 
-// Whether a tile may have elements that marks tell of. `a`: the marks of this warp's rows; or those of the whole of a.
-// With kSplitPlanesB, and 4 times those of the tile's b.
+// Whether a tile may have such elements. `a`: Emulation::marks.
 DEVICE bool marked_tile(const Params& p, u32 a) {
     return a != 0 && (kSplitPlanesB ? cross(a & 3, a >> 2) : cross(a, p.b_marks[0]));
 }
 
-// Whether this element, if there is one, is to be computed anew. `marks`: as marked_tile() says.
+// Whether this element, if there is one, is to be recomputed. `marks`: as marked_tile() returns.
 DEVICE bool wrong(const Params& p, float sum, int row, int column, int batch, u32 a, bool marks) {
     if (row >= p.m || column >= p.n) return false;
     return p.all || suspect(sum) || (marks && (kSplitPlanesB || marked(p, row, column, batch, a)));
 }
 
-DEVICE void repair(const Params& p, Results& acc, const TileCoord& at, u32 a) {
+DEVICE void repair_results(const Params& p, Results& acc, const TileCoord& at, u32 a) {
     const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
@@ -86,7 +79,7 @@ DEVICE void repair(const Params& p, Results& acc, const TileCoord& at, u32 a) {
     }
 }
 
-// The same of four registers, the first of them in this row and column.
+// The same for a quad of registers whose first element is in this row and column.
 DEVICE void repair_quad(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
     const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
@@ -100,7 +93,7 @@ DEVICE void repair_quad(const Params& p, float (&sums)[4], int row, int column, 
     }
 }
 
-// Whoever is the last of all consumer warpgroups leaves the marks as the next pre-pass must find them.
+// The last of all consumer warpgroups clears the marks for the next pre-pass.
 DEVICE void clear_marks(const Params& p, u32 warpgroup) {
     named_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 != 0 || count_up(p.finished) != gridDim.x * kNumConsumers - 1) return;

@@ -3,22 +3,22 @@
 //     plane 0 = x rounded, plane 1 = what is left of it rounded, plane 2 = what is left then (all differences are exact)
 //
 // Where rounding x would overflow it is truncated. Of an infinity or NaN, plane 0 is not finite either and the others are
-// 0: the sums that it takes part in are not finite, and repair.cuh computes them anew. Bits below 2^-133, the least of
+// 0: the sums that it takes part in are not finite, and repair.cuh recomputes them. Bits below 2^-133, the least of
 // bfloat16, are lost: that is so for |x| < 2^-109. Such an x is *lossy*; it matters beside a *large* factor only, and
-// where those meet (see repair.cuh) elements are computed anew too.
+// where those meet (see repair.cuh) elements are recomputed too.
 #pragma once
 #include "ptx.cuh"
 
 constexpr u32 LOSSY = 1, LARGE = 2;  // marks
 constexpr float LARGE_FROM = 256.0f;
-// Marks are kept for groups of rows of a (columns of b): word 0 has those of all groups, 1.. those of group g at
+// Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
 // 1 + g % (MARKS - 1).
 constexpr u32 MARKS = 2048;
 constexpr int GROUP_ROWS = 128;
 
 DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 1); }
 
-// Marks of many elements at less cost, which may call one lossy that is not.
+// The marks of many elements at less cost; it may mark an element as lossy that is not.
 struct Extremes {
     u32 least = 0xffffffff, largest = 0;  // twice the bits of magnitudes, less 1 in least: 0 is none
 
@@ -34,7 +34,7 @@ struct Extremes {
     }
 };
 
-// What is left of two numbers without this plane of them.
+// Subtracts this plane from two numbers.
 DEVICE void take_plane(u32 plane, float& low, float& high) {
     low -= from_bf16(static_cast<u16>(plane));
     high -= from_bf16(static_cast<u16>(plane >> 16));

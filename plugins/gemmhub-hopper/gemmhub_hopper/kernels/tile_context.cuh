@@ -1,0 +1,54 @@
+// Where a consumer thread stands, and which elements of D are its own: what the main loop, the reductions and the epilogue
+// need to know besides the work tile.
+#pragma once
+#include "pipeline.cuh"
+#include "smem_layout.cuh"
+#include "tile_scheduler.cuh"
+
+using Pipeline = PipelineState<kNumStages>;
+
+// Rank of a CTA among those of its cluster below each other, beside each other, and sharing K.
+DEVICE u32 rank_m(u32 rank) { return rank % kClusterM; }
+DEVICE u32 rank_n(u32 rank) { return rank / kClusterM % kClusterN; }
+DEVICE u32 rank_k(u32 rank) { return rank / kNumMulticast; }
+
+struct TileContext {
+    u32 smem;       // 1024-aligned base of dynamic shared memory
+    u32 cta_rank;   // in the cluster
+    u32 warpgroup;  // among the consumers of the CTA
+    u32 warp;       // in the warpgroup
+    u32 lane;
+
+    // Which part of a tile's rows the warpgroup has, of kWarpgroupsPerTile.
+    DEVICE u32 tile_part() const { return kPingpong ? 0 : warpgroup; }
+
+    DEVICE u32 full_barrier(u32 stage) const { return smem + SMEM_FULL_OFFSET + 8 * stage; }
+    DEVICE u32 stage_address(u32 stage) const { return smem + stage * SMEM_STAGE_BYTES; }
+
+    // This warp has read the stage for the last time.
+    DEVICE void release(u32 stage) const {
+        const u32 empty = smem + SMEM_EMPTY_OFFSET + 8 * stage;
+        if constexpr (kNumMulticast > 1) {
+            if (lane < kNumMulticast)
+                barrier_arrive_cluster(empty, cluster_rank() / kNumMulticast * kNumMulticast + lane);
+        } else {
+            if (lane == 0) barrier_arrive(empty);
+        }
+    }
+};
+
+// Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.
+struct TileCoord {
+    int row;            // this thread's first row in the first fragment of 64 rows
+    int column;         // its first column
+    int row0, column0;  // the warpgroup's first row and column
+    int batch;
+
+    DEVICE TileCoord(const WorkTile& work, TileContext ctx) {
+        row0 = (work.m_tile * kClusterM + rank_m(ctx.cta_rank)) * BLOCK_M + ctx.tile_part() * kNumFragments * 64;
+        column0 = (work.n_tile * kClusterN + rank_n(ctx.cta_rank)) * BLOCK_N + rank_k(ctx.cta_rank) * OUT_N;
+        row = row0 + 16 * ctx.warp + ctx.lane / 4;
+        column = column0 + 2 * (ctx.lane % 4);
+        batch = work.batch;
+    }
+};

@@ -1,0 +1,67 @@
+// The producer's TMA loads of one stage. In a cluster, CTAs beside each other share A's tile and CTAs below each other share
+// B's tile: each of them loads its part of the shared tile and multicasts it to all.
+#pragma once
+#include "tile_context.cuh"
+
+// The CTAs of a cluster that receive what this CTA loads, as bit masks of ranks.
+struct Multicast {
+    u32 cta_rank;
+    u32 mask_a, mask_b;
+
+    DEVICE explicit Multicast(u32 cta_rank) : cta_rank(cta_rank) {
+        const u32 first = rank_k(cta_rank) * kNumMulticast;  // of the CTAs that have the same part of K
+        mask_a = row_mask() << first + rank_m(cta_rank);
+        mask_b = (1u << kClusterM) - 1 << first + rank_n(cta_rank) * kClusterM;
+    }
+
+    // One CTA of each column of the cluster's CTAs: kClusterN bits, kClusterM apart.
+    DEVICE static constexpr u32 row_mask() {
+        u32 mask = 0;
+        for (u32 column = 0; column < kClusterN; ++column) mask |= 1u << column * kClusterM;
+        return mask;
+    }
+};
+
+// One operand's tile: `rows` elements of `size` bytes along M (N) from `first` on, and block `k_block` of K. `parts` CTAs,
+// those in the bit mask `receivers`, share it; this CTA loads part number `part` for all of them.
+template <bool mn_major, u32 rows, u32 size, u32 parts>
+DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int z, u32 barrier, u32 part,
+                      u32 receivers) {
+    if constexpr (mn_major) {
+        constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / parts;  // elements of a box along M (N) and K
+#pragma unroll
+        for (u32 box = 0; box < (rows + wide - 1) / wide; ++box) {
+            const u32 place = to + (box * BLOCK_K + part * deep) * MN_ROW_BYTES;
+            const int x = first + wide * box, y = k_block * BLOCK_K + part * deep;
+            if constexpr (parts > 1)
+                tma_load_multicast(place, map, x, y, z, barrier, receivers);
+            else
+                tma_load(place, map, x, y, z, barrier);
+        }
+    } else {
+        constexpr u32 high = rows / parts;
+        const u32 place = to + part * high * BLOCK_K * size;
+        const int x = k_block * BLOCK_K, y = first + part * high;
+        if constexpr (parts > 1)
+            tma_load_multicast(place, map, x, y, z, barrier, receivers);
+        else
+            tma_load(place, map, x, y, z, barrier);
+    }
+}
+
+// Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on. An operand that is split into planes has a
+// tile of each plane: a map's third coordinate is a matrix, or kNumPlanes times the matrix plus the plane.
+DEVICE void load_stage(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 stage, int m, int n,
+                       int k_block, int batch, u32 barrier, const Multicast& to) {
+#pragma unroll 1  // the producer has 40 registers
+    for (u32 plane = 0; plane < kNumPlanes; ++plane) {
+        if (plane < kNumPlanesA)
+            load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
+                map_a, stage + plane * SMEM_A_BYTES, m, k_block + p.a_block, batch * p.a_step * kNumPlanesA + plane,
+                barrier, rank_n(to.cta_rank), to.mask_a);
+        if (plane < kNumPlanesB)
+            load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
+                map_b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_block + p.b_block,
+                batch * p.b_step * kNumPlanesB + plane, barrier, rank_m(to.cta_rank), to.mask_b);
+    }
+}

@@ -1,5 +1,5 @@
 // Programmatic dependent launch (PDL): when a kernel lets the next one in the stream begin (launch_dependent_grids of
-// ptx.cuh): when it has started, has issued all of its loads, or has its last sums. early.py has the same numbers and
+// ptx.cuh): when it has started, has issued all of its loads, or has its last sums. pdl.py has the same numbers and
 // chooses among them.
 #pragma once
 

@@ -56,7 +56,7 @@ class Shape:
 
     @cached_property
     def columns(self) -> int:
-        """Those that a block has results of: n, or a slice where blocks share k. ``OUT_N`` of config.cuh."""
+        """Output columns per CTA: n, or a slice where CTAs share K. ``OUT_N`` of config.cuh."""
         count = self.cluster_k
         while count > 1 and self.n % (16 * count):
             count //= 2
@@ -181,8 +181,8 @@ class Variant:
 
     @cached_property
     def _unstaged(self) -> int:
-        """Bytes of shared memory but for staging buffers, as config.cuh adds them up: ring, barriers, flags, and 1024
-        to align the base.
+        """Bytes of shared memory but for staging buffers, as smem_layout.cuh adds them up: ring, barriers, flags, and
+        1024 to align the base.
         """
         shape = self.shape
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)

@@ -12,7 +12,7 @@ from gemmhub_hopper.tensor_map import Stored
 
 THREADS = 256
 KINDS = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2}
-"""KIND of prepass.cu by the kernel's input."""
+"""``kKind`` of prepass.cu by the kernel's input."""
 _TILE_FAST, _TILE_SLOW = 128, 32
 
 

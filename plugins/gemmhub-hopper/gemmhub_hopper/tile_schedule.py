@@ -13,7 +13,7 @@ class Divisor(ctypes.Structure):
 
 
 class Walk(ctypes.Structure):
-    """Walk of params.cuh."""
+    """TileSchedule of params.cuh."""
 
     _fields_ = (
         *((name, c_int) for name in ("pieces", "tiles_m", "tiles_n", "splits", "group", "part_blocks", "longer")),

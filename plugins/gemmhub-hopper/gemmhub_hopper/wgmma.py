@@ -1,4 +1,4 @@
-"""The text of wgmma.cuh: the instruction names each of its accumulator registers, so it is written for one width."""
+"""Generates the header wgmma.cuh: wgmma names each accumulator register, so there is one header for each tile width."""
 
 from __future__ import annotations
 

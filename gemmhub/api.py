@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from gemmhub import array_library, config
+from gemmhub import config
+from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
 from gemmhub._call.cache import LOOK_CLOSELY, CallCache, kind_of
 from gemmhub._call.options import Options, request, signature, stream_handle, with_scalars
@@ -118,7 +119,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """Look up the kind of the call, options and strides included; decide it where it is new."""
     cache = _cache  # before settings are read
-    if array_library.deferring:
+    if registered.deferring:
         deferred = _deferred("matmul", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred
@@ -157,7 +158,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
 
 def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options) -> Any:
     """The result of a call that a deferring array library takes; NotImplemented where none does."""
-    return array_library.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
+    return registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
 
 
 def _import() -> None:
@@ -246,7 +247,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
     ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
     """
-    if array_library.deferring:
+    if registered.deferring:
         deferred = _deferred("plan", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
@@ -270,7 +271,7 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
     that it never raises NoBackendError: ``chosen`` is None then.
     """
-    if array_library.deferring:
+    if registered.deferring:
         deferred = _deferred("explain", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
@@ -297,8 +298,8 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
-    if array_library.deferring:
-        deferred = array_library.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
+    if registered.deferring:
+        deferred = registered.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     with locks.deciding:

@@ -19,6 +19,10 @@ from gemmhub._base.device_clock import DeviceClock as DeviceClock
 from gemmhub._base.geometry import DeviceView as DeviceView
 from gemmhub._base.geometry import distinct, meet
 from gemmhub._base.geometry import reach as reach
+from gemmhub._base.registered import Deferred as Deferred
+from gemmhub._base.registered import register as register
+from gemmhub._base.registered import register_deferring as register_deferring
+from gemmhub._base.registered import unregister as unregister
 from gemmhub._base.timing import CLOCK, Clock
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
@@ -254,54 +258,3 @@ class DeviceArrays:
             "a, b", f"arrays on {self.device}, which gives no memory: {error}", "a device that works",
             "if a kernel failed before, its context is lost: restart the process",
         )  # fmt: skip
-
-
-Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
-"""``(call, operands, options) -> result`` of a deferring library, or NotImplemented to leave the call to gemmhub.
-
-``call`` is "matmul", "plan", "pack", "explain" or "spot_check"; ``operands`` are its positional arguments as the user
-passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
-"""
-
-_direct: dict[type, Callable[[Any], ArrayLibrary]] = {}
-deferring: dict[type, Deferred] = {}
-
-
-def register(kind: type, find: Callable[[Any], ArrayLibrary]) -> None:
-    """Make arrays of type ``kind``, and of its subclasses, operands: ``find(x)`` returns the library of one of them.
-
-    Equal libraries must be one object for each device. Registering a type again replaces its library.
-    """
-    _direct[kind] = find
-
-
-def register_deferring(kind: type, take: Deferred) -> None:
-    """Hand every call with an operand of type ``kind``, or of a subclass, to ``take`` before anything is looked at."""
-    deferring[kind] = take
-
-
-def unregister(kind: type) -> None:
-    """Forget a type in both tables. A type that is in neither is no error."""
-    _direct.pop(kind, None)
-    deferring.pop(kind, None)
-
-
-def direct(x: object) -> ArrayLibrary | None:
-    """The registered library of ``x``; None where its type has none."""
-    if _direct:
-        for kind in type(x).__mro__:
-            if kind in _direct:
-                return _direct[kind](x)
-    return None
-
-
-def deferred(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """What the first deferring library among the operands returns for a call; NotImplemented where none takes it."""
-    if deferring:
-        for x in (*operands, *(options.get(name) for name in ("out", "c", "bias"))):
-            for kind in type(x).__mro__:
-                if kind in deferring:
-                    result = deferring[kind](call, operands, options)
-                    if result is not NotImplemented:
-                        return result
-    return NotImplemented

@@ -17,7 +17,7 @@ CONFIGURATIONS = "kernels that the package lists"
 SDKS = "SDKs and compilers of the machine, and their versions"
 
 BOUNDS = {
-    "gemmhub/array_library.py": {"_direct": "types of arrays", "deferring": "types of arrays"},
+    "gemmhub/_base/registered.py": {"_direct": "types of arrays", "deferring": "types of arrays"},
     "gemmhub/config.py": {"_interned": "_MOST", "_root": ONE},
     "gemmhub/kit/corrections.py": {"find": "kinds and cards"},
     "gemmhub/_choice/decide.py": {"_failures": "4096 problems"},

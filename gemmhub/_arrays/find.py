@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import array_library
 from gemmhub._arrays import array_types
 from gemmhub._arrays.array_types import library_name
 from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
@@ -17,6 +16,7 @@ from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import torch_host_arrays
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
+from gemmhub._base import registered
 from gemmhub._base.geometry import MOST_ALIGNED
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.errors import DeviceError, InputError
@@ -33,9 +33,9 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
     kind: Any = type(x)
-    registered = array_library.direct(x)
-    if registered is not None:
-        return registered
+    library: ArrayLibrary | None = registered.direct(x)
+    if library is not None:
+        return library
     own = getattr(kind, "__gemmhub_family__", None)
     if own is not None:
         message = "__gemmhub_family__ is now gemmhub.array_library.register(); it will go in gemmhub 0.3"

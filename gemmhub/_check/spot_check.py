@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.random
 
-from gemmhub import accuracy, array_library, dtypes
+from gemmhub import accuracy, dtypes
 from gemmhub._arrays.find import arrays_of
+from gemmhub._base import registered
 from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._base.inner_products import TILE
@@ -105,9 +106,9 @@ def spot_check(
     ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
     InputError : ragged sequences, an unknown precision, points outside ``c``, a seed that is none.
     """
-    if array_library.deferring:
+    if registered.deferring:
         options = {"precision": precision, "points": points, "samples": samples, "seed": seed}
-        deferred = array_library.deferred("spot_check", (a, b, c), options)
+        deferred = registered.deferred("spot_check", (a, b, c), options)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     given = {name: _native(x, name) for name, x in (("a", a), ("b", b), ("c", c))}

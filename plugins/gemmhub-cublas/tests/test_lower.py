@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from fakes import bias, operand, problem
 from gemmhub_cublas import lower as forms
-from gemmhub_cublas.lower import Form, Lowered, Matrix, flipped, lowered
+from gemmhub_cublas.lower import Form, Lowered, Matrix, lowered
 
 from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
-from gemmhub.lowering import lower
+from gemmhub.lowering import flipped, lower
 from gemmhub.problem import Operand
 from gemmhub.testing import matrix
 from gemmhub.testing.operands import Operands

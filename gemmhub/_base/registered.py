@@ -1,0 +1,59 @@
+"""The types of arrays that libraries have registered; see :mod:`gemmhub.array_library`, whose functions these are.
+
+They stand here so that ``import gemmhub`` loads the tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
+"""``(call, operands, options) -> result`` of a deferring library, or NotImplemented to leave the call to gemmhub.
+
+``call`` is "matmul", "plan", "pack", "explain" or "spot_check"; ``operands`` are its positional arguments as the user
+passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
+"""
+
+_direct: dict[type, Callable[[Any], Any]] = {}
+deferring: dict[type, Deferred] = {}
+
+
+def register(kind: type, find: Callable[[Any], Any]) -> None:
+    """Make arrays of type ``kind``, and of its subclasses, operands: ``find(x)`` returns the library of one of them.
+
+    Equal libraries must be one object for each device. Registering a type again replaces its library.
+    """
+    _direct[kind] = find
+
+
+def register_deferring(kind: type, take: Deferred) -> None:
+    """Hand every call with an operand of type ``kind``, or of a subclass, to ``take`` before anything is looked at."""
+    deferring[kind] = take
+
+
+def unregister(kind: type) -> None:
+    """Forget a type in both tables. A type that is in neither is no error."""
+    _direct.pop(kind, None)
+    deferring.pop(kind, None)
+
+
+def direct(x: object) -> Any:
+    """The registered library of ``x``; None where its type has none."""
+    if _direct:
+        for kind in type(x).__mro__:
+            if kind in _direct:
+                return _direct[kind](x)
+    return None
+
+
+def deferred(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """What the first deferring library among the operands returns for a call; NotImplemented where none takes it."""
+    if deferring:
+        for x in (*operands, *(options.get(name) for name in ("out", "c", "bias"))):
+            for kind in type(x).__mro__:
+                if kind in deferring:
+                    result = deferring[kind](call, operands, options)
+                    if result is not NotImplemented:
+                        return result
+    return NotImplemented

@@ -6,17 +6,18 @@ BIN := $(VENV)/bin
 PLUGINS := .venv-plugins
 KERNELS := .venv-kernels
 MUSA := .venv-musa
+DOORS := .venv-doors
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-all test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-device \
-	lint docs clean
+.PHONY: demo test test-fast test-all test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-doors \
+	test-device lint docs clean
 
 demo: $(PLAIN)/.installed  ## two matrices in, product out, decision and verdict printed
 	$(PLAIN)/bin/python -m benchmarks.run.make_demo demo
 	$(PLAIN)/bin/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
 # The longest first: `make -j2 -O test` runs them side by side.
-test: test-hopper test-musa-kernels test-musa test-core test-cuda test-plugins
+test: test-hopper test-musa-kernels test-musa test-core test-cuda test-doors test-plugins
 
 # What neither compiles, nor runs on an emulator, nor is documentation; fewer random problems.
 FAST := -q -m "not compiler and not emulator and not docs and not device" --hypothesis-profile=fast
@@ -42,6 +43,10 @@ test-cuda: $(KERNELS)/.installed
 
 test-hopper: $(KERNELS)/.installed
 	$(KERNELS)/bin/python -m pytest plugins/gemmhub-hopper/tests
+
+# Users of torch, JAX and Dask, on the CPU.
+test-doors: $(DOORS)/.installed
+	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py
 
 # One process a plugin: a process loads one MUSA installation.
 test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache
@@ -94,6 +99,12 @@ $(KERNELS)/.installed: pyproject.toml plugins/gemmhub-cuda/pyproject.toml plugin
 		-e "plugins/gemmhub-hopper[test]"
 	touch $@
 
+$(DOORS)/.installed: pyproject.toml tests/doors/requirements.txt
+	$(PYTHON) -m venv $(DOORS)
+	$(DOORS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOORS)/bin/python -m pip install --quiet -r tests/doors/requirements.txt -e ".[doors,test]"
+	touch $@
+
 MUSA_PLUGINS := gemmhub-musa gemmhub-musa-sim gemmhub-mublas gemmhub-mudnn gemmhub-mutlass gemmhub-musa-kernels
 $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	$(PYTHON) -m venv $(MUSA)
@@ -102,4 +113,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) demo site
+	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) $(DOORS) demo site

@@ -119,7 +119,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """Look up the kind of the call, options and strides included; decide it where it is new."""
     cache = _cache  # before settings are read
-    if registered.deferring:
+    if registered.deferring or registered.doors:
         deferred = _deferred("matmul", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred
@@ -247,7 +247,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
     ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
     """
-    if registered.deferring:
+    if registered.deferring or registered.doors:
         deferred = _deferred("plan", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
@@ -271,7 +271,7 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
     that it never raises NoBackendError: ``chosen`` is None then.
     """
-    if registered.deferring:
+    if registered.deferring or registered.doors:
         deferred = _deferred("explain", a, b, out, options)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
@@ -298,7 +298,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
-    if registered.deferring:
+    if registered.deferring or registered.doors:
         deferred = registered.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ They stand here so that ``import gemmhub`` loads the tables alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -17,6 +18,11 @@ passed them, ``options`` its keyword arguments, ``out`` among them where it is n
 
 _direct: dict[type, Callable[[Any], Any]] = {}
 deferring: dict[type, Deferred] = {}
+
+doors: dict[str, str] = {"torch": "gemmhub._doors.torch"}
+"""Packages whose arrays gemmhub itself defers for, and the module that registers them. It is imported when the first
+such array is met: ``import gemmhub`` loads none of them. A door that was opened is not here any more.
+"""
 
 
 def register(kind: type, find: Callable[[Any], Any]) -> None:
@@ -49,11 +55,24 @@ def direct(x: object) -> Any:
 
 def deferred(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """What the first deferring library among the operands returns for a call; NotImplemented where none takes it."""
-    if deferring:
+    if deferring or doors:
         for x in (*operands, *(options.get(name) for name in ("out", "c", "bias"))):
-            for kind in type(x).__mro__:
+            kinds = type(x).__mro__
+            if doors:
+                _open(kinds)
+            for kind in kinds:
                 if kind in deferring:
                     result = deferring[kind](call, operands, options)
                     if result is not NotImplemented:
                         return result
     return NotImplemented
+
+
+def _open(kinds: tuple[type, ...]) -> None:
+    """Import the door of the package that any of these types comes from."""
+    for kind in kinds:
+        package = kind.__module__.partition(".")[0]
+        door = doors.get(package)
+        if door is not None:
+            import_module(door).register()  # before it is forgotten: another thread may be waiting for it
+            doors.pop(package, None)

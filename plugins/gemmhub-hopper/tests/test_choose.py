@@ -38,6 +38,14 @@ def test_few_tiles_split_k():
     assert choice.grid(H200) <= 132
 
 
+@pytest.mark.parametrize("m", [1, 16])
+def test_float32_sums_no_longer_chains_than_it_need(m):
+    for _, choice in chosen(m, 4096, 65536, dtype="float32"):
+        assert 65536 // (choice.splits * choice.shape.cluster_k) <= 2**14
+    assert chosen(m, 4096, 65536, dtype="float32", precision="tf32")
+    assert choose.choices(lower.lowered(problem(256, 256, 65536, dtype="float32")), H200, 0)  # nothing else can run
+
+
 def test_short_k_takes_turns():
     """Epilogues take as long as main loops there, and only turns hide them."""
     _, choice = chosen(4096, 32768, 512)[0]

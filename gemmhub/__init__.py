@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gemmhub._doors import traced
 from gemmhub.api import backends, explain, matmul, pack, plan, reload, tune
 from gemmhub.config import use
 from gemmhub.errors import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __path__.append(f"{__path__[0]}/_moved")  # old paths of modules, until 0.3
+
+traced.trace(matmul, plan, explain, pack, tune, backends, reload)
 
 _LAZY = {
     "Absent": "capability",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gemmhub._call.plan import Plan
     from gemmhub._choice.registry import BackendStatus
     from gemmhub._measure.tune import TuneResult
+    from gemmhub.array_library import FastPath
     from gemmhub.packed import PackedB
     from gemmhub.verdict import Decision
 
@@ -101,6 +102,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
         else:
             if out is None:
                 run = _find((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
+            elif out.__class__ is not _ndarray:
+                run = _find(kind_of(a, b, out, options))
             else:
                 run = _find(
                     (kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
@@ -157,8 +160,18 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
 
 
 def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options) -> Any:
-    """The result of a call that a deferring array library takes; NotImplemented where none does."""
-    return registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
+    """The result of a call that a deferring array library takes; NotImplemented where none does.
+
+    An array of a type that numpy.matmul leaves products to (a quantity with a unit, a labelled array) gets what that
+    returns.
+    """
+    result = registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
+    if result is NotImplemented and call == "matmul" and not (type(a) is type(b) is _ndarray):
+        from gemmhub._arrays import array_types
+
+        if array_types.multiplies(a) or array_types.multiplies(b):
+            return array_types.as_numpy(a, b, out, options)
+    return result
 
 
 def _import() -> None:
@@ -196,11 +209,11 @@ def _learn(
             fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
             cache.fast[type(a)] = fast
         return
-    run = bind.shortcut(call, kernel, execute)
+    run = bind.warm(call, kernel, execute, (a, b, options.get("c"), options.get("bias")))
     if not decision.layout_free:
         _keep(cache, kind_of(a, b, out, options), LOOK_CLOSELY)
         key = kind_of(a, b, out, options, closely=True) or key
-    _keep(cache, key, bind.with_rest(run) if problem.plain and run is not execute else run)
+    _keep(cache, key, bind.with_rest(run) if problem.plain and run is kernel.direct else run)
     if options:
         return
     if out is not None and not isinstance(out, _ndarray):
@@ -353,6 +366,11 @@ def reload() -> None:
     for module in (config, registry, records, decide, native):
         module.forget()
     forget_decisions()  # last: until here a call in another thread may still decide by what was
+
+
+def fast_path(kind: type) -> FastPath | None:
+    """The fast path of a type of device arrays, while its decisions hold; None before it was met."""
+    return _fast.get(kind)
 
 
 def forget_decisions() -> None:

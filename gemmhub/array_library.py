@@ -47,6 +47,10 @@ class FastPath(NamedTuple):
 
     One fast path serves all devices of a library: ``library`` is that of the call's own device.
     """
+    another: Callable[[], Callable[[Any, Any, Any, Mapping[str, Any]], Any]] | None = None
+    """A ``call`` of the same kinds for one caller alone, such as a layer of a model: where it compares a call with the
+    one before, that is the caller's own. None where there is no such thing.
+    """
 
 
 class ArrayLibrary(Protocol):

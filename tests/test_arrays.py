@@ -88,8 +88,9 @@ class Plain(np.ndarray):
 class Metres(np.ndarray):
     """A subclass with ways of its own to multiply."""
 
-    def __array_ufunc__(self, *_, **__):
-        raise AssertionError("gemmhub does not multiply by other types' functions")
+    def __array_ufunc__(self, ufunc, method, *operands, **options):
+        assert (ufunc, method) == (np.matmul, "__call__")
+        return "metres"
 
 
 class Frame:
@@ -107,24 +108,49 @@ class Lazy(Frame):
     __array_function__ = Metres.__array_ufunc__
 
 
-@pytest.mark.parametrize("kind", [Plain, Metres, np.recarray, Frame, Lazy])
+def special(kind, a):
+    return a.view(kind) if issubclass(kind, np.ndarray) else kind()
+
+
+@pytest.mark.parametrize("kind", [Plain, Metres, np.recarray, Frame, Lazy, np.ma.MaskedArray, np.matrix])
 @pytest.mark.parametrize("dtype", [F32, F16, I64], ids=str)
-def test_arrays_that_mean_more_than_numbers_are_refused(kind, dtype, rng):
-    """By name; before and after calls with plain arrays of the same shapes, whichever argument it is."""
+def test_arrays_that_mean_more_than_numbers(kind, dtype, rng):
+    """Refused by name, but for matmul itself of types that multiply; before and after calls with plain arrays."""
     a = draw(rng, (6, 6), dtype)
-    special = a.view(kind) if issubclass(kind, np.ndarray) else kind()
+    x = special(kind, a)
     planned = gemmhub.plan(a, a, alpha=1)
     for _ in range(2):
         for argument in ("a", "b", "c"):
-            given = {"a": a, "b": a, argument: special} | ({"beta": 1} if argument == "c" else {})
+            given = {"a": a, "b": a, argument: x} | ({"beta": 1} if argument == "c" else {})
             for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, planned):
                 if argument == "c" and function is planned:
+                    continue
+                if function is gemmhub.matmul and argument != "c" and kind in (Plain, Metres, np.recarray, Frame):
                     continue
                 options = dict(given)
                 with pytest.raises(InputError, match=rf"{kind.__name__}.*numpy\.asarray\({argument}\)") as raised:
                     function(options.pop("a"), options.pop("b"), **options)
                 assert raised.value.argument == argument
         gemmhub.matmul(a, a), planned(a, a)
+
+
+@pytest.mark.parametrize("kind", [Plain, Metres, np.recarray, Frame])
+def test_types_that_multiply_do_so(kind, rng):
+    """They get what numpy.matmul returns, and no options."""
+    a = draw(rng, (6, 6), F32)
+    x = special(kind, a)
+    gemmhub.matmul(a, a)
+    for operands in ((x, a), (a, x), (x, x)):
+        got, expected = gemmhub.matmul(*operands), np.matmul(*operands)
+        assert type(got) is type(expected)
+        assert got is expected or np.array_equal(got, expected)
+        for options in ({"alpha": 2}, {"out_dtype": F32}):
+            with pytest.raises(InputError, match=rf"{next(iter(options))}: given for .*{kind.__name__}"):
+                gemmhub.matmul(*operands, **options)
+    if kind is Plain:
+        out = np.zeros((6, 6), F32).view(Plain)
+        assert gemmhub.matmul(x, a, out=out) is out
+        assert np.array_equal(out, np.matmul(a, a))
 
 
 def test_an_out_of_a_subclass_stays_what_it_is(rng):

@@ -26,7 +26,7 @@ BOUNDS = {
     "gemmhub/_arrays/by_name.py": {"_brought": ONE},
     "gemmhub/dtypes.py": {"info": DTYPES, "compute_dtype": DTYPES},
     "gemmhub/_arrays/dlpack/operands.py": {"dlpack_arrays": DEVICES},
-    "gemmhub/_arrays/torch/host.py": {"torch_host_arrays": ONE},
+    "gemmhub/_arrays/torch/host.py": {"torch_host_arrays": ONE, "_bits": ONE},
     "gemmhub/_arrays/dlpack/adopted.py": {"_arrays_on": DEVICES},
     "gemmhub/kit/native/build.py": {"_failures": "_MOST"},
     "gemmhub/kit/native/cache.py": {
@@ -38,7 +38,9 @@ BOUNDS = {
     "gemmhub/_choice/registry.py": {"_registry": ONE},
     "gemmhub/_arrays/torch/guard.py": {"_as_expected": ONE},
     "gemmhub/testing/suite.py": {"_probed": "backends under test", "_fresh_seed": ONE},
-    "gemmhub/_arrays/torch/tensors.py": {"increment_version": ONE},
+    "gemmhub/_arrays/torch/tensors.py": dict.fromkeys(
+        ("increment_version", "_autocast", "_modes", "dispatch_modes", "forward_ad"), ONE
+    ),
     "gemmhub_cuda/sources.py": {"_files": FILES},
     "gemmhub_hopper/config.py": {"chunk": CONFIGURATIONS, "variant": CONFIGURATIONS},
     "gemmhub_hopper/pdl.py": {"allowed": ONE},

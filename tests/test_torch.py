@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
-from products import BF16, F32, draw, ratio
+from products import F32, draw, ratio
 
 import gemmhub
 from gemmhub.errors import DeviceError, InputError, OutputError
@@ -79,13 +80,13 @@ def test_inference_tensors_have_no_version(pair):
         assert torch.equal(out, out_before)
 
 
-def test_gradients_are_not_recorded(pair):
+def test_plans_record_no_gradients(pair):
     a, b = pair
     weight = torch.nn.Parameter(b)
     planned = gemmhub.plan(a, b)
+    with pytest.raises(InputError, match=r"b: a tensor that requires grad.*no_grad"):
+        planned(a, weight)
     for call in (gemmhub.matmul, planned):
-        with pytest.raises(InputError, match=r"b: a tensor that requires grad.*no_grad"):
-            call(a, weight)
         with torch.no_grad():
             got = call(a, weight)
         assert type(got) is torch.Tensor
@@ -101,7 +102,8 @@ def test_lazily_negated_and_conjugated_tensors(pair):
     assert ratio(gemmhub.matmul(z.conj().imag.resolve_neg(), b).numpy(), a.numpy(), b.numpy()) <= 1
 
 
-def test_subclasses_of_tensor_are_refused(pair):
+def test_subclasses_of_tensor(pair):
+    """Those that compute by themselves get products as operators of torch; nothing else takes them."""
     a, b = pair
 
     class Tagged(torch.Tensor):
@@ -109,46 +111,44 @@ def test_subclasses_of_tensor_are_refused(pair):
 
     gemmhub.matmul(a, b)
     for x in (a.as_subclass(Tagged), torch.nn.parameter.UninitializedParameter()):
-        for function in (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.plan(a, b), gemmhub.matmul):
+        for function in (gemmhub.explain, gemmhub.plan, gemmhub.plan(a, b)):
             with pytest.raises(InputError, match=rf"a \S*{type(x).__name__}, a subclass") as raised:
                 function(x, b)
             assert raised.value.argument == "a"
-    with pytest.raises(InputError, match=r"out: a \S*Tagged"):
-        gemmhub.matmul(a, b, out=torch.zeros(4, 4).as_subclass(Tagged))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own, at its first jvp
-def test_tensors_without_memory_are_refused(pair):
+def test_sparse_and_nested_tensors_are_refused(pair):
     a, b = pair
-    gemmhub.matmul(a, b)
-    meta = a.to("meta")
-    stack = torch.stack([a, a])
-    for call in (
-        lambda: gemmhub.matmul(meta, meta),
-        lambda: torch.func.vmap(lambda x: gemmhub.matmul(x, b))(stack),
-        lambda: torch.func.grad(lambda x: gemmhub.matmul(x, b).sum())(a),
-        lambda: torch.func.jvp(lambda x: gemmhub.matmul(x, b), (a,), (a,)),
-        lambda: torch.func.functionalize(lambda x: gemmhub.matmul(x, b))(a),
-    ):
-        with pytest.raises(InputError, match=r"a: a tensor without memory.*outside of the transformed"):
-            call()
     with pytest.raises(InputError, match="sparse"):
         gemmhub.matmul(a.to_sparse(), b)
 
 
-def test_fake_and_symbolic_tensors_are_refused(pair):
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def test_storage_stays_resizable(pair):
+    """torch.Tensor.numpy() would forbid torch to resize it, as FSDP does."""
+    x, y = torch.ones(4, 4), torch.ones(4, 4)
+    gemmhub.matmul(x, y, out=torch.empty(4, 4))
+    x.untyped_storage().resize_(0)
+    assert x.untyped_storage().size() == 0
 
-    a, b = pair
-    mode = FakeTensorMode()
-    fake = mode.from_tensor(a)
-    for _ in range(2):
-        with pytest.raises(InputError, match="FakeTensor"):
-            gemmhub.matmul(fake, fake)
-        with mode, pytest.raises(InputError, match="FakeTensor"):
-            gemmhub.matmul(torch.ones(4, 4), torch.ones(4, 4))
-    with pytest.raises(InputError, match="a Proxy, with which torch traces a function"):
-        torch.fx.symbolic_trace(lambda x: gemmhub.matmul(x, b))
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_dtypes_that_numpy_lacks(name, rng):
+    """Read and written where they are, with any strides; results are tensors."""
+    dtype, native = getattr(torch, name), np.dtype(getattr(ml_dtypes, name))
+    x, y = draw(rng, (6, 10), native), draw(rng, (8, 10), native)
+    bits = np.int16 if native.itemsize == 2 else np.uint8
+    a, b = (torch.from_numpy(z.view(bits)).view(dtype) for z in (x, y))
+    a, x = a[::2, 1:], x[::2, 1:]
+    b, y = b[:, 1:].t(), y[:, 1:].T
+    got = gemmhub.matmul(a, b, out_dtype=torch.bfloat16)
+    assert got.dtype == torch.bfloat16
+    expected = gemmhub.matmul(x, y, out_dtype="bfloat16")
+    assert np.array_equal(got.float().numpy(), expected.astype(F32))
+    out = torch.zeros(16, 8, dtype=torch.bfloat16)[::5, :][:3]
+    gemmhub.matmul(a, b, out=out)
+    assert torch.equal(out, got)
+    assert gemmhub.spot_check(a, b, got).ok
+    assert (gemmhub.matmul(a, a.t()).dtype == dtype) if name == "bfloat16" else True
 
 
 def test_dtypes(pair):
@@ -165,11 +165,6 @@ def test_dtypes(pair):
     for dtype in (torch.qint8, torch.complex32):
         with pytest.raises(InputError, match=r"out_dtype: dtype \S+ is not supported"):
             gemmhub.matmul(x, x, out_dtype=dtype)
-    for dtype in {torch.bfloat16, getattr(torch, "float8_e4m3fn", torch.bfloat16)}:
-        with pytest.raises(InputError, match="ml_dtypes"):
-            gemmhub.matmul(a.to(dtype), b.to(dtype))
-    half = a.to(torch.bfloat16).view(torch.int16).numpy().view(BF16)  # what the remedy says
-    assert np.array_equal(half, x.astype(BF16))
 
 
 def test_torch_beside_numpy(pair):

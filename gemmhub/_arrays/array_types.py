@@ -34,6 +34,24 @@ def numbers_alone(kind: type, written: bool) -> bool:
     return not (hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_function__"))
 
 
+def multiplies(x: Any) -> bool:
+    """Whether numpy.matmul leaves products of ``x`` to its type, or makes one of that: subclasses of ndarray, any type
+    with ``__array_ufunc__``. Not masked arrays and matrices, whose ``@`` is another product, nor arrays on devices.
+    """
+    kind: Any = type(x)
+    return kind is not np.ndarray and _multiplies(kind)
+
+
+@lru_cache(maxsize=64)
+def _multiplies(kind: type) -> bool:
+    own: Any = kind
+    if issubclass(kind, (np.ma.MaskedArray, np.matrix)):
+        return False
+    if issubclass(kind, np.ndarray):
+        return kind not in (np.ndarray, np.memmap)
+    return getattr(own, "__array_ufunc__", None) is not None and not hasattr(kind, "__cuda_array_interface__")
+
+
 def refusal(x: object, argument: str) -> InputError:
     """The error for an operand whose type means more than numbers."""
     kind: Any = type(x)
@@ -61,3 +79,14 @@ def traced(x: object, argument: str) -> InputError:
         argument, f"a {kind.__qualname__}, with which {library_name(kind)} traces a function",
         "arrays with numbers", "call gemmhub outside of the traced function (jax.jit, jax.grad, jax.vmap, torch.fx)",
     )  # fmt: skip
+
+
+def as_numpy(a: Any, b: Any, out: Any, options: Any) -> Any:
+    """What numpy.matmul returns of operands whose types multiply themselves; InputError for options that it lacks."""
+    if options:
+        names, kinds = ", ".join(options), f"{type(a).__qualname__} by {type(b).__qualname__}"
+        raise InputError(
+            names, f"given for {kinds}, which are multiplied by their own type", "no options for such operands",
+            "pass numpy.asarray(x) if the values alone are meant",
+        )  # fmt: skip
+    return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)

@@ -24,6 +24,10 @@ doors: dict[str, str] = {"torch": "gemmhub._doors.torch"}
 such array is met: ``import gemmhub`` loads none of them. A door that was opened is not here any more.
 """
 
+record: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
+"""``(a, b, options) -> result``: a product of torch tensors that autograd records, or None. The door of torch sets it:
+the fast path of tensors calls it, which stands below all doors."""
+
 
 def register(kind: type, find: Callable[[Any], Any]) -> None:
     """Make arrays of type ``kind``, and of its subclasses, operands: ``find(x)`` returns the library of one of them.

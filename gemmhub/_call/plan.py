@@ -123,6 +123,7 @@ def make_plan(
     elif request.stream is None:
         function = _learning_plan(call, kernel, run, checked, request, not layout_free)
     checked.__qualname__ = function.__qualname__ = name
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
     plan = cast("Plan", function)
     plan.decision = decision
     plan.kernel = kernel

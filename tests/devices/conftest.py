@@ -35,7 +35,8 @@ def machine(monkeypatch):
 def _forget():
     for cached in (
         cupy_arrays, torch_arrays, torch_dtypes,
-        torch_host_arrays, tensors.increment_version,
+        torch_host_arrays, tensors.increment_version, tensors._modes, tensors._autocast, tensors.forward_ad,
+        tensors.dispatch_modes,
     ):  # fmt: skip
         cached.cache_clear()
     adopted._arrays_on.cache_clear()

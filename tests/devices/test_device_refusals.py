@@ -8,9 +8,11 @@ import types
 
 import numpy as np
 import pytest
+import torch_module
 from address_backend import Addresses, add, small
 
 import gemmhub
+from gemmhub._arrays.torch import calls
 from gemmhub.errors import (
     AllocationError,
     DeviceError,
@@ -150,6 +152,23 @@ def test_gradients_are_not_recorded(torch, library_of, backend):
                 assert gemmhub.matmul(a, b, **options).host[0, 0] == 4
                 assert planned(a, b, **options).host[0, 0] == 4
         x.requires_grad = False
+
+
+@pytest.mark.parametrize("guards", [False, True])
+def test_what_was_learned_without_grad_does_not_hold_with_it(torch, library_of, backend, guards, monkeypatch):
+    if guards:
+        monkeypatch.setattr(calls, "guard", torch_module.guard)
+    library = library_of("torch")
+    a, b, out = library.array(ones(3, 4)), library.array(ones(4, 5)), library.array(ones(3, 5))
+    b.requires_grad = True
+    for options in ({}, {"out": out}, {"alpha": 2}):
+        with torch.no_grad():
+            planned = gemmhub.plan(a, b, **options)
+            for _ in range(3):
+                gemmhub.matmul(a, b, **options), planned(a, b, **options)
+        refused(InputError, a, b, **options)
+        with pytest.raises(InputError, match="requires grad"):
+            planned(a, b, **options)
 
 
 @pytest.mark.parametrize("change", ["conj", "negated"])

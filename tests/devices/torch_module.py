@@ -75,6 +75,10 @@ def build(machine):
             self.is_nested, self._inference = False, modes["inference"]
 
         @property
+        def is_cpu(self):
+            return self.device.type == "cpu"
+
+        @property
         def shape(self):
             return Size(self.host.shape)
 

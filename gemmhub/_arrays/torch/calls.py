@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from gemmhub._arrays.torch import tensors as state
 from gemmhub._arrays.torch.guard import guard
+from gemmhub._base import registered
 from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
 from gemmhub.array_library import FastPath
 from gemmhub.dtypes import scalar_kind
@@ -35,38 +37,50 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`."""
     torch = arrays.module
     kinds: dict[Any, tuple[Replay, bool]] = {}
-    last: dict[tuple[Any, ...], Replay] = {}
-    grad, find, recent = torch.is_grad_enabled, kinds.get, last.get
-    place_of = _place_of(torch)
-    last_new: Replay | None = None  # of plain calls, which need no look-up for it
-    last_out: Replay | None = None
+    grad, find, kind = torch.is_grad_enabled, kinds.get, arrays.device.kind
+    place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
 
-    def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-        nonlocal last_new, last_out
-        slot: Any = None
-        if options:
-            slot = (*options, out is None)
-            replay = recent(slot)
-        else:
-            replay = last_new if out is None else last_out
-        if replay is not None:
-            result = replay(a, b, out, options, False)
-            if result is not None:
-                return result
-        tensors = _tensors(a, b, out, options)
-        found = find(key_of(tensors, out, options))
-        if found is None or (grad() and any(x.requires_grad for x in tensors)):
-            return None
-        replay, careful = found
-        if careful and any(x.is_neg() for x in tensors):
-            return None
-        if options:
-            last[slot] = replay
-        elif out is None:
-            last_new = replay
-        else:
-            last_out = replay
-        return replay(a, b, out, options, True)
+    def remembering() -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
+        """A function that compares a call with the last one that it was given itself."""
+        last: dict[tuple[Any, ...], Replay] = {}
+        recent = last.get
+        last_new: Replay | None = None  # of plain calls, which need no look-up for it
+        last_out: Replay | None = None
+
+        def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
+            nonlocal last_new, last_out
+            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode:  # which no guard sees
+                return None
+            slot: Any = None
+            if options:
+                slot = (*options, out is None)
+                replay = recent(slot)
+            else:
+                replay = last_new if out is None else last_out
+            if replay is not None:
+                result = replay(a, b, out, options, False)
+                if result is not None:
+                    return result
+            if out is None and grad() and registered.record is not None and _recorded(a, b, options):
+                return registered.record(a, b, options)
+            tensors = _tensors(a, b, out, options)
+            found = find(key_of(tensors, out, options))
+            if found is None or (grad() and any(x.requires_grad for x in tensors)) or state.dispatched():
+                return None
+            if out is None and state.rounded(kind, tuple(x.dtype for x in tensors)):
+                return None
+            replay, careful = found
+            if careful and any(x.is_neg() for x in tensors):
+                return None
+            if options:
+                last[slot] = replay
+            elif out is None:
+                last_new = replay
+            else:
+                last_out = replay
+            return replay(a, b, out, options, True)
+
+        return call
 
     def key_of(tensors: Sequence[Any], out: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
         key = [settings(), out is None]
@@ -95,12 +109,11 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
             return  # overlaps are looked for from the first element on
         if len(kinds) >= _MOST:
             kinds.clear()
-            last.clear()
         spans = tuple(span for _, span in reached)
         replay = _replay(arrays, settings, problem, shape, run, tensors, spans, out, options, *scalars)
         kinds[key_of(tensors, out, options)] = replay, not all(map(_dense, views))
 
-    return FastPath(call, learn)
+    return FastPath(remembering(), learn, remembering)
 
 
 def _replay(
@@ -111,7 +124,11 @@ def _replay(
     """A call of the kind of the given one. What it compares and reads is settled here, and not in each call."""
     empty, stream, written = arrays.module.empty, arrays.raw_stream, arrays.increment_version
     dtype, place, ordinal, at = arrays.dtype_of(problem.out.dtype), arrays.place, arrays.device.index, settings()
-    check = guard(*tensors)
+    # A guard under autocast would hold while that rounds to another dtype.
+    check = None if state.casting(arrays.device.kind) else guard(*tensors)
+    grad: Callable[[], bool] = bool  # a guard compares requires_grad, and not whether grad is recorded
+    if any(x.requires_grad for x in tensors):
+        grad = arrays.module.is_grad_enabled
     low = tuple(x.data_ptr() & _LOW for x in tensors)
     aligned = not any(low)
     new, c, bias = out is None, options.get("c"), options.get("bias")
@@ -128,7 +145,7 @@ def _replay(
         places: tuple[int, ...] | None,
     ) -> bool:  # fmt: skip
         """Whether a call is of this kind, but for the low bits of addresses, which ``places`` has where they count."""
-        if check is None or settings() != at:
+        if check is None or settings() != at or grad():
             return False
         if new:
             alike = check(a, b, *(() if bias is None else (bias,)), *((c,) if apart else ()))
@@ -149,7 +166,7 @@ def _replay(
     def plain(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool) -> Any:
         x, y = a.data_ptr(), b.data_ptr()
         if not known and (
-            check is None or not check(a, b) or settings() != at
+            check is None or not check(a, b) or settings() != at or grad()
             or ((x | y) & _LOW if aligned else (x & _LOW, y & _LOW) != low)
         ):  # fmt: skip
             return None
@@ -160,7 +177,7 @@ def _replay(
     def plain_out(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool) -> Any:
         x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if not known and (
-            check is None or not check(a, b, out) or settings() != at
+            check is None or not check(a, b, out) or settings() != at or grad()
             or ((x | y | z) & _LOW if aligned else (x & _LOW, y & _LOW, z & _LOW) != low)
         ):  # fmt: skip
             return None
@@ -222,6 +239,13 @@ def _tensors(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> list[Any]:
     """The tensors of a call; ``c`` where it is not ``out``."""
     c = options.get("c")
     return [x for x in (a, b, out, options.get("bias"), None if c is out else c) if x is not None]
+
+
+def _recorded(a: Any, b: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an operand requires grad."""
+    if a.requires_grad or b.requires_grad:
+        return True
+    return bool(options) and any(x is not None and x.requires_grad for x in (options.get("c"), options.get("bias")))
 
 
 def _dense(x: DeviceView) -> bool:

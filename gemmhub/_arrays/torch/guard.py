@@ -17,8 +17,8 @@ Check = Callable[..., bool]
 
 def guard(*tensors: Any) -> Check | None:
     """A function of as many tensors: whether each has the class, dtype, device, shape, strides, requires_grad and
-    lazy bits of these, under the same grad and inference mode. None where torch has no such thing. The tensors
-    are not kept.
+    lazy bits of these, under the same inference mode; whether grad is recorded does not count. None where torch has no
+    such thing. The tensors are not kept.
     """
     return _made(*tensors) if _as_expected() else None
 

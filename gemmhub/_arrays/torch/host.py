@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub._arrays.dlpack.operands import DLPackArrays, viewable
+from gemmhub import dtypes
+from gemmhub._arrays.dlpack.operands import DLPackArrays
 from gemmhub._arrays.torch import tensors
-from gemmhub.dtypes import ML_DTYPES
+from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub.dtypes import ML_DTYPES, DType
 from gemmhub.errors import InputError
 
 Array = Any
@@ -22,26 +24,63 @@ class TorchHostArrays(DLPackArrays):
     def __init__(self) -> None:
         super().__init__("torch")
         self.increment_version = tensors.increment_version()
+        self._formats = _formats()
 
     def view(self, x: Any, argument: str) -> Array:
         if not tensors.is_tensor(x):
             return super().view(x, argument)
-        tensors.address(x, argument)
-        try:
-            return x.detach().numpy()  # NumPy before 2.1 imports DLPack read-only
-        except (RuntimeError, TypeError) as error:
-            raise InputError(
-                argument, f"a tensor of {x.dtype} that NumPy cannot view: {error}", "dtypes that NumPy has",
-                viewable(x),
-            ) from error  # fmt: skip
+        found = tensors.address(x, argument)
+        known = self._formats.get(x.dtype)
+        if known is None:
+            raise dtypes.unsupported(argument, x.dtype)
+        if not x.is_cpu:
+            raise InputError(argument, f"a tensor on {x.device}", "tensors on the CPU", "move it there with .cpu()")
+        code, dtype = known
+        if not found:
+            return np.empty(tuple(x.shape), dtype)  # NumPy before 2 takes no address of 0
+        size = dtype.itemsize
+        strides = tuple([step * size for step in x.stride()])
+        native = np.asarray(_Memory(x, code, found, tuple(x.shape), strides))
+        return native if native.dtype is dtype else native.view(dtype)
 
     def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
-        name = native.dtype.name
-        if name not in ML_DTYPES:
-            return super().wrap(native, operands)
-        torch: Any = sys.modules["torch"]  # which takes these dtypes from NumPy as bits only
-        bits = np.asarray(native).view(np.int16 if native.dtype.itemsize == 2 else np.uint8)
-        return torch.from_numpy(bits).view(getattr(torch, name))
+        if not isinstance(native, np.ndarray):
+            native = np.asarray(native)
+        torch: Any = sys.modules["torch"]
+        if native.dtype.itemsize > 2 or native.dtype not in _bits():
+            return torch.from_numpy(native)
+        bits = native.view(np.int16 if native.dtype.itemsize == 2 else np.uint8)
+        return torch.from_numpy(bits).view(getattr(torch, native.dtype.name))
+
+
+class _Memory:
+    """The memory of a tensor as NumPy's array interface, which keeps the tensor.
+
+    Not ``x.numpy()``: it has no bfloat16 and no float8, and it forbids torch to resize the tensor's storage ever after,
+    which FSDP does. Not DLPack: NumPy before 2.1 imports it read-only.
+    """
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, owner: Any, code: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "shape": shape, "typestr": code, "data": (address, False), "strides": strides, "version": 3,
+        }  # fmt: skip
+
+
+def _formats() -> dict[Any, tuple[str, DType]]:
+    """By torch's dtypes: the code of the array interface, and the dtype. Those that NumPy lacks pass as bytes."""
+    to_ours, _ = torch_dtypes()
+    return {
+        theirs: (f"|V{ours.itemsize}" if ours.name in ML_DTYPES else ours.str, ours) for theirs, ours in to_ours.items()
+    }
+
+
+@cache
+def _bits() -> frozenset[DType]:
+    """Dtypes that torch takes from NumPy as integers only."""
+    return frozenset(map(dtypes.as_dtype, ML_DTYPES))
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from gemmhub.errors import InputError
@@ -26,7 +27,7 @@ def memory(x: Any, argument: str) -> int:
     """The address of a dense tensor; InputError that names what any other tensor is."""
     torch = sys.modules["torch"]
     kind: Any = type(x)
-    if kind is not torch.Tensor and not _without_meaning(kind):
+    if kind is not torch.Tensor and not plain_subclass(kind):
         raise InputError(
             argument, f"a {kind.__qualname__}, a subclass of torch.Tensor that computes or wraps results itself",
             "torch.Tensor and torch.nn.Parameter",
@@ -50,7 +51,7 @@ def address(x: Any, argument: str) -> int:
     found = memory(x, argument)
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InputError(
-            argument, "a tensor that requires grad: gemmhub records no gradients", "tensors that do not",
+            argument, "a tensor that requires grad: only gemmhub.matmul records gradients", "tensors that do not",
             "pass x.detach(), or call under torch.no_grad()",
         )  # fmt: skip
     if x.is_conj() or x.is_neg():
@@ -58,14 +59,89 @@ def address(x: Any, argument: str) -> int:
     return found
 
 
-@lru_cache(maxsize=64)
-def _without_meaning(kind: type) -> bool:
+def plain_subclass(kind: Any) -> bool:
     """Whether torch's own functions treat tensors of a subclass as plain ones, as they do torch.nn.Parameter."""
+    return _plain_subclass(kind)
+
+
+@lru_cache(maxsize=64)
+def _plain_subclass(kind: type) -> bool:
     tensor: Any = sys.modules["torch"].Tensor
     own: Any = kind
     function, dispatch = own.__torch_function__, own.__torch_dispatch__
     # The default __torch_function__ makes results of the subclass; Parameter has the one that does nothing.
     return function is sys.modules["torch"].nn.Parameter.__torch_function__ and dispatch is tensor.__torch_dispatch__
+
+
+def dispatched() -> bool:
+    """Whether a dispatch mode (a tracer, a counter of operations) is to see every operation of this thread."""
+    return bool(_modes()())
+
+
+def forward_mode() -> bool:
+    """Whether tensors of this thread may carry tangents (torch.func.jvp, torch.autograd.forward_ad)."""
+    return forward_ad()._current_level >= 0 and bool(sys.modules["torch"]._C._is_fwd_grad_enabled())
+
+
+@cache
+def forward_ad() -> Any:
+    """torch's module of forward mode, whose level is 0 or more while that is on."""
+    found = getattr(getattr(sys.modules["torch"], "autograd", None), "forward_ad", None)
+    return found if hasattr(found, "_current_level") else SimpleNamespace(_current_level=-1)
+
+
+def casting(kind: str) -> bool:
+    """Whether torch.autocast is on for devices of this kind."""
+    asked = _autocast()
+    return asked is not None and asked(kind)
+
+
+def rounded(kind: str, found: tuple[Any, ...]) -> bool:
+    """Whether torch.autocast rounds a tensor of one of these dtypes, on a device of this kind, to another dtype."""
+    if not casting(kind):
+        return False
+    torch: Any = sys.modules["torch"]
+    wanted, narrow = torch.get_autocast_dtype(kind), (torch.float32, torch.float16, torch.bfloat16)
+    return any(x is not wanted and x in narrow for x in found)
+
+
+class Modified(Exception):  # noqa: N818  (nobody sees it)
+    """A mode of torch may change what a product means."""
+
+
+def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[..., Any]:
+    """``run``, a call that was seen before with CPU tensors of these dtypes, where no mode of torch changes what it
+    means; :class:`Modified` where one may, and gemmhub looks at the call again.
+    """
+    modes, forward = _modes(), forward_ad()
+
+    def checked(a: Any, b: Any, out: Any = None, *rest: Any) -> Any:
+        if modes() or forward._current_level >= 0 or (out is None and rounded("cpu", found)):
+            raise Modified
+        return run(a, b, out, *rest)
+
+    return checked
+
+
+@cache
+def dispatch_modes() -> Any:
+    """torch's module whose ``_is_in_torch_dispatch_mode`` is True while any thread has a dispatch mode. Reading that
+    costs less than asking torch for this thread's.
+    """
+    found = sys.modules.get("torch.utils._python_dispatch")
+    return found if hasattr(found, "_is_in_torch_dispatch_mode") else SimpleNamespace(_is_in_torch_dispatch_mode=False)
+
+
+@cache
+def _modes() -> Callable[[], int]:
+    return getattr(getattr(sys.modules["torch"], "_C", None), "_len_torch_dispatch_stack", int)
+
+
+@cache
+def _autocast() -> Callable[[str], bool] | None:
+    """Whether autocast is on for a kind of device; None in torch before 2.4, whose autocast gemmhub does not follow."""
+    torch: Any = sys.modules["torch"]
+    return torch.is_autocast_enabled if hasattr(torch, "get_autocast_dtype") else None
 
 
 def _without_memory(argument: str) -> InputError:

@@ -1,0 +1,71 @@
+"""What calls through torch's doors cost on the host: ``python -m benchmarks.run.overhead_torch``.
+
+Small products on a GPU, where the host's time is all that counts: torch's call, and ours, in turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import gemmhub
+import gemmhub.torch as door
+
+N = 64
+
+
+def microseconds(call: Callable[[], Any], calls: int = 500) -> float:
+    """Host time of a call, without the device's queue being full."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    spent = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return spent / calls * 1e6
+
+
+def main() -> None:
+    """Print a table of medians."""
+    dtype = torch.bfloat16
+    x, w = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
+    xg, wg = x.clone().requires_grad_(), w.clone().requires_grad_()
+    plain, ours = (kind(N, N, device="cuda", dtype=dtype) for kind in (torch.nn.Linear, door.Linear))
+    compiled = [torch.compile(layer, fullgraph=True) for layer in (plain, ours)]
+
+    def step(layer: Any) -> Callable[[], Any]:
+        return lambda: layer(xg).sum().backward()
+
+    def inference(layer: Any) -> Callable[[], Any]:
+        def call() -> None:
+            with torch.no_grad():
+                layer(x)
+
+        return call
+
+    rows = {
+        "matmul": (lambda: torch.matmul(x, w), lambda: gemmhub.matmul(x, w)),
+        "matmul, recorded": (lambda: torch.matmul(xg, wg), lambda: gemmhub.matmul(xg, wg)),
+        "operator": (lambda: torch.ops.aten.mm(x, w), lambda: torch.ops.gemmhub.matmul(x, w)),
+        "Linear, no grad": (inference(plain), inference(ours)),
+        "Linear, recorded": (lambda: plain(xg), lambda: ours(xg)),
+        "Linear, forward and backward": (step(plain), step(ours)),
+        "Linear, compiled, no grad": (inference(compiled[0]), inference(compiled[1])),
+    }
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: {N} x {N} x {N} {dtype}, us on the host")
+    print(f"{'':32} {'torch':>8} {'gemmhub':>8}")
+    for name, calls in rows.items():
+        times: tuple[list[float], list[float]] = ([], [])
+        for call in calls:
+            microseconds(call, 20)
+        for _ in range(9):
+            for kept, call in zip(times, calls):
+                kept.append(microseconds(call))
+        print(f"{name:32} {sorted(times[0])[4]:8.2f} {sorted(times[1])[4]:8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

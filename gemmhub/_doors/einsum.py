@@ -1,0 +1,66 @@
+"""Contractions of two operands as one product: an equation's letters, by what they are in it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+
+class Contraction(NamedTuple):
+    """The letters of both operands and of the result, and those of the product of matrices."""
+
+    a: str
+    b: str
+    out: str
+    batch: str
+    rows: str
+    inner: str
+    columns: str
+
+    def sizes(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> dict[str, Any] | None:
+        """The size of each letter; None for operands that the equation does not fit."""
+        if len(a) != len(self.a) or len(b) != len(self.b):
+            return None
+        found = dict(zip(self.a, a))
+        if any(found.setdefault(letter, size) != size for letter, size in zip(self.b, b)):
+            return None
+        return found
+
+    def left(self) -> list[int]:
+        """The order of a's axes as matrices: batch, rows, inner."""
+        return [self.a.index(x) for x in self.batch + self.rows + self.inner]
+
+    def right(self) -> list[int]:
+        """The order of b's axes as matrices: batch, inner, columns."""
+        return [self.b.index(x) for x in self.batch + self.inner + self.columns]
+
+    def shape(self, sizes: dict[str, Any], *groups: str) -> tuple[Any, ...]:
+        """Sizes of the batch letters, and of each group of letters as one axis."""
+        return *(sizes[x] for x in self.batch), *(prod(sizes[x] for x in group) for group in groups)
+
+    def result(self) -> list[int]:
+        """The order of the product's axes in the result, once they are apart."""
+        letters = self.batch + self.rows + self.columns
+        return [letters.index(x) for x in self.out]
+
+
+@lru_cache(maxsize=256)
+def contraction(equation: str) -> Contraction | None:
+    """None for what is no product of two operands: diagonals, sums of one operand, outer products, an ellipsis."""
+    inputs, arrow, out = equation.partition("->")
+    a, comma, b = inputs.partition(",")
+    if not comma or not (a + b).isalpha():
+        return None
+    if not arrow:
+        out = "".join(sorted(x for x in set(a + b) if (a + b).count(x) == 1))
+    repeated = any(len(set(x)) != len(x) for x in (a, b, out))
+    alone = (set(a) ^ set(b)) - set(out)
+    if repeated or alone or not set(out) <= set(a + b):
+        return None
+    inner = "".join(x for x in a if x in b and x not in out)
+    if not inner:
+        return None
+    batch = "".join(x for x in a if x in b and x in out)
+    rows, columns = "".join(x for x in a if x not in b), "".join(x for x in b if x not in a)
+    return Contraction(a, b, out, batch, rows, inner, columns)

@@ -1,0 +1,285 @@
+"""Gradients of a product: by further products of gemmhub, recorded by autograd around the direct path.
+
+With ``out = alpha * a @ b + beta * c + bias`` and ``g`` the gradient of ``out``::
+
+    grad_a = conj(alpha) * g @ b^H      grad_c = conj(beta) * g
+    grad_b = conj(alpha) * a^H @ g      grad_bias = g, summed over the axis that bias lacks
+
+each summed over the dimensions that were broadcast. relu is undone from its result. The gradients of gelu and silu need
+the sum before them, so that they follow the product as operations of torch. Everything here is differentiable again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from gemmhub import api, dtypes
+from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub.errors import InputError
+
+Tensor = Any
+Multiply = Callable[..., Tensor]
+"""``matmul`` of gemmhub, or the operator of torch that stands for it where calls are traced."""
+
+_DIRECT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+"""Dtypes that products are made in. The gradient of an operand of another one (float8) is rounded to it afterwards."""
+
+
+def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """A product that autograd records; arguments and errors are those of :func:`gemmhub.matmul`."""
+    after = None
+    if options:
+        if options.get("stream") is not None:
+            raise InputError(
+                "stream", "given with a tensor that requires grad: its backward pass has no stream",
+                "None", "make the stream current: with torch.cuda.stream(s)",
+            )  # fmt: skip
+        if "activation" in options:
+            fused, after = split(options["activation"])
+            options["activation"] = fused
+    out = Product.apply(a, b, options.get("c"), options.get("bias"), options)
+    return out if after is None else after(out)
+
+
+def split(activation: str | None) -> tuple[str | None, Callable[[Tensor], Tensor] | None]:
+    """What the product does itself, and the function of torch that follows it."""
+    after = _AFTER.get(activation or "")
+    return (activation, None) if after is None else (None, after)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form, as gemmhub's epilogue."""
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+_AFTER: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "silu": torch.nn.functional.silu}
+
+
+class Product(torch.autograd.Function):
+    """A node of autograd's graph around one call of :func:`gemmhub.matmul`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, options: dict[str, Any]
+    ) -> Tensor:
+        out = api.matmul(a, b, **options)
+        save(ctx, a, b, c, bias, options, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (*backward(ctx, grad, api.matmul), None)
+
+
+def save(
+    ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, options: dict[str, Any], out: Tensor
+) -> None:
+    """Keep what :func:`backward` reads, and no more: an operand only where the other one's gradient is wanted."""
+    left, right, of_c, of_bias = ctx.needs_input_grad[:4]
+    if options:
+        activation = options.get("activation")
+        if activation in _AFTER:  # whose argument is computed anew
+            ctx.save_for_backward(a, b, None, c, bias)
+            left = right = True
+        else:
+            ctx.save_for_backward(
+                a if right else None, b if left else None, out if activation is not None else None, None, None
+            )
+        options = {name: x for name, x in options.items() if name not in ("c", "bias")}
+    else:
+        ctx.save_for_backward(a if right else None, b if left else None, None, None, None)
+    ctx.call = (
+        options, None if right else _facts(a), None if left else _facts(b),
+        _facts(c) if of_c else None, _facts(bias) if of_bias else None,
+    )  # fmt: skip
+
+
+def _facts(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.dtype, x.stride()
+
+
+def _column_major(strides: tuple[int, ...]) -> bool:
+    """Whether columns are contiguous: a gradient is made as its operand lies, so that it need not be copied there."""
+    return len(strides) > 1 and bool(strides[-2] == 1 and strides[-1] != 1)
+
+
+def backward(ctx: Any, grad: Tensor, multiply: Multiply) -> tuple[Tensor | None, ...]:
+    """The gradients of a, b, c and bias; None for those that are not wanted."""
+    a, b, out, c, bias = ctx.saved_tensors
+    wants_a, wants_b, wants_c, wants_bias = ctx.needs_input_grad[:4]
+    given, a_facts, b_facts, c_facts, bias_facts = ctx.call
+    options, beta = _options(given), given.get("beta", 0)
+    if out is not None:
+        grad = torch.ops.aten.threshold_backward(grad, out, 0)
+    elif given.get("activation") is not None:
+        grad = _through(given, a, b, c, bias, grad, multiply)
+    a_shape, a_dtype, a_strides = a_facts or _facts(a)
+    b_shape, b_dtype, b_strides = b_facts or _facts(b)
+    rows, columns = len(a_shape) == 1, len(b_shape) == 1
+    g = grad.unsqueeze(-1) if columns else grad
+    g = g.unsqueeze(-2) if rows else g
+    if "alpha" in given:
+        options["alpha"] = _conj(given["alpha"])
+    grad_a = grad_b = grad_c = grad_bias = None
+    made = partial(_summed, multiply=multiply, options=options)
+    if wants_a:
+        grad_a = _left(g, b.unsqueeze(-1) if columns else b, a_shape[:-2], a_dtype, _column_major(a_strides), made)
+        grad_a = grad_a.reshape(a_shape) if rows else grad_a
+    if wants_b:
+        left = a.unsqueeze(-2) if rows else a
+        grad_b = _right(left, g, b_shape[:-2], b_dtype, _column_major(b_strides), made)
+        grad_b = grad_b.reshape(b_shape) if columns else grad_b
+    if wants_c and beta != 0:
+        grad_c = _fold(grad if beta == 1 else grad * _conj(beta), *c_facts[:2])
+    if wants_bias:
+        shape, dtype, _ = bias_facts
+        grad_bias = _fold(g, _as_matrix(shape, rows, columns), dtype).reshape(shape)
+    return grad_a, grad_b, grad_c, grad_bias
+
+
+_KEPT = ("precision", "deterministic", "backend")
+"""Options of a product that those of its gradients have, too."""
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in _KEPT if name in given} if given else {}
+
+
+def forward(ctx: Any, operands: Any, tangents: Any, multiply: Multiply) -> Tensor:
+    """The tangent of the result, of operands that have one or none (forward mode)."""
+    a, b, c, bias = operands
+    of_a, of_b, of_c, of_bias = tangents
+    given = ctx.call[0]
+    activation, beta = given.get("activation"), given.get("beta", 0)
+    x = multiply(a, b, **_sum(given, c, bias))
+    parts = []
+    plain = {name: v for name, v in given.items() if name not in ("activation", "beta")}
+    if of_a is not None:
+        parts.append(multiply(of_a, b, **plain))
+    if of_b is not None:
+        parts.append(multiply(a, of_b, **plain))
+    if of_c is not None and beta != 0:
+        parts.append(of_c * beta)
+    if of_bias is not None:
+        rows, columns = a.dim() == 1, b.dim() == 1
+        matrix = x.unsqueeze(-1) if columns else x
+        matrix = matrix.unsqueeze(-2) if rows else matrix
+        added = of_bias.reshape(_as_matrix(of_bias.shape, rows, columns)).expand(matrix.shape)
+        parts.append(added.reshape(x.shape))
+    tangent = parts[0]
+    for part in parts[1:]:
+        tangent = tangent + part
+    tangent = tangent.to(x.dtype).expand(x.shape)
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(tangent, x, 0)
+    return tangent if activation is None else _undone(activation, tangent, x)
+
+
+def _sum(given: dict[str, Any], c: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
+    """The options of the sum that an activation is applied to."""
+    options = {name: x for name, x in given.items() if name != "activation"}
+    if c is not None:
+        options["c"] = c
+    if bias is not None:
+        options["bias"] = bias
+    return options
+
+
+def _undone(activation: str, grad: Tensor, x: Tensor) -> Tensor:
+    """``grad`` times the derivative of gelu or silu at ``x``."""
+    if activation == "gelu":
+        return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+    return torch.ops.aten.silu_backward(grad, x)
+
+
+def _as_matrix(shape: Any, rows: bool, columns: bool) -> tuple[int, ...]:
+    """A shape of bias as it broadcasts to the product of matrices: a matrix by a vector has an element for each row."""
+    if len(shape) == 2:
+        return tuple(shape)
+    return (shape[0], 1) if columns and not rows else (1, shape[0])
+
+
+def _through(
+    given: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, grad: Tensor, multiply: Multiply
+) -> Tensor:
+    """The gradient before gelu or silu, whose argument is computed anew."""
+    return _undone(given["activation"], grad, multiply(a, b, **_sum(given, c, bias)))
+
+
+def _left(g: Tensor, b: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
+    """``g @ b^H``, summed over the batch dimensions that the left operand lacks."""
+    g, b = _alike(g, b)
+    if transposed:
+        return made(_conjugate(b), g.transpose(-2, -1), batch, dtype).transpose(-2, -1)
+    return made(g, _conjugate(b).transpose(-2, -1), batch, dtype)
+
+
+def _right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
+    """``a^H @ g``, summed over the batch dimensions that the right operand lacks.
+
+    Where it lacks all of them, the sum is part of the product: its rows are those of every matrix of the batch.
+    """
+    a, g = _alike(a, g)
+    if not batch and a.dim() > 2 and a.shape[:-2] == g.shape[:-2]:
+        a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
+    if transposed:
+        return made(g.transpose(-2, -1), _conjugate(a), batch, dtype).transpose(-2, -1)
+    return made(_conjugate(a).transpose(-2, -1), g, batch, dtype)
+
+
+def _summed(x: Tensor, y: Tensor, batch: Any, dtype: Any, multiply: Multiply, options: dict[str, Any]) -> Tensor:
+    """``x @ y`` with these batch dimensions and this dtype. What is summed is summed before it is rounded."""
+    alone = x.dim() == y.dim() == 2 or tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])) == tuple(batch)
+    natural = _result(x.dtype, y.dtype)
+    if dtype not in _DIRECT or (natural.is_complex and not dtype.is_complex):
+        wanted = natural
+    elif alone or dtype.itemsize > 2:
+        wanted = dtype
+    else:
+        wanted = torch.float32
+    if wanted is not natural:
+        options = {**options, "out_dtype": wanted}
+    result = multiply(x, y, **options)
+    return result if alone and result.dtype is dtype else _fold(result, (*batch, *result.shape[-2:]), dtype)
+
+
+def _fold(x: Tensor, shape: Any, dtype: Any) -> Tensor:
+    """``x`` summed to a shape that broadcasts to its own, in the given dtype. (torch sums 16 bits in float32.)"""
+    if tuple(x.shape) != tuple(shape):
+        extra = x.dim() - len(shape)
+        over = [*range(extra), *(i + extra for i, size in enumerate(shape) if size == 1 and x.shape[i + extra] != 1)]
+        wide = dtype if dtype in _DIRECT and dtype.itemsize > x.dtype.itemsize else x.dtype
+        x = x.sum(over, keepdim=True, dtype=wide).reshape(shape)
+    if x.is_complex() and not dtype.is_complex:
+        x = x.real
+    return x if x.dtype is dtype else x.to(dtype)
+
+
+def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the dtype that holds either: a saved operand may be narrower than the gradient, or wider."""
+    if x.dtype is y.dtype:
+        return x, y
+    common = _result(x.dtype, y.dtype)
+    return x.to(common), y.to(common)
+
+
+@lru_cache(maxsize=256)
+def _result(x: Any, y: Any) -> Any:
+    """torch's dtype of a product of the two, float8 as the other one."""
+    to_ours, to_torch = torch_dtypes()
+    float8 = [d.itemsize == 1 and d.is_floating_point for d in (x, y)]
+    if float8[0] or float8[1]:
+        return y if float8[0] else x
+    return to_torch[dtypes.result_dtype(to_ours[x], to_ours[y])]
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    return x.conj().resolve_conj() if x.is_complex() else x
+
+
+def _conj(x: Any) -> Any:
+    return x.conjugate() if isinstance(x, complex) else x

@@ -1,0 +1,208 @@
+"""Gradients of products of torch tensors, against torch's numerical ones in float64 and its own in other dtypes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import gemmhub
+from gemmhub.errors import InputError, OutputError
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
+
+SHAPES = [
+    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 2)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((1, 3, 4), (2, 4, 5)),
+]  # fmt: skip
+
+
+def tensors(rng, shapes, dtype=F64, transposed=False):
+    """Random ones that require grad; ``transposed``: with contiguous columns."""
+    made = []
+    for shape in shapes:
+        x = torch.from_numpy(rng.standard_normal(shape)).to(dtype)
+        if dtype.is_complex:
+            x = torch.complex(x.real, torch.from_numpy(rng.standard_normal(shape)).to(x.real.dtype))
+        if transposed and x.dim() > 1:
+            x = x.mT.contiguous().mT
+        made.append(x.requires_grad_())
+    return made
+
+
+def addends(rng, a, b, with_c, with_bias):
+    """c and bias for a product; None for those that it does not have."""
+    with torch.no_grad():
+        shape = gemmhub.matmul(a, b).shape
+    vector = (shape[-1],) if shape else ()
+    (c,) = tensors(rng, [shape], a.dtype) if with_c else (None,)
+    (bias,) = tensors(rng, [vector], a.dtype) if with_bias and shape else (None,)
+    return c, bias
+
+
+def product(activation, alpha, beta, with_c, with_bias):
+    def f(a, b, *rest):
+        rest = list(rest)
+        options = {"c": rest.pop(0), "beta": beta} if with_c else {}
+        if with_bias:
+            options["bias"] = rest.pop(0)
+        return gemmhub.matmul(a, b, alpha=alpha, activation=activation, **options)
+
+    return f
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gradients_and_those_of_gradients(shapes, activation, rng):
+    for with_c, with_bias in itertools.product((False, True), repeat=2):
+        a, b = tensors(rng, shapes, transposed=with_c)
+        c, bias = addends(rng, a, b, with_c, with_bias)
+        f = product(activation, 1.5, -0.5, with_c, bias is not None)
+        given = [x for x in (a, b, c, bias) if x is not None]
+        assert torch.autograd.gradcheck(f, given)
+        if activation in (None, "gelu"):
+            assert torch.autograd.gradgradcheck(f, given)
+
+
+@pytest.mark.parametrize("shapes", SHAPES[:8:2], ids=str)
+def test_complex_gradients(shapes, rng):
+    a, b = tensors(rng, shapes, torch.complex128)
+    c, bias = addends(rng, a, b, True, True)
+    f = product(None, 1.5 - 1j, 0.5j, True, True)
+    assert torch.autograd.gradcheck(f, [a, b, c, bias])
+    assert torch.autograd.gradgradcheck(f, [a, b, c, bias])
+    (real,) = tensors(rng, [shapes[0]])
+    assert torch.autograd.gradcheck(gemmhub.matmul, [real, b])
+
+
+@pytest.mark.skipif(not hasattr(torch.library, "register_vmap"), reason="operators of this torch have no rule for vmap")
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+def test_forward_mode_and_batches_of_gradients(activation, rng):
+    for shapes, bias_shape in [(((3, 4), (4, 5)), (3, 1)), (((4,), (4, 5)), (1, 5)), (((2, 3, 4), (4,)), (3,))]:
+        a, b = tensors(rng, shapes)
+        c, _ = addends(rng, a, b, True, False)
+        (bias,) = tensors(rng, [bias_shape])
+        f = product(activation, 1.5, -2, True, True)
+        assert torch.autograd.gradcheck(
+            f, (a, b, c, bias), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+        )
+
+
+def bounded(got, exact, size, steps, dtype):
+    """Within ``steps`` roundings of float32 sums, and one of the result, relative to the sums of magnitudes."""
+    error = (got.double() - exact).abs()
+    unit = {F16: 2.0**-11, BF16: 2.0**-8, F32: 2.0**-24, F64: 2.0**-53}
+    allowed = size * (steps * unit[F32 if dtype != F64 else F64] + unit[dtype]) * 1.01 + 2.0**-24
+    assert bool((error <= allowed).all()), float((error / allowed).max())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wanted"),
+    [(BF16, BF16, None), (F16, F16, F32), (BF16, BF16, F32), (BF16, F32, None), (F16, BF16, None), (F32, F32, BF16),
+     (F32, F64, None), (F16, F16, F64), (F32, F32, F64)],
+    ids=str,
+)  # fmt: skip
+def test_gradients_of_mixed_dtypes(left, right, wanted, rng):
+    """Each has the dtype of its operand, and the accuracy of a product of the saved operand and the gradient."""
+    (a,), (b,) = tensors(rng, [(7, 33)], left), tensors(rng, [(33, 9)], right)
+    out = gemmhub.matmul(a, b, out_dtype=wanted)
+    assert out.dtype == (wanted or torch.promote_types(left, right))
+    grad = torch.from_numpy(rng.standard_normal(out.shape)).to(out.dtype)
+    out.backward(grad)
+    assert (a.grad.dtype, b.grad.dtype) == (left, right)
+    g, x, y = grad.double(), a.detach().double(), b.detach().double()
+    bounded(a.grad, g @ y.T, g.abs() @ y.abs().T, 9, left)
+    bounded(b.grad, x.T @ g, x.abs().T @ g.abs(), 7, right)
+
+
+def test_a_shared_matrix_is_summed_before_it_is_rounded(rng):
+    """The gradient of b in a batched product: one rounding to bfloat16, however many matrices it is multiplied by."""
+    (a,), (b,) = tensors(rng, [(64, 4, 8)], BF16), tensors(rng, [(1, 8, 5)], BF16)
+    out = gemmhub.matmul(a, b)
+    grad = torch.from_numpy(rng.standard_normal(out.shape)).to(BF16)
+    out.backward(grad)
+    x, g = a.detach().double(), grad.double()
+    exact, size = (x.mT @ g).sum(0, True), (x.abs().mT @ g.abs()).sum(0, True)
+    bounded(b.grad, exact, size, 4 * 64, BF16)
+
+
+@pytest.mark.parametrize("shapes", [((3, 0), (0, 5)), ((0, 4), (4, 5)), ((3, 4), (4, 0)), ((0, 3, 4), (4, 5))], ids=str)
+def test_empty_products(shapes, rng):
+    a, b = tensors(rng, shapes)
+    out = gemmhub.matmul(a, b, activation="silu")
+    out.sum().backward()
+    for x in (a, b):
+        assert x.grad.shape == x.shape
+        assert not x.grad.any()
+
+
+def test_float8_operands_that_need_no_gradient(rng):
+    (a,) = tensors(rng, [(5, 16)], BF16)
+    b = torch.from_numpy(rng.standard_normal((16, 6))).to(torch.float8_e4m3fn)
+    out = gemmhub.matmul(a, b, out_dtype=BF16)
+    out.sum().backward()
+    exact = torch.ones(5, 6, dtype=F64) @ b.double().T
+    bounded(a.grad, exact, torch.ones(5, 6, dtype=F64) @ b.double().abs().T, 6, BF16)
+
+
+def test_no_more_is_saved_than_gradients_need(rng):
+    """Of a product with a constant weight the input is not kept; nor is c, nor bias."""
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    c, bias = addends(rng, a, b, True, True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.shape) or x, lambda x: x):
+        gemmhub.matmul(a, b.detach(), c=c, beta=2, bias=bias)
+        assert saved == [(4, 5)]
+        saved.clear()
+        gemmhub.matmul(a.detach(), b, activation="relu")
+        assert saved == [(3, 4), (3, 5)]
+
+
+def test_a_gradient_lies_as_its_operand_does(rng):
+    (weight,) = tensors(rng, [(5, 4)])
+    a = torch.from_numpy(rng.standard_normal((3, 4)))
+    seen = []
+    transposed = weight.t()
+    transposed.register_hook(lambda g: seen.append(g.stride()))
+    gemmhub.matmul(a, transposed).sum().backward()
+    assert seen == [transposed.stride()]
+
+
+def test_refusals(rng):
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    plain = b.detach()
+    with pytest.raises(OutputError, match=r"out: given where a requires grad.*drop out="):
+        gemmhub.matmul(a, plain, out=torch.zeros(3, 5, dtype=F64))
+    with pytest.raises(InputError, match=r"a: a tensor that requires grad, with a packed b.*no_grad"):
+        gemmhub.matmul(a, gemmhub.pack(plain.numpy()))
+    with pytest.raises(InputError, match="stream: given with a tensor that requires grad"):
+        gemmhub.matmul(a, plain, stream=7)
+    planned = gemmhub.plan(plain.T, plain)
+    for refuse in (lambda: gemmhub.plan(a, b), lambda: gemmhub.pack(b), lambda: planned(plain.T, b)):
+        with pytest.raises(InputError, match=r"requires grad: only gemmhub.matmul records gradients.*no_grad"):
+            refuse()
+    assert gemmhub.explain(a, b).chosen == "numpy"
+    assert gemmhub.spot_check(a, b, gemmhub.matmul(a, b)).ok
+
+
+def test_without_grad_nothing_is_recorded(rng):
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    with torch.no_grad():
+        assert not gemmhub.matmul(a, b).requires_grad
+    with torch.inference_mode():
+        assert gemmhub.matmul(a, b).is_inference()
+    assert gemmhub.matmul(a, b).grad_fn is not None
+
+
+def test_checkpointed_and_accumulated(rng):
+    from torch.utils.checkpoint import checkpoint
+
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    for reentrant in (False, True):
+        a.grad = b.grad = None
+        checkpoint(lambda x: gemmhub.matmul(x, b, activation="gelu"), a, use_reentrant=reentrant).sum().backward()
+        first = a.grad.clone()
+        gemmhub.matmul(a, b, activation="gelu").sum().backward()
+        np.testing.assert_array_equal(a.grad.numpy(), 2 * first.numpy())

@@ -1,0 +1,7 @@
+"""NumPy's users find here: arrays whose products are gemmhub's in code that is written for NumPy."""
+
+from __future__ import annotations
+
+from gemmhub._doors.numpy_subclass import HubArray, asarray
+
+__all__ = ["HubArray", "asarray"]

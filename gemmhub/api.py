@@ -330,6 +330,10 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     Later calls like this one, in this process and others, take the fastest. Candidates with a wrong result
     are reported and not recorded. Raises as :func:`matmul`; RecordError when records cannot be written.
     """
+    if registered.deferring or registered.doors:
+        deferred = _deferred("tune", a, b, out, options)
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
     with locks.deciding:
         _import()
         from gemmhub._measure.tune import tune_call

@@ -12,14 +12,14 @@ from typing import Any
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """``(call, operands, options) -> result`` of a deferring library, or NotImplemented to leave the call to gemmhub.
 
-``call`` is "matmul", "plan", "pack", "explain" or "spot_check"; ``operands`` are its positional arguments as the user
-passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
+``call`` is "matmul", "plan", "pack", "explain", "spot_check" or "tune"; ``operands`` are its positional arguments
+as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
 """
 
 _direct: dict[type, Callable[[Any], Any]] = {}
 deferring: dict[type, Deferred] = {}
 
-doors: dict[str, str] = {"torch": "gemmhub._doors.torch"}
+doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "dask": "gemmhub._doors.dask"}
 """Packages whose arrays gemmhub itself defers for, and the module that registers them. It is imported when the first
 such array is met: ``import gemmhub`` loads none of them. A door that was opened is not here any more.
 """

@@ -106,7 +106,7 @@ def spot_check(
     ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
     InputError : ragged sequences, an unknown precision, points outside ``c``, a seed that is none.
     """
-    if registered.deferring:
+    if registered.deferring or registered.doors:
         options = {"precision": precision, "points": points, "samples": samples, "seed": seed}
         deferred = registered.deferred("spot_check", (a, b, c), options)
         if deferred is not NotImplemented:

@@ -1,0 +1,168 @@
+"""How a product is cut into blocks: as its operands are, or rechunked where the estimate says that it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import dask
+import numpy as np
+from dask.utils import format_bytes, parse_bytes
+
+from gemmhub import api
+from gemmhub._doors.dask import cluster
+from gemmhub._doors.dask.operands import Chunks, Dimension, Product
+from gemmhub.dtypes import DType
+from gemmhub.errors import GemmhubError
+
+_SHARE = 0.5
+"""Part of a worker's memory that blocks of running tasks may take."""
+_RATE = 1e11
+"""Operations a second of one thread where no backend estimates: the order of a CPU core in float32."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """One way to cut a product, and what it is estimated to cost."""
+
+    chunks: Mapping[Dimension, Chunks]
+    chains: int
+    """Independent sums over k of each block of the result; they are added at the end."""
+    tasks: int
+    rechunked: tuple[str, ...]
+    """Operands that are rechunked, with why and with the bytes that this copies."""
+    rechunk_bytes: int
+    moved: int
+    """Bytes that move between workers at most, where operands lie on workers, each block once."""
+    working_set: int
+    """Bytes of the blocks that the running tasks of one worker hold."""
+    resident: int
+    """Bytes of operands and result a worker, where all are kept in memory."""
+    seconds: float
+    backend: str
+    """What this process would choose for a block. Each worker chooses for itself."""
+
+    @property
+    def steps(self) -> int:
+        """Blocks of k."""
+        return len(self.chunks["k"])
+
+
+def choose(asked: Product, workers: cluster.Cluster) -> Blocking:
+    """The cheapest of the ways to cut a product that fit in the memory of a worker (of all, where none fits)."""
+    ways = [_priced(asked, dict(zip(asked.sizes, cut)), workers) for cut in product(*_cuts(asked))]
+    limit = workers.memory
+    fitting = [way for way in ways if limit is None or way.working_set <= _SHARE * limit]
+    if fitting:
+        return min(fitting, key=lambda way: way.seconds)
+    return min(ways, key=lambda way: (way.working_set, way.seconds))
+
+
+def _cuts(asked: Product) -> Iterable[list[Chunks]]:
+    """For each dimension the chunks that come into question."""
+    for dimension, size in asked.sizes.items():
+        given = [x.chunks(dimension) for x in (asked.a, asked.b)]
+        known = list(dict.fromkeys(x for x in given if x is not None)) or [(size,)]
+        if asked.packed and dimension in ("k", "n") and given[1] is not None:
+            yield [given[1]]  # packed blocks stay as they are
+        elif dimension == "k" and asked.whole_k:
+            yield [(size,)]
+        elif dimension in ("m", "n", "k"):
+            yield list(dict.fromkeys([*known, *(_merged(x, _edge(asked)) for x in known)]))
+        else:
+            yield [refined(known)]  # batch dimensions: nothing is summed over them, and cutting costs nothing
+
+
+def _edge(asked: Product) -> int:
+    """Rows of a square block of Dask's chunk size."""
+    size = parse_bytes(dask.config.get("array.chunk-size"))
+    widest = max(x.array.dtype.itemsize for x in asked.operands)
+    return max(1, int((size / max(widest, asked.accumulator.itemsize)) ** 0.5))
+
+
+def _merged(chunks: Chunks, edge: int) -> Chunks:
+    """Neighbouring chunks put together while they are no longer than ``edge``."""
+    merged: list[int] = []
+    for size in chunks:
+        if merged and merged[-1] + size <= edge:
+            merged[-1] += size
+        else:
+            merged.append(size)
+    return tuple(merged)
+
+
+def refined(given: list[Chunks]) -> Chunks:
+    """Chunks that end wherever those of any operand end."""
+    if len(given) == 1:
+        return given[0]
+    ends = sorted({int(end) for chunks in given for end in np.cumsum(chunks)} - {0})
+    return tuple(int(x) for x in np.diff([0, *ends])) or (0,)
+
+
+def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cluster) -> Blocking:
+    """The estimate for one way to cut a product."""
+    sizes = asked.sizes
+    blocks = prod(len(chunks[x]) for x in asked.out_axes)
+    steps = len(chunks["k"])
+    chains = max(1, min(steps // 2, workers.threads // max(1, blocks)))
+    rechunked, copied = [], 0
+    for name, x in (("a", asked.a), ("b", asked.b), ("c", asked.c), ("bias", asked.bias)):
+        if x is None:
+            continue
+        changed = [axis for i, axis in enumerate(x.axes) if axis is not None and chunks[axis] != x.array.chunks[i]]
+        if changed:
+            copied += x.nbytes
+            counts = ", ".join(f"{len(x.chunks(axis) or ())} to {len(chunks[axis])} along {axis}" for axis in changed)
+            rechunked.append(f"{name}: {counts} ({format_bytes(x.nbytes)})")
+    tasks = blocks * steps
+
+    largest = {dimension: max(cut, default=0) for dimension, cut in chunks.items()}
+    batch = prod(largest[x] for x in sizes if x not in ("m", "n", "k"))
+    m, n, k = (largest[x] for x in "mnk")
+    result = batch * m * n * max(asked.accumulator.itemsize, asked.out_dtype.itemsize)
+    a_block, b_block = (prod(largest[axis] if axis else 1 for axis in x.axes) * x.array.dtype.itemsize
+                        for x in (asked.a, asked.b))  # fmt: skip
+    # A task has its operands, the sum before it and its own; the next task's operands arrive meanwhile.
+    working = workers.threads_a_worker * (2 * (a_block + b_block) + 2 * result)
+
+    rows = prod(len(chunks[x]) for x in asked.out_axes if x in asked.a.axes)
+    cols = prod(len(chunks[x]) for x in asked.out_axes if x in asked.b.axes)
+    moved = 0
+    if workers.workers > 1:  # a block goes to each worker that has a block of the result in its row or column
+        others = [min(workers.workers, max(1, blocks * chains // max(1, count))) - 1 for count in (rows, cols)]
+        moved = asked.a.nbytes * max(1, others[0]) + asked.b.nbytes * max(1, others[1])
+        moved += (chains - 1) * prod(asked.shape) * asked.accumulator.itemsize
+        moved += sum(x.nbytes for x in (asked.c, asked.bias) if x is not None)
+    whole = sum(x.nbytes for x in asked.operands) + prod(asked.shape) * asked.out_dtype.itemsize
+    once, backend = _block_seconds(
+        (batch, m, n, k), asked.a.array.dtype, asked.b.array.dtype, asked.accumulator if steps > 1 else asked.out_dtype
+    )
+    parallel = max(1, min(workers.threads, blocks * chains))
+    share = 2.0 * prod(sizes.values()) / max(1.0, 2.0 * batch * m * n * k)  # of full blocks: the last ones are smaller
+    seconds = once * share / parallel + (tasks + 2 * len(rechunked) * blocks) * cluster.OVERHEAD
+    seconds += (moved + copied) / (cluster.BANDWIDTH * workers.workers)
+    return Blocking(
+        chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), seconds, backend
+    )
+
+
+@lru_cache(maxsize=256)
+def _block_seconds(sizes: tuple[int, ...], a: DType, b: DType, out: DType) -> tuple[float, str]:
+    """What the backend that this process would choose estimates for one block, and its name."""
+    batch, m, n, k = sizes
+    # A number that is repeated has no memory of its own.
+    left, right = (np.broadcast_to(np.zeros((), x), shape) for x, shape in ((a, (batch, m, k)), (b, (batch, k, n))))
+    found: Any = None
+    try:
+        decision = api.explain(left, right, out_dtype=out)
+        if decision.chosen is not None:
+            found = decision[decision.chosen]
+    except GemmhubError:
+        pass
+    if found is not None and found.seconds is not None:
+        return float(found.seconds), found.backend
+    return 2.0 * batch * m * n * k / _RATE, found.backend if found is not None else ""

@@ -1,0 +1,313 @@
+"""Whether a product of arrays of Dask is right: random sums that the workers compare, in O(n^2) operations.
+
+As :mod:`gemmhub._check.freivalds`, in passes over the blocks: the columns fall into groups with random weights, each
+block of b is summed over them, each block of a multiplied by those sums, and each block of c summed and compared. Only
+sums travel between workers. Nothing is recomputed, so the threshold is deterministic: with weights of at most 1 a sum
+of a group of g columns differs by at most the sum of their bounds, at most sqrt(g) times their 2-norm. A right product
+is never called wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from dask.base import tokenize
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+
+from gemmhub import accuracy, dtypes
+from gemmhub._arrays.find import arrays_of
+from gemmhub._check import freivalds
+from gemmhub._check.spot_check import SpotCheck, generator
+from gemmhub._doors.dask import blocking, operands
+from gemmhub._doors.dask.block import located
+from gemmhub._doors.dask.packed import PackedBlocks
+from gemmhub.accuracy import ErrorModel, gamma
+from gemmhub.errors import DTypeError, InputError, ShapeError
+
+Array = Any
+_STEPS = 1024
+"""Weights are integers below it, over it."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What every task of one check knows."""
+
+    model: ErrorModel
+    k: int
+    bits: int
+    """Of the modulus of an integer product; 0 for floating sums."""
+
+    @property
+    def kind(self) -> Any:
+        if self.bits:
+            return np.int64
+        return np.complex128 if self.model.complex else np.float64
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The groups and weights of the columns of one block."""
+
+    matrix: Array
+    """(columns, groups): weights; or (columns, vectors): bits."""
+    member: Array
+    """(columns, groups): 1 where a column is in a group."""
+
+
+def spot_check(
+    a: Any, b: Any, c: Any, *, precision: str | None = None, points: Any = None, samples: Any = None, seed: Any = None
+) -> Delayed:
+    """A lazy :class:`gemmhub.SpotCheck`: ``compute()`` runs it where the blocks are. See :func:`gemmhub.spot_check`."""
+    if points is not None or samples is not None:
+        raise InputError(
+            "points, samples", "given with arrays of Dask", "neither: all of c is examined",
+            "compute the rows and columns you mean, and check those",
+        )  # fmt: skip
+    if isinstance(b, PackedBlocks):
+        raise InputError("b", "a packed operand", "an array", "pass b itself")
+    rng = generator(seed)
+    found = [operands.facts(x, name) for x, name in ((a, "a"), (b, "b"))]
+    shape, dtype = operands.facts(c, "c")
+    try:
+        out_dtype = dtypes.output_dtype(found[0][1], found[1][1], dtype)
+    except DTypeError as error:
+        raise DTypeError("c", error.given, error.allowed, "pass the product as it was computed") from None
+    asked = operands.describe(a, b, {"out_dtype": out_dtype, "precision": precision})
+    if shape != asked.shape:
+        raise ShapeError("c", f"shape {shape}", f"shape {asked.shape}, that of numpy.matmul(a, b)")
+    kinds = (found[0][1], found[1][1], out_dtype)
+    rule = _rule(asked, kinds, precision or "ieee")
+    chunks = {}
+    for x, size in asked.sizes.items():
+        given = [y for y in (asked.a.chunks(x), asked.b.chunks(x)) if y is not None]
+        chunks[x] = blocking.refined(given) if given else (size,)
+    left, right = asked.a.rechunked(chunks), asked.b.rechunked(chunks)
+    whole = operands.Operand(operands.as_dask(c, asked.out_axes, chunks), asked.out_axes).rechunked(chunks)
+    weights = _draw(asked.sizes["n"], chunks["n"], rule, rng)
+    token = tokenize([x.name for x in (left, right, whole)], rule, [x.matrix for x in weights])
+    name = f"gemmhub-spot-check-{token}"
+    layer = _layer(asked, rule, chunks, (left, right, whole), weights, name)
+    layer[name] = (_verdict, rule, ("m" in asked.out_axes, True), [key for key in layer if key[0] == f"{name}-row"])
+    sources = {x.name: x.array for x in (left, right, whole)}
+    return Delayed(name, HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values())))
+
+
+def _rule(asked: operands.Product, kinds: tuple[Any, Any, Any], precision: str) -> _Rule:
+    out, k = asked.out_dtype, asked.sizes["k"]
+    if out.kind == "b":
+        raise DTypeError("c", "bool", "numbers", "a sum of booleans is an or: check blocks by gemmhub.spot_check")
+    model = accuracy.error_model(*kinds[:2], out, asked.accumulator, precision)
+    if not model.exact:
+        return _Rule(model, k, 0)
+    if out.kind in "iu":
+        return _Rule(model, k, 8 * out.itemsize)
+    if k * dtypes.info(kinds[0]).largest * dtypes.info(kinds[1]).largest >= 2.0**30:
+        raise DTypeError("c", f"{out} of integers that may wrap", "integers", "check the int32 product")
+    return _Rule(model, k, 0)
+
+
+def _draw(n: int, chunks: tuple[int, ...], rule: _Rule, rng: np.random.Generator) -> list[_Weights]:
+    """Weights for each block of columns."""
+    if rule.bits:
+        matrix: Array = rng.integers(0, 2, (n, freivalds.VECTORS), np.int8)
+        member: Array = np.ones((n, 1), np.int8)
+    else:
+        groups = freivalds.Groups.draw(n, rng)
+        matrix = groups.spread(groups.weight.astype(np.int16), slice(None))
+        member = groups.spread(np.ones(n, np.int8), slice(None))
+    ends = np.cumsum(chunks)
+    return [_Weights(matrix[i - size : i], member[i - size : i]) for i, size in zip(ends, chunks)]
+
+
+def _layer(
+    asked: operands.Product, rule: _Rule, chunks: dict[str, tuple[int, ...]],
+    cut: tuple[operands.Operand, ...], weights: list[_Weights], stem: str,
+) -> dict[Any, Any]:  # fmt: skip
+    """The passes: sums of b, of a with them, and of c; the last of them compares the rows of one block row."""
+    a, b, c = cut
+    layer: dict[Any, Any] = {}
+    a_vector, b_vector = len(a.axes) == 1, len(b.axes) == 1
+    batch = [x for x in asked.sizes if x not in ("m", "n", "k")]
+    b_batch = [x for x in batch if x in b.axes]
+    cols, steps = range(len(chunks["n"])), range(len(chunks["k"]))
+
+    def places(*axes: str) -> Iterator[tuple[tuple[int, ...], dict[str, int]]]:
+        for place in product(*(range(len(chunks[x])) for x in axes)):
+            yield place, {"m": 0, "n": 0, "k": 0, **dict(zip(axes, place))}
+
+    for place, index in places(*b_batch, "k"):
+        for index["n"] in cols:
+            part = (f"{stem}-b-block", *place, index["n"])
+            layer[part] = (_sum_b, rule, b.key(index), b_vector, weights[index["n"]])
+        layer[(f"{stem}-b", *place)] = (_add, [(f"{stem}-b-block", *place, j) for j in cols], (0, 1))
+    for place, _ in places(*b_batch):
+        for j in cols:
+            layer[(f"{stem}-columns", *place, j)] = (_add, [(f"{stem}-b-block", *place, k, j) for k in steps], (2, 3))
+    for place, index in places(*batch, "m"):
+        shared = tuple(index[x] for x in b_batch)
+        for index["k"] in steps:
+            part = (f"{stem}-a-block", *place, index["k"])
+            layer[part] = (_sum_a, rule, a.key(index), a_vector, (f"{stem}-b", *shared, index["k"]), weights)
+        rows = (f"{stem}-a", *place)
+        layer[rows] = (_add, [(f"{stem}-a-block", *place, step) for step in steps], (0, 1, 2, 3, 4))
+        parts = []
+        for index["n"] in cols:
+            part = (f"{stem}-c-block", *place, index["n"])
+            columns = (f"{stem}-columns", *shared, index["n"])
+            layer[part] = (_sum_c, rule, c.key(index), (a_vector, b_vector), weights[index["n"]], rows, columns)
+            parts.append(part)
+        start = tuple(sum(chunks[x][: index[x]]) for x in (*batch, "m"))
+        layer[(f"{stem}-row", *place)] = (_compare, rule, start, weights, rows, parts)
+    return layer
+
+
+def _host(x: Array, rule: _Rule, *axes: int) -> Array:
+    """A block as an ndarray in double precision (or int64); ``axes`` are those that a vector lacks of a matrix."""
+    native = np.asarray(arrays_of(x, "block").to_host(x))
+    for axis in axes:
+        native = np.expand_dims(native, axis)
+    return native.astype(rule.kind)
+
+
+def _matmul(x: Array, y: Array) -> Array:
+    """``x @ y``; of integers modulo 2**64, by einsum."""
+    return np.einsum("...ik,...ks->...is", x, y) if x.dtype.kind == "i" else np.matmul(x, y)
+
+
+def _add(parts: list[tuple[Array, ...]], which: tuple[int, ...]) -> tuple[Array, ...]:
+    """Sums of some of the arrays that blocks made; of integers there is one."""
+    return tuple(sum(part[i] for part in parts) for i in which if i < len(parts[0]))
+
+
+@located
+def _sum_b(rule: _Rule, b: Array, vector: bool, weights: _Weights) -> tuple[Array, ...]:
+    """Of a block of b: weighted sums of its rows over the groups, sums of squares over them; of its columns, how many
+    elements are not finite, and the squares of their 2-norms.
+    """
+    x = _host(b, rule, *([-1] if vector else []))
+    if rule.bits:
+        return (_matmul(x, weights.matrix.astype(np.int64)),)
+    with np.errstate(all="ignore"):
+        good = np.isfinite(x)
+        x = np.where(good, x, 0.0)
+        squares = np.square(np.abs(x))
+        sums = np.matmul(x, weights.matrix / _STEPS)
+        return sums, np.matmul(squares, weights.member.astype(np.float64)), (~good).sum(-2), squares.sum(-2)
+
+
+@located
+def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], weights: list[_Weights]) -> tuple[Array, ...]:
+    """Of a block of a: its product with the sums of b; 2-norms over groups of |a| |b|, and of what underflowing
+    operands lose; of its rows, how many elements are not finite, and the squares of their 2-norms.
+    """
+    x = _host(a, rule, *([-2] if vector else []))
+    if rule.bits:
+        return (_matmul(x, sums[0]),)
+    with np.errstate(all="ignore"):
+        good = np.isfinite(x)
+        x = np.where(good, x, 0.0)
+        absolute, norms = np.abs(x), np.sqrt(sums[1])
+        one, _ = rule.model.reading(rule.k)
+        lost = one * (absolute.sum(-1)[..., None] * np.sqrt(_sizes(weights)) + norms.sum(-2)[..., None, :])
+        return np.matmul(x, sums[0]), np.matmul(absolute, norms), lost, (~good).sum(-1), np.square(absolute).sum(-1)
+
+
+@located
+def _sum_c(
+    rule: _Rule, c: Array, vectors: tuple[bool, bool], weights: _Weights, rows: tuple[Array, ...],
+    columns: tuple[Array, ...],
+) -> tuple[Array, ...]:  # fmt: skip
+    """Of a block of c: its weighted sums and its sums of squares over the groups; which sums have an element that says
+    nothing; and, for each row, the first column with an element that is wrong for certain, or -1.
+    """
+    missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
+    x = _host(c, rule, *missing)
+    if rule.bits:
+        return (_matmul(x, weights.matrix.astype(np.int64)),)
+    with np.errstate(all="ignore"):
+        good = np.isfinite(x)
+        clean = (rows[3] == 0)[..., :, None] & (columns[0] == 0)[..., None, :]
+        # By Cauchy and Schwarz no sum of absolute values is larger.
+        largest = np.sqrt(rows[4])[..., :, None] * np.sqrt(columns[1])[..., None, :]
+        limit = min(rule.model.largest, rule.model.accumulator_largest) / 2.0
+        wrong = np.where(clean, ~good & (largest < limit) & (rule.model.input_largest == inf), good)
+        member = weights.member.astype(np.float64)
+        unseen = np.matmul((~good | ~clean).astype(np.float64), member) > 0
+        x = np.where(good & clean, x, 0.0)
+        first = np.where(wrong.any(-1), wrong.argmax(-1), -1)
+        return np.matmul(x, weights.matrix / _STEPS), np.matmul(np.square(np.abs(x)), member), unseen, first
+
+
+@located
+def _compare(
+    rule: _Rule, start: tuple[int, ...], weights: list[_Weights], rows: tuple[Array, ...],
+    parts: list[tuple[Array, ...]],
+) -> tuple[Any, ...]:  # fmt: skip
+    """For one block row: sums compared, the worst of them over its limit, where, sums not looked at, and detects."""
+    total = sum(part[0] for part in parts)
+    residual = total - rows[0]
+    if rule.bits:
+        if rule.bits < 64:
+            residual = residual & ((1 << rule.bits) - 1)
+        wrong = np.argwhere((residual != 0).any(-1))
+        place = None if not len(wrong) else tuple(int(i) + j for i, j in zip(wrong[0], start))
+        return residual.size, inf if len(wrong) else 0.0, place, 0, 0.0
+    with np.errstate(all="ignore"):
+        sizes, model, u = _sizes(weights), rule.model, rule.model.output
+        relative, (_, both) = model.relative(rule.k), model.reading(rule.k)
+        result, root = np.sqrt(sum(part[1] for part in parts)), np.sqrt(sizes)
+        tiny = rows[2] + (model.absolute(rule.k) + rule.k * both) * root
+        bound = (1.0 + u) * (relative * rows[1] + (1.0 + relative) * tiny) + u * result
+        bound = (bound + model.rounding_underflow * root) / (1.0 - u)
+        terms, norm = (2, sqrt(2.0)) if model.complex else (1, 1.0)
+        own = np.array([norm * gamma(terms * (rule.k + int(x) + 8), 2.0**-53) * sqrt(x) for x in sizes])
+        own = own * (rows[1] + result)
+        ratio = np.abs(residual) / (root * bound + own)
+        unseen = np.logical_or.reduce([part[2] for part in parts]) | ~np.isfinite(bound)
+        ratio = np.where(residual == 0, 0.0, np.where(np.isfinite(ratio), ratio, inf))
+        ratio = np.where(unseen, 0.0, ratio)
+        first = np.max([part[3] for part in parts], axis=0)
+        ratio[first >= 0, 0] = inf
+        power = root * (2.0 * root + 2.0 * own / bound) * (_STEPS / 785)
+        power = float(np.max(np.where(bound > 0.0, power, 0.0), initial=0.0))
+    if not ratio.size:
+        return 0, 0.0, None, 0, 0.0
+    index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    place = tuple(int(i) + j for i, j in zip(index[:-1], start))
+    return ratio.size, float(ratio[index]), place, int(np.count_nonzero(unseen)), power
+
+
+def _sizes(weights: list[_Weights]) -> Array:
+    """Columns of each group."""
+    return np.sum([x.member.sum(0, dtype=np.int64) for x in weights], axis=0)
+
+
+def _verdict(rule: _Rule, out_ndims: tuple[bool, bool], rows: list[tuple[Any, ...]]) -> SpotCheck:
+    """All block rows together."""
+    sums = sum(row[0] for row in rows)
+    worst = max((row[1] for row in rows), default=0.0)
+    place = next((row[2] for row in rows if row[1] == worst and row[2] is not None), None)
+    if place is not None and not out_ndims[0]:
+        place = place[:-1]
+    unseen = sum(row[3] for row in rows)
+    detects = max((row[4] for row in rows), default=0.0)
+    ok = worst <= 1.0
+    if not sums:
+        reason = "there are no elements"
+    elif not ok:
+        reason = f"row {place} is wrong: a random sum of its elements is beyond what rounding can make"
+    elif rule.bits:
+        reason = f"every sum is exact; a wrong row would have been seen, but for a chance of 2**-{freivalds.VECTORS}"
+    else:
+        reason = f"every sum is within what rounding can make, the worst at {worst:.3g} of it"
+        reason += f"; a single error above {detects:.3g} bounds would have been seen" if not unseen else ""
+    if unseen:
+        reason += f"; {unseen} sums contain elements that are not finite and were not looked at"
+    return SpotCheck(ok, "freivalds", 0, int(sums), worst, place, None, None, 0.0, None if unseen else detects, reason)

@@ -1,0 +1,167 @@
+"""The graph of a product: for each block of the result a chain over the blocks of k, which adds up in its accumulator.
+
+A chain keeps one running sum in memory, of the accumulator's dtype, and rounds once at its end. Sums of products that
+were computed apart would be as many blocks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from gemmhub._doors.dask import block, cluster
+from gemmhub._doors.dask.block import Step
+from gemmhub._doors.dask.blocking import Blocking
+from gemmhub._doors.dask.operands import QUERY_PLANNING, Array, Chunks, Dimension, Operand, Product
+
+NAME = "gemmhub-matmul"
+"""What the keys of products begin with: in dashboards and progress bars tasks are grouped by it."""
+
+
+def build(asked: Product, way: Blocking) -> Array:
+    """The lazy array of Dask that is this product."""
+    cut = {name: None if x is None else x.rechunked(way.chunks) for name, x in _named(asked).items()}
+    steps = _steps(asked, way)
+    if QUERY_PLANNING:
+        return _by_expressions(asked, way, cut, steps)
+    names = [None if x is None else x.array.name for x in cut.values()]
+    token = tokenize(names, way.chunks, way.chains, sorted(asked.options.items()), cluster.version(), asked.out_axes)
+    name = f"{NAME}-{token}"
+    layer = dict(_layer(asked, way, cut, steps, name, f"{NAME}-sum-{token}"))
+    sources = {x.array.name: x.array for x in cut.values() if x is not None}
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values()))
+    chunks = tuple(way.chunks[axis] for axis in asked.out_axes)
+    return da.Array(graph, name, chunks, dtype=asked.out_dtype, meta=_meta(asked))
+
+
+def _named(asked: Product) -> dict[str, Operand | None]:
+    return {"a": asked.a, "b": asked.b, "c": asked.c, "bias": asked.bias}
+
+
+def _meta(asked: Product) -> Any:
+    """An empty array of the type that blocks have."""
+    meta = asked.a.array._meta
+    if not hasattr(meta, "__array_function__"):
+        meta = np.empty(0)
+    return da.utils.meta_from_array(meta, ndim=len(asked.out_axes), dtype=asked.out_dtype)
+
+
+def _steps(asked: Product, way: Blocking) -> dict[str, Step]:
+    """What the tasks do: "whole" (k is one block), "first", "next" and "last" of a chain."""
+    how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
+    version, out, total = cluster.version(), asked.out_dtype, asked.accumulator
+    alpha, beta = asked.request.alpha, asked.request.beta
+    end = {"activation": asked.request.activation, "out_dtype": out}
+    if way.steps == 1:
+        return {"whole": Step(version, {**how, **end, "alpha": alpha, "beta": beta})}
+    widened = total if asked.c is not None else None
+    if out.kind not in "biu" and total.kind in "biu":
+        # Integers become floats after the whole sum: each of them would be rounded before.
+        adding = {**how, "out_dtype": total, "beta": 1}
+        epilogue = {**how, **end, "beta": alpha}
+        return {
+            "first": Step(version, adding),
+            "next": Step(version, adding),
+            "last": Step(version, adding, None, epilogue),
+        }
+    adding = {**how, "alpha": alpha, "out_dtype": total, "beta": 1}
+    return {
+        "first": Step(version, {**adding, "beta": beta}, widened),
+        "next": Step(version, adding),
+        "last": Step(version, {**how, **end, "alpha": alpha, "beta": 1}),
+    }
+
+
+def spans(steps: int, chains: int) -> list[range]:
+    """The blocks of k of each chain: as many in each, but for one."""
+    return [range(steps * i // chains, steps * (i + 1) // chains) for i in range(chains)]
+
+
+def _layer(
+    asked: Product, way: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step], name: str, part: str
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The tasks, as pairs of key and task."""
+    a, b = cut["a"], cut["b"]
+    assert a is not None
+    assert b is not None
+    chains = spans(way.steps, way.chains)
+    for place in product(*(range(len(way.chunks[axis])) for axis in asked.out_axes)):
+        index: dict[Dimension, int] = {"m": 0, "n": 0, **dict(zip(asked.out_axes, place))}
+        c, bias = (None if x is None else x.key(index) for x in (cut["c"], cut["bias"]))
+        if way.steps == 1:
+            index["k"] = 0
+            yield (name, *place), (block.multiply, steps["whole"], a.key(index), b.key(index), c, bias)
+            continue
+        ends: list[tuple[Any, ...]] = []
+        for chain in chains:
+            before = c if chain.start == 0 else None
+            for step in chain:
+                index["k"] = step
+                pair = a.key(index), b.key(index)
+                if step == way.steps - 1:
+                    yield (name, *place), (block.multiply, steps["last"], *pair, before, bias, *ends)
+                else:
+                    key = (part, *place, step)
+                    kind = "first" if step == chain.start and chain.start == 0 else "next"
+                    yield key, (block.multiply, steps[kind], *pair, before)
+                    before = key
+            if before is not None:
+                ends.append(before)
+
+
+def _by_expressions(
+    asked: Product, way: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step]
+) -> Array:
+    """The same chains by ``blockwise``, one array for each step: expressions have no other public way in."""
+    a, b, c, bias = cut.values()
+    assert a is not None
+    assert b is not None
+    edges = np.cumsum((0, *way.chunks["k"])).tolist()
+    numbers = {axis: i for i, axis in enumerate((*asked.out_axes, "k"))}
+    inner = len(numbers)
+
+    def part(x: Operand, step: int) -> list[Any]:
+        where = slice(edges[step], edges[step + 1])
+        array = x.array if way.steps == 1 else x.array[tuple(where if axis == "k" else slice(None) for axis in x.axes)]
+        return [array, indices(x.axes)]
+
+    def indices(axes: tuple[Dimension | None, ...]) -> tuple[int, ...]:
+        return tuple(inner + 1 + i if axis is None else numbers[axis] for i, axis in enumerate(axes))
+
+    out = tuple(numbers[axis] for axis in asked.out_axes)
+
+    def task(step: int, kind: str, dtype: Any, addend: list[Any], rest: list[Any], token: str) -> Array:
+        pairs = [*part(a, step), *part(b, step), *addend, *rest]
+        return da.blockwise(
+            _unwrapped, out, *pairs, how=steps[kind], given=(bool(addend), bool(rest)), token=token,
+            dtype=dtype, meta=da.utils.meta_from_array(np.empty(0), ndim=len(out), dtype=dtype),
+            concatenate=False, align_arrays=False, adjust_chunks=dict(zip(out, chunks)),
+        )  # fmt: skip
+
+    chunks: list[Chunks] = [way.chunks[axis] for axis in asked.out_axes]
+    start = [] if c is None else [c.array, indices(c.axes)]
+    end = [] if bias is None else [bias.array, indices(bias.axes)]
+    if way.steps == 1:
+        return task(0, "whole", asked.out_dtype, start, end, NAME)
+    total = task(0, "first", asked.accumulator, start, [], f"{NAME}-sum")
+    for step in range(1, way.steps - 1):
+        total = task(step, "next", asked.accumulator, [total, out], [], f"{NAME}-sum")
+    return task(way.steps - 1, "last", asked.out_dtype, [total, out], end, NAME)
+
+
+def _unwrapped(*blocks: Any, how: Step, given: tuple[bool, bool]) -> Any:
+    """:func:`block.multiply` of what ``blockwise`` passes: a summed or broadcast index comes as a list of one."""
+    plain = []
+    for x in blocks:
+        while isinstance(x, list):
+            (x,) = x
+        plain.append(x)
+    a, b, *rest = plain
+    c = rest.pop(0) if given[0] else None
+    return block.multiply(how, a, b, c, rest[0] if given[1] else None)

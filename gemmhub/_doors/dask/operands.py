@@ -1,0 +1,293 @@
+"""From what the caller passed to a product of blocked operands: shapes, dtypes and dimensions, all checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+
+from gemmhub import dtypes
+from gemmhub._arrays.find import arrays_of
+from gemmhub._call.describe import product_shapes
+from gemmhub._call.options import DEFAULTS, Request, request
+from gemmhub._doors.dask.packed import PackedBlocks
+from gemmhub.capability import CPU
+from gemmhub.dtypes import DType
+from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
+from gemmhub.packed import PackedB
+
+Array = Any
+Chunks = tuple[int, ...]
+Dimension = str
+"""One dimension of the product: "m", "n", "k", or "0", "1", ... of the batch, outermost first."""
+
+QUERY_PLANNING = hasattr(da.Array, "expr")
+"""Whether arrays of Dask are expressions: Dask reads its setting array.query-planning once, when it is imported."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array of Dask, and which dimension of the product each of its axes is; None where it is broadcast."""
+
+    array: Array
+    axes: tuple[Dimension | None, ...]
+
+    def chunks(self, dimension: Dimension) -> Chunks | None:
+        """How the operand is cut along a dimension; None where it has none such."""
+        return self.array.chunks[self.axes.index(dimension)] if dimension in self.axes else None
+
+    def key(self, index: Mapping[Dimension, int]) -> tuple[Any, ...]:
+        """The key of the block that is at ``index``."""
+        return (self.name, *(0 if axis is None else index[axis] for axis in self.axes))
+
+    @cached_property
+    def name(self) -> str:
+        """What the keys of its blocks begin with: those of an expression are known when it is lowered."""
+        key = self.array.__dask_keys__() if QUERY_PLANNING else (self.array.name,)
+        while isinstance(key, list):
+            key = key[0]
+        return str(key[0])
+
+    @property
+    def nbytes(self) -> int:
+        return int(prod(self.array.shape) * self.array.dtype.itemsize)
+
+    def rechunked(self, chunks: Mapping[Dimension, Chunks]) -> Operand:
+        """The operand cut as ``chunks`` has it; itself where it is."""
+        changed = {i: chunks[x] for i, x in enumerate(self.axes) if x is not None and chunks[x] != self.array.chunks[i]}
+        return replace(self, array=self.array.rechunk(changed)) if changed else self
+
+
+@dataclass(frozen=True)
+class Product:
+    """One described call."""
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    bias: Operand | None
+    packed: bool
+    sizes: Mapping[Dimension, int]
+    out_axes: tuple[Dimension, ...]
+    out_dtype: DType
+    accumulator: DType
+    """What sums over blocks of k are kept in."""
+    whole_k: str
+    """Why k is not cut; empty where it may be."""
+    request: Request
+    options: Mapping[str, Any]
+    """As the caller gave them, without arrays; precision and determinism are those in force here."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes[x] for x in self.out_axes)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(x for x in (self.a, self.b, self.c, self.bias) if x is not None)
+
+
+def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
+    """Check the call and say what product it is.
+
+    Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
+    """
+    if options.get("out") is not None:
+        raise OutputError(
+            "out", "an array", "no out with arrays of Dask, which are lazy",
+            "use the result, or write it to a store: gemmhub.distributed.store(result, target)",
+        )  # fmt: skip
+    given = {name: value for name, value in options.items() if name != "out"}
+    asked = request(given)  # type: ignore[arg-type]
+    if asked.stream is not None:
+        raise InputError("stream", "given for arrays of Dask", "None", "each worker works on its current stream")
+    if isinstance(b, PackedB):
+        raise InputError(
+            "b", "packed in this process", "a packed array of Dask", "pack the array: gemmhub.pack(b_dask)"
+        )
+    for name, x in (("a", a), ("c", asked.c), ("bias", asked.bias)):
+        if isinstance(x, (PackedB, PackedBlocks)):
+            raise InputError(name, "a packed operand", "only b may be packed")
+    shapes, kinds = [], []
+    for name, x in (("a", a), ("b", b)):
+        shape, dtype = facts(x, name)
+        shapes.append(shape)
+        kinds.append(dtype)
+    batch, m, n, k, out_shape = product_shapes(shapes[0], shapes[1])
+    out_dtype = dtypes.output_dtype(kinds[0], kinds[1], asked.out_dtype)
+    natural = dtypes.compute_dtype(kinds[0], kinds[1], out_dtype)
+    asked.check_scalars(kinds[0], kinds[1], out_dtype)
+    compute = asked.scaled(natural, out_dtype, CPU)
+
+    names = tuple(map(str, range(len(batch))))
+    sizes = {**dict(zip(names, batch)), "m": m, "n": n, "k": k}
+    a_axes = (*_batch_axes(shapes[0][:-2], names, sizes), *(("m", "k") if len(shapes[0]) > 1 else ("k",)))
+    b_axes = (*_batch_axes(shapes[1][:-2], names, sizes), *(("k", "n") if len(shapes[1]) > 1 else ("k",)))
+    out_axes = names + ("m",) * (len(shapes[0]) > 1) + ("n",) * (len(shapes[1]) > 1)
+    packed = isinstance(b, PackedBlocks)
+    if packed and b.a_dtype != kinds[0]:
+        raise InputError(
+            "b", f"packed for a of {b.a_dtype}, a is {kinds[0]}", f"a of {b.a_dtype}",
+            f"pack again with a_dtype={kinds[0]}",
+        )  # fmt: skip
+    known = {
+        axis: chunks
+        for x, axes in ((a, a_axes), (b, b_axes))
+        if isinstance(x, (da.Array, PackedBlocks))
+        for axis, chunks in zip(axes, x.chunks)
+        if axis is not None
+    }
+    left = Operand(as_dask(a, a_axes, known), a_axes)
+    right = Operand(b.blocks if packed else as_dask(b, b_axes, known), b_axes)
+    c = _addend(asked, out_shape, out_axes, (out_dtype, natural), known)
+    bias = _bias(asked, sizes, len(shapes[0]), len(shapes[1]), (out_dtype, natural), known)
+    in_force = {
+        "precision": asked.settings.precision,
+        "deterministic": asked.settings.deterministic,
+        "backend": asked.settings.backend[0] if asked.settings.forced else None,
+    }
+    plain = {name: value for name, value in given.items() if name not in ("c", "bias")}
+    plain = {**plain, **in_force}
+    reason = _whole_k(asked, natural, compute, out_dtype)
+    if packed and len(b.chunks[0]) > 1 and (reason or _finishes(asked, natural, out_dtype)):
+        reason = reason or f"integers of a packed b become {out_dtype} after the whole sum"
+        raise InputError("b", f"packed in {len(b.chunks[0])} blocks of k, though {reason}", "an unpacked b here")
+    return Product(
+        left, right, c, bias, packed, sizes, out_axes, out_dtype, natural, reason, asked,
+        {name: value for name, value in plain.items() if value != DEFAULTS.get(name)},
+    )  # fmt: skip
+
+
+def facts(x: Any, argument: str) -> tuple[tuple[int, ...], DType]:
+    """Shape and dtype of an operand, in memory or not. ShapeError where the sizes of chunks are unknown."""
+    if x is None:
+        raise InputError(argument, "None", "an array")
+    if isinstance(x, da.Array):
+        if any(np.isnan(size) for chunks in x.chunks for size in chunks):
+            raise ShapeError(
+                argument, f"chunks of unknown size {x.chunks}", "chunks of known sizes",
+                "call .compute_chunk_sizes() on it first: blocks of a and b must meet along k",
+            )  # fmt: skip
+        shape, dtype = x.shape, x.dtype
+    elif isinstance(x, PackedBlocks):
+        return x.shape, x.dtype
+    else:
+        arrays = arrays_of(x, argument)
+        native = arrays.view(x, argument)
+        shape, dtype = native.shape, native.dtype
+    if dtype.kind == "O":
+        raise DTypeError(argument, "an array of objects", ", ".join(dtypes.SUPPORTED), "convert it to numbers")
+    try:
+        dtypes.info(dtype)
+    except DTypeError:
+        raise dtypes.unsupported(argument, dtype) from None
+    return tuple(map(int, shape)), dtype
+
+
+def _batch_axes(shape: Chunks, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str | None, ...]:
+    """The dimensions of an operand's batch axes, aligned on the right; None where it is broadcast."""
+    own = names[len(names) - len(shape) :]
+    return tuple(name if size == sizes[name] else None for name, size in zip(own, shape))
+
+
+def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension, Chunks]) -> Array:
+    """An operand in memory as an array of Dask: cut as the others are, in blocks of its own library."""
+    if isinstance(x, da.Array):
+        return x
+    if isinstance(x, np.generic) or not hasattr(x, "shape"):
+        x = np.asarray(x)
+    shape = tuple(map(int, x.shape))
+    dtype = dtypes.as_dtype(x.dtype, "dtype")
+    wanted = tuple(known.get(axis, "auto") if axis is not None else -1 for axis in axes)
+    chunks = da.core.normalize_chunks(wanted, shape, dtype=dtype)
+    if isinstance(x, np.ndarray) or hasattr(x, "__array_function__"):
+        return da.from_array(x, chunks=chunks, asarray=False)
+    if QUERY_PLANNING:
+        raise InputError(
+            "a, b", f"a {type(x).__qualname__} in memory, with array.query-planning on", "arrays of NumPy or cupy",
+            "turn array.query-planning off, or make it an array of Dask",
+        )  # fmt: skip
+    starts = [np.cumsum((0, *sizes)) for sizes in chunks]
+    name = f"gemmhub-operand-{tokenize(id(x), chunks)}"
+    layer = {}
+    for index in product(*(range(len(sizes)) for sizes in chunks)):
+        here = tuple(slice(int(starts[i][j]), int(starts[i][j + 1])) for i, j in enumerate(index))
+        layer[(name, *index)] = x[here]
+    return da.Array(layer, name, chunks, dtype=dtype)
+
+
+def _addend(
+    asked: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, DType],
+    known: Mapping[Dimension, Chunks],
+) -> Operand | None:  # fmt: skip
+    if asked.c is None:
+        return None
+    shape, dtype = facts(asked.c, "c")
+    _check_dtype("c", dtype, allowed)
+    try:
+        fits = np.broadcast_shapes(shape, out_shape) == out_shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError("c", f"shape {shape}", f"shapes that broadcast to {out_shape}")
+    if asked.beta == 0:
+        return None
+    own = out_axes[len(out_axes) - len(shape) :]
+    sizes = out_shape[len(out_shape) - len(shape) :]
+    axes = tuple(axis if size == full else None for axis, size, full in zip(own, shape, sizes))
+    return Operand(as_dask(asked.c, axes, known), axes)
+
+
+def _bias(
+    asked: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, DType],
+    known: Mapping[Dimension, Chunks],
+) -> Operand | None:  # fmt: skip
+    if asked.bias is None:
+        return None
+    shape, dtype = facts(asked.bias, "bias")
+    _check_dtype("bias", dtype, allowed)
+    m, n = sizes["m"], sizes["n"]
+    along_m = b_ndim == 1 and a_ndim > 1
+    shapes: dict[tuple[int, ...], tuple[Dimension | None, ...]] = {
+        (n,): ("n",),
+        (1, n): (None, "n"),
+        (m, 1): ("m", None),
+    }
+    shapes = {(m,): ("m",)} if along_m else shapes
+    axes = shapes.get(shape)
+    if axes is None:
+        raise ShapeError("bias", f"shape {shape}", " or ".join(map(str, shapes)))
+    # A vector has one row, or one column, that the result does not have.
+    if a_ndim == 1:
+        axes = tuple(None if axis == "m" else axis for axis in axes)
+    if b_ndim == 1:
+        axes = tuple(None if axis == "n" else axis for axis in axes)
+    return Operand(as_dask(asked.bias, axes, known), axes)
+
+
+def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, DType]) -> None:
+    if dtype not in allowed:
+        raise DTypeError(argument, f"dtype {dtype}", " or ".join(dict.fromkeys(map(str, allowed))), "convert it")
+
+
+def _finishes(asked: Request, natural: DType, out_dtype: DType) -> bool:
+    """Whether the sum of integers becomes a float of the result after it is whole."""
+    return out_dtype.kind not in "biu" and natural.kind in "biu"
+
+
+def _whole_k(asked: Request, natural: DType, compute: DType, out_dtype: DType) -> str:
+    """Why the sum over k must be one product, and not the sum of several; empty where it need not."""
+    if compute != natural:
+        return f"alpha or beta need {compute} for what is summed in {natural}"
+    if not all(np.isfinite(complex(x)) for x in (asked.alpha, asked.beta)):
+        return "alpha or beta are not finite"
+    if _finishes(asked, natural, out_dtype) and asked.c is not None and asked.beta != 0:
+        return f"integers that become {out_dtype} are added to c after the whole sum"
+    return ""

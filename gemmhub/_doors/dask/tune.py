@@ -1,0 +1,47 @@
+"""Tuning on the workers: each times its own backends on a block of the product, and records what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemmhub import api
+from gemmhub._doors.dask import blocking, cluster, operands
+
+if TYPE_CHECKING:
+    from gemmhub._measure.tune import TuneResult
+
+
+def tune(a: Any, b: Any, **options: Any) -> dict[str, TuneResult]:
+    """Time every backend of every worker on a block of this product; returns the results by the workers' addresses.
+
+    The blocks are random numbers in the memory of the CPU. Later blocks like these take the fastest backend of the
+    worker that they are on. Without a client this process is tuned, and named "local". See :func:`gemmhub.tune`.
+    """
+    asked = operands.describe(a, b, options)
+    way = blocking.choose(asked, cluster.present())
+    m, n, k = (max(way.chunks[x], default=0) for x in "mnk")
+    how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
+    how["out_dtype"] = asked.accumulator if way.steps > 1 else asked.out_dtype
+    kinds = asked.a.array.dtype, asked.b.array.dtype
+    client = cluster.current_client()
+    if client is None:
+        return {"local": _tune((m, n, k), kinds, how)}
+    return dict(client.run(_tune, (m, n, k), kinds, how))
+
+
+def _tune(sizes: tuple[int, int, int], kinds: tuple[Any, Any], options: Mapping[str, Any]) -> TuneResult:
+    """Tune one block on this worker."""
+    m, n, k = sizes
+    rng = np.random.default_rng(0)
+    a, b = (_draw(rng, shape, kind) for shape, kind in (((m, k), kinds[0]), ((k, n), kinds[1])))
+    return api.tune(a, b, **options)
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> Any:
+    """Numbers of a dtype whose products do not overflow."""
+    if kind.kind in "biu":
+        return rng.integers(0, 2, shape, np.int8).astype(kind)
+    return rng.standard_normal(shape, np.float32).astype(kind)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from typing import Any
 
 import dask.array as da
 import numpy as np
 from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from gemmhub._doors.dask import block, cluster
 from gemmhub._doors.dask.block import Step
@@ -22,6 +23,13 @@ from gemmhub._doors.dask.operands import QUERY_PLANNING, Array, Chunks, Dimensio
 
 NAME = "gemmhub-matmul"
 """What the keys of products begin with: in dashboards and progress bars tasks are grouped by it."""
+
+
+class ProductLayer(MaterializedLayer):
+    """The tasks of a product, with what one row (column) of blocks of the result needs of each operand."""
+
+    panels: tuple[int, int]
+    """Bytes of a, for one row of blocks, and of b, for one column."""
 
 
 def build(asked: Product, way: Blocking) -> Array:
@@ -33,11 +41,18 @@ def build(asked: Product, way: Blocking) -> Array:
     names = [None if x is None else x.array.name for x in cut.values()]
     token = tokenize(names, way.chunks, way.chains, sorted(asked.options.items()), cluster.version(), asked.out_axes)
     name = f"{NAME}-{token}"
-    layer = dict(_layer(asked, way, cut, steps, name, f"{NAME}-sum-{token}"))
+    layer = ProductLayer(dict(_layer(asked, way, cut, steps, name, f"{NAME}-sum-{token}")))
+    layer.panels = _panel(asked.a, way), _panel(asked.b, way)
     sources = {x.array.name: x.array for x in cut.values() if x is not None}
     graph = HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values()))
     chunks = tuple(way.chunks[axis] for axis in asked.out_axes)
     return da.Array(graph, name, chunks, dtype=asked.out_dtype, meta=_meta(asked))
+
+
+def _panel(x: Operand, way: Blocking) -> int:
+    """Bytes of an operand that one block of the result needs: all of k, and one block of every other dimension."""
+    sizes = (sum(way.chunks[axis]) if axis == "k" else max(way.chunks[axis], default=0) for axis in x.axes if axis)
+    return int(prod(sizes) * x.array.dtype.itemsize)
 
 
 def _named(asked: Product) -> dict[str, Operand | None]:

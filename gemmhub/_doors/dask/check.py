@@ -225,7 +225,7 @@ def _sum_c(
     columns: tuple[Array, ...],
 ) -> tuple[Array, ...]:  # fmt: skip
     """Of a block of c: its weighted sums and its sums of squares over the groups; which sums have an element that says
-    nothing; and, for each row, the first column with an element that is wrong for certain, or -1.
+    nothing; and which rows have an element that is wrong for certain.
     """
     missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
     x = _host(c, rule, *missing)
@@ -241,8 +241,7 @@ def _sum_c(
         member = weights.member.astype(np.float64)
         unseen = np.matmul((~good | ~clean).astype(np.float64), member) > 0
         x = np.where(good & clean, x, 0.0)
-        first = np.where(wrong.any(-1), wrong.argmax(-1), -1)
-        return np.matmul(x, weights.matrix / _STEPS), np.matmul(np.square(np.abs(x)), member), unseen, first
+        return np.matmul(x, weights.matrix / _STEPS), np.matmul(np.square(np.abs(x)), member), unseen, wrong.any(-1)
 
 
 @located
@@ -273,8 +272,7 @@ def _compare(
         unseen = np.logical_or.reduce([part[2] for part in parts]) | ~np.isfinite(bound)
         ratio = np.where(residual == 0, 0.0, np.where(np.isfinite(ratio), ratio, inf))
         ratio = np.where(unseen, 0.0, ratio)
-        first = np.max([part[3] for part in parts], axis=0)
-        ratio[first >= 0, 0] = inf
+        ratio[np.logical_or.reduce([part[3] for part in parts]), 0] = inf
         power = root * (2.0 * root + 2.0 * own / bound) * (_STEPS / 785)
         power = float(np.max(np.where(bound > 0.0, power, 0.0), initial=0.0))
     if not ratio.size:

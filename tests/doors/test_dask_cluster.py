@@ -154,3 +154,35 @@ def test_a_store_names_the_worker_whose_disk_is_full(client, rng, tmp_path):
 
     with pytest.raises(OSError, match=r"on worker .* at tcp://.*No space left"):
         gd.store(gemmhub.matmul(x, x), Full())
+
+
+def test_predicted_bytes_are_counted_in_a_run(client, rng):
+    """1D on two workers: each holds half of the rows of a and half of b, and receives the other half of b."""
+
+    def received(dask_worker):
+        return sum(entry["total"] for entry in dask_worker.transfer_incoming_log)
+
+    size = 1024
+    first, second = client.nthreads()
+    halves = [
+        [
+            client.persist(da.from_array(draw(rng, (size // 2, size), F32), chunks=512), workers=[w])
+            for w in (first, second)
+        ]
+        for _ in "ab"
+    ]
+    distributed.wait(halves)
+    top, bottom = halves[1]
+    before = client.run(received)
+    parts = []
+    with dask.config.set({"array.chunk-size": "1MiB"}):
+        for a, worker in zip(halves[0], (first, second)):
+            upper = gemmhub.matmul(a[:, : size // 2], top)
+            product = gemmhub.matmul(a[:, size // 2 :], bottom, c=upper, beta=1)
+            parts.append(client.persist(product, workers=[worker]))
+    distributed.wait(parts)
+    after = client.run(received)
+    (forecast,) = gd.predict(size, size, size, (2, 1), rate=1e11).forecasts
+    for worker in (first, second):
+        counted = after[worker] - before[worker]
+        assert forecast.bytes <= counted <= 1.01 * forecast.bytes  # an array's description travels with it

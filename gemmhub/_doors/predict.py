@@ -1,0 +1,240 @@
+"""What a product would cost on many devices: bytes, memory and seconds of each algorithm, beside the lower bound.
+
+The algorithms are those that engines run: 1D (one operand is gathered, or partial results are scattered), SUMMA on a
+grid (van de Geijn and Watts, Concurrency: Practice and Experience 9, 1997), and 2.5D, which splits k over layers of
+such grids (Solomonik and Demmel, Euro-Par 2011). Operands begin, and the result ends, evenly spread over the devices.
+Byte counts are those of the device that receives the most: exact where the mesh divides the sizes, else a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+
+from gemmhub import api, dtypes
+from gemmhub.dtypes import DType
+from gemmhub.errors import GemmhubError, InputError
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One algorithm on one mesh. ``bytes`` are those that enter the busiest device."""
+
+    algorithm: str
+    """"1D rows" (b is gathered), "1D columns" (a is), "1D k" (partial results are scattered), "SUMMA" or "2.5D"."""
+    mesh: tuple[int, int, int]
+    """Devices along m and n, and layers along k."""
+    bytes: int
+    """Received by one device over its link, in all."""
+    memory: int
+    """Bytes that one device holds at most: its shares, what it has received, and its partial result."""
+    compute: float
+    """Seconds of the products of one device."""
+    transfer: float
+    """Seconds of its link: latency of each message, and bytes over bandwidth."""
+    seconds: float
+    efficiency: float
+    """Time of one device over the time of all devices together, at the same rate."""
+
+    @property
+    def devices(self) -> int:
+        rows, cols, layers = self.mesh
+        return rows * cols * layers
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What :func:`predict` returns: forecasts, the fastest first. Printable; :meth:`to_dict` for programs."""
+
+    problem: str
+    devices: int
+    forecasts: tuple[Forecast, ...]
+    lower_bound: int
+    """Bytes that some device has to receive under any algorithm whose devices have the memory of the fastest one."""
+    rate: str
+    """Where the seconds of products come from."""
+
+    @property
+    def best(self) -> Forecast:
+        return self.forecasts[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem} on {self.devices} devices; {self.rate}"]
+        lines.append(
+            f"{'algorithm':<11} {'mesh':<10} {'received':>11} {'memory':>11} {'seconds':>9} {'efficiency':>10}"
+        )
+        for x in self.forecasts:
+            mesh = "x".join(map(str, x.mesh if x.mesh[2] > 1 else x.mesh[:2]))
+            lines.append(
+                f"{x.algorithm:<11} {mesh:<10} {_size(x.bytes):>11} {_size(x.memory):>11} {x.seconds:>9.3g} "
+                f"{x.efficiency:>10.0%}"
+            )
+        lines.append(f"lower bound: {_size(self.lower_bound)} received")
+        return "\n".join(lines)
+
+
+def predict(
+    m: int, n: int, k: int, mesh: int | Sequence[int], dtype: Any = "float32", *, rate: float | None = None,
+    bandwidth: float = 1.25e9, latency: float = 5e-5, memory: int | None = None, overlap: bool = False,
+) -> Prediction:  # fmt: skip
+    """Predict what the product of (m, k) by (k, n) costs on ``mesh``, for each algorithm.
+
+    Nothing is measured, and no device is needed.
+
+    Parameters
+    ----------
+    m, n, k : sizes of the product.
+    mesh : number of devices, which are arranged in the best way for each algorithm; or their arrangement, (rows,
+        columns) or (rows, columns, layers along k).
+    dtype : of both operands.
+    rate : operations a second of one device, 2 m n k of them for a product; by default what the backend that this
+        process would choose estimates for the product of one device.
+    bandwidth : bytes a second that one device receives; the default is that of a network of 10 Gbit/s.
+    latency : seconds of one message.
+    memory : bytes of one device; algorithms that need more are left out.
+    overlap : whether transfers run beside the products (the longer of the two counts), or before them (their sum).
+
+    Returns
+    -------
+    A :class:`Prediction`: forecasts, the fastest first, and the lower bound of Kwasniewski et al. (Red-Blue Pebbling
+    Revisited: Near Optimal Parallel Matrix-Matrix Multiplication, SC 2019), the algorithm of COSMA.
+
+    Raises
+    ------
+    InputError : sizes or a mesh that are no positive integers; no algorithm fits in ``memory``.
+    DTypeError : a dtype outside the table.
+
+    Examples
+    --------
+    >>> from gemmhub.distributed import predict
+    >>> found = predict(8192, 8192, 8192, 16, "float32", rate=1e11)
+    >>> found.best.algorithm, found.best.mesh
+    ('2.5D', (2, 4, 2))
+    """
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InputError(name, f"{size!r}", "a positive int")
+    kind = dtypes.as_dtype(dtype, "dtype")
+    out = np.dtype(np.float32) if dtypes.info(kind).kind == "float8" else dtypes.result_dtype(kind, kind)
+    accumulator = dtypes.compute_dtype(kind, kind, out)
+    meshes = list(_meshes(mesh))
+    devices = meshes[0][0] * meshes[0][1] * meshes[0][2]
+    alone, source = _seconds(m, n, k, kind, rate)
+    forecasts: dict[str, Forecast] = {}
+    for arranged in meshes:
+        for name, received, held, messages in _costs(m, n, k, arranged, kind.itemsize, accumulator.itemsize):
+            rows, cols, layers = arranged
+            compute, _ = _seconds(ceil(m / rows), ceil(n / cols), ceil(k / layers), kind, rate)
+            transfer = messages * latency + received / bandwidth
+            seconds = max(compute, transfer) if overlap else compute + transfer
+            found = Forecast(
+                name,
+                arranged,
+                received,
+                held,
+                compute,
+                transfer,
+                seconds,
+                alone / (devices * seconds) if seconds else 1.0,
+            )
+            if (memory is None or held <= memory) and (
+                name not in forecasts or _order(found) < _order(forecasts[name])
+            ):
+                forecasts[name] = found
+    if not forecasts:
+        raise InputError("memory", f"{memory} bytes a device", "what some algorithm needs", "use more devices")
+    ranked = tuple(sorted(forecasts.values(), key=_order))
+    bound = lower_bound(m, n, k, devices, ranked[0].memory // kind.itemsize) * kind.itemsize
+    return Prediction(f"{m}x{n}x{k} {kind}->{out}", devices, ranked, int(bound), source)
+
+
+def lower_bound(m: int, n: int, k: int, devices: int, memory: int) -> float:
+    """Elements that some device has to receive, if each holds ``memory`` elements at a time.
+
+    A device that does its share of the products accesses at least min(2 m n k / (p sqrt(S)) + S, 3 (m n k / p)**(2/3))
+    elements; those of its even share of operands and result need not move.
+    """
+    share = m * n * k / devices
+    accessed = min(2 * share / sqrt(max(1, memory)) + memory, 3 * share ** (2 / 3))
+    return max(0.0, float(accessed) - (m * k + k * n + m * n) / devices)
+
+
+def _order(forecast: Forecast) -> tuple[float, int, int]:
+    return forecast.seconds, forecast.bytes, forecast.memory
+
+
+def _meshes(mesh: int | Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The arrangements in question."""
+    given = (mesh,) if isinstance(mesh, int) else tuple(mesh)
+    if not 1 <= len(given) <= 3 or any(isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in given):
+        raise InputError("mesh", f"{mesh!r}", "a number of devices, (rows, columns) or (rows, columns, layers)")
+    if len(given) > 1:
+        rows, cols, layers = (*given, 1)[:3]
+        yield rows, cols, layers
+        return
+    for rows in _divisors(given[0]):
+        for cols in _divisors(given[0] // rows):
+            yield rows, cols, given[0] // rows // cols
+
+
+def _divisors(count: int) -> list[int]:
+    return [x for x in range(1, count + 1) if count % x == 0]
+
+
+def _costs(
+    m: int, n: int, k: int, mesh: tuple[int, int, int], size: int, wide: int
+) -> Iterator[tuple[str, int, int, int]]:
+    """(algorithm, bytes received, bytes held, messages) of the busiest device, for all that this mesh is one of."""
+    rows, cols, layers = mesh
+    p = rows * cols * layers
+    depth = ceil(k / layers)
+    height, width = ceil(m / rows), ceil(n / cols)
+    # A device owns an even part of the panel of a that its row needs, and of the panel of b that its column needs.
+    a_received = height * (depth - depth // cols) * size
+    b_received = (depth - depth // rows) * width * size
+    result = height * width
+    partial = ceil(result * (layers - 1) / layers) * wide if layers > 1 else 0
+    shares = (height * ceil(depth / cols) + ceil(depth / rows) * width) * size
+    held = shares + a_received + b_received + result * wide + partial
+    messages = (cols - 1) + (rows - 1) + (layers - 1)
+    if p == 1 or (cols == 1 and layers == 1):
+        yield "1D rows", b_received, held, messages
+    elif rows == 1 and layers == 1:
+        yield "1D columns", a_received, held, messages
+    elif rows == 1 and cols == 1:
+        yield "1D k", partial, held, messages
+    elif layers == 1:
+        yield "SUMMA", a_received + b_received, held, messages
+    else:
+        yield "2.5D", a_received + b_received + partial, held, messages
+
+
+def _seconds(m: int, n: int, k: int, dtype: DType, rate: float | None) -> tuple[float, str]:
+    """Seconds of one product on one device, and where they come from."""
+    if rate is not None:
+        return 2.0 * m * n * k / rate, f"{rate:.3g} operations a second of one device"
+    left, right = (np.broadcast_to(np.zeros((), dtype), shape) for shape in ((m, k), (k, n)))
+    try:
+        wanted = {"out_dtype": "float32"} if dtypes.info(dtype).kind == "float8" else {}
+        decision = api.explain(left, right, **wanted)  # type: ignore[arg-type]
+        if decision.chosen is not None and (seconds := decision[decision.chosen].seconds) is not None:
+            return float(seconds), f"seconds of one device as backend {decision.chosen!r} estimates here"
+    except GemmhubError:
+        pass
+    raise InputError("rate", "None, and no backend here estimates this product", "operations a second of one device")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

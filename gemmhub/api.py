@@ -258,7 +258,8 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     """Decide and prepare once; returns a function of operands with the same shapes and dtypes.
 
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
-    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. Raises as :func:`matmul`.
+    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. It pickles, and is decided anew where
+    it is loaded: by the hardware, the backends and the settings there. Raises as :func:`matmul`.
     """
     if registered.deferring or registered.doors:
         deferred = _deferred("plan", a, b, out, options)
@@ -269,11 +270,13 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
         _import()
         from gemmhub._call import describe
         from gemmhub._call.plan import make_plan
+        from gemmhub._call.recipe import Recipe
 
         asked = request(options)
         call, decision, kernel = _decided(a, b, out, asked, cache)
     with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
-    return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue)
+    recipe = Recipe(a, b, out, options)
+    return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue, recipe)
 
 
 @signature()

@@ -15,7 +15,9 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gemmhub._base import files
 from gemmhub.dtypes import PRECISIONS
@@ -24,6 +26,7 @@ from gemmhub.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+F = TypeVar("F", bound=Callable[..., Any])
 
 TUNE = ("off", "first")
 """What the setting ``tune`` may be."""
@@ -297,7 +300,8 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
 
     ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within; ``tune`` is
     "first" to race candidates at the first call of a kind, or "off".
-    May be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
+    A decorator as well: ``@gemmhub.use(backend="numpy")`` before a function, also an async one, holds for each of its
+    calls. May be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
     """
 
     def __init__(
@@ -312,6 +316,29 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         for key, value in self._changes.items():
             if value is not None:
                 parse(key, value, "use()")
+
+    def __call__(self, function: F) -> F:
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise ConfigError(
+                f"use(): a decorator of the generator {function.__qualname__}, whose caller would see the settings "
+                "between values; allowed: functions and async functions. Write a with block inside"
+            )
+        called: Any = function
+        if iscoroutinefunction(function):
+
+            @wraps(function)
+            async def later(*given: Any, **options: Any) -> Any:
+                with self:
+                    return await called(*given, **options)
+
+            return cast("F", later)
+
+        @wraps(function)
+        def within(*given: Any, **options: Any) -> Any:
+            with self:
+                return called(*given, **options)
+
+        return cast("F", within)
 
     def __enter__(self) -> Settings:
         settings = override(current(), "use()", **self._changes)

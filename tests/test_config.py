@@ -620,3 +620,38 @@ def test_use_takes_one_backend(backend):
 def test_use_of_an_unknown_backend_is_told_by_the_call():
     with gemmhub.use(backend="nunpy"), pytest.raises(InputError, match=r"no backend is called 'nunpy'.*numpy"):
         gemmhub.matmul(ONE, ONE)
+
+
+def test_use_is_a_decorator():
+    """For each call, nested and async ones too; the settings outside are untouched."""
+    import asyncio
+
+    @gemmhub.use(precision="tf32")
+    def inner(x, *, y=1):
+        """Its own words."""
+        return x, y, config.current().precision
+
+    @gemmhub.use(precision="bf16")
+    async def later():
+        await asyncio.sleep(0)
+        return inner(2), config.current().precision
+
+    for _ in range(2):
+        assert inner(1, y=3) == (1, 3, "tf32")
+        assert asyncio.run(later()) == ((2, 1, "tf32"), "bf16")
+        assert config.current().precision == "ieee"
+    assert (inner.__name__, inner.__doc__) == ("inner", "Its own words.")
+
+    @gemmhub.use(precision="tf32")
+    def fails():
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert config.current().precision == "ieee"
+    with pytest.raises(ConfigError, match="generator"):
+        gemmhub.use(precision="tf32")(_numbers)
+
+
+def _numbers():
+    yield 1

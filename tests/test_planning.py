@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import pickle
+import subprocess
 import sys
 import threading
 import weakref
@@ -696,3 +698,48 @@ def test_use_is_left_by_an_exception(rng):
     with pytest.raises(ZeroDivisionError), gemmhub.use(precision="tf32"):
         raise ZeroDivisionError
     assert gemmhub.explain(x, x).problem.precision == "ieee"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"alpha": 2.0}, {"out_dtype": "float64"}, {"activation": "relu", "deterministic": True}], ids=str
+)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, I8], ids=str)
+def test_plans_pickle(dtype, options, rng):
+    """And are decided anew where they are loaded: strides, batches, vectors, epilogues and all."""
+    if dtype == I8 and "activation" in options:
+        options = {**options, "out_dtype": "int32"}
+    a, b = draw(rng, (2, 7, 9), dtype)[:, ::-1], draw(rng, (5, 9), dtype).T
+    planned = gemmhub.plan(a, b, **options)
+    again = pickle.loads(pickle.dumps(planned))
+    assert again is not planned
+    assert again.decision == planned.decision
+    assert np.array_equal(again(a, b), planned(a, b))
+    with pytest.raises(InputError):
+        again(a, b[:, :3])
+    c, out = draw(rng, (2, 7, 5), gemmhub.matmul(a, b).dtype), None
+    added = gemmhub.plan(a, b, c=c, beta=1, out=out)
+    assert np.array_equal(pickle.loads(pickle.dumps(added))(a, b, c=c), added(a, b, c=c))
+
+
+def test_plans_pickle_into_another_process(rng, tmp_path):
+    a, b = draw(rng, (6, 4), F16), draw(rng, (4, 3), F16)
+    planned = gemmhub.plan(a, b, alpha=3.0)
+    (tmp_path / "plan").write_bytes(pickle.dumps((planned, a, b)))
+    text = (
+        "import pickle, sys; p, a, b = pickle.loads(open(sys.argv[1], 'rb').read())\n"
+        "sys.stdout.buffer.write(p(a, b).tobytes())"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", text, tmp_path / "plan"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stdout == planned(a, b).tobytes()
+
+
+def test_a_plan_for_a_packed_operand_does_not_pickle(rng):
+    from gemmhub._call.recipe import Recipe
+
+    class Packed(gemmhub.PackedB):
+        def __init__(self):
+            pass
+
+    with pytest.raises(TypeError, match="cannot be pickled: a packed operand is of one process; make it anew"):
+        pickle.dumps(Recipe(draw(rng, (3, 4), F32), Packed(), None, {}))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from types import MethodType
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -32,8 +33,9 @@ from gemmhub.verdict import Decision
 class Plan(Protocol):
     """What :func:`gemmhub.plan` returns: a function of operands with the planned shapes and dtypes.
 
-    (A function and not an object with ``__call__``, which costs 0.1 us more, nor a ``functools.partial``, which costs
-    0.03 us. What it prints, and what Python calls it in errors, is its ``__qualname__``.)
+    (A function that is bound to its :class:`~gemmhub._call.recipe.Recipe`, by which it pickles. An object with
+    ``__call__`` would cost 0.1 us more, a ``functools.partial`` 0.03 us. What it prints, and what Python calls it in
+    errors, is its ``__qualname__``.)
 
     It takes ``c`` and ``bias`` where they were planned, ``alpha``, ``beta`` and ``stream``, which default to the
     planned ones. Raises InputError for operands that are not as planned, before anything is written.
@@ -56,6 +58,7 @@ def make_plan(
     describe: Callable[..., Call],
     b: object,
     with_epilogue: bool,
+    recipe: object,
 ) -> Plan:
     """The public plan of a decided call. ``describe`` checks later operands as the first ones were.
 
@@ -116,18 +119,20 @@ def make_plan(
         except MemoryError as error:
             raise out_of_memory(error) from error
 
+    def always_checked(_: Any, *operands: Any, **epilogue: Any) -> Array:
+        return checked(*operands, **epilogue)
+
     run = shortcut(call, kernel, execute)
-    function: Execute = checked
+    function: Execute = always_checked
     if run is not execute and layout_free and problem.plain:
         function = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
     elif request.stream is None:
         function = _learning_plan(call, kernel, run, checked, request, not layout_free)
     checked.__qualname__ = function.__qualname__ = name
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
-    plan = cast("Plan", function)
-    plan.decision = decision
-    plan.kernel = kernel
-    return plan
+    made: Any = function
+    made.__name__, made.decision, made.kernel = "plan", decision, kernel
+    return cast("Plan", MethodType(made, recipe))
 
 
 def _learning_plan(
@@ -143,7 +148,7 @@ def _learning_plan(
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
 
-    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+    def planned(_: Any, a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
         try:
             if fast is not None:
                 result = fast.call(a, b, out, epilogue)
@@ -195,7 +200,7 @@ def _short_plan(
 
     run = first
 
-    def planned(a: Any, b: Any, out: Any = None) -> Array:
+    def planned(_: Any, a: Any, b: Any, out: Any = None) -> Array:
         # With these, the matmul itself finds any other fault of out: matrices of the wrong size, and a read-only
         # one; and also a wrong b with as many dimensions (one that fits is multiplied right, in the wider dtype, and
         # rounded into out). With a vector for a matrix, or a stack, it would broadcast the product into out.
@@ -219,8 +224,8 @@ def _short_plan(
                 raise
         return checked(a, b, out)
 
-    def planned_with_epilogue(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
-        return checked(a, b, out, **epilogue) if epilogue else planned(a, b, out)
+    def planned_with_epilogue(_: Any, a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+        return checked(a, b, out, **epilogue) if epilogue else planned(_, a, b, out)
 
     return planned_with_epilogue if with_epilogue else planned
 

@@ -1,0 +1,84 @@
+"""What a plan was made of, so that it can be pickled: it is decided anew where it is loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from gemmhub import dtypes
+from gemmhub._arrays.cupy.operands import cupy_arrays
+from gemmhub._arrays.find import arrays_of
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
+from gemmhub._base.geometry import DeviceView
+from gemmhub.packed import PackedB
+
+_ARRAYS = ("out", "c", "bias")
+
+
+class Example(NamedTuple):
+    """An operand without its data."""
+
+    library: str
+    kind: str
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes."""
+
+    def array(self) -> Any:
+        """A new array of that library, on that device, whose contents are undefined."""
+        view = DeviceView(0, dtypes.as_dtype(self.dtype), self.shape, self.strides)
+        if self.library == "numpy":
+            return NUMPY.twin(view)
+        module = import_module(self.library)
+        if self.kind == "cpu":
+            steps = tuple(step // view.itemsize for step in self.strides)
+            return module.empty_strided(self.shape, steps, dtype=torch_dtypes()[1][view.dtype])
+        arrays = torch_arrays(self.kind, self.number) if self.library == "torch" else cupy_arrays(self.number)
+        return arrays.twin(view)
+
+
+class Recipe:
+    """The operands and options of a plan. A plan is bound to its recipe, as a method is to its object: that costs a
+    call nothing, and pickle loads the recipe and asks it for :attr:`plan`.
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
+        given = {"a": a, "b": b, "out": out, **options}
+        self._why_not = ""
+        self._examples: dict[str, Example] = {}
+        self._options = {name: x for name, x in options.items() if name not in _ARRAYS}
+        if options.get("stream") is not None:
+            self._why_not = "a stream is of one process"
+        for name in ("a", "b", *_ARRAYS):
+            if given.get(name) is not None and not self._why_not:
+                self._add(name, given[name])
+
+    def _add(self, name: str, x: Any) -> None:
+        if isinstance(x, PackedB):
+            self._why_not = "a packed operand is of one process"
+            return
+        arrays = arrays_of(x, name)
+        if arrays.name not in ("numpy", "torch", "cupy"):
+            self._why_not = f"arrays of {arrays.name} cannot be made without an array"
+            return
+        view, device = arrays.view(x, name), arrays.device
+        found = arrays.name, device.kind, device.index, view.dtype.name, tuple(view.shape), tuple(view.strides)
+        self._examples[name] = Example(*found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._why_not:
+            raise TypeError(f"this plan cannot be pickled: {self._why_not}; make it anew where it is needed")
+        return {"_why_not": "", "_examples": self._examples, "_options": self._options}
+
+    @cached_property
+    def plan(self) -> Any:
+        """The plan, decided in this process."""
+        made = {name: example.array() for name, example in self._examples.items()}
+        a, b = made.pop("a"), made.pop("b")
+        return sys.modules["gemmhub"].plan(a, b, **made, **self._options)

@@ -122,12 +122,12 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     """Look up the kind of the call, options and strides included; decide it where it is new."""
     cache = _cache  # before settings are read
-    if registered.deferring or registered.doors:
-        deferred = _deferred("matmul", a, b, out, options)
-        if deferred is not NotImplemented:
-            return deferred
     given: Mapping[str, Any] = options
     try:
+        if registered.deferring or registered.doors:
+            deferred = _deferred("matmul", a, b, out, options)
+            if deferred is not NotImplemented:
+                return deferred
         if not {"alpha", "beta"}.isdisjoint(given):
             given = with_scalars(options)  # numbers of NumPy as Python's
         key, run = cache.look_up(a, b, out, given)

@@ -10,7 +10,7 @@ DOORS := .venv-doors
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-fast test-all test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-doors \
-	test-device lint docs clean
+	test-device wheels test-wheels lint docs clean
 
 demo: $(PLAIN)/.installed  ## two matrices in, product out, decision and verdict printed
 	$(PLAIN)/bin/python -m benchmarks.run.make_demo demo
@@ -65,6 +65,13 @@ test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs tor
 	$(PYTHON) -m pytest plugins/gemmhub-hopper/tests/test_device.py
 	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py
 
+wheels:  ## every distribution, in dist/; the same bytes from the same source
+	rm -rf dist
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist . $(sort $(wildcard plugins/gemmhub-*))
+
+test-wheels: wheels  ## the wheels are the same when built again, complete, and install without a compiler
+	$(PYTHON) tests/check_wheels.py dist
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -113,4 +120,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) $(DOORS) demo site
+	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) $(DOORS) demo site dist

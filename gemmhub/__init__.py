@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gemmhub.problem import GemmProblem
     from gemmhub.verdict import Decision
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __path__.append(f"{__path__[0]}/_moved")  # old paths of modules, until 0.3
 
 traced.trace(matmul, plan, explain, pack, tune, backends, reload)

@@ -1,0 +1,101 @@
+"""Check built wheels: ``python tests/check_wheels.py dist [PYTHON ...]``.
+
+Each is built again and compared byte by byte, has a license, types and complete metadata, and installs together with
+the others in a fresh environment of each given Python (this one by default) that has no compiler, where it multiplies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
+PROGRAM = """
+import numpy as np, gemmhub
+a, b = (np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16) for _ in range(2))
+states = {x.name: x.state for x in gemmhub.backends()}
+print(gemmhub.__version__, states)
+assert states["cpu"] == "ready"
+assert gemmhub.spot_check(a, b, gemmhub.matmul(a, b))
+"""
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_contents(wheel: Path) -> None:
+    """Raise AssertionError for a wheel that lacks something."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        found = Parser().parsestr(archive.read(metadata).decode())
+    for key in NEEDED:
+        assert found[key], f"{wheel.name} has no {key}"
+    assert found.get_payload().strip(), f"{wheel.name} has no readme"
+    assert any(name.endswith("licenses/LICENSE") for name in names), f"{wheel.name} has no LICENSE"
+    assert any(name.endswith("/py.typed") for name in names), f"{wheel.name} has no py.typed"
+    assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
+    for needed in found.get_all("Requires-Dist") or []:
+        if needed.startswith("gemmhub") and "extra ==" not in needed:
+            assert ">=0.2" in needed, f"{wheel.name} needs {needed} of any version"
+            assert "<0.3" in needed, f"{wheel.name} needs {needed} of any version"
+
+
+def check_again(folder: Path) -> None:
+    """Build all wheels once more, and compare."""
+    with tempfile.TemporaryDirectory() as again:
+        sources = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            again,
+            *map(str, sources),
+        ]
+        subprocess.run(command, check=True)
+        first, second = ({p.name: digest(p) for p in Path(x).glob("*.whl")} for x in (folder, again))
+    assert first == second, "the same source makes other wheels"
+
+
+def check_install(folder: Path, python: str) -> None:
+    """Install the core and a plugin in a fresh environment without a compiler, and multiply."""
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run([python, "-m", "venv", place], check=True)
+        own = str(Path(place, "bin", "python"))
+        environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false", "PYTHONPATH": ""}
+        command = [own, "-m", "pip", "install", "--quiet", "--find-links", str(folder), "gemmhub[cpu]"]
+        subprocess.run(command, check=True, env=environment)
+        done = subprocess.run(
+            [own, "-c", PROGRAM], check=True, env=environment, cwd=place, capture_output=True, text=True
+        )
+        print(f"{python}: {done.stdout.strip()}")
+
+
+def main() -> None:
+    """Check the wheels of a folder."""
+    folder, pythons = Path(sys.argv[1]), sys.argv[2:] or [sys.executable]
+    wheels = sorted(folder.glob("*.whl"))
+    assert len(wheels) == 1 + len(list(ROOT.glob("plugins/*/pyproject.toml")))
+    for wheel in wheels:
+        check_contents(wheel)
+    check_again(folder)
+    for python in pythons:
+        check_install(folder, python)
+    print(f"{len(wheels)} wheels are complete, and the same when they are built again")
+
+
+if __name__ == "__main__":
+    main()

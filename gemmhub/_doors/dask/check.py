@@ -142,29 +142,34 @@ def _layer(
         for place in product(*(range(len(chunks[x])) for x in axes)):
             yield place, {"m": 0, "n": 0, "k": 0, **dict(zip(axes, place))}
 
+    drawn = [(f"{stem}-weights", j) for j in cols]
+    layer.update(zip(drawn, weights))  # data that many tasks share: they travel once
+    sizes = _sizes(weights)
     for place, index in places(*b_batch, "k"):
         for index["n"] in cols:
             part = (f"{stem}-b-block", *place, index["n"])
-            layer[part] = (_sum_b, rule, b.key(index), b_vector, weights[index["n"]])
+            layer[part] = (_sum_b, rule, b.key(index), b_vector, drawn[index["n"]])
+            # Of these blocks one row at a time is in memory; what their columns need is small.
+            layer[(f"{stem}-b-columns", *place, index["n"])] = (_add, [part], (2, 3))
         layer[(f"{stem}-b", *place)] = (_add, [(f"{stem}-b-block", *place, j) for j in cols], (0, 1))
     for place, _ in places(*b_batch):
         for j in cols:
-            layer[(f"{stem}-columns", *place, j)] = (_add, [(f"{stem}-b-block", *place, k, j) for k in steps], (2, 3))
+            layer[(f"{stem}-columns", *place, j)] = (_add, [(f"{stem}-b-columns", *place, k, j) for k in steps], (0, 1))
     for place, index in places(*batch, "m"):
         shared = tuple(index[x] for x in b_batch)
         for index["k"] in steps:
             part = (f"{stem}-a-block", *place, index["k"])
-            layer[part] = (_sum_a, rule, a.key(index), a_vector, (f"{stem}-b", *shared, index["k"]), weights)
+            layer[part] = (_sum_a, rule, a.key(index), a_vector, (f"{stem}-b", *shared, index["k"]), sizes)
         rows = (f"{stem}-a", *place)
         layer[rows] = (_add, [(f"{stem}-a-block", *place, step) for step in steps], (0, 1, 2, 3, 4))
         parts = []
         for index["n"] in cols:
             part = (f"{stem}-c-block", *place, index["n"])
             columns = (f"{stem}-columns", *shared, index["n"])
-            layer[part] = (_sum_c, rule, c.key(index), (a_vector, b_vector), weights[index["n"]], rows, columns)
+            layer[part] = (_sum_c, rule, c.key(index), (a_vector, b_vector), drawn[index["n"]], rows, columns)
             parts.append(part)
         start = tuple(sum(chunks[x][: index[x]]) for x in (*batch, "m"))
-        layer[(f"{stem}-row", *place)] = (_compare, rule, start, weights, rows, parts)
+        layer[(f"{stem}-row", *place)] = (_compare, rule, start, sizes, rows, parts)
     return layer
 
 
@@ -203,7 +208,7 @@ def _sum_b(rule: _Rule, b: Array, vector: bool, weights: _Weights) -> tuple[Arra
 
 
 @located
-def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], weights: list[_Weights]) -> tuple[Array, ...]:
+def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], sizes: Array) -> tuple[Array, ...]:
     """Of a block of a: its product with the sums of b; 2-norms over groups of |a| |b|, and of what underflowing
     operands lose; of its rows, how many elements are not finite, and the squares of their 2-norms.
     """
@@ -215,7 +220,7 @@ def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], weights
         x = np.where(good, x, 0.0)
         absolute, norms = np.abs(x), np.sqrt(sums[1])
         one, _ = rule.model.reading(rule.k)
-        lost = one * (absolute.sum(-1)[..., None] * np.sqrt(_sizes(weights)) + norms.sum(-2)[..., None, :])
+        lost = one * (absolute.sum(-1)[..., None] * np.sqrt(sizes) + norms.sum(-2)[..., None, :])
         return np.matmul(x, sums[0]), np.matmul(absolute, norms), lost, (~good).sum(-1), np.square(absolute).sum(-1)
 
 
@@ -246,7 +251,7 @@ def _sum_c(
 
 @located
 def _compare(
-    rule: _Rule, start: tuple[int, ...], weights: list[_Weights], rows: tuple[Array, ...],
+    rule: _Rule, start: tuple[int, ...], sizes: Array, rows: tuple[Array, ...],
     parts: list[tuple[Array, ...]],
 ) -> tuple[Any, ...]:  # fmt: skip
     """For one block row: sums compared, the worst of them over its limit, where, sums not looked at, and detects."""
@@ -259,7 +264,7 @@ def _compare(
         place = None if not len(wrong) else tuple(int(i) + j for i, j in zip(wrong[0], start))
         return residual.size, inf if len(wrong) else 0.0, place, 0, 0.0
     with np.errstate(all="ignore"):
-        sizes, model, u = _sizes(weights), rule.model, rule.model.output
+        model, u = rule.model, rule.model.output
         relative, (_, both) = model.relative(rule.k), model.reading(rule.k)
         result, root = np.sqrt(sum(part[1] for part in parts)), np.sqrt(sizes)
         tiny = rows[2] + (model.absolute(rule.k) + rule.k * both) * root

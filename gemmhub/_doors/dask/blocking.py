@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
 
 import dask
 import numpy as np
@@ -16,13 +14,13 @@ from dask.utils import format_bytes, parse_bytes
 from gemmhub import api
 from gemmhub._doors.dask import cluster
 from gemmhub._doors.dask.operands import Chunks, Dimension, Product
-from gemmhub.dtypes import DType
 from gemmhub.errors import GemmhubError
 
 _SHARE = 0.5
 """Part of a worker's memory that blocks of running tasks may take."""
 _RATE = 1e11
-"""Operations a second of one thread where no backend estimates: the order of a CPU core in float32."""
+"""Operations a second of one thread by which ways are compared, the order of a CPU core in float32. What a backend
+estimates varies from process to process: the blocks, and with them the name of the result, would vary too."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Blocking:
     resident: int
     """Bytes of operands and result a worker, where all are kept in memory."""
     seconds: float
-    backend: str
+    backend: str = ""
     """What this process would choose for a block. Each worker chooses for itself."""
 
     @property
@@ -138,31 +136,38 @@ def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cl
         moved += (chains - 1) * prod(asked.shape) * asked.accumulator.itemsize
         moved += sum(x.nbytes for x in (asked.c, asked.bias) if x is not None)
     whole = sum(x.nbytes for x in asked.operands) + prod(asked.shape) * asked.out_dtype.itemsize
-    once, backend = _block_seconds(
-        (batch, m, n, k), asked.a.array.dtype, asked.b.array.dtype, asked.accumulator if steps > 1 else asked.out_dtype
-    )
-    parallel = max(1, min(workers.threads, blocks * chains))
-    share = 2.0 * prod(sizes.values()) / max(1.0, 2.0 * batch * m * n * k)  # of full blocks: the last ones are smaller
-    seconds = once * share / parallel + (tasks + 2 * len(rechunked) * blocks) * cluster.OVERHEAD
-    seconds += (moved + copied) / (cluster.BANDWIDTH * workers.workers)
-    return Blocking(
-        chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), seconds, backend
+    way = Blocking(chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), 0.0)
+    return replace(way, seconds=_seconds(asked, way, workers, 2.0 * batch * m * n * k / _RATE))
+
+
+def _seconds(asked: Product, way: Blocking, workers: cluster.Cluster, block: float) -> float:
+    """Seconds of all tasks, if one of the largest blocks takes ``block`` seconds."""
+    largest = prod(max(cut, default=0) for cut in way.chunks.values())
+    share = prod(asked.sizes.values()) / max(1, largest)  # in full blocks: the last ones are smaller
+    blocks = way.tasks // max(1, way.steps)
+    parallel = max(1, min(workers.threads, blocks * way.chains))
+    scheduled = (way.tasks + 2 * len(way.rechunked) * blocks) * cluster.OVERHEAD
+    return (
+        block * share / parallel + scheduled + (way.moved + way.rechunk_bytes) / (cluster.BANDWIDTH * workers.workers)
     )
 
 
-@lru_cache(maxsize=256)
-def _block_seconds(sizes: tuple[int, ...], a: DType, b: DType, out: DType) -> tuple[float, str]:
-    """What the backend that this process would choose estimates for one block, and its name."""
-    batch, m, n, k = sizes
+def estimated(asked: Product, way: Blocking, workers: cluster.Cluster) -> Blocking:
+    """``way`` with the seconds that the backend which this process would choose for a block estimates."""
+    largest = {dimension: max(cut, default=0) for dimension, cut in way.chunks.items()}
+    batch = prod(size for x, size in largest.items() if x not in ("m", "n", "k"))
+    out = asked.accumulator if way.steps > 1 else asked.out_dtype
+    kinds = asked.a.array.dtype, asked.b.array.dtype
+    m, n, k = (largest[x] for x in "mnk")
     # A number that is repeated has no memory of its own.
-    left, right = (np.broadcast_to(np.zeros((), x), shape) for x, shape in ((a, (batch, m, k)), (b, (batch, k, n))))
-    found: Any = None
+    left, right = (
+        np.broadcast_to(np.zeros((), kind), shape) for kind, shape in zip(kinds, ((batch, m, k), (batch, k, n)))
+    )
     try:
         decision = api.explain(left, right, out_dtype=out)
-        if decision.chosen is not None:
-            found = decision[decision.chosen]
     except GemmhubError:
-        pass
-    if found is not None and found.seconds is not None:
-        return float(found.seconds), found.backend
-    return 2.0 * batch * m * n * k / _RATE, found.backend if found is not None else ""
+        return way
+    if decision.chosen is None or decision[decision.chosen].seconds is None:
+        return replace(way, backend=decision.chosen or "")
+    seconds = _seconds(asked, way, workers, float(decision[decision.chosen].seconds or 0.0))
+    return replace(way, seconds=seconds, backend=decision.chosen)

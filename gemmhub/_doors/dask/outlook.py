@@ -7,7 +7,7 @@ from typing import Any
 
 from dask.utils import format_bytes
 
-from gemmhub._doors.dask.blocking import Blocking
+from gemmhub._doors.dask.blocking import Blocking, estimated
 from gemmhub._doors.dask.cluster import Cluster
 from gemmhub._doors.dask.operands import Product
 
@@ -60,4 +60,5 @@ def _cut(chunks: tuple[int, ...]) -> str:
 
 def outlook(asked: Product, way: Blocking, workers: Cluster) -> Outlook:
     """The outlook for a product that is cut in one way."""
+    way = estimated(asked, way, workers)
     return Outlook(asked.shape, str(asked.out_dtype), str(asked.accumulator), way, workers, asked.whole_k)

@@ -14,6 +14,7 @@ is a quarter of all three, and prints the largest memory of the worker.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -152,7 +153,7 @@ def main() -> int:
         row = out_of_core(arguments.out_of_core)
         print(*(f"{name}: {value}" for name, value in row.items()), sep="\n")
         if arguments.json:
-            results.save(arguments.json, versions=versions, rows=[row])
+            results.save(arguments.json, versions=versions, load=os.getloadavg(), rows=[row])
         return 0
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
     with cluster, distributed.Client(cluster) as client:
@@ -169,7 +170,7 @@ def main() -> int:
             print(f"{row['checked']}: {'right' if row['right'] else 'WRONG'}: {row['reason']}")
     print(outlook)
     if arguments.json:
-        results.save(arguments.json, versions=versions, explain=outlook, rows=rows)
+        results.save(arguments.json, versions=versions, load=os.getloadavg(), explain=outlook, rows=rows)
     return 0
 
 

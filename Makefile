@@ -46,7 +46,7 @@ test-hopper: $(KERNELS)/.installed
 
 # Users of torch, JAX and Dask, on the CPU.
 test-doors: $(DOORS)/.installed
-	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py docs/torch.md docs/dask.md
+	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py docs/torch.md docs/jax.md docs/dask.md
 
 # One process a plugin: a process loads one MUSA installation.
 test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache

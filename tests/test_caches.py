@@ -41,6 +41,7 @@ BOUNDS = {
     "gemmhub/_arrays/torch/tensors.py": dict.fromkeys(
         ("increment_version", "_autocast", "_modes", "dispatch_modes", "forward_ad"), ONE
     ),
+    "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},
     "gemmhub_cuda/sources.py": {"_files": FILES},
     "gemmhub_hopper/config.py": {"chunk": CONFIGURATIONS, "variant": CONFIGURATIONS},
     "gemmhub_hopper/pdl.py": {"allowed": ONE},

@@ -19,7 +19,7 @@ as the user passed them, ``options`` its keyword arguments, ``out`` among them w
 _direct: dict[type, Callable[[Any], Any]] = {}
 deferring: dict[type, Deferred] = {}
 
-doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "dask": "gemmhub._doors.dask"}
+doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "jax": "gemmhub._doors.jax", "dask": "gemmhub._doors.dask"}
 """Packages whose arrays gemmhub itself defers for, and the module that registers them. It is imported when the first
 such array is met: ``import gemmhub`` loads none of them. A door that was opened is not here any more.
 """

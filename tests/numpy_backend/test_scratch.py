@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -103,9 +103,11 @@ def test_a_failed_allocation_leaves_nothing(memory, monkeypatch):
 
 
 def test_every_thread_has_a_buffer_of_its_own(memory):
+    together = threading.Barrier(4)
+
     def use(_):
         with memory.lease(1000) as lease:
-            time.sleep(0.01)
+            together.wait(60)
             return address(lease.take((10,), F32))
 
     with ThreadPoolExecutor(4) as pool:

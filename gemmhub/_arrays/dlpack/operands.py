@@ -34,7 +34,9 @@ class DLPackArrays(NumpyArrays):
                     raise tensors.lazy(argument)
             elif isinstance(x, SEQUENCES):
                 return super().view(x, argument)
-            native = np.from_dlpack(x)
+            native = _lent(x)
+            if native is None:
+                native = np.from_dlpack(x)
             if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
                 raise ValueError("it has no memory")
         except (InputError, MemoryError):
@@ -55,6 +57,8 @@ class DLPackArrays(NumpyArrays):
                 break
         if not isinstance(native, np.ndarray):
             native = np.asarray(native)
+        if native.dtype.name in ML_DTYPES and library_name(like.__class__) == "jax":
+            return sys.modules["jax"].numpy.asarray(native)
         try:
             made = (_from_dlpack(like.__class__) or like.__array_namespace__().from_dlpack)(native)
         except (AttributeError, BufferError, RuntimeError) as error:
@@ -65,6 +69,17 @@ class DLPackArrays(NumpyArrays):
                 "pass numpy.from_dlpack(x) and convert the result",
             ) from None
         return unconverted(made, native)
+
+
+def _lent(x: Any) -> Array | None:
+    """An array of JAX on the CPU of a dtype that NumPy's DLPack lacks, where NumPy gets its memory and no copy."""
+    kind: Any = type(x)
+    if library_name(kind) != "jax" or str(getattr(x, "dtype", "")) not in ML_DTYPES:
+        return None
+    native = np.asarray(x)
+    if native.size and native.ctypes.data != x.unsafe_buffer_pointer():
+        return None
+    return native
 
 
 def viewable(x: Any) -> str:

@@ -1,0 +1,105 @@
+"""The function that a program compiled by JAX calls: gemmhub's product on the runtime's own buffers and stream."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from gemmhub import api, dtypes
+from gemmhub.errors import InputError
+
+_OLDEST = "Python 3.11, jax 0.7.2 and jax-tvm-ffi"
+
+
+_calls: dict[int, tuple[Any, ...]] = {}
+"""The calls that were traced, by the numbers that compiled programs have for them."""
+
+
+def encoded(call: Any, has: tuple[bool, bool]) -> Any:
+    """A call as a number, by its content: the same one in every process, as caches of compiled programs need.
+
+    (Not as a string: jax-tvm-ffi 0.1.3 corrupts memory with strings of 8 bytes and more.)
+    """
+    fields = (call.alpha, call.beta, call.activation, call.options, has)
+    number = int.from_bytes(blake2b(repr(fields).encode(), digest_size=8).digest(), "little", signed=True)
+    _calls[number] = fields
+    return np.int64(number)
+
+
+def registered(platform: str) -> str:
+    """The name under which XLA finds the function; InputError where JAX has no way to call Python so."""
+    try:
+        import jax_tvm_ffi  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "a, b", f"arrays that JAX traces, without jax-tvm-ffi ({error})", _OLDEST,
+            'pip install "gemmhub[jax]", or call gemmhub outside of the traced function',
+        ) from error  # fmt: skip
+    return _register(platform)
+
+
+@cache
+def _register(platform: str) -> str:
+    import jax_tvm_ffi
+    import tvm_ffi
+
+    name = f"gemmhub_matmul_{platform}"
+    function = tvm_ffi.convert(_run_on_cpu if platform == "cpu" else _run_on_gpu)
+    jax_tvm_ffi.register_ffi_target(
+        name, function, ["attrs.call", "args", "rets"], platform=platform, allow_cuda_graph=platform == "gpu"
+    )
+    return name
+
+
+def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:
+    if number not in _calls:
+        raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
+    alpha, beta, activation, options, (has_c, has_bias) = _calls[number]
+    *operands, out = arrays
+    a, b, *rest = operands
+    given = dict(options)
+    if has_c:
+        given["c"], given["beta"] = rest.pop(0), beta
+    if has_bias:
+        given["bias"] = rest.pop(0)
+    if alpha != 1:
+        given["alpha"] = alpha
+    if activation is not None:
+        given["activation"] = activation
+    if stream is not None:
+        given["stream"] = stream
+    try:
+        api.matmul(a, b, out=out, **given)
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+
+
+class _Memory:
+    """A buffer of the runtime as the array interface of NumPy, or of CUDA."""
+
+    def __init__(self, x: Any, kind: str) -> None:
+        dtype = dtypes.as_dtype(str(x.dtype))
+        self.shape, self.dtype = tuple(x.shape), dtype
+        code = f"|V{dtype.itemsize}" if dtype.name in dtypes.ML_DTYPES else dtype.str
+        pointer = x.data_ptr() if callable(x.data_ptr) else x.data_ptr
+        interface = {"shape": self.shape, "typestr": code, "data": (pointer, False), "version": 3}
+        setattr(self, kind, interface)
+
+
+def _run_on_cpu(number: int, *buffers: Any) -> None:
+    arrays = []
+    for x in buffers:
+        memory = _Memory(x, "__array_interface__")
+        array = np.asarray(memory) if all(memory.shape) else np.empty(memory.shape, memory.dtype)
+        arrays.append(array if array.dtype == memory.dtype else array.view(memory.dtype))
+    _run(number, tuple(arrays))
+
+
+def _run_on_gpu(number: int, *buffers: Any) -> None:  # not run: no GPU was at hand
+    import tvm_ffi
+
+    stream = tvm_ffi.get_raw_stream(buffers[0].device)
+    _run(number, tuple(_Memory(x, "__cuda_array_interface__") for x in buffers), stream)

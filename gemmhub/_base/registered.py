@@ -5,6 +5,7 @@ They stand here so that ``import gemmhub`` loads the tables alone.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -77,6 +78,6 @@ def _open(kinds: tuple[type, ...]) -> None:
     for kind in kinds:
         package = kind.__module__.partition(".")[0]
         door = doors.get(package)
-        if door is not None:
+        if door is not None and package in sys.modules:
             import_module(door).register()  # before it is forgotten: another thread may be waiting for it
             doors.pop(package, None)

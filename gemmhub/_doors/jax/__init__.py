@@ -5,11 +5,11 @@ from __future__ import annotations
 
 def register() -> None:
     """Take the calls with tracers; concrete arrays are left to gemmhub."""
-    from jax.core import Tracer
-
     from gemmhub import array_library
 
     try:
+        from jax.core import Tracer
+
         from gemmhub._doors.jax.calls import take
     except (ImportError, AttributeError):
         return  # an older JAX, whose programs cannot call Python so: arrays of traced functions are refused

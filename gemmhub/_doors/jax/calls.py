@@ -1,4 +1,4 @@
-"""gemmhub's calls with JAX's arrays: traced ones become part of the program that JAX compiles."""
+"""Calls with JAX's arrays: traced ones become part of the program that JAX compiles."""
 
 from __future__ import annotations
 

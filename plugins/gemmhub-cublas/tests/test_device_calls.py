@@ -276,11 +276,13 @@ def test_a_giant_is_decided():
         gemmhub.matmul(a, b)
 
 
-def test_gradients_are_refused():
+def test_gradients_are_recorded_and_plans_refuse_them():
     a, b, _ = tensors(torch.float32)
+    planned = gemmhub.plan(a, b)
     gemmhub.matmul(a, b)
+    assert gemmhub.matmul(a.requires_grad_(), b).requires_grad
     with pytest.raises(InputError, match="grad"):
-        gemmhub.matmul(a.requires_grad_(), b)
+        planned(a, b)
 
 
 def test_tuning(tmp_path, monkeypatch):

@@ -51,6 +51,8 @@ class FastPath(NamedTuple):
     """A ``call`` of the same kinds for one caller alone, such as a layer of a model: where it compares a call with the
     one before, that is the caller's own. None where there is no such thing.
     """
+    planned: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None = None
+    """A ``call`` for a plan, where that differs: it returns None for operands whose product would be recorded."""
 
 
 class ArrayLibrary(Protocol):

@@ -143,15 +143,16 @@ def _learning_plan(
     run = with_rest(run) if run is kernel.direct else run
     arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
     alpha, beta, find = request.alpha, request.beta, cache.find
-    fast = None
+    fast = again = None
     if problem.device.kind != "cpu" and problem.packed_by is None:
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
+        again = fast and (fast.planned or fast.call)
 
     def planned(_: Any, a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
         try:
-            if fast is not None:
-                result = fast.call(a, b, out, epilogue)
+            if again is not None:
+                result = again(a, b, out, epilogue)
                 if result is not None:
                     return result
             else:

@@ -13,6 +13,7 @@ from address_backend import Addresses, add, small
 
 import gemmhub
 from gemmhub._arrays.torch import calls
+from gemmhub._base import registered
 from gemmhub.errors import (
     AllocationError,
     DeviceError,
@@ -152,6 +153,18 @@ def test_gradients_are_not_recorded(torch, library_of, backend):
                 assert gemmhub.matmul(a, b, **options).host[0, 0] == 4
                 assert planned(a, b, **options).host[0, 0] == 4
         x.requires_grad = False
+
+
+def test_a_plan_leaves_nothing_to_what_records_gradients(torch, library_of, backend, monkeypatch):
+    library = library_of("torch")
+    a, b = library.array(ones(3, 4)), library.array(ones(4, 5))
+    planned = gemmhub.plan(a, b)
+    planned(a, b), gemmhub.matmul(a, b)
+    monkeypatch.setattr(registered, "record", lambda a, b, options: "recorded")
+    a.requires_grad = True
+    assert gemmhub.matmul(a, b) == "recorded"
+    with pytest.raises(InputError, match="requires grad"):
+        planned(a, b)
 
 
 @pytest.mark.parametrize("guards", [False, True])

@@ -40,8 +40,10 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     grad, find, kind = torch.is_grad_enabled, kinds.get, arrays.device.kind
     place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
 
-    def remembering() -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
-        """A function that compares a call with the last one that it was given itself."""
+    def remembering(records: bool = True) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
+        """A function that compares a call with the last one that it was given itself. A plan's records no gradients:
+        it has one kernel, and refuses operands unlike those it was made for.
+        """
         last: dict[tuple[Any, ...], Replay] = {}
         recent = last.get
         last_new: Replay | None = None  # of plain calls, which need no look-up for it
@@ -61,7 +63,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
                 result = replay(a, b, out, options, False)
                 if result is not None:
                     return result
-            if out is None and grad() and registered.record is not None and _recorded(a, b, options):
+            if records and out is None and grad() and registered.record is not None and _recorded(a, b, options):
                 return registered.record(a, b, options)
             tensors = _tensors(a, b, out, options)
             found = find(key_of(tensors, out, options))
@@ -113,7 +115,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         replay = _replay(arrays, settings, problem, shape, run, tensors, spans, out, options, *scalars)
         kinds[key_of(tensors, out, options)] = replay, not all(map(_dense, views))
 
-    return FastPath(remembering(), learn, remembering)
+    return FastPath(remembering(), learn, remembering, remembering(records=False))
 
 
 def _replay(

@@ -30,6 +30,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 
 import gemmhub
 
+ROOT = Path(__file__).resolve().parents[1]
 _evaluate = PythonEvaluator()
 _real_entry_points = importlib.metadata.entry_points
 
@@ -76,8 +77,11 @@ def _run_python(example: Example) -> None:
 
 
 def _plain(text: str) -> str:
-    """``text`` without numbers, alignment and the line that the setting of :func:`_setup` adds."""
+    """``text`` without numbers, alignment, the path of this clone and the line that the setting of
+    :func:`_setup` adds.
+    """
     text = re.sub(r"^setting: records from .*\n?", "", text, flags=re.MULTILINE)
+    text = re.sub(rf"pip install {ROOT}/plugins/(?=gemmhub-)", "pip install ", text)  # by where gemmhub comes from
     text = re.sub(r"(?<![A-Za-z_])-?\d[\d.]*(e[+-]?\d+)?(?: (us|ms|s)\b)?", "#", text)
     return " ".join(text.split())
 
@@ -153,7 +157,7 @@ _python = PythonCodeBlockParser()
 _python.codeblock_parser = CodeBlockParser("python", _run_python)
 
 pytest_collect_file = Sybil(
-    path=str(Path(__file__).resolve().parents[1]),
+    path=str(ROOT),
     parsers=[_python, SkipParser(), _files, _marked],
     patterns=["README.md", "docs/*.md"],
     setup=_setup,

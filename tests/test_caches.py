@@ -28,6 +28,7 @@ BOUNDS = {
     "gemmhub/_arrays/dlpack/operands.py": {"dlpack_arrays": DEVICES},
     "gemmhub/_arrays/torch/host.py": {"torch_host_arrays": ONE, "_bits": ONE},
     "gemmhub/_arrays/dlpack/adopted.py": {"_arrays_on": DEVICES},
+    "gemmhub/kit/install.py": {"_origin": ONE},
     "gemmhub/kit/native/build.py": {"_failures": "_MOST"},
     "gemmhub/kit/native/cache.py": {
         "_temporary": "one a process",

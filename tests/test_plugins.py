@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import gemmhub
 from gemmhub._choice import decide
 from gemmhub._choice import registry as plugins
 from gemmhub.backend import CONTRACT
+from gemmhub.kit import install
 from gemmhub.testing import Case, check
 from plugins import GOOD, HERE, Site, add, write_distribution
 
@@ -491,7 +493,7 @@ def test_suggestions_name_what_to_install(site, operands):
     assert offered.keys() == {s.backend for s in plugins.SUGGESTIONS if s.distribution not in installed}
     assert known
     for found in offered.values():
-        assert found.remedy == f"pip install {found.distribution}"
+        assert found.remedy == install.command(found.distribution)
     site.install("gemmhub-cublas", {"cublas": "gemmhub_example_bad.hooks:one_good_one_bad"})
     assert not [s for s in gemmhub.backends() if s.name == "cublas"]
 
@@ -499,7 +501,7 @@ def test_suggestions_name_what_to_install(site, operands):
 def test_asking_for_what_is_not_installed_says_how_to_install_it(operands):
     suggestion = next(s for s in plugins.suggestions() if s.device_kind == "musa")
     assert suggestion.backend not in {v.backend for v in gemmhub.explain(*operands).verdicts}
-    with pytest.raises(gemmhub.NoBackendError, match=f"pip install {suggestion.distribution}") as caught:
+    with pytest.raises(gemmhub.NoBackendError, match=re.escape(install.command(suggestion.distribution))) as caught:
         gemmhub.matmul(*operands, backend=suggestion.backend)
     assert caught.value.decision[suggestion.backend].status == "not installed"
 
@@ -507,7 +509,7 @@ def test_asking_for_what_is_not_installed_says_how_to_install_it(operands):
 def test_what_could_be_installed_for_this_device_is_shown(operands):
     for suggestion in plugins.suggestions("cpu"):
         verdict = gemmhub.explain(*operands)[suggestion.backend]
-        assert (verdict.status, verdict.remedy) == ("not installed", f"pip install {suggestion.distribution}")
+        assert (verdict.status, verdict.remedy) == ("not installed", install.command(suggestion.distribution))
 
 
 def test_a_status_prints_on_one_line(operands):

@@ -21,6 +21,7 @@ from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import AllocationError, InputError, NoBackendError
+from gemmhub.kit import install
 from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision, Verdict
 
@@ -220,7 +221,7 @@ def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], 
     """What could be installed for this kind of device (or is asked for by name)."""
     present = {v.backend for v in verdicts} | {x.entry.name for x in able}
     return [
-        Verdict(s.backend, s.distribution, "not installed", s.summary, f"pip install {s.distribution}")
+        Verdict(s.backend, s.distribution, "not installed", s.summary, install.command(s.distribution))
         for s in registry.suggestions()
         if s.backend not in present and (s.device_kind == problem.device.kind or s.backend == forced)
     ]

@@ -18,7 +18,7 @@ from gemmhub._base import printing
 from gemmhub._base.guard import guarded
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
 from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
-from gemmhub.kit import locks
+from gemmhub.kit import install, locks
 
 _log = logging.getLogger("gemmhub")
 
@@ -361,7 +361,7 @@ def statuses() -> list[BackendStatus]:
             missing.summary,
             "not installed",
             reason="not installed",
-            remedy=f"pip install {missing.distribution}",
+            remedy=install.command(missing.distribution),
         )
         for missing in suggestions()
     ]

@@ -18,7 +18,7 @@ from gemmhub import config, records
 from gemmhub._arrays.by_name import library_statuses
 from gemmhub._check.compare import Comparison
 from gemmhub._measure.bench import random_operand
-from gemmhub.cli import doctor_probe, doctor_report, screen
+from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, screen
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.dtypes import as_dtype
@@ -40,7 +40,8 @@ _SIZES = (67, 45, 130)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Report versions, devices, settings, records and backends, and run a small product on every ready CPU backend.
+    """Report versions, devices, settings, records and backends, recommend plugins for this machine, and run a small
+    product on every ready CPU backend.
 
     With a NAME that an installed plugin brings ("musa"), report about that instead, in depth.
 
@@ -85,6 +86,7 @@ def _full() -> dict[str, Any]:
         "system": _system(),
         "libraries": _libraries(),
         "devices": library_statuses(),
+        "recommended": doctor_advice.advice(),
         "settings": _settings(),
     }
     broken = "error" in report["settings"]
@@ -209,6 +211,9 @@ def _show(report: dict[str, Any]) -> None:
         if report["devices"]
         else screen.facts([("devices", "none: neither torch nor cupy is installed")])
     )
+    if report["recommended"]:
+        rows: list[Any] = [(x["found"], x["command"]) for x in report["recommended"]]
+        parts.append(screen.table(("found", "recommended"), rows))
     settings = report["settings"]
     if "error" in settings:
         screen.show(*parts, screen.facts([("settings", screen.styled("failed")), ("", settings["error"])]))

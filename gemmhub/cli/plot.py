@@ -15,6 +15,7 @@ from gemmhub._base import files
 from gemmhub._measure.bench import Case
 from gemmhub.cli.errors import Failure, unwritable
 from gemmhub.cli.screen import multiple, rate_unit
+from gemmhub.kit import install
 
 _LOG_BEYOND = 30
 """Throughputs that spread by more than this factor are drawn on a logarithmic axis."""
@@ -27,7 +28,7 @@ def require(option: str, path: str) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise Failure(f"{option} needs matplotlib: pip install 'gemmhub[plot]'") from None
+        raise Failure(f"{option} needs matplotlib: {install.command('gemmhub[plot]')}") from None
     from matplotlib.backend_bases import FigureCanvasBase
 
     kinds = sorted(FigureCanvasBase.get_supported_filetypes())

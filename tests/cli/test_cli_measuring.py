@@ -19,6 +19,7 @@ from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import SHAPES
 from gemmhub.dtypes import SUPPORTED, as_dtype
 from gemmhub.errors import InputError
+from gemmhub.kit import install
 from plugins import add
 
 NUMPY_MATMUL = "numpy.matmul"
@@ -451,7 +452,7 @@ def test_plot_needs_matplotlib(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for option in ("--plot", "--roofline", "--heatmap"):
         told = run.error("bench", "--shape", 8, option, "p.png")
-        assert told == f"error: {option} needs matplotlib: pip install 'gemmhub[plot]'\n"
+        assert told == f"error: {option} needs matplotlib: {install.command('gemmhub[plot]')}\n"
 
 
 @pytest.mark.parametrize(

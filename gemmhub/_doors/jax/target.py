@@ -10,6 +10,7 @@ import numpy as np
 
 from gemmhub import api, dtypes
 from gemmhub.errors import InputError
+from gemmhub.kit import install
 
 _OLDEST = "Python 3.11, jax 0.7.2 and jax-tvm-ffi"
 
@@ -36,7 +37,7 @@ def registered(platform: str) -> str:
     except ImportError as error:
         raise InputError(
             "a, b", f"arrays that JAX traces, without jax-tvm-ffi ({error})", _OLDEST,
-            'pip install "gemmhub[jax]", or call gemmhub outside of the traced function',
+            f"{install.command('gemmhub[jax]')}, or call gemmhub outside of the traced function",
         ) from error  # fmt: skip
     return _register(platform)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from gemmhub.capability import CPU, Ready
+from gemmhub.kit import install
 from gemmhub.numpy_backend.probe import cores, numpy_versions
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
@@ -54,7 +55,7 @@ def look() -> Machine:
 
 def _numkong() -> tuple[str, frozenset[str], str]:
     if find_spec("numkong") is None:
-        return "", frozenset(), "numkong is not installed (pip install 'gemmhub-cpu[numkong]')"
+        return "", frozenset(), f"numkong is not installed ({install.command('gemmhub-cpu[numkong]')})"
     from gemmhub_cpu import numkong_engine
 
     try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from ctypes import c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
+from gemmhub.kit import install
+
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 STATUS = {
@@ -149,11 +151,11 @@ def load(driver_major: int) -> Library:
                 raise LibraryError(
                     f"{where} is cuBLAS {library.version}, for CUDA {library.major}; the driver runs up to CUDA "
                     f"{driver_major}",
-                    f"pip install 'gemmhub-cublas[cu{driver_major}]', or update the NVIDIA driver",
+                    f"{install.command(f'gemmhub-cublas[cu{driver_major}]')}, or update the NVIDIA driver",
                 )
             except LibraryError as error:
                 first = first or error
     raise first or LibraryError(
         f"cuBLASLt was not found (looked for {', '.join(SONAMES)})",
-        f"pip install 'gemmhub-cublas[cu{min(driver_major, 13)}]'",
+        install.command(f"gemmhub-cublas[cu{min(driver_major, 13)}]"),
     )

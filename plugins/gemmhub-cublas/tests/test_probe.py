@@ -14,6 +14,7 @@ from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 
 from gemmhub.capability import Absent, Device, Ready
+from gemmhub.kit import install
 from gemmhub.kit.cuda import Driver
 from gemmhub.testing.check import honest
 
@@ -92,7 +93,7 @@ def test_no_library(monkeypatch):
     monkeypatch.setattr(library, "SOURCES", ())
     found = absent(Home(), open_library=library.load)
     assert "libcublasLt.so.13" in found.reason
-    assert found.remedy == "pip install 'gemmhub-cublas[cu13]'"
+    assert found.remedy == install.command("gemmhub-cublas[cu13]")
 
 
 def test_library_newer_than_the_driver(monkeypatch):

@@ -1,0 +1,83 @@
+"""What ``gemmhub doctor`` recommends to install for the hardware and the frameworks that it finds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from gemmhub.capability import Absent
+from gemmhub.kit import cuda, install
+
+_UNITS = {
+    "amx_bf16": "AMX", "amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI",
+    "avx512_bf16": "AVX-512 BF16", "asimddp": "NEON dot product", "i8mm": "NEON int8 matrix product",
+}  # fmt: skip
+"""Flags of /proc/cpuinfo: instructions for bfloat16 and int8."""
+_HOPPER = (9, 0)
+_MUSA = ("gemmhub-mublas", "gemmhub-mudnn", "gemmhub-mutlass", "gemmhub-musa-kernels")
+_FRAMEWORKS = {"jax": ("jax_tvm_ffi", "jit, grad and vmap of JAX"), "dask": ("distributed", "clusters of Dask")}
+"""A framework: what gemmhub needs beside it, and for what."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Distributions that this machine can use and that are not installed."""
+
+    found: str
+    """The hardware or the framework."""
+    distributions: tuple[str, ...]
+    command: str
+
+
+def advice() -> list[Advice]:
+    """What to install here, most specific hardware last. Nothing is imported and no kernel is run."""
+    found = []
+    for title, distributions in (*_cpu(), *_nvidia(), *_musa()):
+        missing = tuple(name for name in distributions if not _installed(name))
+        if missing:
+            found.append(Advice(title, missing, install.command(*missing)))
+    for name, (needed, purpose) in _FRAMEWORKS.items():
+        if find_spec(name) is not None and find_spec(needed) is None:
+            extra = f"gemmhub[{name}]"
+            found.append(Advice(f"{name}, without {needed}: {purpose}", (extra,), install.command(extra)))
+    return found
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[tuple[str, tuple[str, ...]]]:
+    try:
+        words = set(cpuinfo.read_text(encoding="utf-8").split())
+    except (OSError, ValueError):
+        return
+    units = dict.fromkeys(name for flag, name in _UNITS.items() if flag in words)
+    yield f"CPU with {', '.join(units)}" if units else "CPU", ("gemmhub-cpu",)
+
+
+def _nvidia(open_driver: Callable[[], cuda.Driver] = cuda.load) -> Iterator[tuple[str, tuple[str, ...]]]:
+    seen = cuda.look(open_driver, "525", "an NVIDIA GPU")
+    if isinstance(seen, Absent):
+        return
+    for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in seen[1]):
+        hopper = ("gemmhub-hopper",) if capability == _HOPPER else ()
+        yield (
+            f"{name}, compute capability {capability[0]}.{capability[1]}",
+            ("gemmhub-cublas", "gemmhub-cuda", *hopper),
+        )
+
+
+def _musa(folders: tuple[str, ...] = ("/usr/local/musa", "/dev/mtgpu.0")) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for place in filter(None, (os.environ.get("MUSA_HOME"), *folders)):
+        if Path(place).exists():
+            yield f"a MUSA installation or card ({place})", _MUSA
+            return

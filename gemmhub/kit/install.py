@@ -1,0 +1,84 @@
+"""The command that installs a distribution of this project from where gemmhub itself was installed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+CORE = "gemmhub"
+
+
+def command(*requirements: str) -> str:
+    """``pip install`` for distributions of this project, with or without extras ("gemmhub-cublas[cu13]").
+
+    From a clone, editable or not, these are folders of it, with the plugins that they need; from a folder of wheels,
+    that folder is searched; otherwise, pip looks where it is configured to.
+
+    Examples
+    --------
+    >>> from gemmhub.kit import install
+    >>> "gemmhub-cpu[numkong]" in install.command("gemmhub-cpu[numkong]")
+    True
+    """
+    origin = _origin()
+    if origin is None:
+        return " ".join(["pip install", *map(shlex.quote, requirements)])
+    if not (origin / "pyproject.toml").is_file():
+        return " ".join(["pip install --find-links", shlex.quote(str(origin)), *map(shlex.quote, requirements)])
+    folders: dict[str, None] = {}
+    for requirement in requirements:
+        folders.update(dict.fromkeys(_folders(origin, requirement)))
+    return " ".join(["pip install", *folders])
+
+
+@cache
+def _origin() -> Path | None:
+    """The clone or the folder of wheels that gemmhub comes from; None where that is an index, or is gone."""
+    from urllib.parse import unquote, urlparse  # not when gemmhub is imported
+
+    clone = Path(__file__).resolve().parents[2]
+    if _is_clone(clone):
+        return clone
+    try:
+        text = metadata.distribution(CORE).read_text("direct_url.json")
+        url = urlparse(json.loads(text or "{}").get("url", ""))
+    except (metadata.PackageNotFoundError, ValueError, AttributeError):
+        return None
+    if url.scheme != "file":
+        return None
+    place = Path(unquote(url.path))
+    if place.suffix == ".whl" and place.parent.is_dir():
+        return place.parent
+    return place if _is_clone(place) else None
+
+
+def _is_clone(folder: Path) -> bool:
+    return (folder / "pyproject.toml").is_file() and (folder / "plugins").is_dir()
+
+
+def _folders(clone: Path, requirement: str) -> Iterator[str]:
+    """The folder of a distribution, after those of the plugins that it needs."""
+    name, bracket, extras = requirement.partition("[")
+    folder = clone if name == CORE else clone / "plugins" / name
+    if not (folder / "pyproject.toml").is_file():
+        yield shlex.quote(requirement)
+        return
+    for needed in _plugins_needed(folder):
+        yield from _folders(clone, needed)
+    extras = bracket and shlex.quote(bracket + extras)  # alone, so that a shell expands ~ before it
+    yield f"{shlex.quote(str(folder))}{extras}"
+
+
+def _plugins_needed(folder: Path) -> list[str]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [requirement.partition(">")[0] for requirement in project.get("dependencies", ())]
+    return [name for name in names if name.startswith(f"{CORE}-")]

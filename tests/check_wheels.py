@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,10 @@ def check_contents(wheel: Path) -> None:
         found = Parser().parsestr(archive.read(metadata).decode())
     for key in NEEDED:
         assert found[key], f"{wheel.name} has no {key}"
-    assert found.get_payload().strip(), f"{wheel.name} has no readme"
+    readme = found.get_payload()
+    assert readme.strip(), f"{wheel.name} has no readme"
+    relative = re.findall(r"\]\((?!https://)[^)]*\)", readme)
+    assert not relative, f"{wheel.name}'s readme has links that no package index can follow: {relative}"
     assert any(name.endswith("licenses/LICENSE") for name in names), f"{wheel.name} has no LICENSE"
     assert any(name.endswith("/py.typed") for name in names), f"{wheel.name} has no py.typed"
     assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"

@@ -15,6 +15,7 @@ import click
 import pytest
 
 import gemmhub
+from benchmarks.pages import figure
 from benchmarks.pages import map as map_page
 from gemmhub import config, errors
 from gemmhub._call import options
@@ -134,8 +135,8 @@ def test_benchmarks(line):
 
 @pytest.mark.parametrize("page", sorted((ROOT / "plugins").glob("*/README.md")), ids=lambda page: page.parent.name)
 def test_links_of_plugins(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).is_file(), target
+    """A package index shows this text: it has no relative links."""
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", page.read_text(encoding="utf-8"))
 
 
 def test_choosing_in_figures():
@@ -168,6 +169,24 @@ def test_table_of_the_map():
     mean, worst = re.fullmatch(r"(.*) \((.*)\)", map_page.cell(map_page.ratios(rows, "cuda-l2", "hub"))).groups()
     assert len(rows) == 1000
     assert f"geometric mean is {mean}, the worst {worst}" in one_line
+
+
+def test_figure_of_the_readme():
+    """It is what benchmarks/pages/figure.py draws from the result file."""
+    assert figure.FIGURE.read_text(encoding="utf-8") == figure.drawn(map_page.read([map_page.MAPS[0]])[0])
+    assert f"]({figure.FIGURE.relative_to(ROOT)})" in README
+
+
+def test_versions_agree():
+    """Each distribution, the changelog and the citation name one version."""
+    pattern = r'^version = "(.*)"$'
+    projects = [ROOT / "pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml")]
+    versions = {re.search(pattern, x.read_text(encoding="utf-8"), re.MULTILINE)[1] for x in projects}
+    assert versions == {gemmhub.__version__}
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## ([\d.]+)", changelog, re.MULTILINE)[1] == gemmhub.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == gemmhub.__version__
 
 
 def test_table_of_held_out_products():

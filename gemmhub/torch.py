@@ -5,8 +5,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from gemmhub._doors.torch import ops as _ops  # noqa: F401  (it defines torch.ops.gemmhub)
 from gemmhub._doors.torch.mode import use
 from gemmhub._doors.torch.nn import Accelerated, Linear, accelerate
 
-__all__ = ["Accelerated", "Linear", "accelerate", "use"]
+if TYPE_CHECKING:
+    from gemmhub._doors.torch.parallel import ColumnParallel, RowParallel
+
+__all__ = ["Accelerated", "ColumnParallel", "Linear", "RowParallel", "accelerate", "use"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch.distributed is imported when it is first used."""
+    if name not in ("ColumnParallel", "RowParallel"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gemmhub._doors.torch import parallel
+
+    return getattr(parallel, name)

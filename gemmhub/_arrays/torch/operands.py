@@ -148,6 +148,15 @@ def torch_dtypes() -> tuple[dict[Any, DType], dict[DType, Any]]:
     return dict(known), {ours: theirs for theirs, ours in known}
 
 
+def output_dtype(a: Any, b: Any, wanted: Any) -> Any:
+    """torch's dtype of the product of tensors of two of its dtypes, with ``wanted`` taken into account."""
+    to_ours, to_torch = torch_dtypes()
+    for name, x in (("a", a), ("b", b), ("out_dtype", wanted)):
+        if x is not None and x not in to_ours:
+            raise dtypes.unsupported(name, x)
+    return to_torch[dtypes.output_dtype(to_ours[a], to_ours[b], None if wanted is None else to_ours[wanted])]
+
+
 @cache
 def torch_arrays(kind: str, index: int) -> TorchArrays:
     """The arrays of torch tensors on one device."""

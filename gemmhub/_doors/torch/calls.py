@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
     named = {**dict(zip("abc", operands)), **{name: options[name] for name in _TENSORS if name in options}}
     found = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
+    if _sharded(found.values()):
+        from gemmhub._doors.torch import sharded
+
+        return sharded.take(call, operands, options)
     if call in ("explain", "spot_check") and recorded:  # they compute nothing that has a gradient
         return _without_gradients(call, operands, options)
     if call != "matmul":
@@ -34,6 +39,12 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
     if cast is None:
         return NotImplemented
     return api.matmul(*map(cast, operands), **{name: cast(x) for name, x in options.items()})
+
+
+def _sharded(found: Iterable[torch.Tensor]) -> bool:
+    """Whether one of these tensors is a DTensor, whose module is in the process then."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and any(isinstance(x, kind) for x in found)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -107,8 +107,10 @@ def _column_major(strides: tuple[int, ...]) -> bool:
     return len(strides) > 1 and bool(strides[-2] == 1 and strides[-1] != 1)
 
 
-def backward(ctx: Any, grad: Tensor, multiply: Multiply) -> tuple[Tensor | None, ...]:
-    """The gradients of a, b, c and bias; None for those that are not wanted."""
+def backward(
+    ctx: Any, grad: Tensor, multiply: Multiply, right: Callable[..., Tensor] | None = None
+) -> tuple[Tensor | None, ...]:
+    """The gradients of a, b, c and bias; None for those that are not wanted. ``right`` replaces :func:`_right`."""
     a, b, out, c, bias = ctx.saved_tensors
     wants_a, wants_b, wants_c, wants_bias = ctx.needs_input_grad[:4]
     given, a_facts, b_facts, c_facts, bias_facts = ctx.call
@@ -131,7 +133,7 @@ def backward(ctx: Any, grad: Tensor, multiply: Multiply) -> tuple[Tensor | None,
         grad_a = grad_a.reshape(a_shape) if rows else grad_a
     if wants_b:
         left = a.unsqueeze(-2) if rows else a
-        grad_b = _right(left, g, b_shape[:-2], b_dtype, _column_major(b_strides), made)
+        grad_b = (right or _right)(left, g, b_shape[:-2], b_dtype, _column_major(b_strides), made)
         grad_b = grad_b.reshape(b_shape) if columns else grad_b
     if wants_c and beta != 0:
         grad_c = _fold(grad if beta == 1 else grad * _conj(beta), *c_facts[:2])

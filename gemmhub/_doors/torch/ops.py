@@ -17,7 +17,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from gemmhub import dtypes
 from gemmhub._arrays.torch import tensors
-from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
 from gemmhub._doors.torch import gradients
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
@@ -37,6 +37,10 @@ _OPTIONS = (
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Tensor:
     """:func:`gemmhub.matmul` by the operators, with the same arguments."""
+    if hasattr(a, "device_mesh") or hasattr(b, "device_mesh"):  # DTensors, which torch's compiler knows as tensors
+        from gemmhub._doors.torch import sharded
+
+        return sharded.matmul(a, b, out=out, stream=stream, **options)
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         given = f"a {type(a).__name__} and a {type(b).__name__}"
         raise InputError("a, b", given, "tensors, in a function that torch traces", "make them tensors outside of it")
@@ -138,15 +142,7 @@ def _result(a: Tensor, b: Tensor, values: tuple[Any, ...]) -> tuple[list[Any], A
     shape += [a.shape[-2]] if a.dim() > 1 else []
     shape += [b.shape[-1]] if b.dim() > 1 else []
     wanted = values[_NAMES.index("out_dtype")] if len(values) > _NAMES.index("out_dtype") else None
-    return shape, _out_dtype(a.dtype, b.dtype, wanted)
-
-
-def _out_dtype(a: Any, b: Any, wanted: Any) -> Any:
-    to_ours, to_torch = torch_dtypes()
-    for name, x in (("a", a), ("b", b), ("out_dtype", wanted)):
-        if x is not None and x not in to_ours:
-            raise dtypes.unsupported(name, x)
-    return to_torch[dtypes.output_dtype(to_ours[a], to_ours[b], None if wanted is None else to_ours[wanted])]
+    return shape, output_dtype(a.dtype, b.dtype, wanted)
 
 
 def _refuse_packages() -> None:

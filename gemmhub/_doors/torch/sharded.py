@@ -1,0 +1,318 @@
+"""Products of DTensors: operands are placed as :mod:`placements` chooses, local ones multiplied, partial sums added.
+
+Where k is split, partial results leave the product in the accumulator's dtype (float32 for 16 bits), are reduced in it,
+and rounded once. A gradient is a product of DTensors, too, and gets the placements of its operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from gemmhub import api, dtypes
+from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._doors.torch import gradients
+from gemmhub._doors.torch.placements import Sizes, Split, choose, placed
+from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
+from gemmhub.verdict import Decision
+
+Tensor = Any
+
+_LATER = ("c", "beta", "bias", "activation", "out_dtype")
+"""Options that act on the whole sum, after partial results are added."""
+
+
+def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """The result of a call with DTensors."""
+    if call == "matmul":
+        return matmul(*operands, **options)
+    if call == "explain":
+        return explain(*operands, **options)
+    name = next((name for name, x in zip(("a", "b", "result"), operands) if isinstance(x, DTensor)), "a")
+    raise InputError(
+        name, f"a DTensor, in {call}", "DTensors in matmul and explain", f"pass {name}.to_local(), or .full_tensor()"
+    )
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
+    """The product as a DTensor, with the placements that :func:`explain` shows; see :func:`gemmhub.matmul`."""
+    checked(a, b, out, options)
+    found = [x for x in (a, b, out, options.get("c"), options.get("bias")) if isinstance(x, torch.Tensor)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found)
+    if recorded and out is not None:
+        raise OutputError(
+            "out", "given where a tensor requires grad", "no out with tensors that require grad", "drop out="
+        )
+    rows, columns = a.ndim == 1, b.ndim == 1
+    left, right = a.unsqueeze(0) if rows else a, b.unsqueeze(1) if columns else b
+    if columns and not rows and getattr(options.get("bias"), "ndim", 0) == 1:
+        options["bias"] = options["bias"].unsqueeze(1)  # an element for each row
+    if options.get("c") is not None:
+        addend = options["c"].unsqueeze(-1) if columns else options["c"]
+        options["c"] = addend.unsqueeze(-2) if rows else addend
+    if recorded and not torch.compiler.is_compiling():
+        activation, after = gradients.split(options.pop("activation", None))
+        if activation is not None:
+            options["activation"] = activation
+        result = _Recorded.apply(left, right, options.get("c"), options.get("bias"), options)
+        result = result if after is None else after(result)
+    else:
+        result = multiplied(left, right, **options)
+    result = result.squeeze(-1) if columns else result
+    result = result.squeeze(-2 if not columns else -1) if rows else result
+    if out is None:
+        return result
+    if (
+        out.shape != result.shape
+        or out.dtype is not result.dtype
+        or any(isinstance(p, Partial) for p in out.placements)
+    ):
+        raise OutputError(
+            "out", f"{tuple(out.shape)} {out.dtype}, placed {out.placements}",
+            f"{tuple(result.shape)} {result.dtype}, sharded or replicated",
+        )  # fmt: skip
+    return out.copy_(result)
+
+
+def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
+    """InputError unless all arrays of a call are DTensors on one mesh; ShapeError unless they fit."""
+    for name, x in {"a": a, "b": b, "out": out, "c": options.get("c"), "bias": options.get("bias")}.items():
+        if x is None:
+            continue
+        if not isinstance(x, DTensor):
+            raise InputError(
+                name, f"a {type(x).__name__} beside a DTensor", "DTensors only",
+                "place it by torch.distributed.tensor.distribute_tensor, or pass .to_local() of the others",
+            )  # fmt: skip
+        mesh = a.device_mesh if isinstance(a, DTensor) else x.device_mesh
+        if x.device_mesh != mesh:
+            raise InputError(name, f"on {x.device_mesh}", f"{mesh}, that of a", "redistribute it")
+        if any(not _known(p) for p in x.placements):
+            raise InputError(
+                name, f"placed {x.placements}", "Shard, Replicate and Partial of sums", "redistribute it first"
+            )
+    if options.get("stream") is not None:
+        raise InputError("stream", "given with a DTensor", "None", "make the stream current: with torch.cuda.stream(s)")
+    if options.get("c") is not None and "beta" not in options:
+        raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
+    if options.get("activation") not in (None, *dtypes.ACTIVATIONS):
+        raise InputError("activation", f"{options['activation']!r}", f"None, {', '.join(dtypes.ACTIVATIONS)}")
+    for name, x in (("a", a), ("b", b)):
+        if not x.ndim:
+            raise ShapeError(name, "a scalar (0 dimensions)", "1 dimension or more", "use * for scalars")
+    if a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
+        raise ShapeError("a, b", f"{tuple(a.shape)} by {tuple(b.shape)}", "as many columns of a as rows of b")
+
+
+def _known(placement: Any) -> bool:
+    if isinstance(placement, Partial):
+        return bool(placement.reduce_op == "sum")
+    return isinstance(placement, (Shard, Replicate))
+
+
+@torch.compiler.assume_constant_result
+def _dtypes(a: Any, b: Any, wanted: Any) -> tuple[Any, Any]:
+    """torch's dtypes of the result and of the accumulator."""
+    to_ours, to_torch = torch_dtypes()
+    if wanted is not None and not isinstance(wanted, torch.dtype):
+        wanted = to_torch[dtypes.as_dtype(wanted)]
+    out = output_dtype(a, b, wanted)
+    return out, to_torch[dtypes.compute_dtype(to_ours[a], to_ours[b], to_ours[out])]
+
+
+def split_of(a: DTensor, b: DTensor, wide: Any) -> tuple[Split, tuple[int, ...]]:
+    """The chosen split, and the shape of the result, for an accumulator of torch's dtype ``wide``."""
+    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    sizes = (
+        tuple(a.shape), tuple(b.shape), tuple(shape), tuple(a.device_mesh.shape),
+        max(a.dtype.itemsize, b.dtype.itemsize), wide.itemsize, a.device_mesh.device_type,
+    )  # fmt: skip
+    return _chosen(sizes, tuple(a.placements), tuple(b.placements)), tuple(shape)
+
+
+@torch.compiler.assume_constant_result
+def _chosen(sizes: tuple[Any, ...], a: tuple[Any, ...], b: tuple[Any, ...]) -> Split:
+    """The choice, which torch's compiler does not trace."""
+    return choose(Sizes(*sizes), placed(a, len(sizes[0])), placed(b, len(sizes[1])))
+
+
+def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
+    """The product of matrices or stacks of them, whose gradients are those of its parts."""
+    dtype, wide = _dtypes(a.dtype, b.dtype, options.get("out_dtype"))
+    split, shape = split_of(a, b, wide)
+    mesh = a.device_mesh
+    local_a, local_b = local(a, split.a, split.out), local(b, split.b, split.out)
+    if "k" not in split.axes:
+        for name in ("c", "bias"):
+            if options.get(name) is not None:
+                options[name] = local(options[name], _beside(options[name], split.out, shape), split.out)
+        options["out_dtype"] = dtype
+        return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape)
+    alone = {name: x for name, x in options.items() if name not in _LATER}
+    summed = _global(api.matmul(local_a, local_b, out_dtype=wide, **alone), mesh, split.partial, shape)
+    for name in ("c", "bias"):
+        if options.get(name) is not None and options[name].dtype not in (dtype, wide):
+            raise DTypeError(name, f"dtype {options[name].dtype}", f"{dtype} or {wide}", "convert it")
+    result = local(summed, split.out)
+    return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape)
+
+
+def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[int, ...], dtype: Any) -> Tensor:
+    """What follows the sum, in the accumulator's dtype; rounded once."""
+    c, bias, beta = options.get("c"), options.get("bias"), options.get("beta", 0)
+    if c is not None and beta != 0:
+        x = x + beta * local(c, _beside(c, split.out, shape), split.out).to(x.dtype)
+    if bias is not None:
+        x = x + local(bias, _beside(bias, split.out, shape), split.out).to(x.dtype)
+    activation = options.get("activation")
+    if activation is not None:
+        x = {"relu": torch.relu, "gelu": gradients.gelu, "silu": torch.nn.functional.silu}[activation](x)
+    return x.to(dtype)
+
+
+def _beside(x: DTensor, out: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The placements of an addend beside those of the result: split where it has that dimension."""
+    found = []
+    for placement in out:
+        own = placement.dim - (len(shape) - x.ndim) if isinstance(placement, Shard) else -1
+        found.append(Shard(own) if own >= 0 and x.shape[own] != 1 else Replicate())
+    return tuple(found)
+
+
+def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Tensor:
+    """The local part of a DTensor, after it was placed so. Where the placements ``out`` of the result split what this
+    array has whole, each device makes a part of the sum that its gradient is.
+    """
+    grads = placements
+    if out is not None:
+        grads = tuple(
+            Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(placements, out)
+        )
+    part = x.redistribute(placements=placements).to_local(grad_placements=grads)
+    return part.wait() if isinstance(part, AsyncCollectiveTensor) else part
+
+
+def _global(x: Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> DTensor:
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return DTensor.from_local(x, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides))
+
+
+class _Recorded(torch.autograd.Function):
+    """A node of autograd's graph around one product of DTensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: DTensor, b: DTensor, c: DTensor | None, bias: DTensor | None, options: dict[str, Any]
+    ) -> DTensor:
+        out = multiplied(a, b, **options)
+        gradients.save(ctx, a, b, c, bias, options, out)
+        ctx.places = [None if x is None else x.placements for x in (a, b, c, bias)]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: DTensor) -> tuple[DTensor | None, ...]:
+        found = gradients.backward(ctx, grad, matmul, _over_rows)
+        return (*(None if x is None else _like(x, places) for x, places in zip(found, ctx.places)), None)
+
+
+def _like(grad: DTensor, places: Iterable[Any]) -> DTensor:
+    """A gradient with the placements of its operand; whole where the operand is a sum of parts."""
+    return grad.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in places])
+
+
+def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool, made: Any) -> DTensor:
+    """``a^H @ g`` of stacks, summed over all of their rows: on the rows that each device has, then over the devices."""
+    if batch or a.ndim == 2 or a.shape[:-1] != g.shape[:-1]:
+        return gradients._right(a, g, batch, dtype, transposed, made)
+    to_a: list[Any] = []
+    to_g: list[Any] = []
+    out: list[Any] = []
+    last = a.ndim - 1
+    for p, q in zip(placed(a.placements, a.ndim), placed(g.placements, g.ndim)):
+        rows = next((x for x in (p, q) if isinstance(x, Shard) and x.dim < last), None)
+        if rows is not None:
+            to_a, to_g, out = [*to_a, rows], [*to_g, rows], [*out, Partial()]
+        elif isinstance(p, Shard):
+            to_a, to_g, out = [*to_a, p], [*to_g, Replicate()], [*out, Shard(0)]
+        else:
+            columns = isinstance(q, Shard)
+            to_a, to_g = [*to_a, Replicate()], [*to_g, q if columns else Replicate()]
+            out.append(Shard(1) if columns else Replicate())
+    x, y = local(a, tuple(to_a)).flatten(0, -2), local(g, tuple(to_g)).flatten(0, -2)
+    x, y = gradients._alike(x, y)
+    summed = any(isinstance(p, Partial) for p in out)
+    wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32
+    options = {**made.keywords["options"], "out_dtype": wide if summed else dtype}
+    product = api.matmul(gradients._conjugate(x).transpose(0, 1), y, **options)
+    shape = (a.shape[-1], g.shape[-1])
+    whole = _global(product, a.device_mesh, tuple(out), shape)
+    if not summed:
+        return whole
+    free = [i for i in (0, 1) if not any(isinstance(p, Shard) and p.dim == i for p in out)]
+    for i, p in enumerate(out):
+        if isinstance(p, Partial):
+            fits = next((d for d in free if shape[d] >= a.device_mesh.shape[i]), None)
+            out[i] = Replicate() if fits is None else Shard(fits)
+            free = [d for d in free if d != fits]
+    return whole.redistribute(placements=out).to(dtype)
+
+
+@dataclass(frozen=True)
+class ShardedDecision:
+    """What :func:`gemmhub.explain` returns for DTensors. Printable."""
+
+    mesh: tuple[int, ...]
+    before: tuple[tuple[Any, ...], tuple[Any, ...]]
+    """Placements of a and b as given."""
+    split: Split
+    accumulator: str
+    local: Decision
+    """Who multiplies the local operands of this rank, and why."""
+
+    def __str__(self) -> str:
+        names = {"m": "rows", "n": "columns", "k": "k", "": "nothing"}
+        axes = ", ".join(names.get(axis, f"batch dimension {axis}") for axis in self.split.axes)
+        lines = [f"mesh:    {' x '.join(map(str, self.mesh))}, which splits {axes}"]
+        for name, before, after in zip("ab", self.before, (self.split.a, self.split.b)):
+            lines.append(f"{name}:       {_named(before)}" + ("" if before == after else f", placed {_named(after)}"))
+        added = f", partial sums are added in {self.accumulator}" if "k" in self.split.axes else ""
+        lines.append(f"result:  {_named(self.split.out)}{added}")
+        lines.append(
+            f"moves:   {self.split.received} bytes to each device, estimated {self.split.seconds:.3g} s in all"
+        )
+        return "\n".join([*lines, "local product", str(self.local)])
+
+
+def _named(placements: Iterable[Any]) -> str:
+    return ", ".join(
+        f"Shard({p.dim})" if isinstance(p, Shard) else "Partial" if isinstance(p, Partial) else "Replicate"
+        for p in placements
+    )
+
+
+def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
+    """How the product would be split, what that moves, and what multiplies here. No collective is called."""
+    checked(a, b, options.pop("out", None), options)
+    a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
+    _, wide = _dtypes(a.dtype, b.dtype, options.get("out_dtype"))
+    split, _ = split_of(a, b, wide)
+    parts = []
+    for x, placements in ((a, split.a), (b, split.b)):
+        shape = list(x.shape)
+        for i, p in enumerate(placements):
+            if isinstance(p, Shard):
+                shape[p.dim] = -(-shape[p.dim] // a.device_mesh.shape[i])
+        parts.append(torch.empty(shape, dtype=x.dtype, device=x.to_local().device))
+    kept = {name: x for name, x in options.items() if name not in ("c", "beta", "bias")}
+    if "k" in split.axes:
+        kept = {name: x for name, x in kept.items() if name not in _LATER} | {"out_dtype": wide}
+    decision = api.explain(*parts, **kept)
+    before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)
+    return ShardedDecision(tuple(a.device_mesh.shape), before, split, str(wide).removeprefix("torch."), decision)

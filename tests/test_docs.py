@@ -15,7 +15,7 @@ import click
 import pytest
 
 import gemmhub
-from benchmarks.pages import figure
+from benchmarks.pages import figure, scaling
 from benchmarks.pages import map as map_page
 from gemmhub import config, errors
 from gemmhub._call import options
@@ -175,6 +175,13 @@ def test_figure_of_the_readme():
     """It is what benchmarks/pages/figure.py draws from the result file."""
     assert figure.FIGURE.read_text(encoding="utf-8") == figure.drawn(map_page.read([map_page.MAPS[0]])[0])
     assert f"]({figure.FIGURE.relative_to(ROOT)})" in README
+
+
+def test_figures_of_predictions():
+    """They are what benchmarks/pages/scaling.py draws."""
+    for name in ("scaling", "algorithms"):
+        assert (scaling.FOLDER / f"{name}.svg").read_text(encoding="utf-8") == getattr(scaling, name)()
+        assert f"](figures/{name}.svg)" in PAGES["many-devices.md"]
 
 
 def test_versions_agree():

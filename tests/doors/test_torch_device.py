@@ -134,3 +134,45 @@ def test_double_backward():
     (g,) = torch.autograd.grad(y, x, create_graph=True)
     for mine, theirs in zip(ours, torch.autograd.grad(g.square().sum(), (x, w))):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """NCCL with this process alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cuda", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", KINDS[::2], ids=str)
+def test_dtensors_over_nccl(one_rank, dtype):
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    a, b, g = draw(130, 264, dtype=dtype), draw(264, 72, dtype=dtype), draw(130, 72, dtype=dtype)
+    for p in (Shard(0), Shard(1), Replicate()):
+        for q in (Shard(0), Shard(1), Replicate()):
+            x, y = (distribute_tensor(t, one_rank, [r]).requires_grad_() for t, r in ((a, p), (b, q)))
+            for _ in range(3):
+                out = gemmhub.matmul(x, y)
+            near(out.full_tensor(), a.double() @ b.double(), a.double().abs() @ b.double().abs(), 264, dtype)
+            out.backward(distribute_tensor(g, one_rank, [Replicate()]))
+            exact, size = g.double() @ b.double().T, g.double().abs() @ b.double().abs().T
+            near(x.grad.full_tensor(), exact, size, 72, dtype)
+    reduced = gemmhub.matmul(torch.distributed.tensor.DTensor.from_local(a, one_rank, [Partial()]), y)
+    near(reduced.full_tensor(), a.double() @ b.double(), a.double().abs() @ b.double().abs(), 264, dtype)
+
+
+def test_parallel_layers_over_nccl(one_rank):
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).cuda()
+    x = draw(8, 16, 64, dtype=torch.float32)
+    expected = model.double()(x.double())
+    model.float()
+    parallelize_module(model, one_rank, {"0": door.ColumnParallel(), "2": door.RowParallel()})
+    torch.testing.assert_close(model(x).double(), expected, rtol=1e-5, atol=1e-5)
+    model(x).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -61,10 +61,10 @@ class Split:
 @lru_cache(maxsize=1024)
 def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> Split:
     """The split with the least estimated time for operands with these placements; of equals, that with the fewest
-    bytes.
+    bytes, then with the most placements as they are.
     """
     found = [_priced(sizes, axes, a, b) for axes in product(*(_axes(sizes, p) for p in sizes.mesh))]
-    return min(found, key=lambda x: (x.seconds, x.received))
+    return min(found, key=lambda x: (x.seconds, x.received, sum(p != q for p, q in zip(a + b, x.a + x.b))))
 
 
 def placed(placements: Sequence[Placement], ndim: int) -> tuple[Placement, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -55,14 +56,17 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     if options.get("c") is not None:
         addend = options["c"].unsqueeze(-1) if columns else options["c"]
         options["c"] = addend.unsqueeze(-2) if rows else addend
-    if recorded and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        result = multiplied(left, right, **options)
+    elif recorded:
         activation, after = gradients.split(options.pop("activation", None))
         if activation is not None:
             options["activation"] = activation
         result = _Recorded.apply(left, right, options.get("c"), options.get("bias"), options)
         result = result if after is None else after(result)
     else:
-        result = multiplied(left, right, **options)
+        with torch.no_grad():  # so that local tensors are had without nodes of autograd
+            result = multiplied(left, right, **options)
     result = result.squeeze(-1) if columns else result
     result = result.squeeze(-2 if not columns else -1) if rows else result
     if out is None:
@@ -115,36 +119,63 @@ def _known(placement: Any) -> bool:
     return isinstance(placement, (Shard, Replicate))
 
 
+class Facts(NamedTuple):
+    """What is settled once for products of one kind."""
+
+    split: Split
+    shape: tuple[int, ...]
+    """Of the result."""
+    strides: tuple[int, ...]
+    dtype: Any
+    """torch's, of the result."""
+    wide: Any
+    """torch's, of the accumulator."""
+
+
+def facts(a: DTensor, b: DTensor, out_dtype: Any) -> Facts:
+    """How operands of two dimensions or more are multiplied."""
+    mesh = a.device_mesh
+    found: Facts = _facts(
+        tuple(a.shape), tuple(b.shape), a.dtype, b.dtype, out_dtype, tuple(mesh.shape), mesh.device_type,
+        tuple(a.placements), tuple(b.placements),
+    )  # fmt: skip
+    return found
+
+
 @torch.compiler.assume_constant_result
-def _dtypes(a: Any, b: Any, wanted: Any) -> tuple[Any, Any]:
-    """torch's dtypes of the result and of the accumulator."""
+def _facts(*kind: Any) -> Facts:
+    """The same, without tensors; torch's compiler does not trace it."""
+    return _settled(*kind)
+
+
+@lru_cache(maxsize=1024)
+def _settled(
+    a: tuple[int, ...], b: tuple[int, ...], a_dtype: Any, b_dtype: Any, wanted: Any, mesh: tuple[int, ...], device: str,
+    a_places: tuple[Any, ...], b_places: tuple[Any, ...],
+) -> Facts:  # fmt: skip
     to_ours, to_torch = torch_dtypes()
     if wanted is not None and not isinstance(wanted, torch.dtype):
         wanted = to_torch[dtypes.as_dtype(wanted)]
-    out = output_dtype(a, b, wanted)
-    return out, to_torch[dtypes.compute_dtype(to_ours[a], to_ours[b], to_ours[out])]
+    dtype = output_dtype(a_dtype, b_dtype, wanted)
+    wide = to_torch[dtypes.compute_dtype(to_ours[a_dtype], to_ours[b_dtype], to_ours[dtype])]
+    shape = (*torch.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+    itemsize = max(a_dtype.itemsize, b_dtype.itemsize)
+    sizes = Sizes(a, b, shape, mesh, itemsize, wide.itemsize, device)
+    split = choose(sizes, placed(a_places, len(a)), placed(b_places, len(b)))
+    return Facts(split, shape, _strides(shape), dtype, wide)
 
 
-def split_of(a: DTensor, b: DTensor, wide: Any) -> tuple[Split, tuple[int, ...]]:
-    """The chosen split, and the shape of the result, for an accumulator of torch's dtype ``wide``."""
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    sizes = (
-        tuple(a.shape), tuple(b.shape), tuple(shape), tuple(a.device_mesh.shape),
-        max(a.dtype.itemsize, b.dtype.itemsize), wide.itemsize, a.device_mesh.device_type,
-    )  # fmt: skip
-    return _chosen(sizes, tuple(a.placements), tuple(b.placements)), tuple(shape)
-
-
-@torch.compiler.assume_constant_result
-def _chosen(sizes: tuple[Any, ...], a: tuple[Any, ...], b: tuple[Any, ...]) -> Split:
-    """The choice, which torch's compiler does not trace."""
-    return choose(Sizes(*sizes), placed(a, len(sizes[0])), placed(b, len(sizes[1])))
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a C-ordered tensor."""
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
 
 
 def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
-    dtype, wide = _dtypes(a.dtype, b.dtype, options.get("out_dtype"))
-    split, shape = split_of(a, b, wide)
+    split, shape, strides, dtype, wide = facts(a, b, options.get("out_dtype"))
     mesh = a.device_mesh
     local_a, local_b = local(a, split.a, split.out), local(b, split.b, split.out)
     if "k" not in split.axes:
@@ -152,14 +183,14 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
             if options.get(name) is not None:
                 options[name] = local(options[name], _beside(options[name], split.out, shape), split.out)
         options["out_dtype"] = dtype
-        return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape)
+        return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
-    summed = _global(api.matmul(local_a, local_b, out_dtype=wide, **alone), mesh, split.partial, shape)
+    summed = _global(api.matmul(local_a, local_b, out_dtype=wide, **alone), mesh, split.partial, shape, strides)
     for name in ("c", "bias"):
         if options.get(name) is not None and options[name].dtype not in (dtype, wide):
             raise DTypeError(name, f"dtype {options[name].dtype}", f"{dtype} or {wide}", "convert it")
     result = local(summed, split.out)
-    return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape)
+    return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape, strides)
 
 
 def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[int, ...], dtype: Any) -> Tensor:
@@ -189,19 +220,20 @@ def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None =
     array has whole, each device makes a part of the sum that its gradient is.
     """
     grads = placements
-    if out is not None:
+    if out is not None and torch.is_grad_enabled():
         grads = tuple(
             Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(placements, out)
         )
-    part = x.redistribute(placements=placements).to_local(grad_placements=grads)
+    if tuple(x.placements) != placements:
+        x = x.redistribute(placements=placements)
+    part = x.to_local(grad_placements=grads)
     return part.wait() if isinstance(part, AsyncCollectiveTensor) else part
 
 
-def _global(x: Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> DTensor:
-    strides = [1]
-    for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * size)
-    return DTensor.from_local(x, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides))
+def _global(
+    x: Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+) -> DTensor:
+    return DTensor.from_local(x, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
 
 
 class _Recorded(torch.autograd.Function):
@@ -252,7 +284,7 @@ def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool,
     options = {**made.keywords["options"], "out_dtype": wide if summed else dtype}
     product = api.matmul(gradients._conjugate(x).transpose(0, 1), y, **options)
     shape = (a.shape[-1], g.shape[-1])
-    whole = _global(product, a.device_mesh, tuple(out), shape)
+    whole = _global(product, a.device_mesh, tuple(out), shape, _strides(shape))
     if not summed:
         return whole
     free = [i for i in (0, 1) if not any(isinstance(p, Shard) and p.dim == i for p in out)]
@@ -301,8 +333,7 @@ def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
     """How the product would be split, what that moves, and what multiplies here. No collective is called."""
     checked(a, b, options.pop("out", None), options)
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
-    _, wide = _dtypes(a.dtype, b.dtype, options.get("out_dtype"))
-    split, _ = split_of(a, b, wide)
+    split, _, _, _, wide = facts(a, b, options.get("out_dtype"))
     parts = []
     for x, placements in ((a, split.a), (b, split.b)):
         shape = list(x.shape)

@@ -160,8 +160,9 @@ def two_dimensions(mesh: Any) -> None:
         return
     grid = init_device_mesh("cpu", (2, 2))
     for seed, (p, q) in enumerate(itertools.product(itertools.product(PLACEMENTS, repeat=2), repeat=2)):
-        a, b = drawn((37, 61), torch.float32, seed), drawn((61, 43), torch.float32, seed + 500)
-        near(gemmhub.matmul(placed(a, grid, p), placed(b, grid, q)), a, b)
+        for m, n, k in ((37, 43, 61), (32, 48, 64)):
+            a, b = drawn((m, k), torch.float32, seed), drawn((k, n), torch.float32, seed + 500)
+            near(gemmhub.matmul(placed(a, grid, p), placed(b, grid, q)), a, b)
     for p, q in (((Shard(0), Replicate()), (Replicate(), Shard(1))), ((Shard(0), Shard(1)), (Replicate(), Shard(0)))):
         a, b = drawn((8, 6, 32), torch.float64, 1), drawn((32, 20), torch.float64, 2)
         p = tuple(Shard(2) if x == Shard(1) else x for x in p)
@@ -204,6 +205,7 @@ def counted(mesh: Any) -> None:
             result = gemmhub.matmul(x, y)
         assert result.placements == decision.split.out
         assert received.bytes == decision.split.received, (p, q, received.bytes, str(decision))
+        near(result, a, b)
     assert "float32" in str(gemmhub.explain(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])))
 
 

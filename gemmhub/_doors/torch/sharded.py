@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
-from gemmhub._doors.torch import gradients
+from gemmhub._doors.torch import collectives, gradients
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.verdict import Decision
@@ -185,11 +185,13 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
         options["out_dtype"] = dtype
         return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
-    summed = _global(api.matmul(local_a, local_b, out_dtype=wide, **alone), mesh, split.partial, shape, strides)
+    part = api.matmul(local_a, local_b, out_dtype=wide, **alone)
     for name in ("c", "bias"):
         if options.get(name) is not None and options[name].dtype not in (dtype, wide):
             raise DTypeError(name, f"dtype {options[name].dtype}", f"{dtype} or {wide}", "convert it")
-    result = local(summed, split.out)
+    result = collectives.moved(part, shape, mesh, split.partial, split.out) if collectives.eager() else None
+    if result is None:
+        result = local(_global(part, mesh, split.partial, shape, strides), split.out)
     return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape, strides)
 
 
@@ -224,9 +226,17 @@ def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None =
         grads = tuple(
             Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(placements, out)
         )
-    if tuple(x.placements) != placements:
+    before = placed(x.placements, x.ndim)
+    if collectives.eager():
+        found = collectives.moved(_waited(x.to_local()), tuple(x.shape), x.device_mesh, before, placements)
+        if found is not None:
+            return found
+    if before != placements:
         x = x.redistribute(placements=placements)
-    part = x.to_local(grad_placements=grads)
+    return _waited(x.to_local(grad_placements=grads))
+
+
+def _waited(part: Tensor) -> Tensor:
     return part.wait() if isinstance(part, AsyncCollectiveTensor) else part
 
 

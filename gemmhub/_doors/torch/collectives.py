@@ -1,0 +1,55 @@
+"""Moves of local tensors between placements by one functional collective each, where sizes divide.
+
+torch's ``DTensor.redistribute`` does the same for any sizes and several moves at once, and costs more on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+Tensor = Any
+
+
+def moved(
+    x: Tensor, shape: tuple[int, ...], mesh: Any, before: tuple[Any, ...], after: tuple[Any, ...]
+) -> Tensor | None:
+    """The local part of an array of ``shape`` with the placements ``after``, of that with ``before``; None where it
+    takes more than one collective, or one that pads. It records nothing for autograd.
+    """
+    changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
+    if not changed:
+        return x
+    if len(changed) > 1:
+        return None
+    (i,) = changed
+    old, new, devices = before[i], after[i], mesh.size(i)
+    split = old if isinstance(old, Shard) else new
+    if isinstance(split, Shard):
+        nested = any(isinstance(p, Shard) and p.dim == split.dim for j, p in enumerate(before) if j != i)
+        if nested or shape[split.dim] % devices:
+            return None
+    if devices == 1:
+        return x
+    if isinstance(old, Replicate):
+        return x.chunk(devices, split.dim)[mesh.get_local_rank(i)] if isinstance(new, Shard) else None
+    if isinstance(old, Partial):
+        if isinstance(new, Shard):
+            return _waited(functional.reduce_scatter_tensor(x, "sum", new.dim, (mesh, i)))
+        return _waited(functional.all_reduce(x, "sum", (mesh, i)))
+    if isinstance(new, Replicate):
+        return _waited(functional.all_gather_tensor(x.contiguous(), old.dim, (mesh, i)))
+    return None
+
+
+def _waited(x: Tensor) -> Tensor:
+    """A tensor that the current stream may read."""
+    return x.wait() if isinstance(x, functional.AsyncCollectiveTensor) else functional.wait_tensor(x)
+
+
+def eager() -> bool:
+    """Whether nothing records what is done: neither autograd nor torch's compiler."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()

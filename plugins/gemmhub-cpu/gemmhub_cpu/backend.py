@@ -2,6 +2,7 @@
 
 Ways to run a problem, each gated by what the machine has and by size:
 
+- "vnni": int8 by our own kernels, where there is AVX-512 VNNI and a compiler (or they were compiled before);
 - "numkong": bfloat16 where there is a matrix unit (AMX, SME), int8 where there are VNNI or matrix units;
 - "torch": bfloat16, float16 and int8, where the caller has torch in the process; only tuning chooses it,
   because its threads spin and slow down the BLAS calls that follow;
@@ -23,10 +24,12 @@ from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import model, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
-from gemmhub_cpu.numkong_engine import NumkongGemm, Packed
+from gemmhub_cpu.numkong_engine import NumkongGemm
+from gemmhub_cpu.panels import Packed, PanelGemm
+from gemmhub_cpu.vnni_engine import VnniGemm
 
 _MOST_CORES = 4
-"""Beyond, SGEMM scales better than our threads: numkong won on 2 cores and lost on 16 (docs/cpu.md)."""
+"""Beyond, SGEMM scales better than Python threads: both engines won on 2 cores and lost on 16 (docs/cpu.md)."""
 _PACK_SCRATCH = 64 * 2**20
 """Bytes of scratch memory while packing."""
 
@@ -65,14 +68,18 @@ class CpuBackend(Backend):
             )
         if problem.packed_by is not None and problem.compute_dtype.itemsize > 4:
             single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
-            if self._unit_gate(single) is None:
+            if self._packs_for(single) is not None:
                 return Refusal(
-                    f"b may be packed for numkong, which accumulates in 32 bits, not in {problem.compute_dtype}",
+                    f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
                     "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
                 )
+        if problem.packed_by is not None or self.why_not_vnni(problem) is None:
+            return None
         gate = self.why_not_numkong(problem)
-        if gate is not None and self._by_cost and problem.packed_by is None and not _worth_threads(problem):
-            return Refusal(f"{gate}; too small for several cores to help with conversion", "use the numpy backend")
+        if gate is not None and self._by_cost and not _worth_threads(problem):
+            return Refusal(
+                f"{self._gate(problem)}; too small for several cores to help with conversion", "use the numpy backend"
+            )
         return None
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
@@ -81,6 +88,8 @@ class CpuBackend(Backend):
         found = ["convert"]
         if self.why_not_numkong(problem) is None:
             found.insert(0, "numkong")
+        if self.why_not_vnni(problem) is None:
+            found.insert(0, "vnni")
         if self.machine.torch and torch_engine.can(problem):
             found.append("torch")
         return found
@@ -102,6 +111,38 @@ class CpuBackend(Backend):
             return f"{machine.cores} cores: numkong through Python threads is behind SGEMM on many"
         return None
 
+    def _vnni_gate(self, problem: GemmProblem) -> str | None:
+        """Whether our own int8 kernels take the problem, whatever its size."""
+        if (problem.a.dtype.name, problem.b.dtype.name) != ("int8", "int8"):
+            return "no operands of int8"
+        if not self.machine.vnni:
+            return self.machine.why_no_vnni or "no AVX-512 VNNI"
+        if problem.compute_dtype.name != "int32":
+            return f"accumulates in {problem.compute_dtype}"
+        if self._by_cost and self.machine.cores > _MOST_CORES:
+            return f"{self.machine.cores} cores: kernels through Python threads are behind SGEMM on many"
+        return None
+
+    def why_not_vnni(self, problem: GemmProblem) -> str | None:
+        """The gate that keeps our own int8 kernels from ``problem``; None when they may run it."""
+        gate = self._vnni_gate(problem)
+        if gate is None and self._by_cost and model.vnni(problem, self.machine) > self._numpy.estimate(problem):
+            return "packing would cost more than it saves"
+        return gate
+
+    def _gate(self, problem: GemmProblem) -> str:
+        """Why no faster unit runs the problem."""
+        gates = [self.why_not_numkong(problem)]
+        if problem.a.dtype.name == problem.b.dtype.name == "int8":
+            gates.insert(0, self.why_not_vnni(problem))
+        return "; ".join(dict.fromkeys(x for x in gates if x))
+
+    def _packs_for(self, problem: GemmProblem) -> type[PanelGemm] | None:
+        """The engine that a packed b is for; None where it is converted."""
+        if self._vnni_gate(problem) is None:
+            return VnniGemm
+        return NumkongGemm if self._unit_gate(problem) is None else None
+
     def why_not_numkong(self, problem: GemmProblem) -> str | None:
         """The gate that keeps numkong from ``problem``; None when it may run it."""
         gate = self._unit_gate(problem)
@@ -114,12 +155,18 @@ class CpuBackend(Backend):
         return gate
 
     def estimate(self, problem: GemmProblem) -> float:
+        if self.why_not_vnni(problem) is None:
+            return model.vnni(problem, self.machine)
         if self.why_not_numkong(problem) is None:
             return model.numkong(problem, self.machine)
         # Never beyond the built-in backend's: it does the same, on one core.
         return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        if candidate == "vnni":
+            own = VnniGemm(problem, workspace_limit)
+            if own.width:
+                return Kernel(own, f"AVX-512 VNNI, panels of {own.width} columns", own.scratch_bytes)
         if candidate == "numkong":
             gemm = NumkongGemm(problem, workspace_limit)
             if gemm.width:
@@ -129,24 +176,26 @@ class CpuBackend(Backend):
             return torch_engine.kernel(problem)
         converted = blocked_kernel(problem, workspace_limit, copyto)
         if candidate == "packed":
-            return _packed_kernel(NumkongGemm(problem, workspace_limit), converted)
+            engine = self._packs_for(problem) or NumkongGemm
+            return _packed_kernel(engine(problem, workspace_limit), converted)
         description = f"converted by {self.machine.cores} cores: {converted.description}"
         return Kernel(converted.run, description, converted.workspace_bytes)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         """Which gate decided."""
         if candidate == "convert":
-            gate = self.why_not_numkong(problem)
+            gate = self._gate(problem)
             return f"{gate}; converted blocks through SGEMM" if gate else "converted blocks through SGEMM"
-        return "numkong" if candidate == "numkong" else candidate
+        return "int8 on AVX-512 VNNI" if candidate == "vnni" else candidate
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
-        """Packed for the matrix units where numkong runs such products, else converted for SGEMM."""
+        """Packed for the unit that runs such products, else converted for SGEMM."""
         refused = self.supports(problem)
         if refused is not None:
             return refused
-        if self._unit_gate(problem) is None:
-            gemm = NumkongGemm(problem, _PACK_SCRATCH)
+        engine = self._packs_for(problem)
+        if engine is not None:
+            gemm = engine(problem, _PACK_SCRATCH)
             if gemm.width:
                 return gemm.pack(b)
         return self._numpy.pack(b, problem)
@@ -158,7 +207,7 @@ def _worth_threads(problem: GemmProblem) -> bool:
     return any(x.layout.distinct_elements >= 2 * grain(x.dtype) for x in operands)
 
 
-def _packed_kernel(gemm: NumkongGemm, converted: Kernel) -> Kernel:
+def _packed_kernel(gemm: PanelGemm, converted: Kernel) -> Kernel:
     """For an operand that :meth:`CpuBackend.pack` made: its form says which way it goes."""
 
     def run(

@@ -22,6 +22,10 @@ _TRANSPOSE = 1.0e-9
 _PACK = 0.5e-9
 """Seconds to pack an element of B; one core does it."""
 _CALL = 30e-6
+_VNNI_GAIN = 3.8
+"""Rate of our own int8 kernels over SGEMM's: 4 by the instructions."""
+_VNNI_PACK, _VNNI_GATHER = 0.2e-9, 1.5e-9
+"""Seconds to pack an element on one core, of dense rows and of others."""
 
 
 def converted(problem: GemmProblem, machine: Machine) -> float:
@@ -42,6 +46,18 @@ def numkong(problem: GemmProblem, machine: Machine) -> float:
     product = problem.flops / (sgemm_rate() * GAIN[f"{problem.a.dtype.name} {unit}"])
     finished = _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, 0.0)
     return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
+
+
+def vnni(problem: GemmProblem, machine: Machine) -> float:
+    """Seconds through our own int8 kernels, b packed in each call."""
+    b = problem.b.layout.distinct_elements
+    packed = b * (_VNNI_PACK if problem.b.layout.stored("row") else _VNNI_GATHER)
+    left = problem.m * problem.k * problem.batch_count
+    packed += left * (_VNNI_PACK if problem.a.layout.stored("row") else _VNNI_GATHER)
+    finished = _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, 0.0)
+    # The micro-tile has 8 rows and the panel 48 columns, however few are there.
+    tiles = -(-problem.m // 8) * 8 * -(-problem.n // 48) * 48 / max(1, problem.m * problem.n)
+    return _CALL + tiles * problem.flops / (sgemm_rate() * _VNNI_GAIN) + (packed + finished) / machine.cores
 
 
 def _results(problem: GemmProblem) -> int:

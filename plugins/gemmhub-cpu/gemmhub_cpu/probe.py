@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from gemmhub.capability import CPU, Ready
 from gemmhub.kit import install
 from gemmhub.numpy_backend.probe import cores, numpy_versions
+from gemmhub_cpu import vnni_engine
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
 """numkong's names of units that make bfloat16 faster than float32. AVX512-BF16 alone is slower: it is absent."""
@@ -32,6 +33,9 @@ class Machine:
     numkong: str = ""
     """Its version, or empty."""
     why_no_numkong: str = ""
+    vnni: bool = False
+    """Whether our own int8 kernels for AVX-512 VNNI are there, and right."""
+    why_no_vnni: str = ""
     torch: str = ""
     """Version of the torch in this process, or empty."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +54,9 @@ def look() -> Machine:
         versions["numkong"] = version
     if torch_version:
         versions["torch"] = torch_version
-    return Machine(cores(), units, version, reason, torch_version, versions)
+    vnni = vnni_engine.load()
+    why = vnni if isinstance(vnni, str) else ""
+    return Machine(cores(), units, version, reason, not why, why, torch_version, versions)
 
 
 def _numkong() -> tuple[str, frozenset[str], str]:
@@ -67,6 +73,9 @@ def _numkong() -> tuple[str, frozenset[str], str]:
 def ready(machine: Machine) -> Ready:
     """What the probe reports of ``machine``."""
     features = ["f16, bf16, fp8, int8 through f32, converted by all cores"]
+    features.append(
+        "int8 by our own kernels: AVX-512 VNNI" if machine.vnni else f"no int8 kernels: {machine.why_no_vnni}"
+    )
     if machine.numkong:
         units = ", ".join(sorted(machine.units & {*BF16_UNITS, *INT8_UNITS})) or "no unit that helps"
         features.append(f"numkong {machine.numkong}: {units}")

@@ -1,5 +1,7 @@
 """The kit (its problems are small, so the size gates are open): here, with no helpful unit, with every one."""
 
+import dataclasses
+
 import pytest
 from gemmhub_cpu import probe
 from gemmhub_cpu.backend import CpuBackend
@@ -31,3 +33,25 @@ class TestThroughNumkong(ConformanceSuite):
     """Every bfloat16 and int8 problem through numkong, whatever units this CPU has and however small it is."""
 
     backend = staticmethod(_open_gates)
+
+
+def _own_kernels() -> CpuBackend:
+    here = probe.look()
+    if not here.vnni:
+        pytest.skip(here.why_no_vnni)
+    return CpuBackend(probe.Machine(here.cores, vnni=True), by_cost=False)
+
+
+class TestThroughVnni(ConformanceSuite):
+    """Every int8 problem through our own kernels, however small it is."""
+
+    backend = staticmethod(_own_kernels)
+
+
+class TestWithoutVnni(ConformanceSuite):
+    """As on a CPU without AVX-512, or without a compiler: numkong, where it is, or conversion."""
+
+    backend = staticmethod(
+        lambda: CpuBackend(dataclasses.replace(probe.look(), vnni=False, why_no_vnni="masked"), by_cost=False)
+    )
+    random_problems = 20

@@ -102,7 +102,7 @@ def test_library_newer_than_the_driver(monkeypatch):
     found = absent(home, open_library=library.load)
     assert "/lib/libcublasLt.so.13 is cuBLAS 13.1.0" in found.reason
     assert "up to CUDA 12" in found.reason
-    assert "gemmhub-cublas[cu12]" in found.remedy
+    assert install.command("gemmhub-cublas[cu12]") in found.remedy
 
 
 def test_the_next_library_is_tried(monkeypatch):

@@ -121,6 +121,8 @@ class CpuBackend(Backend):
             return f"accumulates in {problem.compute_dtype}"
         if self._by_cost and self.machine.cores > _MOST_CORES:
             return f"{self.machine.cores} cores: kernels through Python threads are behind SGEMM on many"
+        if self.machine.has(probe.BF16_UNITS) and self._unit_gate(problem) is None:
+            return "numkong has matrix units for it"
         return None
 
     def why_not_vnni(self, problem: GemmProblem) -> str | None:

@@ -79,6 +79,9 @@ def test_the_backend_chooses_them():
     assert backend.supports(large) is None
     assert backend.candidates(large)[0] == "vnni"
     assert "VNNI" in backend.remark(large, "vnni")
+    matrix_units = CpuBackend(probe.Machine(2, frozenset(probe.BF16_UNITS), "7.8", vnni=True))
+    assert "vnni" not in matrix_units.candidates(large)
+    assert "numkong" in matrix_units.candidates(large)
     many = CpuBackend(probe.Machine(16, vnni=True))
     assert "vnni" not in many.candidates(large)
     assert "16 cores" in many.why_not_vnni(large)

@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import traceback
+import warnings
 from typing import Any
 
 import pytest
@@ -209,6 +210,31 @@ def counted(mesh: Any) -> None:
     assert "float32" in str(gemmhub.explain(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])))
 
 
+def chunks(mesh: Any) -> None:
+    """Products in chunks, whose collectives run beside them, are those of whole ones; and they were made so."""
+    from gemmhub._doors.torch import overlapped
+
+    ranks, made = mesh.size(), []
+    overlapped.LEAST["cpu"] = 0
+    for name in ("gathered", "scattered"):
+        whole = getattr(overlapped, name)
+        setattr(overlapped, name, lambda *given, whole=whole, name=name: made.append(name) or whole(*given))
+    a, b = drawn((512 * ranks, 64 * ranks), torch.bfloat16, 1), drawn((64 * ranks, 45), torch.bfloat16, 2)
+    bias, c = drawn((45,), torch.bfloat16, 3), drawn((512 * ranks, 45), torch.bfloat16, 4)
+    extra = {"bias": placed(bias, mesh, [Replicate()]), "c": placed(c, mesh, [Replicate()]), "alpha": 2.0, "beta": 1.0}
+    x, y = placed(a, mesh, [Shard(0)]), placed(b, mesh, [Shard(0)])
+    near(gemmhub.matmul(x, y), a, b)
+    near(gemmhub.matmul(x, y, **extra), a, b, bias.double() + c.double(), 2.0)
+    a, b = drawn((16 * ranks, 512 * ranks), torch.bfloat16, 5), drawn((512 * ranks, 45), torch.bfloat16, 6)
+    c = drawn((16 * ranks, 45), torch.bfloat16, 7)
+    x, y = placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])
+    near(gemmhub.matmul(x, y), a, b)
+    extra["c"] = placed(c, mesh, [Replicate()])
+    near(gemmhub.matmul(x, y, **extra), a, b, bias.double() + c.double(), 2.0)
+    assert made == ["gathered"] * 2 + ["scattered"] * 2, made
+    del overlapped.LEAST["cpu"]
+
+
 def layers(mesh: Any) -> None:
     """A pair of linear layers, split by columns and by rows, has the results and gradients of one process."""
     from torch.distributed.tensor.parallel import parallelize_module
@@ -278,13 +304,14 @@ def compiled(mesh: Any) -> None:
 
 
 CHECKS = (
-    products, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted, layers, refused,
-    compiled,
+    products, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted, chunks, layers,
+    refused, compiled,
 )  # fmt: skip
 
 
 def work(rank: int, ranks: int, store: str, names: list[str]) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("error", category=FutureWarning, module="gemmhub")
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (ranks,))
     code = 0

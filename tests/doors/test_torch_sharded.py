@@ -19,7 +19,7 @@ from gemmhub._doors.torch.placements import Sizes, choose  # noqa: E402
 HERE = Path(__file__).parent
 CHECKS = (
     "products", "exact", "shapes", "options", "wide_sums", "gradients", "narrow_gradients", "two_dimensions", "counted",
-    "layers", "refused", "compiled",
+    "chunks", "layers", "refused", "compiled",
 )  # fmt: skip
 
 

@@ -38,14 +38,28 @@ def moved(
         return x.chunk(devices, split.dim)[mesh.get_local_rank(i)] if isinstance(new, Shard) else None
     if isinstance(old, Partial):
         if isinstance(new, Shard):
-            return _waited(functional.reduce_scatter_tensor(x, "sum", new.dim, (mesh, i)))
-        return _waited(functional.all_reduce(x, "sum", (mesh, i)))
+            return waited(summed(x, new.dim, (mesh, i)))
+        return waited(functional.all_reduce(x, "sum", (mesh, i)))
     if isinstance(new, Replicate):
-        return _waited(functional.all_gather_tensor(x.contiguous(), old.dim, (mesh, i)))
+        return waited(gathered(x.contiguous(), old.dim, (mesh, i)))
     return None
 
 
-def _waited(x: Tensor) -> Tensor:
+def gathered(x: Tensor, dim: int, group: Any) -> Tensor:
+    """All parts of a tensor, beside one another along ``dim``; they may still be coming."""
+    return _gather(x, dim, group)
+
+
+def summed(x: Tensor, dim: int, group: Any) -> Tensor:
+    """This device's part, along ``dim``, of the sum of the tensors of a group; it may still be coming."""
+    return _scatter(x, "sum", dim, group)
+
+
+_gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor  # the name before torch 2.13
+_scatter = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+
+
+def waited(x: Tensor) -> Tensor:
     """A tensor that the current stream may read."""
     return x.wait() if isinstance(x, functional.AsyncCollectiveTensor) else functional.wait_tensor(x)
 

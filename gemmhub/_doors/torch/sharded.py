@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
-from gemmhub._doors.torch import collectives, gradients
+from gemmhub._doors.torch import collectives, gradients, overlapped
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.verdict import Decision
@@ -177,21 +177,31 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
     split, shape, strides, dtype, wide = facts(a, b, options.get("out_dtype"))
     mesh = a.device_mesh
-    local_a, local_b = local(a, split.a, split.out), local(b, split.b, split.out)
+    local_a = local(a, split.a, split.out)
+    gathering = overlapped.gathering(b, placed(b.placements, b.ndim), split.b, mesh)
+    local_b = local(b, split.b, split.out) if gathering is None else b.to_local()
     if "k" not in split.axes:
         for name in ("c", "bias"):
             if options.get(name) is not None:
                 options[name] = local(options[name], _beside(options[name], split.out, shape), split.out)
+        if gathering is not None:
+            options.pop("out_dtype", None)
+            result = overlapped.gathered(local_a, local_b, mesh, gathering, dtype, options)
+            return _global(result, mesh, split.out, shape, strides)
         options["out_dtype"] = dtype
         return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
-    part = api.matmul(local_a, local_b, out_dtype=wide, **alone)
     for name in ("c", "bias"):
         if options.get(name) is not None and options[name].dtype not in (dtype, wide):
             raise DTypeError(name, f"dtype {options[name].dtype}", f"{dtype} or {wide}", "convert it")
-    result = collectives.moved(part, shape, mesh, split.partial, split.out) if collectives.eager() else None
-    if result is None:
-        result = local(_global(part, mesh, split.partial, shape, strides), split.out)
+    scattering = overlapped.scattering(shape, wide, split.partial, split.out, mesh)
+    if scattering is not None:
+        result = overlapped.scattered(local_a, local_b, mesh, scattering, wide, alone)
+    else:
+        part = api.matmul(local_a, local_b, out_dtype=wide, **alone)
+        result = collectives.moved(part, shape, mesh, split.partial, split.out) if collectives.eager() else None
+        if result is None:
+            result = local(_global(part, mesh, split.partial, shape, strides), split.out)
     return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape, strides)
 
 

@@ -5,7 +5,6 @@ python -m benchmarks.pages.figure         # writes docs/figures/h100.svg
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -21,7 +20,7 @@ _WIDTH = _LABELS + _BAR + 80
 def drawn(file: dict[str, Any]) -> str:
     """An SVG with one bar for each class, the geometric mean of its untuned products, and a line at torch's speed."""
     kinds = list(dict.fromkeys(row["class"] for row in file["rows"]))
-    means = {kind: _mean(map_page.ratios(file["rows"], kind, "hub")) for kind in kinds}
+    means = {kind: map_page.mean(map_page.ratios(file["rows"], kind, "hub")) for kind in kinds}
     most = max(means.values())
     height = _TOP + _ROW * len(means) + 16
     one = _LABELS + _BAR / most
@@ -49,10 +48,6 @@ def drawn(file: dict[str, Any]) -> str:
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _mean(found: list[float]) -> float:
-    return math.exp(sum(map(math.log, found)) / len(found))
 
 
 if __name__ == "__main__":

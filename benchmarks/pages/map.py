@@ -27,9 +27,13 @@ def ratios(rows: list[dict[str, Any]], kind: str, name: str) -> list[float]:
     return [row["torch_us"] / row["us"][name] for row in rows if row["class"] == kind and row["torch_us"] > 0]
 
 
+def mean(found: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, found)) / len(found))
+
+
 def cell(found: list[float]) -> str:
-    mean = math.exp(sum(map(math.log, found)) / len(found))
-    return f"{mean:.3f} ({min(found):.3f})" if len(found) > 1 else f"{mean:.3f}"
+    return f"{mean(found):.3f} ({min(found):.3f})" if len(found) > 1 else f"{mean(found):.3f}"
 
 
 def table(files: list[dict[str, Any]]) -> list[str]:

@@ -4,8 +4,8 @@
                                                           [--json FILE]
 
 Every pair of placements over a mesh of one dimension; operands and results stay on the devices. torch's products of
-sharded k leave Partial sums, which are reduced here as gemmhub's are. Prints a table: torch's time over gemmhub's, the
-estimate that gemmhub.explain shows, and how far it is off.
+sharded k leave Partial sums, which are reduced here as gemmhub's are. Prints a table: torch's time over gemmhub's, and
+gemmhub's own; the result file has the estimates of gemmhub.explain beside them.
 """
 
 from __future__ import annotations

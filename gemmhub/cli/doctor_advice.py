@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gemmhub.capability import Absent
 from gemmhub.kit import cuda, install
+from gemmhub.numpy_backend.probe import cpu_flags
 
 _UNITS = {
     "amx_bf16": "AMX", "amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI",
@@ -55,10 +56,9 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[tuple[str, tuple[str, ...]]]:
-    try:
-        words = set(cpuinfo.read_text(encoding="utf-8").split())
-    except (OSError, ValueError):
+def _cpu(*cpuinfo: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    words = cpu_flags(*cpuinfo)
+    if not words:
         return
     units = dict.fromkeys(name for flag, name in _UNITS.items() if flag in words)
     yield f"CPU with {', '.join(units)}" if units else "CPU", ("gemmhub-cpu",)

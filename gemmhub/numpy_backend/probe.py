@@ -25,6 +25,14 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Every word of /proc/cpuinfo, the processor's instruction sets among them; empty where it cannot be read."""
+    try:
+        return frozenset(cpuinfo.read_text(encoding="utf-8").split())
+    except (OSError, ValueError):
+        return frozenset()
+
+
 def cores() -> int:
     """Processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):

@@ -20,12 +20,11 @@ def moved(
     """The local part of an array of ``shape`` with the placements ``after``, of that with ``before``; None where it
     takes more than one collective, or one that pads. It records nothing for autograd.
     """
-    changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
-    if not changed:
+    if before == after:
         return x
-    if len(changed) > 1:
+    i = only_change(before, after)
+    if i is None:
         return None
-    (i,) = changed
     old, new, devices = before[i], after[i], mesh.size(i)
     split = old if isinstance(old, Shard) else new
     if isinstance(split, Shard):
@@ -45,6 +44,12 @@ def moved(
     return None
 
 
+def only_change(before: tuple[Any, ...], after: tuple[Any, ...]) -> int | None:
+    """The dimension of the mesh whose placement differs, where it is one."""
+    changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
+    return changed[0] if len(changed) == 1 else None
+
+
 def gathered(x: Tensor, dim: int, group: Any) -> Tensor:
     """All parts of a tensor, beside one another along ``dim``; they may still be coming."""
     return _gather(x, dim, group)
@@ -60,8 +65,8 @@ _scatter = getattr(functional, "reduce_scatter_single", None) or functional.redu
 
 
 def waited(x: Tensor) -> Tensor:
-    """A tensor that the current stream may read."""
-    return x.wait() if isinstance(x, functional.AsyncCollectiveTensor) else functional.wait_tensor(x)
+    """A tensor that the current stream may read. (What a collective returns otherwise was waited for.)"""
+    return x.wait() if isinstance(x, functional.AsyncCollectiveTensor) else x
 
 
 def eager() -> bool:

@@ -57,6 +57,8 @@ def gelu(x: Tensor) -> Tensor:
 
 
 _AFTER: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "silu": torch.nn.functional.silu}
+ACTIVATIONS = {"relu": torch.relu, **_AFTER}
+"""torch's functions for the activations of epilogues."""
 
 
 class Product(torch.autograd.Function):

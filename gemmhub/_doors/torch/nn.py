@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gemmhub import api
-from gemmhub._doors.torch.gradients import gelu
+from gemmhub._doors.torch import gradients
 from gemmhub.dtypes import ACTIVATIONS
 from gemmhub.errors import InputError
 
@@ -16,7 +16,6 @@ Tensor = Any
 
 
 _PLAIN = (torch.float64, torch.complex64, torch.complex128)
-_AFTER = {"relu": torch.relu, "gelu": gelu, "silu": torch.nn.functional.silu}
 
 
 class Linear(torch.nn.Linear):
@@ -83,7 +82,7 @@ class Linear(torch.nn.Linear):
         if weight.dtype in _PLAIN and weight.is_cuda:  # no library there adds a bias in these
             result = api.matmul(input, weight.t(), **options)
             result = result if bias is None else result + bias
-            return result if self.activation is None else _AFTER[self.activation](result)
+            return result if self.activation is None else gradients.ACTIVATIONS[self.activation](result)
         if bias is not None:
             options = {**options, "bias": bias}
         if self.activation is not None:
@@ -163,14 +162,19 @@ def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend:
             continue
         reason = _kept(module)
         if not reason:
-            module.__class__ = Linear
-            module._set(None, precision, False, backend)
+            convert(module, precision, backend)
             replaced.append(name)
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear):
             left[name] = reason
         elif isinstance(module, torch.nn.MultiheadAttention):
             left[name] = "a MultiheadAttention: it multiplies by torch's own functions; see gemmhub.torch.use()"
     return Accelerated(tuple(replaced), left)
+
+
+def convert(module: Any, precision: str | None = None, backend: str | None = None) -> None:
+    """Make a plain torch.nn.Linear a :class:`Linear`, in place."""
+    module.__class__ = Linear
+    module._set(None, precision, False, backend)
 
 
 def _kept(module: Any) -> str:

@@ -25,10 +25,9 @@ LEAST = {"cuda": 2**25}
 
 def gathering(b: Any, before: tuple[Any, ...], after: tuple[Any, ...], mesh: Any) -> int | None:
     """The dimension of the mesh over which ``b`` is gathered along k, where that is worth chunks."""
-    changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
-    if len(changed) != 1 or b.ndim != 2 or not collectives.eager():
+    i = collectives.only_change(before, after)
+    if i is None or b.ndim != 2 or not collectives.eager():
         return None
-    (i,) = changed
     along_k = before[i] == Shard(0) and isinstance(after[i], Replicate)
     others = any(isinstance(p, Shard) for j, p in enumerate(before) if j != i)
     if not along_k or others or b.shape[0] % mesh.size(i) or b.shape[1] < CHUNKS:
@@ -60,10 +59,9 @@ def scattering(
     shape: tuple[int, ...], wide: Any, before: tuple[Any, ...], after: tuple[Any, ...], mesh: Any
 ) -> int | None:
     """The dimension of the mesh over which partial sums are scattered along rows, where that is worth chunks."""
-    changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
-    if len(changed) != 1 or len(shape) != 2 or not collectives.eager():
+    i = collectives.only_change(before, after)
+    if i is None or len(shape) != 2 or not collectives.eager():
         return None
-    (i,) = changed
     along_rows = isinstance(before[i], Partial) and after[i] == Shard(0)
     others = any(p == Shard(0) for j, p in enumerate(before) if j != i)
     if not along_rows or others or shape[0] % (mesh.size(i) * CHUNKS):

@@ -17,8 +17,7 @@ def _multiply_here(module: Any, style: str) -> None:
     if reason:
         raise InputError("module", reason, "a torch.nn.Linear", f"use torch's own {style} for it")
     if type(module) is torch.nn.Linear:
-        module.__class__ = nn.Linear
-        module._set(None, None, False, None)
+        nn.convert(module)
 
 
 class ColumnParallel(ColwiseParallel):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 Axis = Any
-"""What one dimension of a mesh splits: "m", "n", "k", the number of a batch dimension, or "" for nothing."""
+"""The dimension of a product that one of a mesh splits: "m", "n", "k", the number of a batch dimension, or ""."""
 
 RATES = {"cpu": 1e11, "cuda": 4e14}
 """Operations a second of one device in 16 bits, by its kind; others count as "cuda"."""
@@ -29,7 +28,7 @@ LATENCY = {"cpu": 1e-4, "cuda": 2e-5}
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the choice rests on."""
+    """Facts that the choice rests on."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -51,14 +50,13 @@ class Split:
     a: tuple[Placement, ...]
     b: tuple[Placement, ...]
     partial: tuple[Placement, ...]
-    """Those of the product of local operands: Partial where k is split."""
+    """Placements of the product of local operands: Partial where k is split."""
     out: tuple[Placement, ...]
     received: int
     """Bytes that one device receives for operands and partial results."""
     seconds: float
 
 
-@lru_cache(maxsize=1024)
 def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> Split:
     """The split with the least estimated time for operands with these placements; of equals, that with the fewest
     bytes, then with the most placements as they are.
@@ -75,7 +73,7 @@ def placed(placements: Sequence[Placement], ndim: int) -> tuple[Placement, ...]:
 
 
 def _axes(sizes: Sizes, devices: int) -> Iterator[Axis]:
-    """What a dimension of the mesh can split so that every device has something to do."""
+    """The dimensions of a product that one of the mesh can split so that every device has something to do."""
     yield ""
     *batch, m, n = sizes.out
     if m >= devices:
@@ -92,7 +90,7 @@ def _priced(sizes: Sizes, axes: tuple[Axis, ...], a: tuple[Placement, ...], b: t
     to_a = tuple(_operand(axis, sizes.a, ndim, "m", "k") for axis in axes)
     to_b = tuple(_operand(axis, sizes.b, ndim, "k", "n") for axis in axes)
     partial = tuple(Partial() if axis == "k" else _result(axis, ndim) for axis in axes)
-    out = _scattered(axes, sizes)
+    out = scattered(partial, sizes.out, sizes.mesh)
     received, messages = 0.0, 0
     parts = (
         (sizes.a, sizes.itemsize, a, to_a),
@@ -127,15 +125,17 @@ def _result(axis: Axis, ndim: int) -> Placement:
     return Shard(ndim - 2) if axis == "m" else Shard(ndim - 1) if axis == "n" else Replicate()
 
 
-def _scattered(axes: tuple[Axis, ...], sizes: Sizes) -> tuple[Placement, ...]:
-    """The placements of the result: partial sums are scattered over rows or columns that nothing else splits."""
-    ndim, free = len(sizes.out), [x for x in ("m", "n") if x not in axes]
-    out = []
-    for axis, devices in zip(axes, sizes.mesh):
-        if axis == "k":
-            axis = next((x for x in free if sizes.out[ndim - 2 if x == "m" else ndim - 1] >= devices), "")
-            free = [x for x in free if x != axis]
-        out.append(_result(axis, ndim))
+def scattered(partial: Sequence[Placement], shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[Placement, ...]:
+    """The placements after partial sums were added: scattered over rows or columns that nothing else splits."""
+    taken = {p.dim for p in partial if isinstance(p, Shard)}
+    free = [dim for dim in (len(shape) - 2, len(shape) - 1) if dim not in taken]
+    out: list[Placement] = []
+    for placement, devices in zip(partial, mesh):
+        if isinstance(placement, Partial):
+            fits = next((dim for dim in free if shape[dim] >= devices), None)
+            placement = Replicate() if fits is None else Shard(fits)
+            free = [dim for dim in free if dim != fits]
+        out.append(placement)
     return tuple(out)
 
 

@@ -12,13 +12,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
 from gemmhub._doors.torch import collectives, gradients, overlapped
-from gemmhub._doors.torch.placements import Sizes, Split, choose, placed
+from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.verdict import Decision
 
@@ -120,11 +119,11 @@ def _known(placement: Any) -> bool:
 
 
 class Facts(NamedTuple):
-    """What is settled once for products of one kind."""
+    """Facts that are settled once for products of one kind."""
 
     split: Split
     shape: tuple[int, ...]
-    """Of the result."""
+    """Shape of the result."""
     strides: tuple[int, ...]
     dtype: Any
     """torch's, of the result."""
@@ -166,7 +165,7 @@ def _settled(
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of a C-ordered tensor."""
+    """Strides of a C-ordered tensor, in elements."""
     strides = [1]
     for size in shape[:0:-1]:
         strides.insert(0, strides[0] * size)
@@ -206,7 +205,7 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
 
 
 def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[int, ...], dtype: Any) -> Tensor:
-    """What follows the sum, in the accumulator's dtype; rounded once."""
+    """The result after addend, bias and activation, in the accumulator's dtype until it is rounded once."""
     c, bias, beta = options.get("c"), options.get("bias"), options.get("beta", 0)
     if c is not None and beta != 0:
         x = x + beta * local(c, _beside(c, split.out, shape), split.out).to(x.dtype)
@@ -214,7 +213,7 @@ def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[
         x = x + local(bias, _beside(bias, split.out, shape), split.out).to(x.dtype)
     activation = options.get("activation")
     if activation is not None:
-        x = {"relu": torch.relu, "gelu": gradients.gelu, "silu": torch.nn.functional.silu}[activation](x)
+        x = gradients.ACTIVATIONS[activation](x)
     return x.to(dtype)
 
 
@@ -238,16 +237,12 @@ def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None =
         )
     before = placed(x.placements, x.ndim)
     if collectives.eager():
-        found = collectives.moved(_waited(x.to_local()), tuple(x.shape), x.device_mesh, before, placements)
+        found = collectives.moved(collectives.waited(x.to_local()), tuple(x.shape), x.device_mesh, before, placements)
         if found is not None:
             return found
     if before != placements:
         x = x.redistribute(placements=placements)
-    return _waited(x.to_local(grad_placements=grads))
-
-
-def _waited(part: Tensor) -> Tensor:
-    return part.wait() if isinstance(part, AsyncCollectiveTensor) else part
+    return collectives.waited(x.to_local(grad_placements=grads))
 
 
 def _global(
@@ -307,13 +302,7 @@ def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool,
     whole = _global(product, a.device_mesh, tuple(out), shape, _strides(shape))
     if not summed:
         return whole
-    free = [i for i in (0, 1) if not any(isinstance(p, Shard) and p.dim == i for p in out)]
-    for i, p in enumerate(out):
-        if isinstance(p, Partial):
-            fits = next((d for d in free if shape[d] >= a.device_mesh.shape[i]), None)
-            out[i] = Replicate() if fits is None else Shard(fits)
-            free = [d for d in free if d != fits]
-    return whole.redistribute(placements=out).to(dtype)
+    return whole.redistribute(placements=scattered(out, shape, tuple(a.device_mesh.shape))).to(dtype)
 
 
 @dataclass(frozen=True)

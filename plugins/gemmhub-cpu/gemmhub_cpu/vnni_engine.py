@@ -6,6 +6,7 @@ read in place. The result is exact wherever it fits in int32, and wraps elsewher
 
 from __future__ import annotations
 
+from ctypes import c_int64, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
+from gemmhub.numpy_backend.probe import cpu_flags
 from gemmhub_cpu.panels import PanelGemm
 from gemmhub_cpu.threads import each
 
@@ -26,6 +28,15 @@ _COMPILED = ("-O1", "-std=c++17", "-fPIC", "-shared", "-mavx512f", "-mavx512bw",
 """Not -O2: GCC 12 then stores every accumulator of the inner loop to memory, which halves the speed."""
 
 
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "packed_bytes": (c_int64, c_int64, c_int64),
+    "panel_columns": (c_int64,),
+    "pack": (None, c_void_p, *[c_int64] * 6, c_void_p),
+    "multiply": (None, c_void_p, c_int64, c_int64, c_void_p, c_void_p, *[c_int64] * 4),
+}
+"""The result and the arguments of each function of the library."""
+
+
 @lru_cache(maxsize=1)  # no lock, which a nested call or a forked child would wait for
 def load() -> Any | str:
     """The compiled library, after it multiplied right; or why there is none. Once a process."""
@@ -36,18 +47,14 @@ def load() -> Any | str:
     library = built if isinstance(built, Refusal) else native.load(built)
     if isinstance(library, Refusal):
         return library.reason
-    for name, count in (("packed_bytes", 2), ("panel_columns", 0), ("pack", 8), ("multiply", 9)):
+    for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, f"gemmhub_int8_{name}")
-        function.argtypes, function.restype = _ARGUMENTS[name], _RESULTS.get(name)
-        assert len(function.argtypes) == count
+        function.restype, function.argtypes = result, arguments
     return library if _agrees(library) else "its kernel multiplies wrongly on this CPU"
 
 
-def _missing(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        words = set(cpuinfo.read_text(encoding="utf-8").split())
-    except (OSError, ValueError):
-        words = set()
+def _missing(*cpuinfo: Path) -> str:
+    words = cpu_flags(*cpuinfo)
     return ", ".join(flag for flag in FLAGS if flag not in words)
 
 
@@ -90,18 +97,3 @@ class VnniGemm(PanelGemm):
 
     def multiply(self, a: Array, packed: Any, out: Array) -> None:
         multiply(load(), a, packed, out)
-
-
-def _arguments() -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
-    from ctypes import c_int64, c_void_p
-
-    size, strides = c_int64, (c_int64, c_int64)
-    return {
-        "packed_bytes": (size, size),
-        "panel_columns": (),
-        "pack": (c_void_p, *strides, size, size, size, size, c_void_p),
-        "multiply": (c_void_p, *strides, c_void_p, c_void_p, size, size, size, size),
-    }, {"packed_bytes": size, "panel_columns": size}
-
-
-_ARGUMENTS, _RESULTS = _arguments()

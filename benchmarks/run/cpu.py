@@ -1,12 +1,13 @@
 """Half, bfloat16 and int8 products against float32 SGEMM, in one run: the built-in backend and gemmhub-cpu.
 
-    python -m benchmarks.run.cpu [--sizes 512 1024 2048 4096] [--rounds 9] [--json FILE]
+    python -m benchmarks.run.cpu [--sizes 512 1024 2048 4096] [--rounds 9] [--others] [--json FILE]
 
 Square operands in C order, random data, a new result each call, everything included. Every contender is
 timed in every round; ratios are speed over ``numpy.matmul`` in float32 (median over rounds of the ratio in
 each round). The second table alternates SGEMM with each product and compares the time of the pair with what
 both take alone: what pools of threads cost their neighbours. OpenBLAS's threads spin for about 0.1 s after a
 call, on cores that others then want; OPENBLAS_THREAD_TIMEOUT=4 in the environment shortens that to microseconds.
+``--others`` adds the kernels of torch and of numkong, called directly, where they are installed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import ml_dtypes
@@ -30,7 +32,7 @@ DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "int8": np.dtype(np.int8), "
 
 
 def contenders(size: int, names: list[str]) -> dict[str, Callable[[], object]]:
-    """Every way to multiply at this size."""
+    """Every contender at this size."""
     rng = np.random.default_rng()
     wide = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(2)]
     out = np.empty((size, size), np.float32)
@@ -43,6 +45,33 @@ def contenders(size: int, names: list[str]) -> dict[str, Callable[[], object]]:
             calls[f"{dtype_name} {name}"] = lambda a=a, b=b, name=name: gemmhub.matmul(a, b, backend=name)
             packed = gemmhub.pack(b, backend=name)
             calls[f"{dtype_name} {name} packed"] = lambda a=a, packed=packed: gemmhub.matmul(a, packed)
+    return calls
+
+
+def others(size: int) -> dict[str, Callable[[], object]]:
+    """The products of torch and numkong, as their users call them: b as it is, results allocated by them."""
+    rng = np.random.default_rng()
+    calls: dict[str, Callable[[], object]] = {}
+    wide = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(2)]
+    if find_spec("torch"):
+        import torch
+
+        for kind in (torch.bfloat16, torch.float16):
+            if kind == torch.float16 and size > 512:
+                continue  # without instructions for it, hundreds of times slower
+            x, y = (torch.from_numpy(v).to(kind) for v in wide)
+            calls[f"{str(kind).removeprefix('torch.')} torch"] = lambda x=x, y=y: torch.matmul(x, y)
+        x, y = (torch.from_numpy((v * 20).astype(np.int8)) for v in wide)
+        calls["int8 torch"] = lambda x=x, y=y: torch._int_mm(x, y)
+    if find_spec("numkong"):
+        from gemmhub_cpu.numkong_engine import multiply, pack
+
+        for name, sums in (("bfloat16", np.float32), ("int8", np.int32)):
+            a, b = ((v * 20).astype(DTYPES[name]) for v in wide)
+            out = np.empty((size, size), sums)
+            calls[f"{name} numkong, one thread"] = lambda a=a, b=b, out=out: multiply(
+                a, pack(np.ascontiguousarray(b.T)), out
+            )
     return calls
 
 
@@ -70,6 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--others", action="store_true", help="time torch and numkong, too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     names = [s.name for s in gemmhub.backends() if s.state == "ready" and s.name in ("numpy", "cpu")]
@@ -77,14 +107,14 @@ def main() -> int:
     table: dict[str, dict[int, float]] = {}
     neighbours: dict[str, dict[int, float]] = {}
     for size in arguments.sizes:
-        calls = contenders(size, names)
+        calls = {**contenders(size, names), **(others(size) if arguments.others else {})}
         timings = interleave(list(calls.values()), rounds=arguments.rounds)
         base = timings[0].samples
         for label, timing in zip(calls, timings):
             ratio = statistics.median(b / t for b, t in zip(base, timing.samples))
             table.setdefault(label, {})[size] = ratio
         sgemm = calls["float32 numpy.matmul"]
-        if 1024 <= size <= 2048:
+        if 1024 <= size <= 2048 and not arguments.others:
             for label, call in calls.items():
                 if "packed" not in label:
                     neighbours.setdefault(label, {})[size] = alternating(call, sgemm, arguments.rounds)

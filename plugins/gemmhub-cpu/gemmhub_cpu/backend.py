@@ -1,8 +1,8 @@
 """Half precision, bfloat16, fp8 and int8 on CPUs. float32, float64 and complex stay with NumPy's BLAS.
 
-Ways to run a problem, each gated by what the machine has and by size:
+The candidates, each gated by what the machine has and by size:
 
-- "vnni": int8 by our own kernels, where there is AVX-512 VNNI and a compiler (or they were compiled before);
+- "native": int8, bfloat16 and float16 by kernels of our own, for AVX2, AVX-512 and AMX;
 - "numkong": bfloat16 where there is a matrix unit (AMX, SME), int8 where there are VNNI or matrix units;
 - "torch": bfloat16, float16 and int8, where the caller has torch in the process; only tuning chooses it,
   because its threads spin and slow down the BLAS calls that follow;
@@ -22,14 +22,14 @@ from gemmhub.capability import CPU, Ready, Refusal
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import model, probe, torch_engine
+from gemmhub_cpu import limits, model, native_engine, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
+from gemmhub_cpu.native_engine import NativeGemm, Unit
 from gemmhub_cpu.numkong_engine import NumkongGemm
-from gemmhub_cpu.panels import Packed, PanelGemm
-from gemmhub_cpu.vnni_engine import VnniGemm
+from gemmhub_cpu.panels import Packed
 
 _MOST_CORES = 4
-"""Beyond, SGEMM scales better than Python threads: both engines won on 2 cores and lost on 16 (docs/cpu.md)."""
+"""Beyond, SGEMM scales better than numkong through Python threads: it won on 2 cores and lost on 16 (docs/cpu.md)."""
 _PACK_SCRATCH = 64 * 2**20
 """Bytes of scratch memory while packing."""
 
@@ -73,7 +73,7 @@ class CpuBackend(Backend):
                     f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
                     "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
                 )
-        if problem.packed_by is not None or self.why_not_vnni(problem) is None:
+        if problem.packed_by is not None or self.why_not_native(problem) is None:
             return None
         gate = self.why_not_numkong(problem)
         if gate is not None and self._by_cost and not _worth_threads(problem):
@@ -88,8 +88,8 @@ class CpuBackend(Backend):
         found = ["convert"]
         if self.why_not_numkong(problem) is None:
             found.insert(0, "numkong")
-        if self.why_not_vnni(problem) is None:
-            found.insert(0, "vnni")
+        if self.why_not_native(problem) is None:
+            found.insert(0, "native")
         if self.machine.torch and torch_engine.can(problem):
             found.append("torch")
         return found
@@ -111,39 +111,37 @@ class CpuBackend(Backend):
             return f"{machine.cores} cores: numkong through Python threads is behind SGEMM on many"
         return None
 
-    def _vnni_gate(self, problem: GemmProblem) -> str | None:
-        """Whether our own int8 kernels take the problem, whatever its size."""
-        if (problem.a.dtype.name, problem.b.dtype.name) != ("int8", "int8"):
-            return "no operands of int8"
-        if not self.machine.vnni:
-            return self.machine.why_no_vnni or "no AVX-512 VNNI"
-        if problem.compute_dtype.name != "int32":
-            return f"accumulates in {problem.compute_dtype}"
-        if self._by_cost and self.machine.cores > _MOST_CORES:
-            return f"{self.machine.cores} cores: kernels through Python threads are behind SGEMM on many"
-        if self.machine.has(probe.BF16_UNITS) and self._unit_gate(problem) is None:
-            return "numkong has matrix units for it"
+    def unit(self, problem: GemmProblem) -> Unit | None:
+        """The best unit of our own kernels that multiplies such operands here; None where there is none."""
+        names = (problem.a.dtype.name, problem.b.dtype.name)
+        if problem.compute_dtype.name not in ("float32", "int32") or set(names) == {"float32"}:
+            return None
+        for unit in native_engine.UNITS:
+            if unit.name in self.machine.native and _takes(unit, names):
+                return unit
         return None
 
-    def why_not_vnni(self, problem: GemmProblem) -> str | None:
-        """The gate that keeps our own int8 kernels from ``problem``; None when they may run it."""
-        gate = self._vnni_gate(problem)
-        if gate is None and self._by_cost and model.vnni(problem, self.machine) > self._numpy.estimate(problem):
+    def why_not_native(self, problem: GemmProblem) -> str | None:
+        """The gate that keeps our own kernels from ``problem``; None when they may run it."""
+        unit = self.unit(problem)
+        if unit is None:
+            names = f"{problem.a.dtype.name} by {problem.b.dtype.name}"
+            return self.machine.why_no_native or f"no unit for {names} accumulated in {problem.compute_dtype}"
+        if self._by_cost and model.native(problem, unit, self.machine) > self._numpy.estimate(problem):
             return "packing would cost more than it saves"
-        return gate
+        return None
 
     def _gate(self, problem: GemmProblem) -> str:
         """Why no faster unit runs the problem."""
-        gates = [self.why_not_numkong(problem)]
-        if problem.a.dtype.name == problem.b.dtype.name == "int8":
-            gates.insert(0, self.why_not_vnni(problem))
+        gates = (self.why_not_native(problem), self.why_not_numkong(problem))
         return "; ".join(dict.fromkeys(x for x in gates if x))
 
-    def _packs_for(self, problem: GemmProblem) -> type[PanelGemm] | None:
+    def _packs_for(self, problem: GemmProblem, limit: int = _PACK_SCRATCH) -> NativeGemm | NumkongGemm | None:
         """The engine that a packed b is for; None where it is converted."""
-        if self._vnni_gate(problem) is None:
-            return VnniGemm
-        return NumkongGemm if self._unit_gate(problem) is None else None
+        unit = self.unit(problem)
+        if unit is not None:
+            return NativeGemm(problem, unit, limit)
+        return NumkongGemm(problem, limit) if self._unit_gate(problem) is None else None
 
     def why_not_numkong(self, problem: GemmProblem) -> str | None:
         """The gate that keeps numkong from ``problem``; None when it may run it."""
@@ -157,29 +155,30 @@ class CpuBackend(Backend):
         return gate
 
     def estimate(self, problem: GemmProblem) -> float:
-        if self.why_not_vnni(problem) is None:
-            return model.vnni(problem, self.machine)
+        unit = self.unit(problem)
+        if unit is not None and self.why_not_native(problem) is None:
+            return model.native(problem, unit, self.machine)
         if self.why_not_numkong(problem) is None:
             return model.numkong(problem, self.machine)
         # Never beyond the built-in backend's: it does the same, on one core.
         return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        if candidate == "vnni":
-            own = VnniGemm(problem, workspace_limit)
-            if own.width:
-                return Kernel(own, f"AVX-512 VNNI, panels of {own.width} columns", own.scratch_bytes)
+        unit = self.unit(problem)
+        if candidate == "native" and unit is not None:
+            own = NativeGemm(problem, unit, workspace_limit)
+            if own.scratch_bytes:
+                return Kernel(own, f"{unit.name}, {limits.threads()} threads", own.scratch_bytes)
         if candidate == "numkong":
             gemm = NumkongGemm(problem, workspace_limit)
             if gemm.width:
-                unit = "matrix units" if self.machine.has(probe.BF16_UNITS) else "dot products"
-                return Kernel(gemm, f"numkong on {unit}, panels of {gemm.width} columns", gemm.scratch_bytes)
+                kind = "matrix units" if self.machine.has(probe.BF16_UNITS) else "dot products"
+                return Kernel(gemm, f"numkong on {kind}, panels of {gemm.width} columns", gemm.scratch_bytes)
         if candidate == "torch":
             return torch_engine.kernel(problem)
         converted = blocked_kernel(problem, workspace_limit, copyto)
         if candidate == "packed":
-            engine = self._packs_for(problem) or NumkongGemm
-            return _packed_kernel(engine(problem, workspace_limit), converted)
+            return _packed_kernel(self._packs_for(problem, workspace_limit), converted)
         description = f"converted by {self.machine.cores} cores: {converted.description}"
         return Kernel(converted.run, description, converted.workspace_bytes)
 
@@ -188,7 +187,8 @@ class CpuBackend(Backend):
         if candidate == "convert":
             gate = self._gate(problem)
             return f"{gate}; converted blocks through SGEMM" if gate else "converted blocks through SGEMM"
-        return "int8 on AVX-512 VNNI" if candidate == "vnni" else candidate
+        unit = self.unit(problem)
+        return unit.name if candidate == "native" and unit is not None else candidate
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Packed for the unit that runs such products, else converted for SGEMM."""
@@ -196,10 +196,8 @@ class CpuBackend(Backend):
         if refused is not None:
             return refused
         engine = self._packs_for(problem)
-        if engine is not None:
-            gemm = engine(problem, _PACK_SCRATCH)
-            if gemm.width:
-                return gemm.pack(b)
+        if engine is not None and engine.scratch_bytes:
+            return engine.pack(b)
         return self._numpy.pack(b, problem)
 
 
@@ -209,13 +207,23 @@ def _worth_threads(problem: GemmProblem) -> bool:
     return any(x.layout.distinct_elements >= 2 * grain(x.dtype) for x in operands)
 
 
-def _packed_kernel(gemm: PanelGemm, converted: Kernel) -> Kernel:
-    """For an operand that :meth:`CpuBackend.pack` made: its form says which way it goes."""
+def _takes(unit: Unit, names: tuple[str, str]) -> bool:
+    """Whether ``unit`` multiplies operands of these dtypes."""
+    return all(
+        name in ("float16", "bfloat16", "float32") if unit.pair == "float" else name == unit.pair for name in names
+    )
+
+
+def _packed_kernel(gemm: NativeGemm | NumkongGemm | None, converted: Kernel) -> Kernel:
+    """For an operand that :meth:`CpuBackend.pack` made: its form decides what multiplies it."""
+    if gemm is None:
+        return Kernel(converted.run, "b packed beforehand", converted.workspace_bytes)
+    engine = gemm
 
     def run(
         a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> None:
-        way = gemm if isinstance(b, Packed) else converted.run
-        way(a, b, out, c, bias, alpha, beta, stream)
+        multiply = engine if isinstance(b, (Packed, native_engine.Packed)) else converted.run
+        multiply(a, b, out, c, bias, alpha, beta, stream)
 
     return Kernel(run, "b packed beforehand", max(gemm.scratch_bytes, converted.workspace_bytes))

@@ -1,13 +1,14 @@
-"""A cost model of the two ways: what a product takes through numkong and through converted blocks.
+"""A cost model: what a product takes through our own kernels, through numkong and through converted blocks.
 
 The constants were measured on two cores of an Intel Xeon with AMX (docs/cpu.md); SGEMM's rate is measured on
-the machine at hand. They decide which way goes first; tuning replaces them by measurements.
+the machine at hand. They decide which candidate goes first; tuning replaces them by measurements.
 """
 
 from __future__ import annotations
 
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
+from gemmhub_cpu.native_engine import Unit
 from gemmhub_cpu.probe import BF16_UNITS, Machine
 
 GAIN = {"bfloat16 matrix": 2.6, "int8 matrix": 6.5, "int8 dot": 2.3}
@@ -22,10 +23,11 @@ _TRANSPOSE = 1.0e-9
 _PACK = 0.5e-9
 """Seconds to pack an element of B; one core does it."""
 _CALL = 30e-6
-_VNNI_GAIN = 3.8
-"""Rate of our own int8 kernels over SGEMM's: 4 by the instructions."""
-_VNNI_PACK, _VNNI_GATHER = 0.2e-9, 1.5e-9
-"""Seconds to pack an element on one core, of dense rows and of others."""
+_OWN_PACK, _OWN_GATHER = 0.15e-9, 1.0e-9
+"""Seconds to pack an element for our own kernels on one core: dense along either dimension, and dense along none."""
+_OWN_CALL = 22e-6
+_PYTHON_EPILOGUE = 20e-6
+"""Seconds that a call costs besides, where NumPy finishes what our own kernels sum."""
 
 
 def converted(problem: GemmProblem, machine: Machine) -> float:
@@ -48,16 +50,21 @@ def numkong(problem: GemmProblem, machine: Machine) -> float:
     return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
 
 
-def vnni(problem: GemmProblem, machine: Machine) -> float:
-    """Seconds through our own int8 kernels, b packed in each call."""
-    b = problem.b.layout.distinct_elements
-    packed = b * (_VNNI_PACK if problem.b.layout.stored("row") else _VNNI_GATHER)
-    left = problem.m * problem.k * problem.batch_count
-    packed += left * (_VNNI_PACK if problem.a.layout.stored("row") else _VNNI_GATHER)
-    finished = _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, 0.0)
-    # The micro-tile has 8 rows and the panel 48 columns, however few are there.
-    tiles = -(-problem.m // 8) * 8 * -(-problem.n // 48) * 48 / max(1, problem.m * problem.n)
-    return _CALL + tiles * problem.flops / (sgemm_rate() * _VNNI_GAIN) + (packed + finished) / machine.cores
+def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
+    """Seconds through our own kernels, both operands packed in each call."""
+    elements = 0.0
+    for x in (problem.a, problem.b):
+        dense = x.layout.stored("row") or x.layout.stored("col")
+        elements += x.layout.distinct_elements * (_OWN_PACK if dense else _OWN_GATHER)
+    finished = _results(problem) * _OWN_PACK
+    call = _OWN_CALL * max(1, problem.batch_count if problem.b.layout.matrices > 1 else 1)
+    if problem.activation in ("gelu", "silu") or (unit.pair == "int8" and not problem.plain):
+        call += _PYTHON_EPILOGUE
+        finished += _results(problem) * 1e-9
+    # A micro-tile is multiplied as a whole, however few rows and columns it has.
+    rows = 2 if problem.m <= 2 else -(-problem.m // 8) * 8
+    padded = rows * -(-problem.n // unit.columns) * unit.columns / max(1, problem.m * problem.n)
+    return call + padded * problem.flops / (sgemm_rate() * unit.gain) + (elements + finished) / machine.cores
 
 
 def _results(problem: GemmProblem) -> int:

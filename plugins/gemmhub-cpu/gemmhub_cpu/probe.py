@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from gemmhub.capability import CPU, Ready
 from gemmhub.kit import install
 from gemmhub.numpy_backend.probe import cores, numpy_versions
-from gemmhub_cpu import vnni_engine
+from gemmhub_cpu import native_engine
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
 """numkong's names of units that make bfloat16 faster than float32. AVX512-BF16 alone is slower: it is absent."""
@@ -33,9 +33,9 @@ class Machine:
     numkong: str = ""
     """Its version, or empty."""
     why_no_numkong: str = ""
-    vnni: bool = False
-    """Whether our own int8 kernels for AVX-512 VNNI are there, and right."""
-    why_no_vnni: str = ""
+    native: frozenset[str] = frozenset()
+    """Names of the units of our own kernels that are there, and right."""
+    why_no_native: str = ""
     torch: str = ""
     """Version of the torch in this process, or empty."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -54,9 +54,8 @@ def look() -> Machine:
         versions["numkong"] = version
     if torch_version:
         versions["torch"] = torch_version
-    vnni = vnni_engine.load()
-    why = vnni if isinstance(vnni, str) else ""
-    return Machine(cores(), units, version, reason, not why, why, torch_version, versions)
+    _, native, why = native_engine.load()
+    return Machine(cores(), units, version, reason, native, why, torch_version, versions)
 
 
 def _numkong() -> tuple[str, frozenset[str], str]:
@@ -73,9 +72,11 @@ def _numkong() -> tuple[str, frozenset[str], str]:
 def ready(machine: Machine) -> Ready:
     """What the probe reports of ``machine``."""
     features = ["f16, bf16, fp8, int8 through f32, converted by all cores"]
-    features.append(
-        "int8 by our own kernels: AVX-512 VNNI" if machine.vnni else f"no int8 kernels: {machine.why_no_vnni}"
-    )
+    names = ", ".join(unit.name for unit in native_engine.UNITS if unit.name in machine.native)
+    if names:
+        features.append(f"kernels of its own: {names}")
+    if machine.why_no_native:
+        features.append(f"no kernels of its own: {machine.why_no_native}")
     if machine.numkong:
         units = ", ".join(sorted(machine.units & {*BF16_UNITS, *INT8_UNITS})) or "no unit that helps"
         features.append(f"numkong {machine.numkong}: {units}")

@@ -35,23 +35,33 @@ class TestThroughNumkong(ConformanceSuite):
     backend = staticmethod(_open_gates)
 
 
-def _own_kernels() -> CpuBackend:
+def _masked(*kept: str) -> CpuBackend:
+    """Every problem that the units whose names contain one of ``kept`` take, however small, through them."""
     here = probe.look()
-    if not here.vnni:
-        pytest.skip(here.why_no_vnni)
-    return CpuBackend(probe.Machine(here.cores, vnni=True), by_cost=False)
+    names = frozenset(name for name in here.native if any(word in name for word in kept))
+    if not names:
+        pytest.skip(here.why_no_native or f"no unit of {', '.join(kept)} here")
+    return CpuBackend(probe.Machine(here.cores, native=names), by_cost=False)
 
 
-class TestThroughVnni(ConformanceSuite):
-    """Every int8 problem through our own kernels, however small it is."""
+class TestOnAvx512(ConformanceSuite):
+    """VNNI, AVX512_BF16 and float32."""
 
-    backend = staticmethod(_own_kernels)
+    backend = staticmethod(lambda: _masked("AVX-512", "AVX512"))
 
 
-class TestWithoutVnni(ConformanceSuite):
-    """As on a CPU without AVX-512, or without a compiler: numkong, where it is, or conversion."""
+class TestOnAvx2(ConformanceSuite):
+    backend = staticmethod(lambda: _masked("AVX2"))
+
+
+class TestOnAmx(ConformanceSuite):
+    backend = staticmethod(lambda: _masked("AMX"))
+
+
+class TestWithoutOwnKernels(ConformanceSuite):
+    """As without a compiler: numkong, where it is, or conversion."""
 
     backend = staticmethod(
-        lambda: CpuBackend(dataclasses.replace(probe.look(), vnni=False, why_no_vnni="masked"), by_cost=False)
+        lambda: CpuBackend(dataclasses.replace(probe.look(), native=frozenset(), why_no_native="masked"), by_cost=False)
     )
     random_problems = 20

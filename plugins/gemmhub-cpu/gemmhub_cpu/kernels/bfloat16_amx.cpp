@@ -1,0 +1,6 @@
+// bfloat16 by AMX, sums in float32. It reads subnormal operands as 0 and flushes subnormal results.
+#pragma GCC target("avx2,f16c,amx-tile,amx-bf16")
+#define MULTIPLY(c, a, b) TILE_BFLOAT16(c, a, b)
+#include "tile_amx.h"
+
+const gemmhub::Unit gemmhub::kBfloat16Amx = {Word::kBfloat16x2, 32, 32, 16, 256, true, false, multiply_32x32, configure_tiles, release_tiles};

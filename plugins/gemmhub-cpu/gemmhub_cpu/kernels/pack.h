@@ -1,0 +1,32 @@
+// Packing: a micro-panel of an operand, whatever its strides, into the words that a micro-kernel reads.
+#pragma once
+
+#include "unit.h"
+
+namespace gemmhub {
+
+// An operand seen along k and along its other dimension ("lanes": the rows of a, the columns of b). Strides in bytes.
+struct Source {
+  const char* data;
+  int64_t k_stride, lane_stride;
+  int64_t dtype;
+};
+
+struct Panel {
+  Word word;
+  int64_t lanes;    // of a micro-panel: 4, 8, 24, 32 or 48
+  bool row_blocks;  // blocks of 16 lanes of 16 words
+  bool plus_128;
+};
+
+constexpr int64_t elements(Word word) {
+  return word == Word::kInt8x4 ? 4 : word == Word::kFloat32 ? 1 : 2;
+}
+
+// Lanes [0, lanes) and `k` elements along k of `source` into `to`, `words` deep; what is beyond is 0 (128 with plus_128).
+void pack(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to);
+
+// -128 times the sums of 8 lanes of int8 in a packed micro-panel.
+void start_of_rows(const uint32_t* packed, int64_t words, int32_t* start);
+
+}  // namespace gemmhub

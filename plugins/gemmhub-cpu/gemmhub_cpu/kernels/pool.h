@@ -1,0 +1,17 @@
+// Threads that share the tasks of a call and sleep between calls.
+#pragma once
+
+#include <cstdint>
+
+namespace gemmhub {
+
+using Task = void (*)(void* context, int64_t task, int64_t thread);
+
+// Runs tasks 0 to `count` - 1, each once, on at most `threads` threads, the calling one among them (thread 0). Returns when
+// all are done. Calls from several threads follow one another; a call with one thread or one task waits for nothing.
+void share(Task task, void* context, int64_t count, int64_t threads);
+
+// Processors that the calling thread may run on.
+int64_t processors();
+
+}  // namespace gemmhub

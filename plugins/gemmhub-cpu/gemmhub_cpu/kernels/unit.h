@@ -1,0 +1,36 @@
+// What a micro-kernel is, and what the driver has to know of it.
+//
+// Operands are packed as words: 4 bytes that hold consecutive elements along k (four int8, two int16 or bfloat16, one
+// float32). A micro-panel of b is [word along k][column], one of a is [word along k][row], or, for AMX, blocks of 16 rows
+// of 16 words.
+#pragma once
+
+#include <cstdint>
+
+namespace gemmhub {
+
+enum Dtype : int64_t { kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4 };
+
+enum class Word { kInt8x4, kInt16x2, kBfloat16x2, kFloat32 };
+
+// A micro-tile: out (rows, columns) = or += a (rows, words) @ b (words, columns), where `out` is int32 or float32 and
+// `stride` the distance of its rows in elements. `first`: the sums begin at `start` (one of each row; null: 0) instead of
+// at what `out` holds.
+using MicroKernel = void (*)(const uint32_t* a, const uint32_t* b, int64_t words, const int32_t* start, bool first,
+                             void* out, int64_t stride, int64_t rows, int64_t columns);
+
+struct Unit {
+  Word word;
+  int64_t rows, columns;  // of a micro-tile
+  int64_t step;           // words along k that the micro-kernel multiplies at a time: packed operands are padded to it
+  int64_t depth;          // words of a block of k: a micro-panel of b this deep stays in the L1 cache
+  bool row_blocks;        // a is packed in blocks of 16 rows of 16 words
+  bool unsigned_b;        // b is packed plus 128, and the sums begin at -128 times the sum of the row of a
+  MicroKernel multiply;
+  void (*begin)();  // before the first micro-tile of a task; may be null
+  void (*end)();    // after the last one
+};
+
+extern const Unit kInt8Vnni, kInt8Avx2, kInt8Amx, kBfloat16Avx512, kBfloat16Amx, kFloatAvx512, kFloatAvx2;
+
+}  // namespace gemmhub

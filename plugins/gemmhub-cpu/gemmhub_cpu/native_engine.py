@@ -1,0 +1,347 @@
+"""int8, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512 and AMX, compiled on first use.
+
+Operands may have any strides: packing reads them in place. Threads are those of the library, which sleep between calls.
+Integers are exact wherever the result fits in int32, and wrap elsewhere; floats are accumulated in float32.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from ctypes import c_char_p, c_int64
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemmhub.capability import Refusal
+from gemmhub.kit import native
+from gemmhub.numpy_backend.blocked import finish
+from gemmhub.numpy_backend.probe import cpu_flags
+from gemmhub.numpy_backend.scratch import Lease, Scratch
+from gemmhub.problem import GemmProblem
+from gemmhub_cpu import limits
+from gemmhub_cpu.threads import each
+
+Array = Any
+
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A micro-kernel, and the processors that have its instructions."""
+
+    name: str
+    """As the decision table shows it."""
+    index: int
+    """Its place in ``kUnits`` of gemm.cpp."""
+    pair: str
+    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32."""
+    flags: tuple[str, ...]
+    """What /proc/cpuinfo has to list."""
+    gain: float
+    """Rate of the product, packed, over SGEMM's: what estimates go by."""
+    vendor: str = ""
+    """The only vendor whose processors gain by it; "" for all."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
+        return 32 if "AMX" in self.name else 48 if "512" in self.name else 24
+
+
+UNITS = (
+    Unit("int8 on AMX", 2, "int8", (*_AVX2, "amx_tile", "amx_int8"), 7.0),
+    Unit("int8 on AVX-512 VNNI", 0, "int8", (*_AVX512, "avx512_vnni"), 3.8),
+    Unit("int8 on AVX2", 1, "int8", _AVX2, 1.0),
+    Unit("bfloat16 on AMX", 4, "bfloat16", (*_AVX2, "amx_tile", "amx_bf16"), 4.0),
+    # On Intel's processors vdpbf16ps is no faster than two fused multiply-adds of float32.
+    Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*_AVX512, "avx512_bf16"), 1.8, "AuthenticAMD"),
+    Unit("float32 on AVX-512", 5, "float", _AVX512, 1.0),
+    Unit("float32 on AVX2", 6, "float", _AVX2, 1.0),
+)
+"""The best of each pair first."""
+
+_KERNELS = Path(__file__).parent / "kernels"
+_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti")
+"""Not -O2: GCC 12 then stores every accumulator of the inner loops to memory, which halves the speed."""
+_DTYPES = {"int8": 0, "int32": 1, "float16": 2, "bfloat16": 3, "float32": 4}
+"""The numbers of ``Dtype`` in unit.h."""
+_CALL = struct.Struct("=28q2d")
+"""``Call`` of gemm.h."""
+_NO_MATRIX = (0, 0, 0, 0)
+
+
+@lru_cache(maxsize=1)  # no lock, which a nested call or a forked child would wait for
+def load() -> tuple[Any, frozenset[str], str]:
+    """(the compiled library, the names of units which multiply right here, why others do not). Once a process."""
+    return load_from(cpu_flags(), recipe())
+
+
+def recipe(*defined: str) -> native.Recipe:
+    """How the library is compiled. ``defined`` are further options of the compiler, for tests."""
+    sources, headers = (tuple(sorted(_KERNELS.glob(pattern))) for pattern in ("*.cpp", "*.h"))
+    return native.Recipe(("g++",), (*_FLAGS, *defined), sources, headers, name=limits.STEM)
+
+
+def load_from(words: frozenset[str], made_by: native.Recipe) -> tuple[Any, frozenset[str], str]:
+    """:func:`load` for a processor whose /proc/cpuinfo has ``words``."""
+    missing = [flag for flag in _AVX2 if flag not in words]
+    if missing:
+        return None, frozenset(), f"the CPU has no {', '.join(missing)}"
+    built = native.build(made_by)
+    library = built if isinstance(built, Refusal) else native.load(built)
+    if isinstance(library, Refusal):
+        return None, frozenset(), library.reason
+    for name in ("workspace", "multiply", "packed_bytes"):
+        function = getattr(library, f"gemmhub_cpu_{name}")
+        function.restype, function.argtypes = c_int64, (c_char_p,)
+    library.gemmhub_cpu_pack.restype, library.gemmhub_cpu_pack.argtypes = None, (c_char_p,)
+    if "threadpoolctl" in sys.modules:
+        limits.register()
+    found, reasons = [], []
+    for unit in UNITS:
+        if any(flag not in words for flag in unit.flags) or (unit.vendor and unit.vendor not in words):
+            continue
+        if "amx_tile" in unit.flags and library.gemmhub_cpu_request_amx() != 0:
+            reasons.append(f"{unit.name}: the system refuses its registers")
+        elif agrees(library, unit):
+            found.append(unit.name)
+        else:
+            reasons.append(f"{unit.name} multiplies wrongly on this CPU")
+    return library, frozenset(found), "; ".join(reasons)
+
+
+def agrees(library: Any, unit: Unit) -> bool:
+    """Parity with NumPy on an odd-sized product of random data."""
+    import ml_dtypes
+
+    rng = np.random.default_rng()
+    m, n, k = 37, 101, 1131
+    if unit.pair == "int8":
+        a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (k, n)))
+        return bool(np.array_equal(_product(library, unit, a, b, np.int32), a.astype(np.int32) @ b.astype(np.int32)))
+    dtype = np.dtype(np.float16 if unit.pair == "float" else ml_dtypes.bfloat16)
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    bound = 2.0**-23 * (k + 2) * (np.abs(wide_a) @ np.abs(wide_b))
+    error = np.abs(_product(library, unit, a, b, np.float32) - wide_a @ wide_b)
+    return bool((error <= bound).all())
+
+
+def _product(library: Any, unit: Unit, a: Array, b: Array, dtype: Any) -> Array:
+    """``a @ b`` for :func:`agrees`."""
+    out = np.empty((a.shape[0], b.shape[1]), dtype)
+    memory = np.empty(1 << 24, np.uint8)
+    library.gemmhub_cpu_multiply(described(unit, a, b, out, workspace=(memory.ctypes.data, memory.nbytes)))
+    return out
+
+
+def _matrix(x: Array) -> tuple[int, int, int, int]:
+    return x.ctypes.data, x.strides[0], x.strides[1], _DTYPES[x.dtype.name]
+
+
+def described(
+    unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
+    relu: bool = False, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0), threads: int = 0,
+) -> bytes:  # fmt: skip
+    """The bytes of ``Call``. ``bias`` is float32 of out's shape, with strides of 0; ``workspace`` (address, bytes)."""
+    (m, k), n = a.shape, out.shape[1]
+    right, packed = (_NO_MATRIX, b.address) if isinstance(b, Packed) else (_matrix(b), 0)
+    return _CALL.pack(
+        unit.index, threads or limits.threads(), m, n, k, *_matrix(a), *right, packed, *_matrix(out),
+        *(_NO_MATRIX if c is None else _matrix(c)),
+        *((0, 0, 0) if bias is None else (bias.ctypes.data, *bias.strides)), relu, *workspace, alpha, beta,
+    )  # fmt: skip
+
+
+class Packed:
+    """All of b in the form that a unit reads. It owns its memory."""
+
+    def __init__(self, library: Any, unit: Unit, b: Array, memory: Array | None = None) -> None:
+        """Pack ``b`` (k, n), into ``memory`` where that is given."""
+        self.k, self.n = b.shape
+        self.unit = unit
+        size = packed_bytes(library, unit, self.n, self.k)
+        self.memory = np.empty(size, np.uint8) if memory is None else memory[:size]
+        self.address = self.memory.ctypes.data
+        library.gemmhub_cpu_pack(_sizes(unit, 0, self.n, self.k, _matrix(b), self.address))
+
+    def from_column(self, column: int) -> Packed:
+        """The same from ``column`` on, which is a multiple of the unit's columns."""
+        rest = object.__new__(Packed)
+        rest.k, rest.n, rest.unit, rest.memory = self.k, self.n - column, self.unit, self.memory
+        words = self.memory.nbytes // max(1, -(-self.n // self.unit.columns) * self.unit.columns)
+        rest.address = self.address + column * words
+        return rest
+
+
+def _sizes(
+    unit: Unit, m: int, n: int, k: int, b: tuple[int, int, int, int] = _NO_MATRIX, packed: int = 0, limit: int = 0
+) -> bytes:
+    """A ``Call`` of sizes only, with b for packing."""
+    return _CALL.pack(
+        unit.index, limits.threads(), m, n, k, *_NO_MATRIX, *b, packed, *_NO_MATRIX, *_NO_MATRIX,
+        0, 0, 0, 0, 0, limit, 1.0, 0.0,
+    )  # fmt: skip
+
+
+def packed_bytes(library: Any, unit: Unit, n: int, k: int) -> int:
+    """Bytes of the packed form of b (k, n)."""
+    return int(library.gemmhub_cpu_packed_bytes(_sizes(unit, 0, n, k)))
+
+
+_memory = Scratch()
+
+
+class NativeGemm:
+    """A problem bound to a unit: call it with the operands. Usable from several threads at once."""
+
+    def __init__(self, problem: GemmProblem, unit: Unit, limit: int) -> None:
+        """``limit`` bounds scratch memory in bytes; :attr:`scratch_bytes` is 0 where it does not suffice."""
+        self.problem = problem
+        self.unit = unit
+        self._library = load()[0]
+        self._threads = limits.threads()
+        self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
+        self._fused = self._finishes()
+        # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
+        share = limit if self._fused else limit // 4
+        needs = [
+            int(self._library.gemmhub_cpu_workspace(_sizes(unit, rows, problem.n, problem.k, limit=share)))
+            for rows in {problem.m, problem.m * max(1, problem.batch_count)}  # one matrix of a batch, and all in one
+        ]
+        need = max(needs) if all(needs) else 0
+        self._width = problem.n
+        if not self._fused:
+            row = max(1, packed_bytes(self._library, unit, 1, problem.k) // unit.columns)
+            self._width = min(problem.n, limit // 2 // row // unit.columns * unit.columns)
+            self._rows = max(16, (limit // 16) // (4 * max(1, self._width)))
+            # A tile, an addend in its dtype, and one more block of an activation.
+            tiles = 3 * 8 * self._width * min(self._rows, max(1, problem.m))
+            need = 0 if self._width < 1 or tiles > limit // 4 else need
+            need += (packed_bytes(self._library, unit, self._width, problem.k) + tiles) if need else 0
+        self.scratch_bytes = need
+        self._share = share
+
+    def _finishes(self) -> bool:
+        """Whether the kernel finishes its tiles: any epilogue but gelu and silu in floats, none in integers."""
+        problem = self.problem
+        if self._accumulator == np.int32:
+            return problem.plain and problem.out.dtype == np.int32
+        names = [x.dtype.name for x in (problem.out, problem.c) if x is not None]
+        return problem.activation in (None, "relu") and all(_DTYPES.get(name, 0) >= 2 for name in names)
+
+    def pack(self, b: Array) -> Packed:
+        return Packed(self._library, self.unit, b)
+
+    def __call__(
+        self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        """A kernel's ``run``."""
+        for left, right, result, addend in self._matrices(a, b, out, c):
+            (self._multiply if self._fused else self._multiply_and_finish)(
+                left, right, result, addend, bias, alpha, beta
+            )
+
+    def _matrices(self, a: Array, b: Array | Packed, out: Array, c: Array | None) -> Iterator[tuple[Any, ...]]:
+        """The products of two matrices that a call is made of: one, where a batch shares b and is dense."""
+        batch = self.problem.batch
+        if not batch:
+            yield a, b, out, c
+            return
+        along_n = self.problem.bias is None or self.problem.bias.axis == "n"
+        shared = isinstance(b, Packed) or b.ndim == 2
+        if shared and along_n and not self.problem.deterministic:
+            stacks = [x for x in (a, out, c) if x is not None]
+            if all(x.shape[:-2] == batch and x.flags.c_contiguous for x in stacks):
+                left, result = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
+                yield left, b, result, None if c is None else c.reshape(result.shape)
+                return
+        left = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+        right = b if isinstance(b, Packed) else np.broadcast_to(b, (*batch, *b.shape[-2:]))
+        addend = None if c is None else np.broadcast_to(c, out.shape)
+        for index in np.ndindex(*batch):
+            one = right if isinstance(right, Packed) else right[index]
+            yield left[index], one, out[index], None if addend is None else addend[index]
+
+    def _multiply(
+        self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+    ) -> None:
+        vector = None
+        if bias is not None and self.problem.bias is not None:
+            single = bias.astype(np.float32, copy=False)
+            vector = np.broadcast_to(single if self.problem.bias.axis == "n" else single[:, np.newaxis], out.shape)
+        with _memory.lease(self._share_needed()) as lease:
+            if self.problem.plain:
+                self._run(lease, a, b, out)
+                return
+            self._run(
+                lease, a, b, out, c=c, bias=vector, relu=self.problem.activation == "relu", alpha=float(alpha),
+                beta=float(beta),
+            )  # fmt: skip
+
+    def _share_needed(self) -> int:
+        return min(self._share, self.scratch_bytes)
+
+    def _run(self, lease: Lease, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
+        memory = lease.take((self._share_needed(),), np.dtype(np.uint8))
+        workspace = memory.ctypes.data, memory.nbytes
+        # The workspace has room for as many threads as there were; the library takes fewer where there are fewer now.
+        threads = min(self._threads, limits.chosen())
+        call = described(self.unit, a, b, out, workspace=workspace, threads=threads, **epilogue)
+        if self._library.gemmhub_cpu_multiply(call):
+            raise MemoryError(f"{memory.nbytes} bytes of scratch memory do not suffice for this product")
+
+    def _multiply_and_finish(
+        self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+    ) -> None:
+        """Sums in blocks of rows, which NumPy finishes: epilogues that the kernels do not have."""
+        if bias is not None and self._accumulator == np.float32:
+            bias = bias.astype(np.float32, copy=False)
+        with _memory.lease(self.scratch_bytes) as lease:
+            for start in range(0, out.shape[1], max(1, self._width)):
+                cols = slice(start, min(start + self._width, out.shape[1]))
+                lease.used = 0
+                if isinstance(b, Packed):
+                    packed = b.from_column(start)
+                else:
+                    size = packed_bytes(self._library, self.unit, cols.stop - start, self.problem.k)
+                    panel = lease.take((size,), np.dtype(np.uint8))
+                    packed = Packed(self._library, self.unit, b[:, cols], panel)
+                mark = lease.used
+                for top in range(0, out.shape[0], self._rows):
+                    rows = slice(top, min(top + self._rows, out.shape[0]))
+                    lease.used = mark
+                    tile = lease.take((rows.stop - top, cols.stop - start), self._accumulator)
+                    after = lease.used
+                    self._run(lease, a[rows], packed, tile)
+                    lease.used = after
+                    self._finish(tile, out[rows, cols], c, bias, alpha, beta, rows, cols)
+
+    def _finish(
+        self, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, rows: slice,
+        cols: slice,
+    ) -> None:  # fmt: skip
+        problem = self.problem
+
+        def some(first: int, last: int) -> None:
+            part, here = tile[first:last], slice(rows.start + first, rows.start + last)
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"), _memory.lease(0) as lease:
+                if part.dtype == np.int32 and target.dtype != np.int32:
+                    part = part.astype(target.dtype)  # integers wrap to the result's width before the epilogue
+                if not problem.plain:
+                    vector = None
+                    if bias is not None and problem.bias is not None:
+                        vector = bias[cols] if problem.bias.axis == "n" else bias[here, np.newaxis]
+                    addend = None if c is None else c[here, cols]
+                    finish(lease, part, addend, vector, alpha, beta, problem.activation)
+                np.copyto(target[first:last], part, casting="unsafe")
+
+        each(some, tile.shape[0], max(1, (1 << 18) // max(1, tile.shape[1])))

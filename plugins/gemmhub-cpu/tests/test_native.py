@@ -1,0 +1,351 @@
+"""Our own kernels: within the bound for any sizes, strides and values, on every unit, from threads and after a fork."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gemmhub_cpu import limits, native_engine, probe
+from gemmhub_cpu.backend import CpuBackend
+from gemmhub_cpu.native_engine import UNITS, NativeGemm, Unit
+
+import gemmhub
+from gemmhub import accuracy
+from gemmhub.capability import Refusal
+from gemmhub.kit import native
+from gemmhub.numpy_backend.probe import cpu_flags
+from gemmhub.testing.problems import problem
+
+pytestmark = pytest.mark.compiler
+BF16 = np.dtype(ml_dtypes.bfloat16)
+LIBRARY, NAMES, _ = native_engine.load()
+
+
+@pytest.fixture(scope="module")
+def modelled():
+    """The library with a model of AMX in place of its instructions."""
+    built = native.build(native_engine.recipe("-DGEMMHUB_MODEL_AMX"))
+    if isinstance(built, Refusal):
+        pytest.skip(built.reason)
+    library = native.load(built)
+    library.gemmhub_cpu_pack.restype = None
+    return library
+
+
+@pytest.fixture(params=UNITS, ids=lambda unit: unit.name)
+def unit(request, modelled):
+    """(library, unit): every unit of this CPU; AMX as a model where the CPU has none."""
+    if request.param.name in NAMES:
+        return LIBRARY, request.param
+    if "AMX" in request.param.name and NAMES:
+        return modelled, request.param
+    if not request.param.vendor or not set(request.param.flags) <= cpu_flags():
+        pytest.skip(f"no {request.param.name} here")
+    return LIBRARY, request.param
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng()
+
+
+def operands(rng, unit: Unit, m: int, n: int, k: int):
+    """(a, b, dtype of the sums)."""
+    if unit.pair == "int8":
+        return *(rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (k, n))), np.dtype(np.int32)
+    kinds = (
+        [BF16, BF16] if unit.pair == "bfloat16" else [[np.float16, BF16, np.float32][i] for i in rng.integers(0, 3, 2)]
+    )
+    a, b = (
+        (rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)).astype(kind)
+        for shape, kind in zip(((m, k), (k, n)), kinds)
+    )
+    return a, b, np.dtype(np.float32)
+
+
+def laid_out(x, how: int):
+    """``x`` in C order, in Fortran order, or with gaps and backwards."""
+    if how == 0:
+        return x
+    if how == 1:
+        return np.asfortranarray(x)
+    wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+    wide[::-2, ::3] = x
+    return wide[::-2, ::3]
+
+
+def right(a, b, out) -> bool:
+    if out.dtype.kind == "i":
+        return bool(np.array_equal(out, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)))
+    model = accuracy.error_model(a.dtype, b.dtype, out.dtype, np.dtype(np.float32))
+    return bool(accuracy.reference(a, b, model=model, out_dtype=out.dtype).ratio(out).max(initial=0) <= 1)
+
+
+def run(library, unit: Unit, a, b, out, nbytes: int = 1 << 22, threads: int = 2, **epilogue):
+    memory = np.full(nbytes + 64, 0xFF, np.uint8)  # NaN
+    call = native_engine.described(unit, a, b, out, workspace=(memory.ctypes.data, nbytes), threads=threads, **epilogue)
+    assert library.gemmhub_cpu_multiply(call) == 0
+    assert (memory[nbytes:] == 0xFF).all()  # nothing is written beyond the workspace
+
+
+def test_sizes_and_strides(unit, rng) -> None:
+    """Around the micro-tiles and the blocks, and any others; b packed in each call, by tasks, and beforehand."""
+    library, which = unit
+    sizes = [(m, n, k) for m in (1, 3, 33, 129) for n in (1, 47, 50, 193) for k in (1, 5, 63, 130)]
+    sizes += [(131, 201, 1100), (5, 60, 2050), (257, 31, 517)]
+    sizes += [tuple(int(x) for x in rng.integers(1, 250, 3)) for _ in range(30)]
+    for i, (m, n, k) in enumerate(sizes):
+        a, b, sums = operands(rng, which, m, n, k)
+        a, b = laid_out(a, i % 3), laid_out(b, i // 3 % 3)
+        whole = np.full((m + 2, n + 3), 77, sums)
+        out = whole[1:-1, 1:-2]
+        packed = native_engine.Packed(library, which, b)
+        for right_operand in (b, packed):
+            out[...] = 99
+            run(library, which, a, right_operand, out, threads=1 + i % 3)
+            assert right(a, b, out), (m, n, k)
+        out[...] = 77
+        assert (whole == 77).all()
+
+
+def test_bits_do_not_depend_on_threads_workspace_or_packing(unit, rng) -> None:
+    library, which = unit
+    a, b, sums = operands(rng, which, 300, 500, 700)
+    results = []
+    for threads, nbytes in ((1, 1 << 24), (3, 1 << 22), (2, (1 << 20) + (1 << 18)), (1, 1 << 19)):
+        out = np.empty((300, 500), sums)
+        run(library, which, a, b, out, nbytes, threads)
+        results.append(out)
+    out = np.empty((300, 500), sums, order="F")  # not summed in place
+    run(library, which, a, native_engine.Packed(library, which, b), out)
+    assert all(
+        np.array_equal(x.view(np.int32), results[0].view(np.int32)) for x in [*results, np.ascontiguousarray(out)]
+    )
+
+
+def test_epilogues(unit, rng) -> None:
+    library, which = unit
+    if which.pair == "int8":
+        pytest.skip("integers are finished by NumPy")
+    for kind in (np.dtype(np.float16), BF16, np.dtype(np.float32)):
+        a, b, _ = operands(rng, which, 37, 61, 90)
+        c = laid_out(rng.standard_normal((37, 61)).astype(kind), 2)
+        bias = rng.standard_normal((37, 1)).astype(np.float32)
+        out = laid_out(np.full((37, 61), 9, kind), int(rng.integers(3)))
+        run(library, which, a, b, out, c=c, bias=np.broadcast_to(bias, out.shape), relu=True, alpha=0.5, beta=-2.0)
+        exact = np.maximum(0.5 * (a.astype(float) @ b.astype(float)) - 2.0 * c.astype(float) + bias, 0)
+        size = 0.5 * (abs(a.astype(float)) @ abs(b.astype(float))) + 2 * abs(c.astype(float)) + abs(bias)
+        rounded = float(ml_dtypes.finfo(kind).eps) * exact
+        assert (abs(out.astype(float) - exact) <= 2.0**-23 * 100 * size + rounded + 1e-7).all()
+
+
+def test_empty_and_no_k(unit) -> None:
+    library, which = unit
+    kind = np.int8 if which.pair == "int8" else BF16 if which.pair == "bfloat16" else np.float16
+    out = np.full((9, 50), 5, np.int32 if which.pair == "int8" else np.float32)
+    run(library, which, np.zeros((9, 0), kind), np.zeros((0, 50), kind), out)
+    assert (out == 0).all()
+    run(library, which, np.zeros((0, 3), kind), np.zeros((3, 50), kind), out[:0])
+
+
+def test_a_workspace_that_is_too_small_is_refused(unit, rng) -> None:
+    library, which = unit
+    a, b, sums = operands(rng, which, 200, 200, 5000)
+    out = np.full((200, 200), 3, sums)
+    memory = np.empty(1 << 17, np.uint8)
+    call = native_engine.described(which, a, b, out, workspace=(memory.ctypes.data, memory.nbytes), threads=1)
+    assert library.gemmhub_cpu_multiply(call) == 1
+    assert (out == 3).all()
+
+
+def test_integers_at_their_ends_and_beyond(unit) -> None:
+    library, which = unit
+    if which.pair != "int8":
+        pytest.skip("of int8")
+    for k, value in ((4096, -128), (4096, 127), (140000, -128)):  # 2.3e9: beyond int32
+        a, b = np.full((9, k), -128, np.int8), np.full((k, 50), value, np.int8)
+        out = np.empty((9, 50), np.int32)
+        run(library, which, a, b, out, 1 << 25)
+        assert right(a, b, out)
+
+
+def test_nan_and_infinity(unit, rng) -> None:
+    library, which = unit
+    if which.pair == "int8":
+        pytest.skip("of floats")
+    a, b, _ = operands(rng, which, 20, 70, 40)
+    a[3, 5], a[7, 0], b[2, 60] = np.nan, np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    for kind in (np.dtype(np.float16), BF16, np.dtype(np.float32)):
+        out = np.zeros((20, 70), kind)
+        run(library, which, a, b, out)
+        unclear = ~np.isfinite(expected)
+        assert np.array_equal(np.isnan(out[unclear]), np.isnan(expected[unclear]))
+        assert np.isfinite(out[~unclear].astype(np.float32)).all()
+
+
+needs_units = pytest.mark.skipif(not NAMES, reason="no kernels of its own here")
+
+
+@needs_units
+def test_the_backend_chooses_the_best_unit() -> None:
+    every = frozenset(unit.name for unit in UNITS)
+    large = problem(1024, 1024, 1024, "int8", "int32")
+    for hidden, expected in (
+        (set(), "int8 on AMX"),
+        ({"int8 on AMX"}, "int8 on AVX-512 VNNI"),
+        ({"int8 on AMX", "int8 on AVX-512 VNNI"}, "int8 on AVX2"),
+    ):
+        backend = CpuBackend(probe.Machine(2, native=every - hidden))
+        assert backend.candidates(large)[0] == "native"
+        assert backend.remark(large, "native") == expected
+    backend = CpuBackend(probe.Machine(2, native=every))
+    assert backend.remark(problem(999, 999, 999, "bfloat16"), "native") == "bfloat16 on AMX"
+    assert backend.remark(problem(999, 999, 999, "float16"), "native") == "float32 on AVX-512"
+    assert backend.unit(problem(64, 64, 64, "float32")) is None
+    assert "masked" in str(CpuBackend(probe.Machine(2, why_no_native="masked")).why_not_native(large))
+
+
+@needs_units
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, BF16])
+def test_scratch_memory_is_bounded(dtype) -> None:
+    name = np.dtype(dtype).name
+    for m, n, k in ((4096, 4096, 4096), (3, 5, 100_000), (70_000, 64, 64), (64, 70_000, 300), (5000, 5000, 20_000)):
+        for activation in (None, "gelu"):
+            if activation and name == "int8":
+                continue
+            asked = problem(m, n, k, name, "int32" if name == "int8" else name)
+            backend = CpuBackend(by_cost=False)
+            for limit in (1 << 22, 1 << 26):
+                unit = backend.unit(asked)
+                assert unit is not None
+                assert NativeGemm(asked, unit, limit).scratch_bytes <= limit
+
+
+@needs_units
+def test_calls_from_many_threads(rng) -> None:
+    a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((300, 400), (400, 500)))
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: gemmhub.matmul(a, b, backend="cpu"), range(64)))
+    assert all(right(a, b, x) for x in results)
+
+
+@needs_units
+def test_packed_and_epilogues_of_python(rng) -> None:
+    a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((600, 400), (400, 500)))
+    assert right(a, b, gemmhub.matmul(a, gemmhub.pack(b, m=600, backend="cpu")))
+    c = rng.integers(-1000, 1000, (600, 500), dtype=np.int32)
+    exact = a.astype(np.int32) @ b.astype(np.int32)
+    assert np.array_equal(gemmhub.matmul(a, b, alpha=2, beta=3, c=c, backend="cpu"), 2 * exact + 3 * c)
+    x, y = (rng.standard_normal(shape).astype(BF16) for shape in ((600, 400), (400, 500)))
+    for options in ({"activation": "gelu"}, {"activation": "silu", "bias": rng.standard_normal(500).astype(BF16)}):
+        packed = gemmhub.matmul(x, gemmhub.pack(y, m=600, backend="cpu"), **options)
+        assert np.array_equal(packed, gemmhub.matmul(x, y, backend="cpu", **options))
+
+
+FORK = """
+import os, sys, threading
+import numpy as np, gemmhub
+a = np.random.default_rng(0).integers(-128, 128, (512, 512), dtype=np.int8)
+expected = a.astype(np.int32) @ a.astype(np.int32)
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        assert np.array_equal(gemmhub.matmul(a, a, backend="cpu"), expected)
+thread = threading.Thread(target=busy)
+gemmhub.matmul(a, a, backend="cpu")
+thread.start()
+codes = []
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(gemmhub.matmul(a, a, backend="cpu"), expected) else 1)
+    codes.append(os.waitpid(child, 0)[1])
+stop.set()
+thread.join()
+sys.exit(any(codes))
+"""
+
+
+@needs_units
+def test_forks_while_a_product_runs() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_units
+def test_the_threads_sleep_between_calls(rng) -> None:
+    a, b = (rng.integers(-128, 128, (256, 256), dtype=np.int8) for _ in range(2))
+    program = ctypes.CDLL(None)
+    assert program is not None
+    gemmhub.matmul(a, b, backend="cpu")
+    before = os.times()
+    import time
+
+    time.sleep(0.5)
+    after = os.times()
+    assert (after.user + after.system) - (before.user + before.system) < 0.2
+
+
+def test_limits(tmp_path: Path, monkeypatch) -> None:
+    assert limits._from_environment("3,2") == 3
+    assert limits._from_environment("") == limits._from_environment("many") == sys.maxsize
+    assert limits.quota(tmp_path) == sys.maxsize
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert limits.quota(tmp_path) == 2
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert limits.quota(tmp_path) == sys.maxsize
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert limits.quota(tmp_path) == sys.maxsize
+    monkeypatch.setattr(limits, "_chosen", 1)
+    assert limits.threads() == 1
+
+
+def test_without_a_compiler(tmp_path) -> None:
+    """The reason is reported, and the product is right."""
+    program = (
+        "import numpy as np, gemmhub;"
+        "a = np.random.default_rng(0).integers(-128, 128, (600, 600), dtype=np.int8);"
+        "assert np.array_equal(gemmhub.matmul(a, a), a.astype(np.int32) @ a.astype(np.int32));"
+        "print([x.features for x in gemmhub.backends() if x.name == 'cpu'])"
+    )
+    environment = {**os.environ, "PATH": str(tmp_path), "GEMMHUB_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no kernels of its own: " in done.stdout
+
+
+def test_a_cpu_without_the_instructions() -> None:
+    assert native_engine.load_from(frozenset({"sse2"}), native_engine.recipe())[2] == "the CPU has no avx2, fma, f16c"
+    if NAMES:
+        found = native_engine.load_from(frozenset({"avx2", "fma", "f16c"}), native_engine.recipe())[1]
+        assert found == {"int8 on AVX2", "float32 on AVX2"}
+
+
+@needs_units
+def test_a_kernel_that_multiplies_wrongly_is_not_used(monkeypatch) -> None:
+    honest = native_engine._product
+
+    def wrong(library, unit, a, b, dtype):
+        result = honest(library, unit, a, b, dtype)
+        result[3, 4] += 2
+        return result
+
+    monkeypatch.setattr(native_engine, "_product", wrong)
+    _, names, why = native_engine.load_from(cpu_flags(), native_engine.recipe())
+    assert not names
+    assert "multiplies wrongly" in why

@@ -59,18 +59,19 @@ void take(int64_t thread) {
   }
 }
 
-bool join() {
+// The number, from 1 on, of a thread that joined the job; 0 where none may. It is the thread's for this job only: which
+// memory of the call it may use.
+int64_t join() {
   uint32_t seen = state.load();
   while (seen >= kSlot)
-    if (state.compare_exchange_weak(seen, seen - kSlot + kOne)) return true;
-  return false;
+    if (state.compare_exchange_weak(seen, seen - kSlot + kOne)) return seen / kSlot;
+  return 0;
 }
 
-void* idle(void* index) {
-  const int64_t thread = reinterpret_cast<int64_t>(index);
+void* idle(void*) {
   for (;;) {
     for (int i = 0; i < kSpin; ++i) {
-      if (join()) {
+      if (const int64_t thread = join()) {
         take(thread);
         state.fetch_sub(kOne);
         if (caller_asleep.load()) wake(&state, 1);
@@ -106,7 +107,7 @@ void start(int64_t wanted) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 1 << 20);
   for (; made < wanted; ++made) {
-    if (pthread_create(&threads_made[made], &attributes, idle, reinterpret_cast<void*>(made + 1))) break;
+    if (pthread_create(&threads_made[made], &attributes, idle, nullptr)) break;
     pthread_setname_np(threads_made[made], "gemmhub-cpu");
   }
   pthread_attr_destroy(&attributes);

@@ -127,7 +127,12 @@ class CpuBackend(Backend):
         if unit is None:
             names = f"{problem.a.dtype.name} by {problem.b.dtype.name}"
             return self.machine.why_no_native or f"no unit for {names} accumulated in {problem.compute_dtype}"
-        if self._by_cost and model.native(problem, unit, self.machine) > self._numpy.estimate(problem):
+        if not self._by_cost:
+            return None
+        if problem.n < 4 and "float16" not in (problem.a.dtype.name, problem.b.dtype.name):
+            return "too few columns for a micro-kernel"
+        on_one_core = min(self._numpy.estimate(problem), model.converted(problem, 1))
+        if model.native(problem, unit, self.machine) > on_one_core:
             return "packing would cost more than it saves"
         return None
 
@@ -149,7 +154,7 @@ class CpuBackend(Backend):
         if (
             gate is None
             and self._by_cost
-            and model.numkong(problem, self.machine) > model.converted(problem, self.machine)
+            and model.numkong(problem, self.machine) > model.converted(problem, self.machine.cores)
         ):
             return "packing b would cost more than it saves"
         return gate
@@ -161,7 +166,7 @@ class CpuBackend(Backend):
         if self.why_not_numkong(problem) is None:
             return model.numkong(problem, self.machine)
         # Never beyond the built-in backend's: it does the same, on one core.
-        return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine))
+        return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine.cores))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         unit = self.unit(problem)

@@ -25,19 +25,23 @@ _PACK = 0.5e-9
 _CALL = 30e-6
 _OWN_PACK, _OWN_GATHER = 0.15e-9, 1.0e-9
 """Seconds to pack an element for our own kernels on one core: dense along either dimension, and dense along none."""
-_OWN_CALL = 22e-6
+_OWN_STRIPS = {"int8": 0.65e-9, "bfloat16": 1.0e-9, "float16": 1.7e-9, "float32": 1.7e-9}
+"""The same for rows of b where few rows of a use them: each task packs strips of its own columns, which memory serves
+slowly."""
+_FEW_ROWS = 128
+_OWN_CALL = 34e-6
 _PYTHON_EPILOGUE = 20e-6
 """Seconds that a call costs besides, where NumPy finishes what our own kernels sum."""
 
 
-def converted(problem: GemmProblem, machine: Machine) -> float:
-    """Seconds through blocks converted for SGEMM."""
+def converted(problem: GemmProblem, cores: int) -> float:
+    """Seconds through blocks converted by ``cores`` for SGEMM."""
     elements = sum(
         operand.layout.distinct_elements * _TO_FLOAT.get(operand.dtype.name, _OTHER)
         for operand in (problem.a, problem.b)
     )
     elements += _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, _OTHER)
-    return _CALL + problem.flops / sgemm_rate() + elements / machine.cores
+    return _CALL + problem.flops / sgemm_rate() + elements / cores
 
 
 def numkong(problem: GemmProblem, machine: Machine) -> float:
@@ -55,7 +59,10 @@ def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
     elements = 0.0
     for x in (problem.a, problem.b):
         dense = x.layout.stored("row") or x.layout.stored("col")
-        elements += x.layout.distinct_elements * (_OWN_PACK if dense else _OWN_GATHER)
+        seconds = _OWN_PACK if dense else _OWN_GATHER
+        if x is problem.b and problem.m <= _FEW_ROWS and not x.layout.stored("col"):
+            seconds = _OWN_STRIPS[x.dtype.name]
+        elements += x.layout.distinct_elements * seconds
     finished = _results(problem) * _OWN_PACK
     call = _OWN_CALL * max(1, problem.batch_count if problem.b.layout.matrices > 1 else 1)
     if problem.activation in ("gelu", "silu") or (unit.pair == "int8" and not problem.plain):

@@ -42,7 +42,7 @@ struct Product {
   const Call* const call;
   const Unit* const unit;
   int64_t words = 0;
-  int64_t tile_rows = 0;
+  int64_t tile_rows = 0, tile_columns = 0;
   bool fused = false;              // b is packed by the tasks
   int64_t band = 0, block = 0;     // columns and rows that are packed at a time
   uint32_t *packed_b = nullptr, *packed_a = nullptr;
@@ -124,8 +124,8 @@ void tile_task(void* context, int64_t task, int64_t thread) {
   const Unit& unit = *p.unit;
   const Call& call = *p.call;
   const int64_t down = whole(p.rows, p.tile_rows) / p.tile_rows;
-  const int64_t top = task % down * p.tile_rows, left = task / down * kTileColumns;
-  const int64_t rows = least(p.rows - top, p.tile_rows), columns = least(p.columns - left, kTileColumns);
+  const int64_t top = task % down * p.tile_rows, left = task / down * p.tile_columns;
+  const int64_t rows = least(p.rows - top, p.tile_rows), columns = least(p.columns - left, p.tile_columns);
   char* own = p.own + thread * p.own_bytes;
   float* out = reinterpret_cast<float*>(own);
   int64_t stride = kTileColumns;
@@ -163,6 +163,19 @@ int64_t threads_for(const Product& p, double multiplications) {
   return wanted <= 1 ? 1 : least(wanted, processors());
 }
 
+// Multiplies the current band and block: by smaller tiles where they would be too few for all threads to end at about the
+// same time.
+void share_tiles(Product* p, int64_t threads) {
+  p->tile_rows = kTileRows;
+  p->tile_columns = kTileColumns;
+  const auto tiles = [p] {
+    return whole(p->rows, p->tile_rows) / p->tile_rows * (whole(p->columns, p->tile_columns) / p->tile_columns);
+  };
+  while (!p->fused && p->tile_rows > 32 && tiles() < 4 * threads) p->tile_rows /= 2;
+  while (p->tile_columns / 2 % p->unit->columns == 0 && tiles() < threads) p->tile_columns /= 2;
+  share(tile_task, p, tiles(), threads);
+}
+
 void multiply(Product* p) {
   const Call& call = *p->call;
   const Unit& unit = *p->unit;
@@ -184,12 +197,7 @@ void multiply(Product* p) {
       const int64_t panels = whole(whole(p->rows, unit.rows) / unit.rows, kPanelsOfA) / kPanelsOfA;
       const bool b_too = p->row == 0 && !p->fused && !call.packed;
       share(pack_task, p, panels + (b_too ? whole(p->columns, unit.columns) / unit.columns : 0), threads);
-      const int64_t across = whole(p->columns, kTileColumns) / kTileColumns;
-      // Fewer rows where the tiles would be too few for all threads to end at about the same time.
-      p->tile_rows = kTileRows;
-      while (!p->fused && p->tile_rows > 32 && across * (whole(p->rows, p->tile_rows) / p->tile_rows) < 4 * threads)
-        p->tile_rows /= 2;
-      share(tile_task, p, across * (whole(p->rows, p->tile_rows) / p->tile_rows), threads);
+      share_tiles(p, threads);
     }
   }
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gemmhub._call.describe import Call
     from gemmhub._call.options import Request
     from gemmhub._call.plan import Plan
-    from gemmhub._choice.registry import BackendStatus
+    from gemmhub._choice.status import BackendStatus
     from gemmhub._measure.tune import TuneResult
     from gemmhub.array_library import FastPath
     from gemmhub.packed import PackedB

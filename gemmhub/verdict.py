@@ -92,6 +92,17 @@ class Decision:
         lines += [f"race:    {self.race}"] if self.race else []
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from gemmhub._base import markup
+
+        head = [("problem", str(self.problem)), ("chosen", f"{self.chosen or 'none'} ({self.why})")]
+        foot = [("setting", f"{key} from {where}") for key, where in self.settings.items()]
+        foot += [("copy", str(copy)) for copy in self.copies]
+        foot += [("race", self.race)] if self.race else []
+        verdicts = markup.table(("backend", "verdict", "time", "remarks"), self.rows(), marked=("verdict",))
+        return markup.facts(head) + verdicts + markup.facts(foot)
+
 
 def _time(verdict: Verdict) -> str:
     if verdict.seconds is None:

@@ -12,7 +12,7 @@ import gemmhub
 from gemmhub import Refusal
 from gemmhub._base import printing
 from gemmhub._check.compare import Compared, Comparison
-from gemmhub._choice.registry import BackendStatus
+from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.tune import Tuned, TuneResult
 from plugins import add
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import prod
 from types import MethodType
 from typing import Any, Protocol, cast, runtime_checkable
@@ -132,7 +133,17 @@ def make_plan(
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
     made: Any = function
     made.__name__, made.decision, made.kernel = "plan", decision, kernel
+    made._repr_html_ = partial(_html, decision, kernel)
     return cast("Plan", MethodType(made, recipe))
+
+
+def _html(decision: Decision, kernel: Kernel) -> str:
+    """What notebooks show of a plan."""
+    from gemmhub._base import markup
+
+    scratch = f"{kernel.workspace_bytes} bytes"
+    rows = [("plan for", decision.problem), ("backend", f"{decision.chosen} ({decision.why})")]
+    return markup.facts([*rows, ("kernel", kernel.description), ("scratch memory", scratch)])
 
 
 def _learning_plan(

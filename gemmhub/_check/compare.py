@@ -83,6 +83,15 @@ class Comparison:
         lines.append("deviating: " + (", ".join(self.deviating) or "none"))
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from gemmhub._base import markup
+
+        header = ("backend", "verdict", "error/bound", "max difference", "remarks")
+        rows = [(r.backend, r.status, shown(r.ratio), shown(r.difference), r.summary) for r in self.rows]
+        head = [("problem", self.problem), ("deviating", ", ".join(self.deviating) or "none")]
+        return markup.facts(head) + markup.table(header, rows, right=header[2:4], marked=("verdict",))
+
 
 def shown(number: float) -> str:
     """A ratio or difference as tables print it."""

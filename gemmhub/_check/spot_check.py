@@ -70,9 +70,23 @@ class SpotCheck:
         return self.ok
 
     def __str__(self) -> str:
-        verdict = "right" if self.ok else "wrong"
-        looked = f"{self.checked} elements recomputed" + (f", {self.sums} sums compared" if self.sums else "")
-        return f"{verdict} ({self.method}: {looked})\n{self.reason}"
+        return f"{self._verdict} ({self._examined})\n{self.reason}"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from gemmhub._base import markup
+
+        header = ("verdict", "method", "reason")
+        return markup.table(header, [(self._verdict, self._examined, self.reason)], marked=header[:1])
+
+    @property
+    def _verdict(self) -> str:
+        return "right" if self.ok else "wrong"
+
+    @property
+    def _examined(self) -> str:
+        sums = f", {self.sums} sums compared" if self.sums else ""
+        return f"{self.method}: {self.checked} elements recomputed{sums}"
 
 
 @memory_errors

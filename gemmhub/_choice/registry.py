@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gemmhub import config
-from gemmhub._base import printing
 from gemmhub._base.guard import guarded
+from gemmhub._choice.status import BackendStatus, Statuses
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
 from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
 from gemmhub.kit import install, locks
@@ -333,38 +333,20 @@ def forget() -> None:
     _registry.clear()
 
 
-@dataclass(frozen=True)
-class BackendStatus:
-    """One line of :func:`gemmhub.backends`. ``state`` is "ready", "absent", "failed" or "not installed"."""
-
-    name: str
-    distribution: str
-    summary: str
-    state: str
-    versions: dict[str, str] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    reason: str = ""
-    remedy: str = ""
-    traceback: str | None = None
-
-    def __str__(self) -> str:
-        detail = self.reason and f": {self.reason} ({self.remedy})"
-        return printing.line(f"{self.name} ({self.distribution}) {self.state}{detail}")
-
-
-def statuses() -> list[BackendStatus]:
+def statuses() -> Statuses:
     """Every backend known here: ready ones, absent and failed ones with reasons, and installable ones."""
-    return [_status(entry) for entry in registry()] + [
+    missing = [
         BackendStatus(
-            missing.backend,
-            missing.distribution,
-            missing.summary,
+            found.backend,
+            found.distribution,
+            found.summary,
             "not installed",
             reason="not installed",
-            remedy=install.command(missing.distribution),
+            remedy=install.command(found.distribution),
         )
-        for missing in suggestions()
+        for found in suggestions()
     ]
+    return Statuses([*map(_status, registry()), *missing])
 
 
 def _status(entry: Entry) -> BackendStatus:

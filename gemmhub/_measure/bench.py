@@ -19,6 +19,7 @@ import numpy as np
 
 import gemmhub
 from gemmhub._arrays import by_name
+from gemmhub._base import markup, units
 from gemmhub._base.timing import Timing, host_times, interleave, rotation
 from gemmhub._call.options import Options
 from gemmhub._measure import contenders
@@ -56,6 +57,20 @@ class Measurement:
     remark: str = ""
     check: str = ""
     """How its first result was checked: "recomputed" (every element), "freivalds" or "sampled"."""
+
+    @property
+    def label(self) -> str:
+        """The name as it is printed: "numpy (through gemmhub)" beside "numpy.matmul"."""
+        return contenders.label(self.name)
+
+    def cells(self, scale: float) -> tuple[str, str, str, str, str]:
+        """Median, range, rate (GFLOP/s times ``scale``), ratio and remarks, as they are printed."""
+        spread, rate = "-", "-"
+        if self.minimum is not None and self.maximum is not None and self.gflops is not None:
+            spread = f"{units.duration(self.minimum)} .. {units.duration(self.maximum)}"
+            rate = units.number(self.gflops * scale)
+        remark = f"wrong: {self.remark}" if self.verdict == "wrong" else self.remark
+        return units.duration(self.median), spread, rate, units.multiple(self.ratio), remark
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,13 @@ class Case:
     @property
     def timed(self) -> tuple[Measurement, ...]:
         return tuple(row for row in self.rows if row.median is not None)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        unit, scale = units.rate_unit(row.gflops for row in self.timed)
+        header = ("contender", "median", "range", unit, f"vs {self.baseline}", "remarks")
+        rows = [(row.label, *row.cells(scale)) for row in self.rows]
+        return markup.facts([("problem", self.problem)]) + markup.table(header, rows, right=header[1:5])
 
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:

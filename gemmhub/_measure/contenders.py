@@ -85,6 +85,14 @@ class Excluded:
     remark: str
 
 
+def label(name: str) -> str:
+    """A contender's name as it is printed.
+
+    gemmhub's backend on NumPy is "numpy (through gemmhub)": "numpy" and "numpy.matmul" are easily confused.
+    """
+    return f"{name} (through gemmhub)" if f"{name}.matmul" in LIBRARY_MATMULS else name
+
+
 def library_matmul_name(arrays: ArrayLibrary) -> str | None:
     """ "numpy.matmul", "cupy.matmul" or "torch.matmul"; None for arrays whose library has none."""
     name = f"{arrays.name}.matmul"

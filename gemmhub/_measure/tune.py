@@ -64,6 +64,15 @@ class TuneResult:
         lines.append(f"recorded in {self.path}" if self.path else "not recorded: records are off")
         return "\n".join(map(printing.line, lines))
 
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from gemmhub._base import markup, units
+
+        header = ("backend", "candidate", "time", "remarks")
+        rows = [(row.backend, row.candidate, units.duration(row.seconds), row.remark) for row in self.rows]
+        head = [("problem", self.problem), ("recorded", self.path or "no: records are off")]
+        return markup.facts(head) + markup.table(header, rows, right=("time",))
+
 
 def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     """See :func:`gemmhub.tune`."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import gemmhub
-from gemmhub._choice.registry import BackendStatus
+from gemmhub._choice.status import BackendStatus
 from gemmhub.cli import screen
 from gemmhub.cli.options import json_option
 
@@ -21,20 +21,12 @@ def command(verbose: bool, as_json: bool) -> None:
     if as_json:
         screen.print_json(found)
         return
-    rows = [(s.name, s.distribution, screen.styled(s.state), _details(s)) for s in found]
+    rows = [(s.name, s.distribution, screen.styled(s.state), s.details) for s in found]
     parts: list[Any] = [screen.table(("backend", "distribution", "state", "details"), rows)]
     if verbose:
         parts += [screen.facts(_long(status)) for status in found]
         parts += [f"{s.name}: {s.traceback.rstrip()}" for s in found if s.traceback]
     screen.show(*parts)
-
-
-def _details(status: BackendStatus) -> str:
-    if status.state == "ready":
-        return ", ".join(f"{name} {version}" for name, version in status.versions.items())
-    if status.state == "not installed":
-        return status.remedy
-    return "; ".join(part for part in (status.reason, status.remedy) if part)
 
 
 def _long(status: BackendStatus) -> list[tuple[str, str] | None]:

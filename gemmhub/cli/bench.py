@@ -16,8 +16,8 @@ import numpy as np
 import gemmhub
 from gemmhub._arrays import by_name
 from gemmhub._arrays.by_name import ORDERS
-from gemmhub._base import files
-from gemmhub._measure import bench
+from gemmhub._base import files, units
+from gemmhub._measure import bench, contenders
 from gemmhub._measure.bench import Case
 from gemmhub._measure.contenders import LIBRARY_MATMULS
 from gemmhub.array_library import ArrayLibrary
@@ -222,21 +222,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _table(cases: Sequence[Case]) -> Any:
-    unit, scale = screen.rate_unit(row.gflops for case in cases for row in case.timed)
+    unit, scale = units.rate_unit(row.gflops for case in cases for row in case.timed)
     rows: list[tuple[str, ...]] = []
     for case in cases:
         if rows:
             rows.append(("",) * 8)
         title, dtype = _title(case)
         for row in case.rows:
-            spread, rate = "-", "-"
-            if row.minimum is not None and row.maximum is not None and row.gflops is not None:
-                spread = f"{screen.duration(row.minimum)} .. {screen.duration(row.maximum)}"
-                rate = screen.number(row.gflops * scale)
-            remark = f"wrong: {row.remark}" if row.verdict == "wrong" else row.remark
-            rows.append(
-                (title, dtype, row.name, screen.duration(row.median), spread, rate, screen.multiple(row.ratio), remark)
-            )
+            rows.append((title, dtype, row.label, *row.cells(scale)))
             title = dtype = ""
     header = ("m x n x k", "dtype", "contender", "median", "range", unit, f"vs {cases[0].baseline}", "remarks")
     return screen.table(header, rows, right=header[3:7])
@@ -248,7 +241,16 @@ def _host_table(cases: Sequence[Case]) -> Any:
     for case in cases:
         title, dtype = _title(case)
         for row in case.host:
-            rows.append((title, dtype, row.name, row.call, screen.duration(row.seconds), screen.multiple(row.ratio)))
+            rows.append(
+                (
+                    title,
+                    dtype,
+                    contenders.label(row.name),
+                    row.call,
+                    units.duration(row.seconds),
+                    units.multiple(row.ratio),
+                )
+            )
             title = dtype = ""
     header = ("m x n x k", "dtype", "contender", "call", "host time", f"vs {cases[0].baseline}")
     return screen.table(header, rows, right=header[4:])

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from gemmhub._arrays.by_name import one_line
-from gemmhub._base import printing
+from gemmhub._base import printing, units
 from gemmhub.cli import screen
 from gemmhub.cli.errors import FAILED, Failure, Undone
 from gemmhub.cli.options import json_option
@@ -118,6 +118,6 @@ def _show(report: dict[str, Any]) -> None:
     outcomes = [result["text"] for result in results if result["ok"]]
     counts = [(text, str(outcomes.count(text))) for text in sorted(set(outcomes))]
     failed = [result for result in results if not result["ok"]]
-    head = screen.facts([("built", report["name"]), *counts, ("time", screen.duration(report["seconds"]))])
+    head = screen.facts([("built", report["name"]), *counts, ("time", units.duration(report["seconds"]))])
     rows = [(result["job"], screen.styled("failed"), result["text"]) for result in failed]
     screen.show(head, screen.table(("job", "verdict", "reason"), rows) if rows else None)

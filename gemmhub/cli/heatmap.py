@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub._base.units import multiple
 from gemmhub._measure.bench import Case
 from gemmhub.cli.errors import Failure, Undone
 from gemmhub.cli.plot import about, contenders, save, title
-from gemmhub.cli.screen import multiple
 
 _LEAST, _MOST = 1.25, 4.0
 """Colours reach at least, and at most, from this ratio's reciprocal to it: noise is to look like noise, and one

@@ -12,6 +12,7 @@ from rich.text import Text
 
 import gemmhub
 from gemmhub._arrays import by_name
+from gemmhub._base import units
 from gemmhub._call.options import Options
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
@@ -87,7 +88,7 @@ def command(
         verdict = _check(left, right, product, options, plan.decision.problem) if check else None
 
     rate = plan.decision.problem.flops / seconds / 1e9
-    unit, scale = screen.rate_unit([rate])
+    unit, scale = units.rate_unit([rate])
     if as_json:
         screen.print_json(
             {
@@ -106,7 +107,7 @@ def command(
         decided = screen.decision_parts(plan.decision) if explain else ()
         done: list[tuple[str, Any] | None] = [
             ("result", f"{screen.shape(result.shape)} {result.dtype.name}"),
-            ("time", f"{screen.duration(seconds)}, {screen.number(rate * scale)} {unit}"),
+            ("time", f"{units.duration(seconds)}, {units.number(rate * scale)} {unit}"),
             ("ran", f"{plan.decision.chosen}: {plan.kernel.description}"),
             None if target is None else ("written", click.format_filename(target) + (f" ({remark})" if remark else "")),
         ]

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from gemmhub._base import files
+from gemmhub._base.units import multiple, rate_unit
 from gemmhub._measure.bench import Case
 from gemmhub.cli.errors import Failure, unwritable
-from gemmhub.cli.screen import multiple, rate_unit
 from gemmhub.kit import install
 
 _LOG_BEYOND = 30

@@ -12,9 +12,9 @@ from math import log, log10
 from pathlib import Path
 from typing import Any
 
+from gemmhub._base.units import number
 from gemmhub._measure.bench import Case
 from gemmhub.cli.plot import about, contenders, save, style, title
-from gemmhub.cli.screen import number
 
 
 def intensity(case: Case) -> float:

@@ -134,37 +134,6 @@ def plain(value: object) -> Any:
     return value
 
 
-def number(value: float) -> str:
-    """Three significant digits, without exponent."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
-
-
-def rate_unit(gflops: Iterable[float | None]) -> tuple[str, float]:
-    """The unit for rates given in GFLOP/s, and the factor to it."""
-    large = max((rate for rate in gflops if rate is not None), default=0.0) >= 1e4
-    return ("TFLOP/s", 1e-3) if large else ("GFLOP/s", 1.0)
-
-
-def multiple(ratio: float | None) -> str:
-    """A ratio: "0.97x", "12.3x", "312x"."""
-    if ratio is None:
-        return "-"
-    return f"{ratio:.2f}x" if 0.1 <= ratio < 9.995 else f"{number(ratio)}x"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds with a unit that reads well."""
-    if seconds is None:
-        return "-"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= 0.9995 * scale:
-            return f"{number(seconds / scale)} {unit}"
-    return f"{number(seconds * 1e9)} ns"
-
-
 def shape(sizes: Sequence[int]) -> str:
     """ "512 x 256"; "scalar" for no dimensions."""
     return " x ".join(map(str, sizes)) or "scalar"

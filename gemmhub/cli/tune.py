@@ -11,6 +11,7 @@ import numpy as np
 import gemmhub
 from gemmhub import records
 from gemmhub._arrays.by_name import arrays_for, entered, place
+from gemmhub._base import units
 from gemmhub._measure.bench import random_operand
 from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.array_library import ArrayLibrary
@@ -141,13 +142,13 @@ def _tune(
 def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
     m, n, k = size
     rates = [None if row.seconds is None else 2e-9 * m * n * k / row.seconds for row in result.rows]
-    unit, scale = screen.rate_unit(rates)
+    unit, scale = units.rate_unit(rates)
     rows = [
         (
             row.backend,
             row.candidate,
-            screen.duration(row.seconds),
-            "-" if rate is None else screen.number(rate * scale),
+            units.duration(row.seconds),
+            "-" if rate is None else units.number(rate * scale),
             row.remark,
         )
         for row, rate in zip(result.rows, rates)
@@ -181,6 +182,6 @@ def _show(paths: list[Path], as_json: bool) -> None:
         return
     head = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
     head += [("records", str(len(found)))] + [("skipped", reason) for reason in content.skipped]
-    rows = [(screen.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in found]
+    rows = [(units.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in found]
     header = ("time", "backend", "candidate", "device", "recorded", "problem")
     screen.show(screen.facts(head), screen.table(header, rows, right=("time",)) if rows else None)

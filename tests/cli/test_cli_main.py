@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gemmhub
+from gemmhub._base import units
 from gemmhub.cli import screen
 from gemmhub.cli.main import COMMANDS, main
 
@@ -99,18 +100,18 @@ def test_colours_on_a_terminal(tmp_path, no_color):
     ],
 )  # fmt: skip
 def test_durations(seconds, text):
-    assert screen.duration(seconds) == text
+    assert units.duration(seconds) == text
 
 
 def test_numbers():
-    assert [screen.number(x) for x in (0.0, 999.6, 0.012345, 99.96, float("inf"))] == [
+    assert [units.number(x) for x in (0.0, 999.6, 0.012345, 99.96, float("inf"))] == [
         "0",
         "1000",
         "0.0123",
         "100",
         "inf",
     ]
-    assert [screen.multiple(x) for x in (None, 0.97, 12.34, 312.4, 0.0123)] == [
+    assert [units.multiple(x) for x in (None, 0.97, 12.34, 312.4, 0.0123)] == [
         "-",
         "0.97x",
         "12.3x",

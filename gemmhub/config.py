@@ -237,8 +237,9 @@ def read() -> Settings:
     for key, entry in KEYS.items():
         text = os.environ.get(entry.variable)
         if text is not None:
-            values[key] = parse(key, text, f"environment variable {entry.variable}")
-            origin[key] = entry.variable
+            value = parse(key, text, f"environment variable {entry.variable}")
+            if text or key in values or value != getattr(Settings, key):  # else an empty one sets nothing
+                values[key], origin[key] = value, entry.variable
     return Settings(**values, origin=origin)
 
 

@@ -121,7 +121,7 @@ def _decide(
         chosen.entry.name if chosen else None,
         why,
         tuple(shown + verdicts),
-        _origins(settings, chosen),
+        _origins(settings, problem, chosen),
         copies,
         layout_free=layout_free,
         chosen_layout_free=(
@@ -132,12 +132,18 @@ def _decide(
     return decision, chosen
 
 
-def _origins(settings: Settings, chosen: Able | None) -> Mapping[str, str]:
-    """Where settings that are not defaults came from, the workspace limit of the chosen backend among them."""
+def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> Mapping[str, str]:
+    """Where settings that are not defaults came from, the workspace limit of the chosen backend among them.
+
+    Without a precision that does not count, because nothing in ``problem`` is float32.
+    """
+    origin = settings.origin
+    if "precision" in origin and settings.precision != problem.precision:
+        origin = {key: where for key, where in origin.items() if key != "precision"}
     if chosen is None or settings.workspace_limit is not None or chosen.workspace == WORKSPACE:
-        return settings.origin
+        return origin
     default = f"{chosen.entry.name}'s own default, {chosen.workspace / 2**20:.4g} MiB"
-    return {**settings.origin, "workspace_mib": default}
+    return {**origin, "workspace_mib": default}
 
 
 def _why_not(winner: Able | None) -> str:

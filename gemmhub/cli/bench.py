@@ -23,8 +23,7 @@ from gemmhub._measure.contenders import LIBRARY_MATMULS
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG, Undone, unwritable
-from gemmhub.cli.options import DTYPE, SHAPES, device_option, library_option
-from gemmhub.dtypes import PRECISIONS
+from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, library_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +58,7 @@ class _Remembering(click.Command):
 @device_option
 @library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
-@click.option("--precision", type=click.Choice(PRECISIONS), help="What float32 may be rounded to.")
+@click.option("--precision", type=PRECISION, metavar="NAME", help="What float32 may be rounded to: ieee, tf32, bf16.")
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
 @click.option(
     "--baseline", metavar="NAME",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import sys
@@ -40,6 +41,13 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"gemmhub.cli.{COMMANDS[cmd_name][0]}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise _unknown(ctx, args[0])
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -72,6 +80,13 @@ class Commands(click.Group):
             np.errstate(all="ignore"),
         ):  # an infinite or undefined result is a result: no warning on stderr
             return super().invoke(ctx)
+
+
+def _unknown(ctx: click.Context, given: str) -> click.UsageError:
+    """The error for a command that does not exist, with the one that was likely meant."""
+    likely = difflib.get_close_matches(given.lower().replace("_", "-"), COMMANDS, n=1, cutoff=0.5)
+    meant = f"Did you mean {likely[0]!r}?" if likely else f"Allowed: {', '.join(COMMANDS)}."
+    return click.UsageError(f"No such command {given!r}. {meant}", ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

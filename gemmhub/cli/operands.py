@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO
@@ -30,7 +31,8 @@ def load(path: str, dtype: str | None = None) -> Array:
         with open(path, "rb") as file:
             start = file.read(len(_MAGIC))
     except OSError as error:
-        raise Failure(f"{name}: {error.strerror or error}") from None
+        hint = "; sizes go with explain, compare, tune and bench" if name.isdecimal() else ""
+        raise Failure(f"{name}: {error.strerror or error}{hint}") from None
     if start != _MAGIC:
         what = "an archive (.npz): save the array in it alone" if start[:2] == b"PK" else "not a .npy file"
         raise Failure(f"{name}: {what}; numpy.save() writes .npy files")
@@ -95,14 +97,38 @@ def check_writable(path: Path) -> None:
         raise Failure(f"{click.format_filename(path)}: there is no directory {click.format_filename(path.parent)}")
 
 
-def sizes_or_files(arguments: tuple[str, ...]) -> tuple[int, int, int] | tuple[str, str]:
-    """What stands before the options: M N K, or two files. Raises UsageError."""
-    if len(arguments) == 2:
+Size = tuple[int, int, int]
+
+_MEANING = "A is M x K, B is K x N"
+
+
+def sizes_or_files(arguments: tuple[str, ...]) -> Size | tuple[str, str]:
+    """What stands before the options: M N K or MxNxK, or two files. Raises UsageError."""
+    if len(arguments) == 2 and not (all(x.isdecimal() for x in arguments) and not any(map(os.path.exists, arguments))):
         return arguments[0], arguments[1]
-    if len(arguments) == 3 and all(x.isdecimal() for x in arguments):
-        m, n, k = (int(x) for x in arguments)
+    if len(arguments) == 1 and not _like_sizes(arguments[0]):
+        raise click.UsageError(f"One file, {arguments[0]}; B is missing: give A.npy B.npy, or three sizes M N K.")
+    return sizes(arguments, " (or two files A.npy B.npy)")
+
+
+def sizes(arguments: tuple[str, ...], otherwise: str = "") -> Size:
+    """The sizes M N K, or MxNxK. Raises UsageError that names what is missing; ``otherwise``: what else may stand."""
+    parts = arguments[0].split("x") if len(arguments) == 1 else list(arguments)
+    wrong = next((x for x in parts if not x.isdecimal()), None)
+    if wrong is None and len(parts) == 3:
+        m, n, k = map(int, parts)
         return m, n, k
-    raise click.UsageError("Give three sizes M N K, or two files A.npy B.npy.")
+    given = " ".join(arguments)
+    if wrong is None and len(parts) < 3:
+        missing = ("M, N and K are", "N and K are", "K is")[len(parts)]
+        counted = (f"{given} is one size", f"{given} are two sizes")[len(parts) - 1] + "; " if parts else ""
+        raise click.UsageError(f"{counted}{missing} missing. Give three sizes M N K{otherwise}: {_MEANING}.")
+    problem = f"{given!r}: {len(parts)} sizes" if wrong is None else f"{wrong!r} is not a size"
+    raise click.UsageError(f"{problem}. Give three sizes M N K{otherwise}: {_MEANING}.")
+
+
+def _like_sizes(text: str) -> bool:
+    return all(part.isdecimal() for part in text.split("x"))
 
 
 def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:

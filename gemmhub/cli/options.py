@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,10 +16,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
+    Choice = click.Choice[str]
 else:
     ParamType = click.ParamType  # generic since click 8.2 only
+    Choice = click.Choice
 
-DTYPE = click.Choice(SUPPORTED)
+SHORT_DTYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
+    "fp32": "float32", "f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64",
+    "c64": "complex64", "c128": "complex128", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
+"""Short names of dtypes on the command line; their numbers count bits (NumPy's "i8" counts bytes)."""
+SHORT_PRECISIONS = {"bfloat16": "bf16", "tfloat32": "tf32", "float32": "ieee", "fp32": "ieee", "f32": "ieee"}
+
+
+class Named(Choice):
+    """A choice by name or by short name, in capitals or not."""
+
+    def __init__(self, names: Sequence[str], short: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self.short = short
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = str(value).lower()
+        name = self.short.get(name, name)
+        if name in self.choices:
+            return name
+        self.fail(f"{value!r}; allowed: {', '.join(self.choices)}; short: {', '.join(self.short)}", param, ctx)
+
+
+DTYPE = Named(SUPPORTED, SHORT_DTYPES)
+PRECISION = Named(PRECISIONS, SHORT_PRECISIONS)
 
 
 class Number(ParamType):
@@ -105,7 +134,9 @@ def product_options(function: F) -> F:
             click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result."),
             click.option("--alpha", type=NUMBER, help="Factor of the product."),
             click.option("--activation", type=click.Choice(ACTIVATIONS), help="Applied to the result."),
-            click.option("--precision", type=click.Choice(PRECISIONS), help="What float32 may be rounded to."),
+            click.option(
+                "--precision", type=PRECISION, metavar="NAME", help="What float32 may be rounded to: ieee, tf32, bf16."
+            ),
             click.option("--deterministic", is_flag=True, help="Demand bitwise equal results from run to run."),
         )
     ):

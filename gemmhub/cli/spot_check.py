@@ -7,15 +7,14 @@ import click
 import gemmhub
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
-from gemmhub.cli.options import POINT, dtype_option, json_option
-from gemmhub.dtypes import PRECISIONS
+from gemmhub.cli.options import POINT, PRECISION, dtype_option, json_option
 
 
 @click.command("spot-check")
 @click.argument("a", metavar="A.npy")
 @click.argument("b", metavar="B.npy")
 @click.argument("c", metavar="C.npy")
-@click.option("--precision", type=click.Choice(PRECISIONS), help="What float32 operands may have been rounded to.")
+@click.option("--precision", type=PRECISION, metavar="NAME", help="What float32 operands may have been rounded to.")
 @click.option("--points", type=POINT, multiple=True, help="Recompute only this element of C; may be repeated.")
 @click.option("--samples", type=click.IntRange(min=1), help="Recompute only so many random elements.")
 @click.option("--seed", type=click.IntRange(min=0), help="Makes the random choices repeatable.")

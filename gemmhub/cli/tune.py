@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 import gemmhub
 from gemmhub import records
@@ -15,7 +16,7 @@ from gemmhub._base import units
 from gemmhub._measure.bench import random_operand
 from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import screen
+from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
     DTYPE,
@@ -30,6 +31,8 @@ from gemmhub.cli.options import (
 )
 from gemmhub.dtypes import as_dtype
 from gemmhub.records import RecordFile
+
+_OTHERWISE = " or --shape MxNxK (files go with --show, --merge and --import)"
 
 
 @click.command("tune")
@@ -50,7 +53,10 @@ from gemmhub.records import RecordFile
 @click.option("--import", "imports", is_flag=True, help="Record what the profiler of --backend NAME wrote to FILE...")
 @click.option("--into", metavar="FILE", help="With --merge or --import: into this file instead.")
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     what: tuple[str, ...],
     grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtype: str,
@@ -73,10 +79,10 @@ def command(
         raise click.UsageError("--show, --merge and --import exclude each other.")
     if into is not None and not (merge or imports):
         raise click.UsageError("--into goes with --merge or --import.")
-    if (show or merge or imports) and grids:
-        raise click.UsageError("--shape goes with none of --show, --merge and --import.")
+    if show or merge or imports:
+        _check_unused(ctx, "--import" if imports else "--merge" if merge else "--show")
     if show:
-        _show([Path(file) for file in what] or [_in_force()], as_json)
+        _show([Path(file) for file in what], as_json)
         return
     if merge or imports:
         if not what:
@@ -95,9 +101,8 @@ def command(
         skipped = [f"{file}: {n} rows: {why}" for file, one in zip(files, found) for why, n in one.skipped.items()]
         _merged(target, sum(len(one.records) for one in found), skipped, as_json)
         return
-    todo = [*_positional(what), *(shape for grid in grids for shape in grid)]
-    if not todo:
-        raise click.UsageError("Give sizes M N K, or --shape MxNxK.")
+    positional = [operands.sizes(what, _OTHERWISE)] if what or not grids else []
+    todo = [*positional, *(shape for grid in grids for shape in grid)]
     arrays = arrays_for(device, library)
     with entered(arrays):
         results = [_tune(size, dtype, b_dtype, b_order, arrays, chosen) for size in todo]
@@ -115,13 +120,17 @@ def _merged(target: Path, count: int, skipped: list[str], as_json: bool) -> None
     screen.show(screen.facts(facts))
 
 
-def _positional(what: tuple[str, ...]) -> list[tuple[int, int, int]]:
-    if not what:
-        return []
-    if len(what) != 3 or not all(x.isdecimal() for x in what):
-        raise click.UsageError("Give three sizes M N K (files go with --show, --merge and --import).")
-    m, n, k = map(int, what)
-    return [(m, n, k)]
+def _check_unused(ctx: click.Context, mode: str) -> None:
+    """UsageError for options of a product, which ``mode`` ("--show") would ignore."""
+    used = {"what", "show", "merge", "imports", "into", "as_json"}
+    used |= {"backend", "device"} if mode == "--import" else set()
+    unused = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name not in used and ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if unused:
+        raise click.UsageError(f"{', '.join(unused)}: not used by {mode}, which times nothing; leave it out.")
 
 
 def _tune(
@@ -169,9 +178,12 @@ def _in_force() -> Path:
     return path
 
 
-def _show(paths: list[Path], as_json: bool) -> None:
+def _show(named: list[Path], as_json: bool) -> None:
+    paths = named or [_in_force()]
     content = RecordFile()
     for path in paths:
+        if named and not path.exists():
+            raise Failure(f"{click.format_filename(path)}: no such file")
         one = records.read(path)
         content.skipped += one.skipped
         for entry in one.records.values():

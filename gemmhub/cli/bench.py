@@ -75,7 +75,7 @@ class _Remembering(click.Command):
     help="Calls of each contender in a round. Default: as many as take 2 ms.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all samples here; - prints them instead.")
-@click.option("--plot", metavar="FILE.png", help="Draw throughput and ratios here (needs matplotlib).")
+@click.option("--plot", metavar="FILE.png", help="Draw throughput, and ratios as bars, here (needs matplotlib).")
 @click.option("--roofline", metavar="FILE.png", help="Draw throughput over arithmetic intensity, with both ceilings.")
 @click.option("--heatmap", metavar="FILE.png", help="Draw ratios over two of m, n and k.")
 @click.pass_context
@@ -170,10 +170,10 @@ def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, 
     """Raise Failure for what could not be drawn, before anything is measured. Nothing is imported without need."""
     wanted = {option: file for option, file in files.items() if file is not None}
     if wanted:
-        from gemmhub.cli import heatmap, plot
+        from gemmhub.cli import figures, heatmap
 
         for option, file in wanted.items():
-            plot.require(option, file)
+            figures.require(option, file)
         if "--heatmap" in wanted:
             heatmap.axes(shapes)
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from gemmhub._base.units import multiple
 from gemmhub._measure.bench import Case
+from gemmhub._measure.contenders import label
 from gemmhub.cli.errors import Failure, Undone
-from gemmhub.cli.plot import about, contenders, save, title
+from gemmhub.cli.figures import about, contenders, head, save, title, wrapped
 
 _LEAST, _MOST = 1.25, 4.0
 """Colours reach at least, and at most, from this ratio's reciprocal to it: noise is to look like noise, and one
@@ -37,6 +38,11 @@ def axes(shapes: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
 
 def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
     """Write the plot of ``cases`` to ``path``. Raises Failure, also when nothing has a ratio."""
+    save(figure(cases, machine), path)
+
+
+def figure(cases: Sequence[Case], machine: str) -> Any:
+    """The plot of ``cases``. Raises Failure when nothing has a ratio."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -51,8 +57,8 @@ def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
     furthest = max(abs(log2(ratio)) for ratio in ratios)
     limit = min(max(furthest, log2(_LEAST)), log2(_MOST))
     width, height = max(3.2, 0.75 * len(columns) + 1.2), max(1.8, 0.42 * len(rows) + 1.0)
-    figure = Figure(figsize=(width * len(dtypes) + 1.2, height * len(names) + 0.8), layout="constrained")
-    panels = figure.subplots(len(names), len(dtypes), squeeze=False)
+    drawn = Figure(figsize=(width * len(dtypes) + 1.4, max(2.6, height * len(names)) + 0.9), layout="constrained")
+    panels = drawn.subplots(len(names), len(dtypes), squeeze=False)
     for name, line in zip(names, panels):
         for dtype, axis in zip(dtypes, line):
             mine = [case for case in cases if case.dtype == dtype]
@@ -61,19 +67,19 @@ def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
                 cell = rows.index(getattr(case, down)), columns.index(getattr(case, across))
                 grid[cell] = next((row.ratio for row in case.timed if row.name == name and row.ratio), np.nan)
             _panel(axis, grid, limit)
-            axis.set_title(f"{name}, {title(mine[0])}", fontsize=10)
+            axis.set_title(wrapped(f"{label(name)}, {title(mine[0])}", width - 0.4, 10), fontsize=10)
             axis.set_xticks(range(len(columns)), columns)
             axis.set_yticks(range(len(rows)), rows)
             axis.set_xlabel(across)
             axis.set_ylabel(down)
     scale = ScalarMappable(Normalize(-limit, limit), "RdBu")
-    bar = figure.colorbar(scale, ax=panels, shrink=0.9, extend="both" if furthest > limit else "neither")
+    bar = drawn.colorbar(scale, ax=panels, shrink=0.9, extend="both" if furthest > limit else "neither")
     ticks = [-limit, -limit / 2, 0.0, limit / 2, limit]
     bar.set_ticks(ticks, labels=[f"{2.0**tick:.2f}" for tick in ticks])
-    bar.set_label(f"speed relative to {cases[0].baseline}")
+    bar.set_label(f"speed relative to\n{label(cases[0].baseline)}")
     held = next(name for name in "mnk" if name not in (down, across))
-    figure.suptitle(f"{about(cases, machine)}; {held} = {getattr(cases[0], held)}", fontsize=9)
-    save(figure, path)
+    head(drawn, f"{about(cases, machine)}; {held} = {getattr(cases[0], held)}")
+    return drawn
 
 
 def _panel(axis: Any, grid: Any, limit: float) -> None:

@@ -8,13 +8,13 @@ Both ceilings are measured: the bandwidth of a large copy, and the best rate tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, log10
+from math import log10
 from pathlib import Path
 from typing import Any
 
 from gemmhub._base.units import number
 from gemmhub._measure.bench import Case
-from gemmhub.cli.plot import about, contenders, save, style, title
+from gemmhub.cli.figures import about, contenders, head, legend, place, save, sizes, style, title, wrapped
 
 
 def intensity(case: Case) -> float:
@@ -29,22 +29,40 @@ def best_rate(cases: Sequence[Case]) -> float:
 
 def draw(cases: Sequence[Case], bandwidth: float, machine: str, path: Path) -> None:
     """Write the plot of ``cases`` to ``path``; ``bandwidth`` in bytes a second. Raises Failure."""
+    save(figure(cases, bandwidth, machine), path)
+
+
+def figure(cases: Sequence[Case], bandwidth: float, machine: str) -> Any:
+    """The plot of ``cases``; ``bandwidth`` in bytes a second."""
     from matplotlib.figure import Figure
 
     cases = [case for case in cases if case.timed]
     dtypes = list(dict.fromkeys(case.dtype for case in cases))
     names = contenders(cases)
-    figure = Figure(figsize=(max(6.5, 5.5 * len(dtypes)), 5.5), layout="constrained")
-    axes = figure.subplots(1, len(dtypes), squeeze=False)[0]
+    drawn = Figure(figsize=(max(6.5, 5.5 * len(dtypes)), 5.5), layout="constrained")
+    axes = drawn.subplots(1, len(dtypes), squeeze=False)[0]
     for axis, dtype in zip(axes, dtypes):
         _panel(axis, [case for case in cases if case.dtype == dtype], names, bandwidth)
     axes[0].set_ylabel("throughput [TFLOP/s]")
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
-    )
-    figure.suptitle(about(cases, machine), fontsize=9)
-    save(figure, path)
+    legend(drawn, list(handles.values()), list(handles))
+    head(drawn, about(cases, machine))
+    for axis, dtype in zip(axes, dtypes):
+        _name_slope(drawn, axis, bandwidth)
+        fastest = [(case, case.timed[0].gflops or 0.0) for case in cases if case.dtype == dtype]
+        place(drawn, axis, [(intensity(c), rate / 1e3, sizes(c), "0.35") for c, rate in fastest], 7)
+    return drawn
+
+
+def _name_slope(drawn: Any, axis: Any, bandwidth: float) -> None:
+    """Write the bandwidth beside the slope, where it covers no point."""
+    x, y = axis.lines[-1].get_data()
+    text = f"copy, {number(bandwidth / 1e9)} GB/s"
+    for part in (0.5, 0.3, 0.7, 0.15, 0.85):
+        at = x[0] * (x[1] / x[0]) ** part, y[0] * (y[1] / y[0]) ** part
+        if place(drawn, axis, [(*at, text, "0.2")], 8):
+            return
+    axis.annotate(text, at, xytext=(6, -9), textcoords="offset points", fontsize=8, color="0.2")
 
 
 def _panel(axis: Any, cases: Sequence[Case], names: Sequence[str], bandwidth: float) -> None:
@@ -63,14 +81,11 @@ def _panel(axis: Any, cases: Sequence[Case], names: Sequence[str], bandwidth: fl
     axis.plot([left, ridge, right], [left * slope, top, top], color="0.2", linewidth=1.2, zorder=1)
     small = {"textcoords": "offset points", "fontsize": 8, "color": "0.2"}
     axis.annotate(f"best rate of this run, {number(top)} TFLOP/s", (right, top), xytext=(-4, 4), ha="right", **small)
-    middle = (left * ridge) ** 0.5
-    axis.annotate(f"copy, {number(bandwidth / 1e9)} GB/s", (middle, middle * slope), xytext=(6, -9), **small)
-    _name_points(axis, cases, log(right / left), log(2 * top / bottom))
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlim(left, right)
     axis.set_ylim(bottom, 2 * top)
-    axis.set_title(title(cases[0]), fontsize=11)
+    axis.set_title(wrapped(title(cases[0]), 4.5, 11), fontsize=11)
     axis.set_xlabel("arithmetic intensity [FLOP/byte]")
     for which, decades in ((axis.xaxis, log10(right / left)), (axis.yaxis, log10(2 * top / bottom))):
         which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
@@ -79,16 +94,3 @@ def _panel(axis: Any, cases: Sequence[Case], names: Sequence[str], bandwidth: fl
     axis.grid(True, which="major", color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _name_points(axis: Any, cases: Sequence[Case], width: float, height: float) -> None:
-    """Write its sizes beside each case's fastest point, except where another name stands. Extents are logarithms."""
-    taken: list[tuple[float, float]] = []
-    for case in cases:
-        x, y = intensity(case), (case.timed[0].gflops or 0.0) / 1e3
-        if all(abs(log(x / u)) > 0.2 * width or abs(log(y / v)) > 0.04 * height for u, v in taken):
-            taken.append((x, y))
-            axis.annotate(
-                f"{case.m}" if case.m == case.n == case.k else f"{case.m}x{case.n}x{case.k}",
-                (x, y), xytext=(4, -10), textcoords="offset points", fontsize=7, color="0.35",
-            )  # fmt: skip

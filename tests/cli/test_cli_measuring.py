@@ -336,6 +336,9 @@ def test_copy_bandwidth(monkeypatch):
     assert 1e7 < bench.copy_bandwidth(by_name.arrays_for(), rounds=2) < 1e13
 
 
+# ---------------------------------------------------------------- plots: tests/cli/test_cli_plots.py has how they look
+
+
 def test_axes_of_a_heat_map():
     assert heatmap.axes([(1, 2, 3), (4, 2, 5)]) == ("m", "k")
     assert heatmap.axes([(1, 2, 3), (1, 2, 5)]) == ("m", "k")

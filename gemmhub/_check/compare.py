@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from gemmhub import accuracy
-from gemmhub._base import printing
+from gemmhub._base import printing, progress
 from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._call import bind, describe
@@ -147,6 +147,7 @@ def compare(
     rows: list[Compared] = []
     first: Any = None
     for name in names:
+        progress.report(name)
         backend, side = able[name]
         problem, settings = side.call.problem, side.asked.settings
         kernel = decide.prepared(backend, backend.candidate, problem, settings)

@@ -11,7 +11,7 @@ from typing import Any
 from gemmhub import records
 from gemmhub._arrays.dlpack.operands import DLPackArrays
 from gemmhub._arrays.host.operands import NUMPY
-from gemmhub._base import geometry, printing
+from gemmhub._base import geometry, printing, progress
 from gemmhub._base.guard import guarded
 from gemmhub._base.timing import Clock, interleave, rotation
 from gemmhub._call import bind, describe
@@ -92,6 +92,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         ready: list[_Contender] = []
         for backend in able:
             for candidate in _candidates(backend, problem, rows):
+                progress.report(f"{backend.entry.name} {candidate}")
                 trial.enter(backend, candidate, ready, rows)
         ready = _finalists(ready, trial, clock, rows)
         if not ready:
@@ -99,6 +100,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
             tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
             why = "\n".join(["no candidate ran this product rightly", *tried]) if tried else verdict.why
             raise NoBackendError(f"nothing to tune: {why}", verdict)
+        progress.report(f"timing {len(ready)} candidates")
         timings = interleave([contender.run for contender in ready], clock=clock)
     found = [
         records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)
@@ -148,6 +150,7 @@ def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[
     right: set[str] = set()
     while True:
         near = _near(pool)
+        progress.report("checking results")
         wrong = [x for x in near if x.name not in right and not trial.right(x, rows)]
         if not wrong:
             break

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +15,17 @@ import numpy as np
 import gemmhub
 from gemmhub._arrays import by_name
 from gemmhub._arrays.by_name import ORDERS
-from gemmhub._base import files, units
-from gemmhub._measure import bench, contenders
+from gemmhub._base import files
+from gemmhub._measure import bench
 from gemmhub._measure.bench import Case
 from gemmhub._measure.contenders import LIBRARY_MATMULS
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import operands, screen
+from gemmhub.cli import operands, progress, report, screen
 from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, library_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
@@ -39,9 +38,13 @@ class _Remembering(click.Command):
         return super().parse_args(ctx, args)
 
 
+_DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
+
+
 @click.command("bench", cls=_Remembering)
+@click.argument("what", nargs=-1, metavar="[M N K]")
 @click.option(
-    "--shape", "grids", type=SHAPES, metavar="MxNxK", multiple=True, default=["128,256,512,1024"],
+    "--shape", "grids", type=SHAPES, metavar="MxNxK", multiple=True,
     help="Sizes of a product (one number for a cube); 64,128x512x512 for each combination; may be repeated. "
     "Default: cubes of 128 to 1024.",
 )  # fmt: skip
@@ -78,10 +81,12 @@ class _Remembering(click.Command):
 @click.option("--plot", metavar="FILE.png", help="Draw throughput, and ratios as bars, here (needs matplotlib).")
 @click.option("--roofline", metavar="FILE.png", help="Draw throughput over arithmetic intensity, with both ceilings.")
 @click.option("--heatmap", metavar="FILE.png", help="Draw ratios over two of m, n and k.")
+@click.option("--html", metavar="FILE.html", help="Write a report here: one file with all tables and plots.")
 @click.pass_context
 def command(
     ctx: click.Context,
     /,
+    what: tuple[str, ...],
     grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtypes: tuple[str, ...],
     all_orders: tuple[str, ...],
@@ -100,15 +105,17 @@ def command(
     plot: str | None,
     roofline: str | None,
     heatmap: str | None,
+    html: str | None,
 ) -> None:
     """Time backends side by side on random operands: medians of interleaved rounds, ratios to a baseline.
 
     Every result is checked before it is timed; exit code 1 when one is wrong.
     """
-    shapes = list(dict.fromkeys(shape for grid in grids for shape in grid))
+    positional = [operands.sizes(what, " or --shape MxNxK")] if what else []
+    shapes = list(dict.fromkeys([*positional, *(shape for grid in grids for shape in grid)])) or list(_DEFAULT)
     if any(0 in shape for shape in shapes):
         raise click.BadParameter("sizes must be at least 1", param_hint="--shape")
-    for file in (json_file if json_file != "-" else None, plot, roofline, heatmap):
+    for file in (json_file if json_file != "-" else None, plot, roofline, heatmap, html):
         if file is not None:
             operands.check_writable(Path(file))
     _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
@@ -117,7 +124,7 @@ def command(
     orders = _orders(all_orders, b_order)
     todo = [(dtype, each, shape) for dtype in dtypes for each in orders for shape in shapes]
     cases: list[Case] = []
-    with _progress(len(todo) * rounds) as (begin, advance):
+    with progress.bar(len(todo) * rounds) as (begin, advance):
         for dtype, each, (m, n, k) in todo:
             begin(f"{m}x{n}x{k} {dtype} {each}")
             cases.append(
@@ -127,7 +134,10 @@ def command(
                     rounds=rounds, warmup=warmup, iterations=iterations, progress=advance,
                 )
             )  # fmt: skip
-    bandwidth = bench.copy_bandwidth(arrays) if roofline is not None else None
+        drawn = roofline is not None or html is not None
+        if drawn:
+            begin("bandwidth of a copy")
+        bandwidth = bench.copy_bandwidth(arrays) if drawn else None
     machine = by_name.device_name(arrays)
     document = {
         "command": ctx.meta[_ARGUMENTS],
@@ -145,12 +155,14 @@ def command(
     if json_file == "-":
         screen.print_json(document)
     else:
-        screen.show(_table(cases), _host_table(cases) if host else None)
+        screen.show(report.results_table(cases), report.host_table(cases) if host else None)
         if json_file is not None:
             _write(Path(json_file), screen.as_json(document) + "\n")
     timed = {row.name for case in cases for row in case.timed}
     if timed:
         _draw(cases, machine, plot, roofline, heatmap, bandwidth)
+    if html is not None:
+        _write(Path(html), report.page(document, cases))
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):
@@ -218,63 +230,3 @@ def _write(path: Path, text: str) -> None:
             stream.write(text.encode())
     except OSError as error:
         raise unwritable(click.format_filename(path), error) from None
-
-
-def _table(cases: Sequence[Case]) -> Any:
-    unit, scale = units.rate_unit(row.gflops for case in cases for row in case.timed)
-    rows: list[tuple[str, ...]] = []
-    for case in cases:
-        if rows:
-            rows.append(("",) * 8)
-        title, dtype = _title(case)
-        for row in case.rows:
-            rows.append((title, dtype, row.label, *row.cells(scale)))
-            title = dtype = ""
-    header = ("m x n x k", "dtype", "contender", "median", "range", unit, f"vs {cases[0].baseline}", "remarks")
-    return screen.table(header, rows, right=header[3:7])
-
-
-def _host_table(cases: Sequence[Case]) -> Any:
-    """What the host spends in a call."""
-    rows: list[tuple[str, ...]] = []
-    for case in cases:
-        title, dtype = _title(case)
-        for row in case.host:
-            rows.append(
-                (
-                    title,
-                    dtype,
-                    contenders.label(row.name),
-                    row.call,
-                    units.duration(row.seconds),
-                    units.multiple(row.ratio),
-                )
-            )
-            title = dtype = ""
-    header = ("m x n x k", "dtype", "contender", "call", "host time", f"vs {cases[0].baseline}")
-    return screen.table(header, rows, right=header[4:])
-
-
-def _title(case: Case) -> tuple[str, str]:
-    dtype = case.dtype if case.out_dtype == case.dtype else f"{case.dtype} -> {case.out_dtype}"
-    orders = "" if case.orders == "rrr" else f" {case.orders}"
-    return f"{case.m}x{case.n}x{case.k}{orders}", dtype
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """A bar on stderr, if that is a terminal: functions that name the case and count a round."""
-    console = screen.console(stderr=True)
-    if not console.is_terminal:
-        yield (lambda title: None), (lambda: None)
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    # Drawn between rounds only: a drawing thread would disturb what is measured.
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total)
-        yield (
-            lambda title: bar.update(task, description=title, refresh=True),
-            lambda: bar.update(task, advance=1, refresh=True),
-        )

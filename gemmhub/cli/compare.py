@@ -11,7 +11,7 @@ import gemmhub
 from gemmhub._arrays.by_name import arrays_for, entered, place
 from gemmhub._check.compare import Comparison, shown
 from gemmhub._measure.bench import random_operand
-from gemmhub.cli import operands, screen
+from gemmhub.cli import operands, progress, screen
 from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
 from gemmhub.dtypes import as_dtype
@@ -54,7 +54,8 @@ def command(
         rng = np.random.default_rng(seed)
         a = random_operand(rng, (m, k), as_dtype(dtype or "float32"))
         b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
-    with entered(arrays):
+    with entered(arrays), progress.bar(1) as (begin, _):
+        begin("comparing")
         a, b = place(a, arrays, argument="a"), place(b, arrays, argument="b")
         found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
     if as_json:

@@ -18,7 +18,7 @@ from gemmhub import config, records
 from gemmhub._arrays.by_name import library_statuses
 from gemmhub._check.compare import Comparison
 from gemmhub._measure.bench import random_operand
-from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, screen
+from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, progress, screen
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.dtypes import as_dtype
@@ -82,19 +82,25 @@ def _about(name: str) -> dict[str, Any]:
 
 
 def _full() -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "system": _system(),
-        "libraries": _libraries(),
-        "devices": library_statuses(),
-        "recommended": doctor_advice.advice(),
-        "settings": _settings(),
-    }
-    broken = "error" in report["settings"]
-    if not broken:
-        culprits = _culprits()
-        with _switched_off([culprit.plugin for culprit in culprits]):
-            report |= {"records": _records(), "culprits": culprits, "backends": gemmhub.backends()}
-            report["self_test"] = _self_test()
+    with progress.bar(3) as (begin, advance):
+        begin("looking for devices")
+        report: dict[str, Any] = {
+            "system": _system(),
+            "libraries": _libraries(),
+            "devices": library_statuses(),
+            "recommended": doctor_advice.advice(),
+            "settings": _settings(),
+        }
+        advance()
+        broken = "error" in report["settings"]
+        if not broken:
+            begin("probing plugins")
+            culprits = _culprits()
+            with _switched_off([culprit.plugin for culprit in culprits]):
+                report |= {"records": _records(), "culprits": culprits, "backends": gemmhub.backends()}
+                advance()
+                begin("self-test")
+                report["self_test"] = _self_test()
     report["ok"] = not broken and not report["culprits"] and all(test["ok"] for test in report["self_test"])
     return report
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from gemmhub._base import files, markup
+from gemmhub._base import files, markup, printing
 from gemmhub._measure.bench import Case
 from gemmhub._measure.contenders import label
 from gemmhub.cli.errors import Failure, unwritable
@@ -56,10 +56,20 @@ def contenders(cases: Sequence[Case]) -> list[str]:
     return sorted(names, key=lambda name: name == cases[0].baseline)
 
 
+def named(name: str) -> str:
+    """A contender's name as plots print it."""
+    return safe(label(name))
+
+
+def safe(text: str) -> str:
+    """``text`` without control characters, and with dollars that begin no formula."""
+    return printing.lines(text).replace("$", r"\$")
+
+
 def style(number: int, name: str, baseline: str) -> dict[str, Any]:
     """Colour, marker and label of one contender, the same in every plot."""
     color = "0.45" if name == baseline else f"C{number}"
-    return {"color": color, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5, "label": label(name)}
+    return {"color": color, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5, "label": named(name)}
 
 
 def sizes(case: Case) -> str:
@@ -84,7 +94,7 @@ def about(cases: Sequence[Case], machine: str) -> str:
 def wrapped(text: str, inches: float, size: float) -> str:
     """``text`` in lines of at most so many inches, in a font of ``size`` points; its own lines stay."""
     width = max(8, int(72 * inches / (_EM * size)))
-    return "\n".join(line for part in text.splitlines() for line in textwrap.wrap(part, width))
+    return "\n".join(line for part in safe(text).splitlines() for line in textwrap.wrap(part, width))
 
 
 def head(figure: Any, text: str) -> None:
@@ -160,5 +170,6 @@ def svg(figure: Any, name: str, text: str) -> str:
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawn = stream.getvalue()
     drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
     drawn = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawn)
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{markup.text(text)}" ', 1)

@@ -1,6 +1,6 @@
 """``gemmhub bench --heatmap``: ratios to the baseline over two of the sizes m, n and k.
 
-A panel for each contender and dtype. Colours diverge from 1 on a logarithmic scale, so that twice as fast is as
+A panel for each contender, dtype and order. Colours diverge from 1 on a logarithmic scale, so that twice as fast is as
 far from white as half as fast; the ratio stands in every cell.
 """
 
@@ -17,11 +17,19 @@ from gemmhub._base.units import multiple
 from gemmhub._measure.bench import Case
 from gemmhub._measure.contenders import label
 from gemmhub.cli.errors import Failure, Undone
-from gemmhub.cli.figures import about, contenders, head, save, title, wrapped
+from gemmhub.cli.figures import about, contenders, head, named, save, title, wrapped
 
 _LEAST, _MOST = 1.25, 4.0
 """Colours reach at least, and at most, from this ratio's reciprocal to it: noise is to look like noise, and one
 large ratio is not to make all others pale."""
+
+
+def possible(cases: Sequence[Case]) -> bool:
+    """Whether there is a map to draw: ratios over one or two sizes that differ."""
+    sizes = list(zip(*((case.m, case.n, case.k) for case in cases)))
+    varying = sum(len(set(each)) > 1 for each in sizes)
+    baseline = cases[0].baseline
+    return varying in (1, 2) and any(row.ratio and row.name != baseline for case in cases for row in case.timed)
 
 
 def axes(shapes: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
@@ -48,7 +56,7 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     from matplotlib.figure import Figure
 
     names = [name for name in contenders(cases) if name != cases[0].baseline]
-    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+    kinds = list(dict.fromkeys(map(title, cases)))
     ratios = [row.ratio for case in cases for row in case.timed if row.name in names and row.ratio is not None]
     if not ratios:
         raise Undone(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks say why")
@@ -57,17 +65,17 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     furthest = max(abs(log2(ratio)) for ratio in ratios)
     limit = min(max(furthest, log2(_LEAST)), log2(_MOST))
     width, height = max(3.2, 0.75 * len(columns) + 1.2), max(1.8, 0.42 * len(rows) + 1.0)
-    drawn = Figure(figsize=(width * len(dtypes) + 1.4, max(2.6, height * len(names)) + 0.9), layout="constrained")
-    panels = drawn.subplots(len(names), len(dtypes), squeeze=False)
+    drawn = Figure(figsize=(width * len(kinds) + 1.4, max(2.6, height * len(names)) + 0.9), layout="constrained")
+    panels = drawn.subplots(len(names), len(kinds), squeeze=False)
     for name, line in zip(names, panels):
-        for dtype, axis in zip(dtypes, line):
-            mine = [case for case in cases if case.dtype == dtype]
+        for kind, axis in zip(kinds, line):
+            mine = [case for case in cases if title(case) == kind]
             grid = np.full((len(rows), len(columns)), np.nan)
             for case in mine:
                 cell = rows.index(getattr(case, down)), columns.index(getattr(case, across))
                 grid[cell] = next((row.ratio for row in case.timed if row.name == name and row.ratio), np.nan)
             _panel(axis, grid, limit)
-            axis.set_title(wrapped(f"{label(name)}, {title(mine[0])}", width - 0.4, 10), fontsize=10)
+            axis.set_title(wrapped(f"{label(name)}, {kind}", width - 0.4, 10), fontsize=10)
             axis.set_xticks(range(len(columns)), columns)
             axis.set_yticks(range(len(rows)), rows)
             axis.set_xlabel(across)
@@ -76,7 +84,7 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     bar = drawn.colorbar(scale, ax=panels, shrink=0.9, extend="both" if furthest > limit else "neither")
     ticks = [-limit, -limit / 2, 0.0, limit / 2, limit]
     bar.set_ticks(ticks, labels=[f"{2.0**tick:.2f}" for tick in ticks])
-    bar.set_label(f"speed relative to\n{label(cases[0].baseline)}")
+    bar.set_label(f"speed relative to\n{named(cases[0].baseline)}")
     held = next(name for name in "mnk" if name not in (down, across))
     head(drawn, f"{about(cases, machine)}; {held} = {getattr(cases[0], held)}")
     return drawn

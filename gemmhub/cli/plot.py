@@ -1,4 +1,4 @@
-"""``gemmhub bench --plot``: throughput above, ratios to the baseline below as bars, a column for each dtype."""
+"""``gemmhub bench --plot``: throughput above, ratios as bars below, a column for each dtype and order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,20 @@ from typing import Any
 
 from gemmhub._base.units import multiple, rate_unit
 from gemmhub._measure.bench import Case
-from gemmhub._measure.contenders import label
-from gemmhub.cli.figures import about, contenders, extents, fits, head, legend, save, sizes, style, title, wrapped
+from gemmhub.cli.figures import (
+    about,
+    contenders,
+    extents,
+    fits,
+    head,
+    legend,
+    named,
+    save,
+    sizes,
+    style,
+    title,
+    wrapped,
+)
 
 _LOG_BEYOND = 30
 """Throughputs that spread by more than this factor are drawn on a logarithmic axis."""
@@ -29,26 +41,26 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     """The plot of ``cases``."""
     from matplotlib.figure import Figure
 
-    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+    kinds = list(dict.fromkeys(map(title, cases)))
     names, baseline = contenders(cases), cases[0].baseline
     unit, scale = rate_unit(row.gflops for case in cases for row in case.timed)
-    most = max(sum(case.dtype == dtype for case in cases) for dtype in dtypes)
+    most = max(sum(title(case) == kind for case in cases) for kind in kinds)
     width = min(14.0, max(4.2, 0.3 * most + 1.0))
-    drawn = Figure(figsize=(max(5.5, width * len(dtypes) + 1), 7.0), layout="constrained")
-    axes = drawn.subplots(2, len(dtypes), squeeze=False, sharex="col", height_ratios=(3, 2))
-    for column, dtype in enumerate(dtypes):
-        mine = [case for case in cases if case.dtype == dtype]
+    drawn = Figure(figsize=(max(5.5, width * len(kinds) + 1), 7.0), layout="constrained")
+    axes = drawn.subplots(2, len(kinds), squeeze=False, sharex="col", height_ratios=(3, 2))
+    for column, kind in enumerate(kinds):
+        mine = [case for case in cases if title(case) == kind]
         above, below = axes[0][column], axes[1][column]
         _rates(above, mine, names, baseline, scale)
         _ratios(below, mine, names, baseline)
         _name_cases(below, mine, width - 1.0)
-        above.set_title(wrapped(title(mine[0]), width - 0.5, 11), fontsize=11)
+        above.set_title(wrapped(kind, width - 0.5, 11), fontsize=11)
         for axis in (above, below):
             axis.grid(True, which="major", color="0.9", linewidth=0.8)
             axis.set_axisbelow(True)
             axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel(f"throughput [{unit}]")
-    axes[1][0].set_ylabel(f"speed relative to\n{label(baseline)}")
+    axes[1][0].set_ylabel(f"speed relative to\n{named(baseline)}")
     legend(drawn, *axes[0][0].get_legend_handles_labels())
     head(drawn, f"{about(cases, machine)}; error bars from the slowest to the fastest round")
     for axis in axes[1]:

@@ -37,19 +37,19 @@ def figure(cases: Sequence[Case], bandwidth: float, machine: str) -> Any:
     from matplotlib.figure import Figure
 
     cases = [case for case in cases if case.timed]
-    dtypes = list(dict.fromkeys(case.dtype for case in cases))
+    kinds = list(dict.fromkeys(map(title, cases)))
     names = contenders(cases)
-    drawn = Figure(figsize=(max(6.5, 5.5 * len(dtypes)), 5.5), layout="constrained")
-    axes = drawn.subplots(1, len(dtypes), squeeze=False)[0]
-    for axis, dtype in zip(axes, dtypes):
-        _panel(axis, [case for case in cases if case.dtype == dtype], names, bandwidth)
+    drawn = Figure(figsize=(max(6.5, 5.5 * len(kinds)), 5.5), layout="constrained")
+    axes = drawn.subplots(1, len(kinds), squeeze=False)[0]
+    for axis, kind in zip(axes, kinds):
+        _panel(axis, [case for case in cases if title(case) == kind], names, bandwidth)
     axes[0].set_ylabel("throughput [TFLOP/s]")
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
     legend(drawn, list(handles.values()), list(handles))
     head(drawn, about(cases, machine))
-    for axis, dtype in zip(axes, dtypes):
+    for axis, kind in zip(axes, kinds):
         _name_slope(drawn, axis, bandwidth)
-        fastest = [(case, case.timed[0].gflops or 0.0) for case in cases if case.dtype == dtype]
+        fastest = [(case, case.timed[0].gflops or 0.0) for case in cases if title(case) == kind]
         place(drawn, axis, [(intensity(c), rate / 1e3, sizes(c), "0.35") for c, rate in fastest], 7)
     return drawn
 

@@ -16,7 +16,7 @@ from gemmhub._base import units
 from gemmhub._measure.bench import random_operand
 from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import operands, screen
+from gemmhub.cli import operands, progress, screen
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
     DTYPE,
@@ -104,8 +104,12 @@ def command(
     positional = [operands.sizes(what, _OTHERWISE)] if what or not grids else []
     todo = [*positional, *(shape for grid in grids for shape in grid)]
     arrays = arrays_for(device, library)
-    with entered(arrays):
-        results = [_tune(size, dtype, b_dtype, b_order, arrays, chosen) for size in todo]
+    results = []
+    with entered(arrays), progress.bar(len(todo)) as (begin, advance):
+        for size in todo:
+            begin("tuning " + "x".join(map(str, size)))
+            results.append(_tune(size, dtype, b_dtype, b_order, arrays, chosen))
+            advance()
     if as_json:
         screen.print_json(results)
     else:

@@ -1,0 +1,40 @@
+"""Progress of long commands: a bar on stderr where that is a terminal, and nothing anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gemmhub._base import printing
+from gemmhub._base.progress import watched
+from gemmhub.cli import screen
+
+
+@contextmanager
+def bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """A bar of ``total`` steps: functions that name what begins, and that count a step.
+
+    What the library reports meanwhile (:mod:`gemmhub._base.progress`) stands behind that name.
+    """
+    console = screen.console(stderr=True)
+    if not console.is_terminal:
+        yield (lambda title: None), (lambda: None)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    # Drawn between steps only: a drawing thread would disturb what is measured.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as shown:
+        task = shown.add_task("", total=total)
+        current = ""
+
+        def begin(title: str) -> None:
+            nonlocal current
+            current = printing.line(title)
+            shown.update(task, description=current, refresh=True)
+
+        def detail(step: str) -> None:
+            shown.update(task, description=f"{current}: {printing.line(step)}", refresh=True)
+
+        with watched(detail):
+            yield begin, (lambda: shown.update(task, advance=1, refresh=True))

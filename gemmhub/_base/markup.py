@@ -34,9 +34,10 @@ def table(
 ) -> str:
     """A table. Columns in ``right`` are aligned to the right; verdicts in the columns ``marked`` have a colour.
 
-    Where there are no rows, one cell has the text ``empty``.
+    Only the last column has lines that break. Where there are no rows, one cell has the text ``empty``.
     """
     sides = ["right" if name in right else "left" for name in header]
+    sides[:-1] = [f"{side};white-space:nowrap" for side in sides[:-1]]
     head = "".join(f'<th style="{_CELL}{side}">{text(name)}</th>' for name, side in zip(header, sides))
     lines = []
     for row in rows:

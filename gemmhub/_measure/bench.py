@@ -119,7 +119,7 @@ class Case:
     def _repr_html_(self) -> str:
         """What notebooks show."""
         unit, scale = units.rate_unit(row.gflops for row in self.timed)
-        header = ("contender", "median", "range", unit, f"vs {self.baseline}", "remarks")
+        header = ("contender", "median", "range", unit, f"vs {contenders.label(self.baseline)}", "remarks")
         rows = [(row.label, *row.cells(scale)) for row in self.rows]
         return markup.facts([("problem", self.problem)]) + markup.table(header, rows, right=header[1:5])
 

@@ -112,8 +112,9 @@ def _ratios(axis: Any, cases: Sequence[Case], names: Sequence[str], baseline: st
     axis.set_yscale("log")
     room = (high / low) ** 0.15
     axis.set_ylim(low / room, high * room)
-    wide = high / low > 8
-    axis.yaxis.set_major_locator(LogLocator(base=2 if high / low < 300 else 10) if wide else MaxNLocator(5))
+    spread = high / low
+    few = MaxNLocator(5, steps=(1, 2, 5, 10))
+    axis.yaxis.set_major_locator(few if spread < 8 else LogLocator(base=2 if spread < 300 else 10))
     axis.yaxis.set_major_formatter("{x:g}x")
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_formatter(NullFormatter())

@@ -23,7 +23,6 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75re
 .wide { overflow-x: auto }
 thead th { border-bottom: 1px solid }
 td { font-variant-numeric: tabular-nums }
-tr.first td { padding-top: 0.8em !important }
 figure { margin: 1.5rem 0 }
 figure svg { background: white; max-width: 100%; height: auto }
 """

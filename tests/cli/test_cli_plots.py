@@ -141,3 +141,22 @@ def test_labels_without_room_are_left_out():
     assert 1 <= len(axis.texts) < 9
     assert axis.texts[0].get_text() == "label 0"
     assert figures.place(figure, axis, [(0.5, 0.9, "wider than the axes " * 3, "k")], 8) == 0
+
+
+def test_orders_have_panels_of_their_own():
+    """Cases of two orders are two maps, not one over the other."""
+    cases = [*SETS["2 x 2"], *grid((64, 256), (64, 256), 128, orders="rcr")]
+    titles = ["float32", "float32, rcr"]
+    assert [axis.get_title() for axis in plot.figure(cases, "m").axes[:2]] == titles
+    assert [axis.get_title() for axis in roofline.figure(cases, 3e10, "m").axes] == titles
+    maps = heatmap.figure(cases, "m").axes[:2]
+    assert [axis.get_title().replace("\n", " ") for axis in maps] == [
+        f"numpy (through gemmhub), {title}" for title in titles
+    ]
+    assert all(len(axis.texts) == 4 for axis in maps)
+
+
+def test_names_that_matplotlib_would_act_on():
+    """A dollar begins no formula, and a control character has no glyph."""
+    assert figures.named("$x$\x1b") == r"\$x\$\x1b"
+    plot.figure([case(8, 8, 8, names=("$x$ \x1b[2J",))], "$5 \x1b machine").draw_without_rendering()

@@ -44,7 +44,7 @@ BOUNDS = {
     ),
     "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},
     "gemmhub_cuda/sources.py": {"_files": FILES},
-    "gemmhub_hopper/config.py": {"chunk": CONFIGURATIONS, "variant": CONFIGURATIONS},
+    "gemmhub_hopper/config.py": {"store_block_n": CONFIGURATIONS, "variant": CONFIGURATIONS},
     "gemmhub_hopper/pdl.py": {"allowed": ONE},
     "gemmhub_hopper/sources.py": {"_files": FILES},
     "gemmhub_musa/array.py": {"_arrays_on": DEVICES},

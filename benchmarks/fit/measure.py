@@ -110,13 +110,13 @@ def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random
 
 def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng: random.Random) -> list[str]:
     """Some candidates behind the best ones, and some of the kernels for vectors."""
-    ways = lower.lowered(asked)
-    if isinstance(ways, Refusal):
+    lowerings = lower.lowerings(asked)
+    if isinstance(lowerings, Refusal):
         return []
     card, workspace = hopper._card(asked), hopper.default_workspace(sample.DEVICE)
-    ranked = [x.choice.name for x in choose.ranked(ways, card, workspace, _FIRST + _BEHIND)]
+    ranked = [x.choice.name for x in choose.ranked(lowerings, card, workspace, _FIRST + _BEHIND)]
     found = []
-    for some in (ranked, [choice.name for choice in gemv.choices(ways)]):
+    for some in (ranked, [choice.name for choice in gemv.choices(lowerings)]):
         rest = [name for name in dict.fromkeys(some) if name not in best]
         found += rng.sample(rest, min(_DRAWN, len(rest)))
     return found

@@ -51,7 +51,7 @@ PROBES = tuple(
     Product(SPLIT, 64, 64, 64, a="row", b="col", dtype="float32", registers=True),
     Product(SPLIT, 64, 64, 64, a="col", b="row", dtype="float32", registers=True),
 )
-TF32 = Form(True, False, "tf32", "float32", transposed=True, a_registers=True)
+TF32 = Form(True, False, "tf32", "float32", transposed_d=True, registers_a=True)
 LARGE = tuple(
     Product(shape, 2056, 4104, 264 if shape.cluster_k == 1 else 520, a=a, b=b)
     for shape in SHAPES

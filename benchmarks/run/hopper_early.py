@@ -66,7 +66,7 @@ def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str) -> dict[
     taken = (
         pdl.gemv(choice, sms)
         if vectors
-        else pdl.gemm(choice, choice.cut(backend.default_workspace(DEVICE)).blocks, sms)
+        else pdl.gemm(choice, choice.k_passes(backend.default_workspace(DEVICE)).k_blocks, backend._card_of(0))
     )
     us = {name: float(f"{seconds * 1e6:.4g}") for name, seconds in times.items()}
     return {

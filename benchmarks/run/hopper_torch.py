@@ -81,17 +81,17 @@ def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespac
     return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
 
 
-def ways_of(backend: HopperBackend, asked: GemmProblem) -> Any:
+def lowerings_of(backend: HopperBackend, asked: GemmProblem) -> Any:
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    return analysis.ways
+    return analysis.lowerings
 
 
 def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
     """Return the candidates whose estimates are at most ``slower`` times the least."""
-    ways, workspace = ways_of(backend, asked), backend.default_workspace(DEVICE)
-    found = choose.ranked(ways, backend._card(asked), workspace)
+    lowerings, workspace = lowerings_of(backend, asked), backend.default_workspace(DEVICE)
+    found = choose.ranked(lowerings, backend._card(asked), workspace)
     return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
 
 

@@ -1,1 +1,1 @@
-"""Matrix products on NVIDIA Hopper GPUs by kernels of our own, for gemmhub."""
+"""Matrix products on NVIDIA Hopper GPUs by handwritten TMA and wgmma kernels, for gemmhub."""

@@ -1,7 +1,7 @@
 """``gemmhub build hopper``: compiles the kernels of plain products and the pre-passes into the user's cache.
 
-Plain: alpha 1, no c, bias or activation; row-major a and result, b of either order, rows at multiples of 16 bytes.
-Built are, for either orientation:
+Plain products have alpha 1, no c, bias or activation, a row-major a and result, b of either order, and rows aligned to
+16 bytes. With and without swapped operands, these are compiled:
 
 * bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`);
 * float32: every shape;
@@ -31,51 +31,53 @@ COMMON = frozenset((
     "128x112x6p", "128x128x6p", "128x144x5", "128x160x5", "128x160x5p", "128x176x5p", "128x192x4p", "128x192x5",
     "128x192x5pc2x1", "128x208x4", "128x224x4", "128x256x4",
 ))  # fmt: skip
-"""Names of the shapes that are the fastest for more than one random product in a hundred."""
+"""Names of the shapes that are fastest for more than one in a hundred random products."""
 
 
 def forms(kind: str) -> Iterator[Form]:
-    """The forms of plain products whose tensor cores multiply ``kind``."""
+    """Yield the forms of plain products for an input of ``kind``."""
     output = kind if kind.endswith("16") else "float32"
     # tf32 operands are read contiguous along K, from a copy if need be; only the kernel's a may go through registers.
-    for b_mn in (False,) if kind == "tf32" else (False, True):
-        yield Form(False, b_mn, kind, output)
-        yield Form(b_mn, False, kind, output, transposed=True)
+    for mn_major_b in (False,) if kind == "tf32" else (False, True):
+        yield Form(False, mn_major_b, kind, output)
+        yield Form(mn_major_b, False, kind, output, transposed_d=True)
     if kind == "tf32":
-        yield Form(True, False, kind, output, transposed=True, a_registers=True)
+        yield Form(True, False, kind, output, transposed_d=True, registers_a=True)
     if kind == "split":
-        for b_mn in (False, True):
-            for b_split in (False, True):
-                yield Form(False, b_mn, kind, output, a_registers=True, b_split=b_split)
-                yield Form(b_mn, False, kind, output, transposed=True, a_registers=True, b_split=b_split)
+        for mn_major_b in (False, True):
+            for split_planes_b in (False, True):
+                yield Form(False, mn_major_b, kind, output, registers_a=True, split_planes_b=split_planes_b)
+                yield Form(
+                    mn_major_b, False, kind, output, transposed_d=True, registers_a=True, split_planes_b=split_planes_b
+                )
 
 
 def variants() -> list[Variant]:
-    """What is compiled, pre-passes aside."""
+    """Return the variants of the kernel for matrices that are compiled."""
     found = [
         Variant(shape, form, split)
         for kind in KINDS
         for form in forms(kind)
         for shape in shapes(form)
         if kind in ("bfloat16", "split") or shape.name in COMMON
-        for split in ((False, True) if form.a_registers and not form.b_split else (False,))
+        for split in ((False, True) if form.registers_a and not form.split_planes_b else (False,))
     ]
     return [variant for variant in found if variant.refusal is None]
 
 
 def vectors() -> list[GemvKernel]:
-    """The kernels of vectors."""
+    """Return the kernels for vectors that are compiled."""
     return [
         kernel
         for kind in gemv.INPUTS
         for count in gemv.VECTORS
         for n_major in ((False, True) if count == 1 else (False,))
-        for kernel in gemv.kernels(kind, count, n_major, gemv.WIDEST)
+        for kernel in gemv.kernels(kind, count, n_major, gemv.MAX_LOAD_BYTES)
     ]
 
 
 def jobs() -> list[Job]:
-    """Raises CompilerError where there is no NVRTC."""
+    """Return one job for each kernel. Raises CompilerError without NVRTC."""
     nvrtc.load()
     copiers = {number: kind for kind, number in KINDS.items()}
     made = [Job(f"pre-pass {kind}", _prepass, (kind,)) for kind in copiers.values()]
@@ -85,10 +87,10 @@ def jobs() -> list[Job]:
 
 def _name(variant: Variant) -> str:
     form = variant.form
-    orders = "".join("m" if mn else "k" for mn in (form.a_mn, form.b_mn))
-    shape = variant.shape.name + "r" * form.a_registers + "s" * form.b_split
-    words = [shape, form.input, orders + ("t" if form.transposed else "")]
-    return " ".join(words + (["split-K"] if variant.split else []))
+    orders = "".join("m" if mn else "k" for mn in (form.mn_major_a, form.mn_major_b))
+    shape = variant.shape.name + "r" * form.registers_a + "s" * form.split_planes_b
+    words = [shape, form.input, orders + ("t" if form.transposed_d else "")]
+    return " ".join(words + (["split-K"] if variant.split_k else []))
 
 
 def _gemv_name(kernel: GemvKernel) -> str:
@@ -109,7 +111,7 @@ def _kernel(variant: Variant) -> str:
 
 
 def _compiled(source: Source) -> str:
-    """CompilerError where it does not compile, OSError where it cannot be kept."""
+    """Compile into the cache. Raises CompilerError where that fails, OSError where the cache cannot be written."""
     compiler = nvrtc.load()
     name = nvrtc.file_name(compiler, source)
     if cache.find(name) is not None:

@@ -10,95 +10,101 @@ from typing import Any, Protocol
 
 from gemmhub_hopper import config, k_passes
 from gemmhub_hopper.config import Shape, Variant
-from gemmhub_hopper.k_passes import Slabs
-from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.k_passes import KPasses
+from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
 
 _NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/([1-9]\d*))?")
-"""Of a choice: shape, through registers, split in shared memory, exchanged, parts of k."""
-_MOST_PIECES = 2**31 - 2**16
-"""They are numbered by 31 bits, and clusters count beyond the last one."""
-_MANY_PARTS, _MUCH = 6, 40
-"""Parts of k, and fours of registers of all of them, from which on each adds a slice."""
+"""The name of a choice: shape, a through registers, b split in shared memory, operands swapped, splits of split-K."""
+_MAX_WORK_TILES = 2**31 - 2**16
+"""Bound of the work tiles: their numbers are 31-bit, and clusters count beyond the last one."""
+_MIN_SPLITS, _MIN_WORK = 6, 40
+"""Splits, and quads of registers of all splits, from which on each CTA reduces a slice: as in kernels/split_k.cuh."""
 
 
-class Room(Protocol):
-    """A device, or what is known of one."""
+class Occupancy(Protocol):
+    """How many clusters a device runs at once."""
 
-    def clusters_at_once(self, size: int) -> int:
-        """Clusters of ``size`` thread blocks that run at once, a block on each multiprocessor."""
+    def max_active_clusters(self, size: int) -> int:
+        """Return how many clusters of ``size`` CTAs run at once, one CTA on each SM."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way of running a product."""
+    """A lowering, a tile shape and a split-K: one candidate for a product."""
 
-    way: Lowered
+    lowering: Lowering
     shape: Shape
     splits: int
+    """Splits of split-K; 1 without it."""
 
     @property
     def name(self) -> str:
-        """Such as "128x256x4", or "64x16x16rt/8": the shape, "r" where the kernel's a goes through registers, "s" where
-        its b is split in shared memory, "t" where operands change places, parts of k.
+        """The name of the candidate, such as "128x256x4" or "64x16x16rt/8".
+
+        Behind the shape stand "r" where the kernel's a goes through registers, "s" where its b is split in shared
+        memory, "t" where the operands are swapped, and "/" with the splits of split-K.
         """
-        form = self.way.form
-        letters = "r" * form.a_registers + "s" * form.b_split + "t" * self.way.swapped
+        form = self.lowering.form
+        letters = "r" * form.registers_a + "s" * form.split_planes_b + "t" * self.lowering.swapped
         return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
 
     @cached_property
     def variant(self) -> Variant:
-        return config.variant(self.shape, self.way.form, self.splits > 1)
+        """The kernel that is launched where there is one K pass."""
+        return config.variant(self.shape, self.lowering.form, self.splits > 1)
 
     @property
     def copied(self) -> tuple[Reading, ...]:
-        """Operands that a pre-pass copies."""
-        return self.way.copied
+        """The operands that a pre-pass copies."""
+        return self.lowering.copied
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Cluster tiles of one matrix below and beside each other."""
-        shape, way = self.shape, self.way
-        return -(-way.m // (shape.m * shape.cluster_m)), -(-way.n // (shape.n * shape.cluster_n))
+        """Cluster tiles of one matrix along M and along N."""
+        shape, lowering = self.shape, self.lowering
+        return -(-lowering.m // (shape.m * shape.cluster_m)), -(-lowering.n // (shape.n * shape.cluster_n))
 
     @property
-    def pieces(self) -> int:
-        return self.tiles[0] * self.tiles[1] * self.splits * self.way.batch
+    def work_tiles(self) -> int:
+        """Work tiles of all clusters: cluster tiles of the batch, times splits."""
+        return self.tiles[0] * self.tiles[1] * self.splits * self.lowering.batch
 
     @property
-    def slots(self) -> int:
-        """Shares of tiles that consumer warpgroups have: counters that a split k takes."""
-        return self.tiles[0] * self.tiles[1] * self.way.batch * self.shape.cluster * self.shape.sharers
+    def counters(self) -> int:
+        """Counters that split-K takes: one for each consumer warpgroup's part of a tile."""
+        tiles = self.tiles[0] * self.tiles[1] * self.lowering.batch
+        return tiles * self.shape.cluster_size * self.shape.warpgroups_per_tile
 
     @property
-    def part_bytes(self) -> int:
-        """Of workspace for the parts of a split k."""
-        parts = self.slots * self.splits * self.shape.m // self.shape.sharers * self.shape.columns * 4
-        return (self.splits > 1) * parts
+    def partial_bytes(self) -> int:
+        """Bytes of workspace for the partial sums of split-K."""
+        partials = self.counters * self.splits * self.shape.m // self.shape.warpgroups_per_tile * self.shape.out_n * 4
+        return (self.splits > 1) * partials
 
-    def in_slices(self, at_once: int) -> bool:
-        """Whether each part of a split k adds a slice of the tile, as split_k.cuh says; else the last one adds all."""
+    def reduces_by_slices(self, at_once: int) -> bool:
+        """Return whether each split reduces a slice of the tile (split_k.cuh); else the last to arrive reduces all."""
         shape, splits = self.shape, self.splits
-        fours = shape.m // shape.sharers * shape.columns // 512
-        many = (fours >= 4) & (splits >= _MANY_PARTS) & (splits * fours >= _MUCH)
-        no_turns = shape.sharers == shape.consumers
-        return many & no_turns & (shape.consumers < 3) & (self.pieces <= at_once)
+        quads = shape.m // shape.warpgroups_per_tile * shape.out_n // 512
+        many = (quads >= 4) & (splits >= _MIN_SPLITS) & (splits * quads >= _MIN_WORK)
+        cooperative = shape.warpgroups_per_tile == shape.consumers
+        return many & cooperative & (shape.consumers < 3) & (self.work_tiles <= at_once)
 
-    def cut(self, workspace: int) -> Slabs | str:
-        """The slabs of k that its copies need, in that many bytes of workspace; or why it does not run in them."""
-        return k_passes.cut(self.way, self.part_bytes, workspace)
+    def k_passes(self, workspace: int) -> KPasses | str:
+        """Return the K passes that its copies need in ``workspace`` bytes, or the reason why it does not run."""
+        return k_passes.fewest(self.lowering, self.partial_bytes, workspace)
 
-    def grid(self, card: Room) -> int:
-        """Thread blocks. A cluster that shares k has one piece."""
+    def grid(self, card: Occupancy) -> int:
+        """Return the CTAs of the launch. A cluster that shares K has one work tile; others are persistent."""
         if self.shape.cluster_k > 1:
-            return self.pieces * self.shape.cluster
-        return min(self.pieces, card.clusters_at_once(self.shape.cluster)) * self.shape.cluster
+            return self.work_tiles * self.shape.cluster_size
+        return min(self.work_tiles, card.max_active_clusters(self.shape.cluster_size)) * self.shape.cluster_size
 
-    def group(self, card: Room) -> int:
-        """Rows of cluster tiles to walk together, so that the blocks that run at once read the least from memory."""
+    def group(self, card: Occupancy) -> int:
+        """Return the rows of cluster tiles in a group, so that the CTAs that run at once read the least from memory."""
         shape, (rows, _) = self.shape, self.tiles
-        at_once = card.clusters_at_once(shape.cluster)
+        at_once = card.max_active_clusters(shape.cluster_size)
         height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
@@ -106,8 +112,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices(Choice):
-    """Many of one way at once: numbers are arrays, and so is what is computed of them (tiles, pieces, slots,
-    part_bytes, in_slices).
+    """Many choices of one lowering at once: numbers are arrays, and so are ``tiles``, ``work_tiles``, ``counters``,
+    ``partial_bytes`` and ``reduces_by_slices``.
     """
 
     shape: Any
@@ -115,38 +121,39 @@ class Choices(Choice):
     splits: Any
 
 
-def named(ways: Sequence[Lowered], name: str) -> Choice:
-    """The choice of that name (:attr:`Choice.name`). ValueError where there is none."""
+def named(lowerings: Sequence[Lowering], name: str) -> Choice:
+    """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is none."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise ValueError(f"there is no kernel called {name}")
-    for way in ways:
-        if (way.form.a_registers, way.form.b_split, way.swapped) == (bool(found[2]), bool(found[3]), bool(found[4])):
-            for shape in shapes(way.form):
+    for lowering in lowerings:
+        flags = lowering.form.registers_a, lowering.form.split_planes_b, lowering.swapped
+        if flags == (bool(found[2]), bool(found[3]), bool(found[4])):
+            for shape in shapes(lowering.form):
                 if shape.name == found[1]:
-                    return Choice(way, shape, int(found[5] or 1))
+                    return Choice(lowering, shape, int(found[5] or 1))
     raise ValueError(f"there is no kernel called {name} for this problem")
 
 
-def runnable(choice: Choice, workspace: int) -> Slabs | str:
-    """How k is cut when a product is run so in that many bytes of workspace; or why it cannot be."""
-    cut = choice.cut(workspace)
-    if isinstance(cut, str):
-        return cut
-    shared, last = choice.shape.cluster_k, choice.way.k_blocks - (cut.count - 1) * cut.blocks
+def runnable(choice: Choice, workspace: int) -> KPasses | str:
+    """Return the K passes of ``choice`` in ``workspace`` bytes, or the reason why it does not run."""
+    passes = choice.k_passes(workspace)
+    if isinstance(passes, str):
+        return passes
+    shared, last = choice.shape.cluster_k, choice.lowering.k_blocks - (passes.count - 1) * passes.k_blocks
     if shared > last:
-        return f"k, or its last slab, has {last} blocks, fewer than the {shared} that are to share it"
-    if choice.splits > k_passes.MOST_PARTS:
-        return f"{choice.splits} parts of k, at most {k_passes.MOST_PARTS}"
+        return f"the last K pass has {last} blocks of K: fewer than the {shared} CTAs that share them"
+    if choice.splits > k_passes.MAX_SPLITS:
+        return f"split-K of {choice.splits}: at most {k_passes.MAX_SPLITS} is allowed"
     if choice.splits > 1:
-        if choice.splits * shared > cut.blocks:
-            return f"k has {cut.blocks} blocks, fewer than {choice.splits * shared} parts"
-        most = k_passes.counters(choice.way.form)
-        if choice.slots > most:
-            return f"{choice.slots} tiles, at most {most} have counters"
-    if choice.pieces >= _MOST_PIECES:
-        return f"{choice.pieces} pieces, at most {_MOST_PIECES}"
-    for variant in k_passes.variants(choice.shape, choice.way.form, choice.splits > 1, cut.count):
+        if choice.splits * shared > passes.k_blocks:
+            return f"a K pass has {passes.k_blocks} blocks of K: fewer than the {choice.splits * shared} CTAs for them"
+        most = k_passes.counters(choice.lowering.form)
+        if choice.counters > most:
+            return f"split-K takes {choice.counters} counters: there are {most}"
+    if choice.work_tiles >= _MAX_WORK_TILES:
+        return f"{choice.work_tiles} work tiles: fewer than {_MAX_WORK_TILES} are allowed"
+    for variant in k_passes.variants(choice.shape, choice.lowering.form, choice.splits > 1, passes.count):
         if variant.refusal is not None:
             return variant.refusal
-    return cut
+    return passes

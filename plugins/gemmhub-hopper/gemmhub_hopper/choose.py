@@ -12,45 +12,45 @@ from gemmhub_hopper.candidate import Choice, Choices, runnable
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
-from gemmhub_hopper.k_passes import Slabs
-from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.k_passes import KPasses
+from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Numbers, Work
 from gemmhub_hopper.shapes import shapes
 
 
 class Ranked(NamedTuple):
-    """A choice with the seconds that it should take."""
+    """A choice with its estimate in seconds and the work that the model derived."""
 
     seconds: float
     choice: Choice
     work: Work
 
 
-def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | None = None) -> list[Ranked]:
-    """The fastest by the model alone, at most so many, and all where ``most`` is None; the fastest first. They are of
-    every shape, with the kernel's a through registers and not, either way around, with the numbers of parts of k that
-    may pay.
+def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: int | None = None) -> list[Ranked]:
+    """Return the choices by the model alone, the fastest first, at most ``most`` unless that is None.
+
+    They cover every lowering and every shape, with the numbers of splits that may be faster than none.
     """
     works: list[Work] = []
-    places: list[tuple[Lowered, int, int]] = []
-    for way in ways:
-        cut = k_passes.cut(way, 0, workspace)
-        if not isinstance(cut, str):
-            numbers, splits = _parts(way, cut, card)
-            every = Choices(way, shapes(way.form).arrays.some(numbers), splits)
-            works.append(model.works(every, *_cuts(every, cut, workspace), card))
-            places += zip(repeat(way), numbers.tolist(), splits.tolist())
+    places: list[tuple[Lowering, int, int]] = []
+    for lowering in lowerings:
+        passes = k_passes.fewest(lowering, 0, workspace)
+        if not isinstance(passes, str):
+            numbers, splits = _splits(lowering, passes, card)
+            every = Choices(lowering, shapes(lowering.form).arrays.some(numbers), splits)
+            works.append(model.works(every, *_passes_of(every, passes, workspace), card))
+            places += zip(repeat(lowering), numbers.tolist(), splits.tolist())
     if not works:
         return []
     work = model.together(works)
-    seconds = model.seconds_of(work, card, CONSTANTS[ways[0].form.input])
+    seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.input])
     kept: list[int] = []
     found: list[Choice] = []
     for i in np.argsort(seconds, kind="stable").tolist():
         if len(found) == most:
             break
-        way, number, parts = places[i]
-        choice = Choice(way, shapes(way.form)[number], parts)
+        lowering, number, count = places[i]
+        choice = Choice(lowering, shapes(lowering.form)[number], count)
         if not isinstance(runnable(choice, workspace), str):
             kept.append(i)
             found.append(choice)
@@ -58,41 +58,43 @@ def ranked(ways: tuple[Lowered, ...], card: Card, workspace: int, most: int | No
     return [Ranked(*row) for row in rows]
 
 
-def _parts(way: Lowered, cut: Slabs, card: Card) -> tuple[Numbers, Numbers]:
-    """Numbers of shapes, and of the parts of k that may pay with each: all of them together make at most two waves.
-    Blocks that share k may where all of them run at once: they are for products of few tiles.
+def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, Numbers]:
+    """Return indices of shapes, each with a number of splits that may be fastest: 1, or what fills one or two waves.
+
+    Shapes whose CTAs share K are returned where all clusters run at once: they are for products of few tiles.
     """
-    every: Any = shapes(way.form).arrays
+    every: Any = shapes(lowering.form).arrays
     shared: Numbers = every.cluster_k
-    whole = np.ones(len(shared), int)
-    pieces = Choices(way, every, whole).pieces
+    unsplit = np.ones(len(shared), int)
+    work_tiles = Choices(lowering, every, unsplit).work_tiles
     at_once = model.clusters(every, card)
-    allowed = (shared == 1) | (pieces <= at_once)
-    divided = allowed & ((shared == 1) | way.form.b_split)
+    allowed = (shared == 1) | (work_tiles <= at_once)
+    divided = allowed & ((shared == 1) | lowering.form.split_planes_b)
     one, two = (
-        np.minimum(np.minimum(waves * at_once // pieces, cut.blocks // (2 * shared)), k_passes.MOST_PARTS)
+        np.minimum(np.minimum(waves * at_once // work_tiles, passes.k_blocks // (2 * shared)), k_passes.MAX_SPLITS)
         for waves in (1, 2)
     )
     kept = (allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)))
-    splits = [parts[which] for parts, which in zip((whole, one, two), kept)]
+    splits = [count[which] for count, which in zip((unsplit, one, two), kept)]
     return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
 
 
-def _cuts(choices: Choices, whole: Slabs, workspace: int) -> tuple[Numbers, Numbers]:
-    """Blocks of k in a slab, and slabs; ``whole`` is how k is cut where it has no other parts."""
-    way, parts = choices.way, np.asarray(choices.part_bytes)
-    blocks, count = np.full(len(parts), whole.blocks), np.full(len(parts), whole.count)
-    if way.copied:  # beside the copies there may be no room for parts of k, or for so many
-        for i in np.flatnonzero((parts > 0) & ((whole.count > 1) | (whole.nbytes + parts > workspace))).tolist():
-            cut = k_passes.cut(way, int(parts[i]), workspace)
-            if not isinstance(cut, str):
-                blocks[i], count[i] = cut.blocks, cut.count
+def _passes_of(choices: Choices, unsplit: KPasses, workspace: int) -> tuple[Numbers, Numbers]:
+    """Return the blocks of K in a pass, and the number of passes; ``unsplit`` are the passes without split-K."""
+    lowering, partials = choices.lowering, np.asarray(choices.partial_bytes)
+    blocks, count = np.full(len(partials), unsplit.k_blocks), np.full(len(partials), unsplit.count)
+    if lowering.copied:  # partial sums take workspace from the copies
+        crowded = (unsplit.count > 1) | (unsplit.nbytes + partials > workspace)
+        for i in np.flatnonzero((partials > 0) & crowded).tolist():
+            passes = k_passes.fewest(lowering, int(partials[i]), workspace)
+            if not isinstance(passes, str):
+                blocks[i], count[i] = passes.k_blocks, passes.count
     return blocks, count
 
 
-def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ranked]:
-    """The first of :func:`ranked` by their corrected seconds, where there is a correction for the card."""
-    ranking = ranked(ways, card, workspace, corrections.CORRECTED)
+def corrected(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Ranked]:
+    """Return the first of :func:`ranked`, sorted by corrected seconds where there is a correction for the card."""
+    ranking = ranked(lowerings, card, workspace, corrections.CORRECTED)
     correction = corrections.find(corrections.kind_of(ranking[0].choice), card) if ranking else None
     if correction is None:
         return ranking
@@ -100,35 +102,39 @@ def corrected(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[Ran
     return sorted((x._replace(seconds=x.seconds * f) for x, f in zip(ranking, factors.tolist())), key=lambda x: x[0])
 
 
-def choices(ways: tuple[Lowered, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
-    """The shapes of the fastest, once with the kernel's a through registers and once without, once with its b split in
-    shared memory: each with its better orientation and split-K, with the seconds to expect. The fastest first.
+def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
+    """Return the estimates and choices of one product, the fastest first.
+
+    Each shape stands there once for each place where operands are split (a in registers, b in shared memory), with its
+    faster orientation and split-K.
     """
     best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
-    timed = [(x.seconds + model.epilogue(x.choice.way), x.choice) for x in corrected(ways, card, workspace)]
+    timed = [(x.seconds + model.epilogue(x.choice.lowering), x.choice) for x in corrected(lowerings, card, workspace)]
     timed = [x for x in timed if not _long(x[1])] or timed
     for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
-        form = choice.way.form
-        best.setdefault((choice.shape, form.a_registers, form.b_split), (seconds, choice))
+        form = choice.lowering.form
+        best.setdefault((choice.shape, form.registers_a, form.split_planes_b), (seconds, choice))
     return list(best.values())
 
 
 _LONGEST = 2**14
-"""Elements of k that one chain of float32 sums may have where other candidates have shorter ones: with the 32768 of a
-product of 1 x 4096 x 65536 the error of positive data was 7.6 times that of cuBLAS, which sums many short chains.
+"""Elements along K that one chain of float32 sums may have where other candidates have shorter chains.
+
+With 32768, in a product of 1 x 4096 x 65536, the error of positive data was 7.6 times that of cuBLAS, which sums many
+short chains.
 """
 
 
 def _long(choice: Choice) -> bool:
-    """Whether float32's accuracy is worse than it need be, though within its bound: sums grow along a long chain."""
-    return choice.way.form.input == "split" and choice.way.k > _LONGEST * choice.splits * choice.shape.cluster_k
+    """Return whether one chain of float32 sums is long: its error is within the bound, but larger than it need be."""
+    return (
+        choice.lowering.form.input == "split" and choice.lowering.k > _LONGEST * choice.splits * choice.shape.cluster_k
+    )
 
 
-def vectors(ways: tuple[Lowered, ...], card: Card) -> list[tuple[float, GemvChoice]]:
-    """The kernels for vectors that run a product, with the seconds to expect; the fastest first. None for more vectors
-    than those take.
-    """
-    found = gemv.choices(ways)
+def vectors(lowerings: tuple[Lowering, ...], card: Card) -> list[tuple[float, GemvChoice]]:
+    """Return the estimates and kernels for vectors of one product, the fastest first; empty for too many vectors."""
+    found = gemv.choices(lowerings)
     seconds = [gemv_model.seconds(choice, card) for choice in found]
     correction = corrections.find("vectors", card) if found else None
     if correction is not None:

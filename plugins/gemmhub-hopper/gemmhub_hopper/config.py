@@ -1,7 +1,8 @@
-"""The variants of the kernel: what is fixed when it is compiled, and why a combination cannot be.
+"""The variants of the kernel: their compile-time constants, and the reasons against the combinations that are refused.
 
-A :class:`Shape` is how a product is cut up, which the cost model chooses; a :class:`Form` is what the problem's
-operands and epilogue demand. Together they are a :class:`Variant`: a set of macros, one compilation.
+A :class:`Shape` is the tiling of a product, which the cost model chooses. A :class:`Form` is what the operands and the
+epilogue of a problem demand. Together they are a :class:`Variant`: one set of macros, one compilation. Names are those
+of kernels/config.cuh.
 """
 
 from __future__ import annotations
@@ -10,53 +11,62 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 SHARED_LIMIT = 232448
-"""Bytes of shared memory that a thread block may have (227 KiB)."""
+"""Largest shared memory of a CTA, in bytes (227 KiB)."""
 
 INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3}
-"""What the tensor cores multiply. "split": float32 as three planes of bfloat16."""
+"""Number of each input of the tensor cores. "split" is float32 that is split into three bfloat16 planes."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
+"""Number of each element type of d, c and the bias."""
 BIASES = {None: 0, "m": 1, "n": 2}
-_PAIRS = 6
-"""Products of planes that make one of float32."""
+_PLANE_PRODUCTS = 6
+"""Products of bfloat16 planes that emulate one float32 product."""
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the product is cut up."""
+    """The tiling of a product: tile, stages, consumer warpgroups and cluster of a CTA."""
 
     m: int
+    """Rows of a CTA's tile: ``BLOCK_M``."""
     n: int
+    """Columns of a CTA's tile: ``BLOCK_N``."""
     stages: int
+    """Stages of the ring between producer and consumers."""
     consumers: int = 2
+    """Consumer warpgroups of a CTA."""
     cluster_m: int = 1
+    """CTAs of a cluster along M, which share tiles of b by multicast."""
     cluster_n: int = 1
+    """CTAs of a cluster along N, which share tiles of a by multicast."""
     pingpong: bool = False
-    """Two consumers take tiles by turns; else they share each."""
+    """Whether each of two consumer warpgroups has work tiles of its own (ping-pong); else all share each work tile."""
     cluster_k: int = 1
-    """Blocks of a cluster that share the k of one tile."""
+    """CTAs of a cluster that share the K of one tile."""
 
     @cached_property
-    def sharers(self) -> int:
-        """Consumer warpgroups that share a tile."""
+    def warpgroups_per_tile(self) -> int:
+        """Consumer warpgroups that share a work tile."""
         return 1 if self.pingpong else self.consumers
 
     @cached_property
-    def sharing(self) -> int:
-        """Blocks of a cluster that share operands."""
+    def num_multicast(self) -> int:
+        """CTAs of a cluster that multicast operands to each other."""
         return self.cluster_m * self.cluster_n
 
     @cached_property
-    def cluster(self) -> int:
-        return self.sharing * self.cluster_k
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return self.num_multicast * self.cluster_k
 
     @property
-    def threads(self) -> int:
+    def num_threads(self) -> int:
+        """Threads of a CTA: a producer warpgroup and the consumers."""
         return 128 * (1 + self.consumers)
 
     @cached_property
-    def columns(self) -> int:
-        """Output columns per CTA: n, or a slice where CTAs share K. ``OUT_N`` of config.cuh."""
+    def out_n(self) -> int:
+        """Output columns per CTA: n, or a slice of n where CTAs share K."""
         count = self.cluster_k
         while count > 1 and self.n % (16 * count):
             count //= 2
@@ -64,73 +74,84 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Such as "128x256x4" (tile, stages); behind it "p" for ping-pong and the cluster, if any: "128x128x6pc2x1",
-        with "k4" behind that where four blocks share k.
+        """The name of the shape: "128x256x4" is a tile of 128 x 256 with four stages.
+
+        A suffix "p" marks ping-pong, "c2x1" a cluster of 2 x 1 tiles, "k4" four CTAs that share K: "128x128x6pc2x1".
         """
-        sharing = f"c{self.cluster_m}x{self.cluster_n}" if self.sharing > 1 else ""
-        parts = f"k{self.cluster_k}" if self.cluster_k > 1 else ""
-        return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + sharing + parts
+        multicast = f"c{self.cluster_m}x{self.cluster_n}" if self.num_multicast > 1 else ""
+        shared_k = f"k{self.cluster_k}" if self.cluster_k > 1 else ""
+        return f"{self.m}x{self.n}x{self.stages}" + ("p" if self.pingpong else "") + multicast + shared_k
 
 
 @dataclass(frozen=True)
 class Form:
     """What operands and epilogue demand of the kernel, in the kernel's own m and n."""
 
-    a_mn: bool
-    """Neighbours along m (not k) are neighbours in memory."""
-    b_mn: bool
+    mn_major_a: bool
+    """Whether a is contiguous along M; else along K."""
+    mn_major_b: bool
+    """Whether b is contiguous along N; else along K."""
     input: str
+    """What the tensor cores multiply: a key of :data:`INPUTS`."""
     output: str
-    transposed: bool = False
-    """Neighbours along m are neighbours in d and c."""
+    """The dtype of d."""
+    transposed_d: bool = False
+    """Whether d and c are contiguous along M; else along N."""
     tma_store: bool = True
-    scaled: bool = False
+    """Whether d is stored by TMA; else from registers."""
+    has_alpha: bool = False
+    """Whether the product is multiplied by alpha."""
     addend: str | None = None
-    """The dtype of c, where beta * c is added."""
+    """The dtype of c where beta * c is added; else None."""
     bias: str | None = None
+    """The axis of the bias, "m" or "n"; None where there is no bias."""
     bias_type: str = "float32"
+    """The dtype of the bias."""
     activation: str | None = None
-    a_registers: bool = False
-    """a goes through registers, as 32-bit elements: tf32 with neighbours along m, or float32 that is split there."""
-    b_split: bool = False
-    """b comes as float32 too, and is split in shared memory."""
+    """The activation function: a key of :data:`ACTIVATIONS`."""
+    registers_a: bool = False
+    """Whether a goes through registers as 32-bit elements: tf32 contiguous along M, or float32 that is split there."""
+    split_planes_b: bool = False
+    """Whether b is float32 in shared memory too, and is split into planes there."""
 
     @property
-    def plain(self) -> bool:
-        """The accumulators are rounded and stored, nothing else."""
-        return not (self.scaled or self.addend or self.bias or self.activation)
+    def plain_epilogue(self) -> bool:
+        """Whether the epilogue only rounds and stores the accumulators."""
+        return not (self.has_alpha or self.addend or self.bias or self.activation)
 
     @cached_property
-    def planes(self) -> int:
+    def num_planes(self) -> int:
+        """Planes of an operand."""
         return 3 if self.input == "split" else 1
 
     @cached_property
     def input_bytes(self) -> int:
-        """Of an element of a plane."""
+        """Bytes of an element of a plane."""
         return 4 if self.input == "tf32" else 2
 
     @cached_property
     def output_bytes(self) -> int:
+        """Bytes of an element of d."""
         return 4 if self.output == "float32" else 2
 
     @cached_property
-    def k_bytes(self) -> int:
-        """Bytes of k in a stage, of each plane: the span of the swizzle where neighbours along k are neighbours."""
+    def block_k_bytes(self) -> int:
+        """Bytes along K in a stage, of each plane: the span of the swizzle of a K-major operand."""
         return 64 if self.input == "split" else 128
 
     @cached_property
     def block_k(self) -> int:
-        """Elements of k in a stage."""
-        return self.k_bytes // self.input_bytes
+        """Elements along K in a stage."""
+        return self.block_k_bytes // self.input_bytes
 
     @cached_property
-    def steps(self) -> int:
-        """wgmmas in a stage for each 64 rows: of 32 bytes of k, and of each product of planes."""
-        return self.k_bytes // 32 * (_PAIRS if self.planes > 1 else 1)
+    def wgmmas_per_stage(self) -> int:
+        """wgmmas of a stage for each 64-row fragment: one for each 32 bytes of K and each product of planes."""
+        return self.block_k_bytes // 32 * (_PLANE_PRODUCTS if self.num_planes > 1 else 1)
 
     def tile_bytes(self, mn_major: bool, rows: int) -> int:
         """Bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
-        return (-(-rows // 64) * 64 if mn_major else rows) * self.k_bytes
+        return (-(-rows // 64) * 64 if mn_major else rows) * self.block_k_bytes
 
 
 @dataclass(frozen=True)
@@ -139,149 +160,164 @@ class Variant:
 
     shape: Shape
     form: Form
-    split: bool = False
-    """k may be cut into parts."""
+    split_k: bool = False
+    """Whether the kernel has split-K."""
 
     @cached_property
-    def chunk(self) -> int:
-        """Columns of the tile that go through a staging buffer at a time: at most 128 bytes."""
-        return chunk(self.shape.columns, self.form.output_bytes, self.form.addend is not None)
+    def store_block_n(self) -> int:
+        """Columns of a store block: what a staging buffer holds, at most 128 bytes wide."""
+        return store_block_n(self.shape.out_n, self.form.output_bytes, self.form.addend is not None)
 
     @property
-    def chunks(self) -> int:
-        """How many of them a tile has beside each other; the last one may begin within the one before."""
-        return -(-self.shape.columns // self.chunk)
+    def num_store_blocks(self) -> int:
+        """Store blocks beside each other in a tile; the last one may overlap the one before."""
+        return -(-self.shape.out_n // self.store_block_n)
 
     @cached_property
     def a_bytes(self) -> int:
-        """Of a stage."""
+        """Bytes of a in a stage."""
         form, rows = self.form, self.shape.m
-        return 4 * rows * form.block_k if form.a_registers else form.planes * form.tile_bytes(form.a_mn, rows)
+        return 4 * rows * form.block_k if form.registers_a else form.num_planes * form.tile_bytes(form.mn_major_a, rows)
 
     @cached_property
     def b_bytes(self) -> int:
+        """Bytes of b in a stage."""
         form, columns = self.form, self.shape.n
-        if form.b_split:
-            return 4 * (-(-columns // 32) * 32 if form.b_mn else columns) * form.block_k
-        return form.planes * form.tile_bytes(form.b_mn, columns)
+        if form.split_planes_b:
+            return 4 * (-(-columns // 32) * 32 if form.mn_major_b else columns) * form.block_k
+        return form.num_planes * form.tile_bytes(form.mn_major_b, columns)
 
     @property
-    def sets_bytes(self) -> int:
-        """Of two sets of planes of b, where it is split in shared memory."""
-        return 2 * self.form.planes * self.form.tile_bytes(False, self.shape.n) if self.form.b_split else 0
+    def plane_buffer_bytes(self) -> int:
+        """Bytes of the two buffers of b's planes where b is split in shared memory."""
+        return 2 * self.form.num_planes * self.form.tile_bytes(False, self.shape.n) if self.form.split_planes_b else 0
 
     @property
     def stage_bytes(self) -> int:
+        """Bytes of a stage."""
         return self.a_bytes + self.b_bytes
 
     @property
     def ring_bytes(self) -> int:
-        """Of all stages, and of b's planes beside them."""
-        return self.shape.stages * self.stage_bytes + self.sets_bytes
+        """Bytes of all stages and of the buffers of b's planes."""
+        return self.shape.stages * self.stage_bytes + self.plane_buffer_bytes
 
     @cached_property
     def _unstaged(self) -> int:
-        """Bytes of shared memory but for staging buffers, as smem_layout.cuh adds them up: ring, barriers, flags, and
+        """Bytes of shared memory without staging buffers, as smem_layout.cuh adds them up: ring, barriers, flags, and
         1024 to align the base.
         """
         shape = self.shape
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
-        marks = 64 * shape.sharers * shape.cluster_k if self.form.b_split else 0
+        marks = 64 * shape.warpgroups_per_tile * shape.cluster_k if self.form.split_planes_b else 0
         return self.ring_bytes + 16 * shape.stages + marks + flags + 1024
 
     @cached_property
     def _staged(self) -> int:
-        """Of a staging buffer of each consumer."""
-        return self.shape.consumers * 64 * self.chunk * self.form.output_bytes if self.form.tma_store else 0
+        """Bytes of one staging buffer for each consumer."""
+        return self.shape.consumers * 64 * self.store_block_n * self.form.output_bytes if self.form.tma_store else 0
 
     @cached_property
-    def staging(self) -> int:
-        """Staging buffers of a warpgroup: two where there is room."""
+    def num_store_stages(self) -> int:
+        """Staging buffers of a consumer warpgroup: two where they fit."""
         return 2 if self._unstaged + 2 * self._staged <= SHARED_LIMIT else 1
 
     @property
     def shared_bytes(self) -> int:
-        return self._unstaged + self.staging * self._staged
+        """Bytes of dynamic shared memory of a launch."""
+        return self._unstaged + self.num_store_stages * self._staged
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why there can be no such kernel; None when it can be compiled."""
+        """The reason why there is no such kernel; None where it can be compiled."""
         shape, form = self.shape, self.form
-        if shape.consumers not in (1, 2, 3) or shape.sharing not in (1, 2, 4, 8) or shape.cluster_k not in (1, 2, 4, 8):
-            return "one to three consumer warpgroups, clusters of one, two, four or eight"
-        if form.b_split and (not form.a_registers or form.planes == 1 or shape.sharing > 1):
-            return "b is split in shared memory where a is in registers, by blocks that share no operand"
-        apart = not form.b_split and (self.split or form.planes > 1)
-        if shape.cluster_k > 1 and (shape.pingpong or apart):
-            return "blocks that share k take no turns, have no other parts of it, and no operands split beforehand"
-        if shape.cluster > 8:
-            return "a cluster has at most eight blocks"
-        if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.columns * 4:
-            return "the ring has no room for the sums of the blocks that share k"
-        if shape.consumers == 3 and (form.planes > 1 or form.a_registers):
-            return "three consumer warpgroups have registers for 16-bit or tf32 elements in shared memory only"
+        if (
+            shape.consumers not in (1, 2, 3)
+            or shape.num_multicast not in (1, 2, 4, 8)
+            or shape.cluster_k not in (1, 2, 4, 8)
+        ):
+            return (
+                f"{shape.consumers} consumer warpgroups, {shape.num_multicast} CTAs that multicast, {shape.cluster_k} "
+                "that share K: allowed are 1 to 3 warpgroups and 1, 2, 4 or 8 CTAs"
+            )
+        if form.split_planes_b and (not form.registers_a or form.num_planes == 1 or shape.num_multicast > 1):
+            return "b is split in shared memory only where a is split in registers, and without multicast"
+        separate = not form.split_planes_b and (self.split_k or form.num_planes > 1)
+        if shape.cluster_k > 1 and (shape.pingpong or separate):
+            return "CTAs that share K exclude ping-pong, split-K and operands that are split beforehand"
+        if shape.cluster_size > 8:
+            return f"a cluster of {shape.cluster_size} CTAs: at most 8 are allowed"
+        if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.out_n * 4:
+            return "the partial sums of the CTAs that share K do not fit into the ring"
+        if shape.consumers == 3 and (form.num_planes > 1 or form.registers_a):
+            return (
+                "three consumer warpgroups take only 16-bit or tf32 operands in shared memory: registers allow no more"
+            )
         if shape.pingpong and shape.consumers != 2:
-            return "ping-pong takes two consumer warpgroups"
-        if shape.pingpong and form.planes > 1:
-            return "split operands: one consumer is to multiply while the other one adds, not to wait for its turn"
-        if shape.m % (64 * shape.sharers) or shape.m <= 0:
-            return f"{shape.m} rows are no multiple of the 64 of each of {shape.sharers} consumer warpgroups"
+            return f"ping-pong with {shape.consumers} consumer warpgroups: it takes 2"
+        if shape.pingpong and form.num_planes > 1:
+            return "ping-pong excludes split operands: while one consumer adds, the other must multiply"
+        if shape.m % (64 * shape.warpgroups_per_tile) or shape.m <= 0:
+            return f"{shape.m} rows: allowed are multiples of 64 for each of {shape.warpgroups_per_tile} warpgroups"
         if shape.n % 8 or not 16 <= shape.n <= 256:
-            return f"{shape.n} columns: wgmma takes multiples of 8, and the epilogue from 16 up to 256"
+            return f"{shape.n} columns: allowed are multiples of 8 from 16 to 256"
         if shape.n % 16 and (shape.cluster_k > 1 or form.addend):
-            return f"{shape.n} columns: slices, and chunks beside c, are multiples of 16"
-        registers = shape.m // shape.sharers * shape.n // 128
+            return f"{shape.n} columns: with shared K or with c only multiples of 16 are allowed"
+        registers = shape.m // shape.warpgroups_per_tile * shape.n // 128
         if registers > 96 and shape.consumers == 3:
-            return f"{registers} accumulators a thread do not fit into the registers of each of three consumers"
-        if registers * (2 if form.planes > 1 else 1) > 192:  # planes have those of a stage besides
-            return f"{registers} accumulators a thread do not fit into its registers"
-        # Beside 16 of a for each 64 rows; or of planes 24, and the sums of two steps.
-        crowded = shape.cluster_n > 1 or (self.split and (shape.pingpong or not form.tma_store))
-        if form.a_registers and registers > (48 if form.planes > 1 else 96 if crowded else 128):
-            return f"beside {registers} accumulators a thread has no registers for elements of a"
-        if registers > 64 and form.planes > 1 and self.split:
-            return f"beside twice {registers} accumulators a thread has no registers for parts of k"
-        if registers > 32 and shape.cluster_k > 1 and self.split:
-            return f"beside {registers} accumulators a thread has no registers for parts of k that a cluster shares"
+            return f"{registers} accumulators per thread exceed the registers of three consumer warpgroups"
+        if (
+            registers * (2 if form.num_planes > 1 else 1) > 192
+        ):  # split operands have a second set, for the sums of a stage
+            return f"{registers} accumulators per thread exceed its registers"
+        # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
+        crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
+        if form.registers_a and registers > (48 if form.num_planes > 1 else 96 if crowded else 128):
+            return f"with {registers} accumulators a thread has no registers for elements of a"
+        if registers > 64 and form.num_planes > 1 and self.split_k:
+            return f"with twice {registers} accumulators a thread has no registers for split-K"
+        if registers > 32 and shape.cluster_k > 1 and self.split_k:
+            return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:
-            return f"beside {registers} accumulators a thread has no registers for those of the blocks that share k"
-        if registers > 128 and (self.split or not (form.plain and form.tma_store)):
-            return f"beside {registers} accumulators a thread has registers for the plainest epilogue only"
+            return f"with {registers} accumulators a thread has no registers for those of the CTAs that share K"
+        if registers > 128 and (self.split_k or not (form.plain_epilogue and form.tma_store)):
+            return f"with {registers} accumulators a thread has registers for the plain epilogue only"
         smooth = form.activation in ("gelu", "silu")
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
-        if many and form.transposed and form.addend and form.bias == "m" and smooth:
-            return f"beside {registers} accumulators a thread has no registers for this epilogue"
-        more = shape.sharing > 1 or (self.split and form.addend)
+        if many and form.transposed_d and form.addend and form.bias == "m" and smooth:
+            return f"with {registers} accumulators a thread has no registers for this epilogue"
+        more = shape.num_multicast > 1 or (self.split_k and form.addend)
         if registers > 88 and shape.consumers == 3 and more and smooth:
-            what = "a cluster" if shape.sharing > 1 else "parts of k and c"
-            return f"beside {registers} accumulators and {what} a thread has no registers for this activation"
+            what = "multicast" if shape.num_multicast > 1 else "split-K and c"
+            return f"with {registers} accumulators and {what} a thread has no registers for this activation"
         if shape.stages < 2:
-            return "a ring has at least two stages"
-        if form.a_registers and form.planes == 1 and not (form.input == "tf32" and form.a_mn):
-            return "wgmma takes this a from shared memory"
-        if form.input == "tf32" and ((form.a_mn and not form.a_registers) or form.b_mn):
-            return "wgmma takes tf32 operands only where neighbours along k are neighbours in memory"
-        # Each block of a cluster loads its part of the tile they share: in whole swizzle atoms of 8 rows.
+            return f"{shape.stages} stages: at least 2 are needed"
+        if form.registers_a and form.num_planes == 1 and not (form.input == "tf32" and form.mn_major_a):
+            return "only tf32 that is contiguous along M, and split operands, go through registers"
+        if form.input == "tf32" and ((form.mn_major_a and not form.registers_a) or form.mn_major_b):
+            return "wgmma reads tf32 from shared memory only where it is contiguous along K"
+        # Each CTA of a multicast loads its part of the shared tile, in whole swizzle atoms of 8 rows.
         if (shape.cluster_m > 1 and shape.n % (8 * shape.cluster_m)) or shape.m % (8 * shape.cluster_n):
-            return "the tile that a cluster shares is not divisible"
+            return f"a {shape.m} x {shape.n} tile does not divide into 8-row atoms for each CTA of the multicast"
         if self.shared_bytes > SHARED_LIMIT:
-            return f"{self.shared_bytes} bytes of shared memory, a block has at most {SHARED_LIMIT}"
+            return f"{self.shared_bytes} bytes of shared memory: a CTA has at most {SHARED_LIMIT}"
         return None
 
     @property
     def macros(self) -> dict[str, int]:
-        """The macros that config.cuh turns into constants."""
+        """The macros that kernels/config.cuh turns into constants."""
         shape, form = self.shape, self.form
         return {
             "GEMM_BLOCK_M": shape.m, "GEMM_BLOCK_N": shape.n, "GEMM_NUM_STAGES": shape.stages,
             "GEMM_NUM_CONSUMERS": shape.consumers, "GEMM_PINGPONG": int(shape.pingpong),
             "GEMM_CLUSTER_M": shape.cluster_m, "GEMM_CLUSTER_N": shape.cluster_n, "GEMM_CLUSTER_K": shape.cluster_k,
-            "GEMM_MN_MAJOR_A": int(form.a_mn), "GEMM_MN_MAJOR_B": int(form.b_mn), "GEMM_INPUT": INPUTS[form.input],
-            "GEMM_REGISTERS_A": int(form.a_registers), "GEMM_SPLIT_PLANES_B": int(form.b_split),
-            "GEMM_OUTPUT": OUTPUTS[form.output], "GEMM_TRANSPOSED_D": int(form.transposed),
-            "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.chunk,
-            "GEMM_NUM_STORE_STAGES": self.staging, "GEMM_SPLIT_K": int(self.split),
-            "GEMM_HAS_ALPHA": int(form.scaled), "GEMM_HAS_ADDEND": int(form.addend is not None),
+            "GEMM_MN_MAJOR_A": int(form.mn_major_a), "GEMM_MN_MAJOR_B": int(form.mn_major_b),
+            "GEMM_INPUT": INPUTS[form.input],
+            "GEMM_REGISTERS_A": int(form.registers_a), "GEMM_SPLIT_PLANES_B": int(form.split_planes_b),
+            "GEMM_OUTPUT": OUTPUTS[form.output], "GEMM_TRANSPOSED_D": int(form.transposed_d),
+            "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.store_block_n,
+            "GEMM_NUM_STORE_STAGES": self.num_store_stages, "GEMM_SPLIT_K": int(self.split_k),
+            "GEMM_HAS_ALPHA": int(form.has_alpha), "GEMM_HAS_ADDEND": int(form.addend is not None),
             "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
             "GEMM_ACTIVATION": ACTIVATIONS[form.activation], "GEMM_SHARED_BYTES": self.shared_bytes,
@@ -289,18 +325,18 @@ class Variant:
 
 
 @cache
-def chunk(columns: int, nbytes: int, added: bool) -> int:
-    """Columns, of elements of so many bytes, that are stored at a time (:attr:`Variant.chunk`).
+def store_block_n(columns: int, nbytes: int, added: bool) -> int:
+    """Return the columns of a store block (:attr:`Variant.store_block_n`) for ``columns`` of ``nbytes`` an element.
 
-    They need not divide the tile's: the last chunk may begin within the one before, and to store twice what both have
-    costs less than many narrow chunks. The syncs of one take about as long as storing 16 columns. Not beside c, which
-    is ``added`` and may lie where d does: what was stored must not be added again.
+    They need not divide ``columns``: the last block may overlap the one before. Storing the overlap twice costs less
+    than many narrow blocks, as the barriers of one take about as long as storing 16 columns. With c (``added``) they
+    divide ``columns``: c may be d, and what was stored must not be added again.
     """
     widths = [x for x in (16, 32, 64) if x <= columns and x * nbytes <= 128 and not (added and columns % x)]
     return min(widths, key=lambda x: -(-columns // x) * (x + 16), default=16)
 
 
 @cache
-def variant(shape: Shape, form: Form, split: bool) -> Variant:
-    """One object for each: what it knows of itself is found out once, and choosing asks hundreds of them."""
-    return Variant(shape, form, split)
+def variant(shape: Shape, form: Form, split_k: bool) -> Variant:
+    """Return one object for each variant: its cached properties are computed once, and ranking reads hundreds."""
+    return Variant(shape, form, split_k)

@@ -1,6 +1,7 @@
-"""A few vectors times a matrix, by gemv_kernel.cu: what it is compiled with, and what it can run.
+"""Candidates for a few vectors times a matrix (GEMV), by kernels/gemv_kernel.cu: its macros, and what it can run.
 
-It reads the matrix once, where it lies. Neither TMA nor tensor cores would be of use: all that counts is memory.
+The kernel reads the matrix once, without a copy. The product is bound by the memory's bandwidth, so neither TMA nor
+tensor cores would help.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.lower import Lowering
 
 THREADS = 256
+"""Threads of a CTA."""
 INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
-"""Of elements. tf32 products are computed in float32."""
-_ROWS = 4
+"""Number of each dtype of the operands. tf32 products are computed in float32."""
+_NUM_ROWS = 4
 """``kNumRows`` of the kernel."""
 VECTORS = (1, 2, 4, 8)
-WIDEST = 16
-"""Bytes of a load."""
+"""Numbers of vectors that kernels are compiled for."""
+MAX_LOAD_BYTES = 16
+"""Largest number of bytes of a load."""
 _LINE = 128
-"""Bytes of a row that neighbouring lanes read together; more for many columns, fewer where few have a long k."""
+"""Bytes of a row that neighbouring lanes read together; more for many columns, fewer for few columns and a long K."""
 _CLUSTERS = (1, 2, 4, 8)
 _LONGEST = 2**30
 
@@ -31,167 +34,178 @@ class GemvKernel:
     """One compilation of the kernel."""
 
     input: str
+    """The dtype of the operands: a key of :data:`INPUTS`."""
     vectors: int
     """Rows of results: 1, 2, 4 or 8."""
     n_major: bool
-    """Neighbours along n (not k) are neighbours in memory."""
-    load: int
+    """Whether the matrix is contiguous along N; else along K."""
+    load_bytes: int
     """Bytes of a load."""
-    spread: int
-    """Threads of a block that share the k of a result."""
-    cluster: int
-    """Blocks that do."""
-    x_strided: bool = False
-    """Neighbours along k are no neighbours in the vectors."""
-    ahead: bool = False
-    """Loads go to shared memory, so that some are under way at all times."""
+    split_threads: int
+    """Threads of a CTA that share the K of a result."""
+    cluster_size: int
+    """CTAs of a cluster, which share the K of a result."""
+    strided_x: bool = False
+    """Whether the vectors are not contiguous along K."""
+    cp_async: bool = False
+    """Whether loads go to shared memory by cp.async, so that some are under way at all times."""
 
     @property
     def name(self) -> str:
-        """Such as "gemv64": 64 threads, of one or more blocks, share the k of a result. Where a block reads wider rows
-        than usual and does not have k for itself, "gemv8x4": 8 threads of each of 4 blocks. With "a" at the end loads
-        are asked for ahead.
+        """The name of the candidate: in "gemv64", 64 threads of one or more CTAs share the K of a result.
+
+        In "gemv8x4" they are 8 threads of each of 4 CTAs: so are named kernels with a cluster whose CTAs read wider
+        rows than usual. A suffix "a" marks loads by cp.async.
         """
-        shared = self.n_major and self.cluster > 1 and self.spread < _usual(self.load)
-        sharers = f"{self.spread}x{self.cluster}" if shared else str(self.sharers)
-        return f"gemv{sharers}{'a' if self.ahead else ''}"
+        shared = self.n_major and self.cluster_size > 1 and self.split_threads < _usual(self.load_bytes)
+        threads = f"{self.split_threads}x{self.cluster_size}" if shared else str(self.threads_per_result)
+        return f"gemv{threads}{'a' if self.cp_async else ''}"
 
     @property
-    def sharers(self) -> int:
-        """Threads, of one or more blocks, that share the k of a result."""
-        return self.spread * self.cluster
+    def threads_per_result(self) -> int:
+        """Threads, of one or more CTAs, that share the K of a result."""
+        return self.split_threads * self.cluster_size
 
     @property
-    def width(self) -> int:
+    def load_elements(self) -> int:
         """Elements of a load."""
-        return self.load // (4 if self.input == "float32" else 2)
+        return self.load_bytes // (4 if self.input == "float32" else 2)
 
     @property
-    def loads(self) -> int:
-        """That a thread has under way."""
+    def unroll(self) -> int:
+        """Loads that a thread has under way: ``kUnroll`` of the kernel."""
         return 8 if self.vectors < 8 else 4
 
     @property
-    def at_once(self) -> int:
-        """Elements along k that a thread waits for at a time."""
-        return self.loads if self.n_major else self.loads // _ROWS * self.width
+    def k_per_step(self) -> int:
+        """Elements along K that a thread waits for at once."""
+        return self.unroll if self.n_major else self.unroll // _NUM_ROWS * self.load_elements
 
     @property
-    def columns(self) -> int:
-        """Of results, of a block."""
-        return THREADS // self.spread * (self.width if self.n_major else _ROWS)
+    def block_n(self) -> int:
+        """Columns of results of a CTA: ``BLOCK_N`` of the kernel."""
+        return THREADS // self.split_threads * (self.load_elements if self.n_major else _NUM_ROWS)
 
     @property
-    def resident(self) -> int:
-        """Blocks that a multiprocessor has room for, as far as registers go; those of loads are many."""
-        return 4 if self.ahead else 2
+    def min_ctas_per_sm(self) -> int:
+        """CTAs per SM that registers allow: with loads to registers fewer."""
+        return 4 if self.cp_async else 2
 
     @property
     def shared_bytes(self) -> int:
-        parts = THREADS // 32 if self.n_major else max(1, self.spread // 32)
-        sums = 4 * (parts + (self.cluster if self.cluster > 1 else 0)) * self.vectors * self.columns
-        return sums + (self.loads * THREADS * self.load if self.ahead else 0)
+        """Bytes of dynamic shared memory of a launch."""
+        warps = THREADS // 32 if self.n_major else max(1, self.split_threads // 32)
+        sums = 4 * (warps + (self.cluster_size if self.cluster_size > 1 else 0)) * self.vectors * self.block_n
+        return sums + (self.unroll * THREADS * self.load_bytes if self.cp_async else 0)
 
     @property
     def macros(self) -> dict[str, int]:
+        """The macros that the kernel turns into constants."""
         return {
             "GEMV_INPUT": INPUTS[self.input], "GEMV_NUM_VECTORS": self.vectors, "GEMV_N_MAJOR": int(self.n_major),
-            "GEMV_LOAD_BYTES": self.load, "GEMV_STRIDED_X": int(self.x_strided), "GEMV_SPLIT_THREADS": self.spread,
-            "GEMV_CLUSTER_SIZE": self.cluster, "GEMV_CP_ASYNC": int(self.ahead), "GEMV_MIN_CTAS_PER_SM": self.resident,
+            "GEMV_LOAD_BYTES": self.load_bytes, "GEMV_STRIDED_X": int(self.strided_x),
+            "GEMV_SPLIT_THREADS": self.split_threads, "GEMV_CLUSTER_SIZE": self.cluster_size,
+            "GEMV_CP_ASYNC": int(self.cp_async), "GEMV_MIN_CTAS_PER_SM": self.min_ctas_per_sm,
             "GEMV_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GemvChoice:
-    """One way of running a product of a few vectors."""
+    """A lowering and a kernel: one candidate for a product of a few vectors."""
 
-    way: Lowered
+    lowering: Lowering
     kernel: GemvKernel
 
     @property
     def name(self) -> str:
+        """The name of the candidate."""
         return self.kernel.name
 
     @cached_property
     def strips(self) -> int:
-        """Blocks, or clusters, for each matrix."""
-        return -(-self.way.n // self.kernel.columns)
+        """CTAs, or clusters, for each matrix of the batch."""
+        return -(-self.lowering.n // self.kernel.block_n)
 
     @property
     def grid(self) -> int:
-        return self.strips * self.kernel.cluster * self.way.batch
+        """CTAs of the launch."""
+        return self.strips * self.kernel.cluster_size * self.lowering.batch
 
     @property
     def steps(self) -> int:
-        """Times that a thread waits for memory."""
+        """How often a thread waits for memory."""
         kernel = self.kernel
-        return -(-self.way.k // (kernel.sharers * kernel.at_once))
+        return -(-self.lowering.k // (kernel.threads_per_result * kernel.k_per_step))
 
     @cached_property
-    def moved(self) -> int:
-        """Bytes of memory."""
-        way = self.way
-        operands = (way.a.elements + way.b.elements) * way.b.size
-        return operands + way.m * way.n * way.batch * way.form.output_bytes * (2 if way.form.addend else 1)
+    def moved_bytes(self) -> int:
+        """Bytes that the kernel reads and writes."""
+        lowering = self.lowering
+        operands = (lowering.a.elements + lowering.b.elements) * lowering.b.size
+        return operands + lowering.m * lowering.n * lowering.batch * lowering.form.output_bytes * (
+            2 if lowering.form.addend else 1
+        )
 
     @property
-    def run(self) -> int:
-        """Bytes of a row that a block reads at a time."""
+    def row_bytes(self) -> int:
+        """Bytes of a row that a CTA reads at once."""
         kernel = self.kernel
-        return (kernel.columns if kernel.n_major else kernel.spread * kernel.width) * self.way.b.size
+        return (
+            kernel.block_n if kernel.n_major else kernel.split_threads * kernel.load_elements
+        ) * self.lowering.b.size
 
     @property
     def pitch(self) -> int:
         """Bytes from one row to the next."""
-        w = self.way.b
+        w = self.lowering.b
         return w.strides[1 if self.kernel.n_major else 0] * w.size
 
     @property
     def copied(self) -> tuple[()]:
-        """No operand is."""
+        """The operands that a pre-pass copies: none."""
         return ()
 
 
-def kernels(kind: str, vectors: int, n_major: bool, load: int) -> list[GemvKernel]:
-    """All ways to share k among threads, and to load. Several vectors, mostly left to tensor cores, have fewer."""
+def kernels(kind: str, vectors: int, n_major: bool, load_bytes: int) -> list[GemvKernel]:
+    """Return a kernel for each division of K among threads and CTAs; fewer for several vectors, as tensor cores win."""
     if n_major:
-        usual, most, wide = _usual(load), _CLUSTERS[-1], _CLUSTERS if vectors == 1 else (1,)
-        spreads = [(x, cluster) for x in (usual // 4, usual // 2) if THREADS // x <= 32 for cluster in wide]
-        spreads += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
+        usual, most, wide = _usual(load_bytes), _CLUSTERS[-1], _CLUSTERS if vectors == 1 else (1,)
+        divisions = [(x, cluster) for x in (usual // 4, usual // 2) if THREADS // x <= 32 for cluster in wide]
+        divisions += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, most), (4 * usual, most)]
     else:
-        spreads = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]
-    found = [GemvKernel(kind, vectors, n_major, load, *spread) for spread in spreads]
-    if n_major and vectors == 1 and load == WIDEST:
-        found += [replace(kernel, ahead=True) for kernel in found]
+        divisions = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]
+    found = [GemvKernel(kind, vectors, n_major, load_bytes, *division) for division in divisions]
+    if n_major and vectors == 1 and load_bytes == MAX_LOAD_BYTES:
+        found += [replace(kernel, cp_async=True) for kernel in found]
     return found
 
 
-def _usual(load: int) -> int:
-    """Threads of a block that share k where others read a line of a row together."""
-    return THREADS // min(32, _LINE // load)
+def _usual(load_bytes: int) -> int:
+    """Return the threads of a CTA that share K where the lanes of a warp read a line of a row together."""
+    return THREADS // min(32, _LINE // load_bytes)
 
 
-def choices(ways: Sequence[Lowered]) -> list[GemvChoice]:
-    """Those for a problem; none where it has many rows and columns, or the kernel cannot read it where it lies."""
-    way = next((x for x in ways if x.m <= VECTORS[-1] and not x.form.a_registers), None)
-    if way is None or max(way.n, way.k) >= _LONGEST:
+def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
+    """Return the choices for a problem; none where it has many rows and columns, or would need a copy."""
+    lowering = next((x for x in lowerings if x.m <= VECTORS[-1] and not x.form.registers_a), None)
+    if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
         return []
-    w, x, size = way.b, way.a, way.b.size
-    k_major = way.k == 1 or w.strides[1] == 1
-    if not (k_major or way.n == 1 or w.strides[0] == 1):
+    w, x, size = lowering.b, lowering.a, lowering.b.size
+    k_major = lowering.k == 1 or w.strides[1] == 1
+    if not (k_major or lowering.n == 1 or w.strides[0] == 1):
         return []
-    x_strided = k_major and way.k > 1 and x.strides[1] != 1
-    inner, outer, ld = (way.k, way.n, w.strides[0]) if k_major else (way.n, way.k, w.strides[1])
+    strided_x = k_major and lowering.k > 1 and x.strides[1] != 1
+    inner, outer, ld = (lowering.k, lowering.n, w.strides[0]) if k_major else (lowering.n, lowering.k, w.strides[1])
     units = [w.alignment, inner * size, w.strides[2] * size, ld * size if outer > 1 else 0]
-    if k_major and not x_strided:
-        units += [x.alignment, x.strides[2] * size, x.strides[0] * size if way.m > 1 else 0]
-    vectors = 1 << (way.m - 1).bit_length()
-    # Elements of strided vectors have a register each.
-    crowded = x_strided and vectors > 2 and size == 2
-    load = math.gcd(WIDEST // 2 if crowded else WIDEST, *units)
+    if k_major and not strided_x:
+        units += [x.alignment, x.strides[2] * size, x.strides[0] * size if lowering.m > 1 else 0]
+    vectors = 1 << (lowering.m - 1).bit_length()
+    # An element of strided vectors takes a register of its own.
+    crowded = strided_x and vectors > 2 and size == 2
+    load = math.gcd(MAX_LOAD_BYTES // 2 if crowded else MAX_LOAD_BYTES, *units)
     if load < size:
         return []
-    kind = "float32" if size == 4 else way.form.input
-    found = [GemvChoice(way, replace(x, x_strided=x_strided)) for x in kernels(kind, vectors, not k_major, load)]
+    kind = "float32" if size == 4 else lowering.form.input
+    found = [GemvChoice(lowering, replace(x, strided_x=strided_x)) for x in kernels(kind, vectors, not k_major, load)]
     return [choice for choice in found if choice.grid < 2**31]

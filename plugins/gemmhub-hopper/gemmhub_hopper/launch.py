@@ -1,7 +1,7 @@
-"""Launching the kernel: its parameters in memory, filled in with addresses, and one call of cuLaunchKernelEx.
+"""Launches gemm_kernel.cu: fills addresses into prepared parameters and calls cuLaunchKernelEx once.
 
-Tensor maps hold the operands' addresses. Where a map is known to have its address in one word of its own (that is
-checked when the problem is prepared) a new address is one word to write; else the map is encoded anew.
+Tensor maps hold the operands' addresses. Where a map has its address in one word of its own, which is checked when the
+problem is prepared, a new address is one word to write; else the map is encoded anew.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
 from gemmhub_hopper import pdl, tensor_map
-from gemmhub_hopper.candidate import Choice, Room
+from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
-from gemmhub_hopper.k_passes import Slabs
-from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.k_passes import KPasses
+from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.tensor_map import MapArguments
-from gemmhub_hopper.tile_schedule import Walk, walk
+from gemmhub_hopper.tile_schedule import TileSchedule, schedule
 
 _RECOMPUTED = 3
-"""Up to this k every element of a product of split operands is computed by ordinary instructions (repair.cuh)."""
-
+"""K up to which every element of a product of split operands is recomputed by ordinary instructions (repair.cuh)."""
 _STREAMED = 200 * 2**20
-"""Bytes of results beyond which L2 had better keep others (benchmarks/results/h200/hopper_ab_streamed.txt)."""
+"""Bytes of results above which L2 should keep the operands (benchmarks/results/h200/hopper_ab_streamed.txt)."""
 _SHORT = 8
-"""wgmmas, for 64 rows and each byte of a result, up to which writing those is what takes the time."""
+"""wgmmas of a 64-row fragment for each byte of a result up to which a product is bound by storing the results."""
 
 
 class Params(ctypes.Structure):
-    """Params of params.cuh."""
+    """``Params`` of kernels/params.cuh."""
 
     _fields_ = (
         *((name, c_int) for name in ("m", "n", "a_block", "b_block")),
-        ("walk", Walk),
+        ("schedule", TileSchedule),
         *((name, c_int) for name in ("streamed", "a_step", "b_step", "pairs")),
         ("alpha", c_float), ("beta", c_float),
         *((name, c_uint64) for name in ("d", "c", "bias", "partials", "counters")),
@@ -51,7 +50,7 @@ class Params(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of the kernel."""
+    """The arguments of the kernel: three tensor maps and the parameters."""
 
     _fields_ = (
         ("a", c_uint64 * 16),
@@ -61,72 +60,82 @@ class Arguments(ctypes.Structure):
     )
 
 
-def params(choice: Choice, k: int, card: Room) -> Params:
-    """All but the addresses and scalars of a call; of a slab with ``k`` elements along k."""
-    way, shape = choice.way, choice.shape
-    k_blocks = -(-k // way.form.block_k)
-    splits = min(choice.splits, k_blocks)  # the last slab may have fewer blocks
-    a_kept, b_kept = marks_kept(way)
+def params(choice: Choice, k: int, card: Occupancy) -> Params:
+    """Return the parameters of a K pass with ``k`` elements, without the addresses and scalars of a call."""
+    lowering, shape = choice.lowering, choice.shape
+    k_blocks = -(-k // lowering.form.block_k)
+    splits = min(choice.splits, k_blocks)  # the last K pass may have fewer blocks
+    a_kept, b_kept = marks_kept(lowering)
     made = Params(
-        m=way.m, n=way.n, walk=walk(choice.tiles, way.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
-        streamed=streamed(way), a_step=way.a.step, b_step=way.b.step, pairs=way.pairs, alpha=1.0, beta=0.0,
-        d_ld=way.d_ld, d_batch=way.d_batch, c_ld=way.c_ld, c_batch=way.c_batch, k=k, all=way.k <= _RECOMPUTED,
+        m=lowering.m, n=lowering.n,
+        schedule=schedule(choice.tiles, lowering.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
+        streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
+        alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
+        c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
         kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card),
     )  # fmt: skip
-    (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = way.a.strides, way.b.strides
+    (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = lowering.a.strides, lowering.b.strides
     return made
 
 
-def marks_kept(way: Lowered) -> tuple[bool, bool]:
-    """Whether the marks of the kernel's a, and of its b, are those of a packed operand: no product writes to them. Of
-    operands that a kernel splits itself it finds marks of its own.
+def marks_kept(lowering: Lowering) -> tuple[bool, bool]:
+    """Return whether the marks of the kernel's a, and of its b, belong to a packed operand: no product writes to them.
+
+    A kernel that splits an operand itself writes marks of its own.
     """
-    return way.a.packed and not way.form.a_registers, way.b.packed and not way.form.b_split
+    return lowering.a.packed and not lowering.form.registers_a, lowering.b.packed and not lowering.form.split_planes_b
 
 
-def streamed(way: Lowered) -> bool:
-    """Whether results need not stay in L2: they are several times as large, and to write them takes longer than to
-    multiply. What a and b are read again from L2 for is then not driven out by them.
+def streamed(lowering: Lowering) -> bool:
+    """Return whether results need not stay in L2, so that they do not evict the operands, which are read again.
+
+    That is so where they are several times as large as L2, and storing them takes longer than multiplying.
     """
-    form = way.form
-    large = way.m * way.n * way.batch * form.output_bytes > _STREAMED
-    return large and way.k * form.steps <= _SHORT * form.output_bytes * form.block_k
+    form = lowering.form
+    large = lowering.m * lowering.n * lowering.batch * form.output_bytes > _STREAMED
+    return large and lowering.k * form.wgmmas_per_stage <= _SHORT * form.output_bytes * form.block_k
 
 
-def maps(choice: Choice, cut: Slabs, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
-    """Of the kernel's a, b and d; None for d where TMA does not store it."""
-    way, shape, form = choice.way, choice.shape, variant.form
-    k = cut.k(form)
-    a = tensor_map.operand(way.a.stored(form, k), form, form.a_mn, shape.m, shape.cluster_n, form.a_registers)
-    b = tensor_map.operand(way.b.stored(form, k), form, form.b_mn, shape.n, shape.cluster_m, form.b_split)
-    return a, b, tensor_map.result(way.d, variant) if form.tma_store else None
+def maps(choice: Choice, passes: KPasses, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
+    """Return the tensor maps of the kernel's a, b and d; None for d where TMA does not store it."""
+    lowering, shape, form = choice.lowering, choice.shape, variant.form
+    k = passes.k(form)
+    a = tensor_map.operand(
+        lowering.a.stored(form, k), form, form.mn_major_a, shape.m, shape.cluster_n, form.registers_a
+    )
+    b = tensor_map.operand(
+        lowering.b.stored(form, k), form, form.mn_major_b, shape.n, shape.cluster_m, form.split_planes_b
+    )
+    return a, b, tensor_map.result(lowering.d, variant) if form.tma_store else None
 
 
 class Slot(cuda_launch.Slot):
-    """The memory of one launch in the making."""
+    """The memory of one launch while it is prepared."""
 
     a = b = d = -1
-    """The addresses in ``words``."""
-    known: object = None
-    """What else was written there, in the words of whoever did."""
+    """The addresses that ``words`` holds."""
+    filled: object = None
+    """A key of what else ``words`` holds, which its writer compares."""
 
 
 class Function(Starter):
-    """A kernel that can be launched: calls of it share nothing but a pool of slots."""
+    """A kernel that can be launched: its calls share nothing but a pool of slots."""
 
     def __init__(self, gpu: Gpu, function: int, template: ctypes.Structure, grid: int, threads: int, shared: int):
-        """``function``: its handle. ``template``: its parameters as a fresh slot has them."""
+        """``function``: the handle of the kernel. ``template``: the arguments of a fresh slot."""
         super().__init__(gpu.driver, function)
         self._gpu = gpu
         self._made = template, (grid, 1, 1), threads, shared, pdl.allowed()
         self.free: list[Slot] = []
 
     def slot(self) -> Slot:
+        """Return a fresh slot."""
         return Slot(*self._made)
 
     def take(self) -> Slot:
-        """One that no other call has; to be put back into ``free``. Where a call fails it is not put back: what it is
-        known to hold may be written half.
+        """Return a slot that no other call uses; the caller puts it back into ``free``.
+
+        Where a call fails it is not put back: it may be half written.
         """
         try:
             return self.free.pop()
@@ -134,7 +143,7 @@ class Function(Starter):
             return self.slot()
 
     def started(self, slot: Slot, stream: int) -> bool:
-        """Launched, without looking for a context first; not where this thread's is not the device's."""
+        """Launch without setting a context; return False where the context of this thread is not the device's."""
         status = self.start(slot, stream)
         if status and not self._gpu.is_current():
             return False
@@ -142,6 +151,7 @@ class Function(Starter):
         return True
 
     def check(self, status: int) -> None:
+        """Raise KernelError unless ``status`` is success."""
         if status:
             raise KernelError("hopper", f"cuLaunchKernelEx: {self._gpu.driver.words(status)} ({status})")
 
@@ -150,17 +160,18 @@ class Gemm(Function):
     """The kernel of a variant with its tensor maps."""
 
     def __init__(
-        self, gpu: Gpu, choice: Choice, cut: Slabs, variant: Variant, function: int, template: Params, grid: int,
+        self, gpu: Gpu, choice: Choice, passes: KPasses, variant: Variant, function: int, template: Params, grid: int,
         dummy: int,
     ) -> None:  # fmt: skip
-        """``grid``: thread blocks. ``dummy``: an address that maps can be made for. DriverError where the driver does
-        not take them.
+        """``grid``: CTAs. ``dummy``: an address for which maps are encoded.
+
+        Raises DriverError where the driver refuses the maps.
         """
-        self._maps = maps(choice, cut, variant)
+        self._maps = maps(choice, passes, variant)
         arguments = Arguments(p=template)
         places = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)
         self.words: list[int | None] = []
-        """For each map the word of Arguments that is its address."""
+        """For each map, the index of the word of Arguments that is its address; None where there is no such word."""
         for place, made in zip(places, self._maps):
             word = None
             if made is not None:
@@ -169,17 +180,17 @@ class Gemm(Function):
                 word = tensor_map.address_word(gpu.driver, made)
             self.words.append(None if word is None else place // WORD + word)
         fields = Params.a.offset, Params.b.offset, Params.d.offset
-        self.plain = tuple((Arguments.p.offset + offset) // WORD for offset in fields)
-        """The words of the addresses of a, b and d themselves."""
-        super().__init__(gpu, function, arguments, grid, choice.shape.threads, variant.shared_bytes)
+        self.address_words = tuple((Arguments.p.offset + offset) // WORD for offset in fields)
+        """The indices of the words of Params that are the addresses of a, b and d."""
+        super().__init__(gpu, function, arguments, grid, choice.shape.num_threads, variant.shared_bytes)
 
     @property
     def patched(self) -> bool:
-        """Every map's address is one word to write."""
+        """Whether the address of every map is one word to write."""
         return None not in self.words[:2] and (self._maps[2] is None or self.words[2] is not None)
 
     def place(self, slot: Slot, a: int, b: int, d: int) -> None:
-        """Write the addresses where they stand, into maps and parameters."""
+        """Write the addresses into maps and parameters."""
         for i, (name, address) in enumerate((("a", a), ("b", b), ("d", d))):
             if getattr(slot, name) == address:
                 continue
@@ -190,45 +201,45 @@ class Gemm(Function):
                 data = tensor_map.encode(self._gpu.driver, arguments, address)
                 ctypes.memmove(addressof(slot.words) + tensor_map.NBYTES * i, data, len(data))
             setattr(slot, name, address)
-        slot.words[self.plain[2]] = d
+        slot.words[self.address_words[2]] = d
 
 
 class Launch:
-    """A product that needs no copies: :attr:`run` calls its kernel. Safe in any number of threads."""
+    """A prepared product without copies: :attr:`run` launches its kernel. Safe in any number of threads."""
 
     def __init__(
-        self, gpu: Gpu, card: Room, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool
+        self, gpu: Gpu, card: Occupancy, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool
     ) -> None:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
-        Raises DriverError where the driver does not take the tensor maps.
+        Raises DriverError where the driver refuses the tensor maps.
         """
-        cut = choice.cut(limit)
-        assert not isinstance(cut, str), cut
-        self._gpu, self._choice, self._cut, self._workspace, self._limit = gpu, choice, cut, workspace, limit
+        passes = choice.k_passes(limit)
+        assert not isinstance(passes, str), passes
+        self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         self._alone = alone
         self._dummy = workspace.dummy()
-        template = params(choice, choice.way.k, card)
-        self.gemm = Gemm(gpu, choice, cut, choice.variant, function, template, choice.grid(card), self._dummy)
+        template = params(choice, choice.lowering.k, card)
+        self.gemm = Gemm(gpu, choice, passes, choice.variant, function, template, choice.grid(card), self._dummy)
 
     @property
     def run(self) -> Run:
-        """The function of gemmhub's contract; a short one where only addresses differ from call to call."""
-        form = self._choice.way.form
-        bare = self._choice.splits == 1 and not (form.scaled or form.addend or form.bias)
-        return self._short() if bare and self.gemm.patched and self._alone else self._run
+        """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
+        form = self._choice.lowering.form
+        bare = self._choice.splits == 1 and not (form.has_alpha or form.addend or form.bias)
+        return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 
-    def _short(self) -> Run:
-        gemm, slow = self.gemm, self._run
+    def _fast_path(self) -> Run:
+        gemm, slow_path = self.gemm, self._run
         launch, function, free, make = gemm.launch, gemm.function, gemm.free, gemm.slot
-        swapped, (plain_a, plain_b, d_word) = self._choice.way.swapped, gemm.plain
+        swapped, (plain_a, plain_b, d_word) = self._choice.lowering.swapped, gemm.address_words
         a_word, b_word, d_map_word = gemm.words
         assert a_word is not None
         assert b_word is not None
 
         def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
             try:
-                slot = free.pop()  # one for each thread that is between here and the launch
+                slot = free.pop()  # one for each thread between here and the launch
             except IndexError:
                 slot = make()
             if swapped:
@@ -246,18 +257,18 @@ class Launch:
             status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
-                # A thread whose context is not the device's.
-                slow(*((b, a) if swapped else (a, b)), out, c, bias, alpha, beta, stream)
+                # The context of this thread is not the device's: the slow path sets it.
+                slow_path(*((b, a) if swapped else (a, b)), out, c, bias, alpha, beta, stream)
 
         return run
 
     def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
-        way, gemm = self._choice.way, self.gemm
+        lowering, gemm = self._choice.lowering, self.gemm
         slot = gemm.take()
-        if way.without_k:
+        if lowering.k_is_zero:
             a = b = self._dummy
             alpha = 0
-        elif way.swapped:
+        elif lowering.swapped:
             a, b = b, a
         gemm.place(slot, a, b, out)
         p = slot.arguments.p
@@ -265,7 +276,7 @@ class Launch:
         p.c, p.bias = c or 0, bias or 0
         stream = stream or 0
         if self._choice.splits > 1:
-            with self._gpu, self._workspace.lease(stream, self._cut.nbytes, self._limit) as lease:
+            with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
                 p.counters, p.partials = lease.address, lease.address + COUNTERS
                 gemm.check(gemm.start(slot, stream))
         elif not (self._alone and gemm.started(slot, stream)):

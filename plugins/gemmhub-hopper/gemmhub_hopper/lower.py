@@ -1,10 +1,10 @@
-"""A problem in the kernel's words, or what stands in the way. No driver is called.
+"""Lowers a problem to the kernel's operands, strides and form, or returns a refusal. No driver is called.
 
-The kernel multiplies a (m x k) by b (k x n); either may be stored with neighbours along k ("K-major") or along m (n),
-and d with neighbours along n or, "transposed", along m. So every problem can be said in two ways: as it is, and
-*swapped*, as d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: narrow results want the
-narrow side to be the kernel's n. Each way may have a variant in which the kernel's a goes through registers, and so
-needs no copy; and one of float32 in which its b is split in shared memory, and needs none either.
+The kernel multiplies a (m x k) by b (k x n). Either may be K-major (contiguous along K) or MN-major, and d contiguous
+along N or, *transposed*, along M. So every problem has two lowerings: as it is, and with swapped operands (swap-AB), as
+d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: where the result is narrow, the kernel's
+n should be the narrow side. Each may have one more in which the kernel's a goes through registers and so needs no
+copy, and for float32 one in which its b is split in shared memory and needs none either.
 """
 
 from __future__ import annotations
@@ -20,59 +20,66 @@ from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, readin
 from gemmhub_hopper.tensor_map import Stored
 
 LONGEST = 2**31 - 512
-"""Elements along a side: coordinates are 32-bit, and a tile may overhang."""
+"""Largest number of elements along a side: coordinates are 32-bit, and a tile may overhang."""
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """One way to say a problem to the kernel. ``m`` and ``n`` are the kernel's."""
+class Lowering:
+    """A problem as the kernel runs it: ``m``, ``n``, ``a`` and ``b`` are the kernel's own."""
 
     swapped: bool
-    """The kernel's a is the problem's b, its b the problem's a."""
+    """Whether the kernel's a is the problem's b, and its b the problem's a."""
     m: int
     n: int
     k: int
-    """At least 1. A product without k is one of a matrix of zeros, times 0."""
-    without_k: bool
+    """At least 1: a product whose K is 0 runs as one of zeros, times 0."""
+    k_is_zero: bool
+    """Whether the problem's K is 0."""
     batch: int
+    """Matrices of the batch, without the folded ones."""
     a: Reading
     b: Reading
     form: Form
     d: Stored
-    """Meaningful where ``form.tma_store``."""
+    """The result as TMA stores it; meaningful where ``form.tma_store``."""
     d_ld: int
+    """Leading dimension of d in elements; ``d_batch`` is its batch stride, and likewise for c."""
     d_batch: int
     c_ld: int
     c_batch: int
     pairs: bool
-    """Two neighbours of a row of d may be stored at once."""
+    """Whether two contiguous elements of d may be stored at once, without TMA."""
 
     @cached_property
     def k_blocks(self) -> int:
+        """Blocks of K, each of a stage."""
         return -(-self.k // self.form.block_k)
 
     @cached_property
     def nbytes(self) -> int:
-        """That the kernel must move at least."""
-        element = self.form.planes * self.form.input_bytes
-        of_a, of_b = (4 if once else element for once in (self.form.a_registers, self.form.b_split))
+        """Bytes that the kernel moves at least."""
+        element = self.form.num_planes * self.form.input_bytes
+        of_a, of_b = (4 if unsplit else element for unsplit in (self.form.registers_a, self.form.split_planes_b))
         operands = self.a.elements * of_a + self.b.elements * of_b
         results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
         return operands + results * self.form.output_bytes
 
     @property
     def packed(self) -> bool:
+        """Whether an operand was prepared by pack()."""
         return self.a.packed or self.b.packed
 
     @cached_property
     def copied(self) -> tuple[Reading, ...]:
-        """Operands that a pre-pass copies."""
+        """The operands that a pre-pass copies."""
         return tuple(x for x in (self.a, self.b) if x.direct is None)
 
 
-def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
-    """``problem``, whose result has elements: as it is, swapped, both with the kernel's a through registers, and with
-    its b split in shared memory besides, where that can be. Or why the kernel does not take it.
+def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
+    """Return the lowerings of ``problem``, whose result has elements, or the reason why the kernel does not take it.
+
+    The first is the problem as it is, the second swapped. Where possible, others follow: both with the kernel's a
+    through registers, and with its b split in shared memory besides.
     """
     refusal = check_types(problem)
     if refusal is not None:
@@ -80,7 +87,7 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
     folded = fold_batch(problem)
     if folded is not None and folded.m <= LONGEST:
         problem = folded
-    # a and b may lie anyhow: where the kernel cannot read them they are copied.
+    # a and b may have any strides: what the kernel cannot read is copied.
     call = lower(replace(problem, a=_dense(problem.a), b=_dense(problem.b)))
     if isinstance(call, Refusal):
         return call
@@ -101,11 +108,11 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
     from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
     d_ld, d = stored(out.layout, order, size, count, stride_d)
     c_ld = problem.c.layout.leading_dimension(order) if problem.c else 0
-    # TMA stores whole units of 16 bytes, also where the last one of a row is behind the result's end.
+    # TMA stores whole units of 16 bytes, also where the last one of a row ends behind the result.
     units = d.inner * size, d.ld, d.stride, out.alignment
     tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
-    ways = []
+    found = []
     for registers, split, swapped, first, second in (
         (False, False, False, a, b), (False, False, True, b, a),
         (True, False, False, from_a, b), (True, False, True, from_b, a),
@@ -116,32 +123,32 @@ def lowered(problem: GemmProblem) -> tuple[Lowered, ...] | Refusal:
         transposed = (order == "col") != swapped
         bias = problem.bias.axis if problem.bias else None
         form = Form(
-            a_mn=first.mn_major,
-            b_mn=second.mn_major,
+            mn_major_a=first.mn_major,
+            mn_major_b=second.mn_major,
             input=plain.input,
             output=out.dtype.name,
-            transposed=transposed,
+            transposed_d=transposed,
             tma_store=tma_store,
-            scaled=not problem.alpha_is_one or problem.k == 0,
+            has_alpha=not problem.alpha_is_one or problem.k == 0,
             addend=problem.c.dtype.name if problem.c else None,
             bias={"m": "n", "n": "m", None: None}[bias] if swapped else bias,
             bias_type=problem.bias.dtype.name if problem.bias else "float32",
             activation=problem.activation,
-            a_registers=registers,
-            b_split=split,
+            registers_a=registers,
+            split_planes_b=split,
         )
         m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-        ways.append(
-            Lowered(
+        found.append(
+            Lowering(
                 swapped, m, n, max(problem.k, 1), problem.k == 0, count, first, second, form, d, d_ld, stride_d, c_ld,
                 stride_c, pairs,
             )
         )  # fmt: skip
-    return tuple(ways)
+    return tuple(found)
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:
-    """What of dtypes and epilogue there is no kernel for."""
+    """Return a refusal of dtypes or an epilogue that there is no kernel for."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a != b or a not in ("bfloat16", "float16", "float32"):
         return Refusal(f"there is no kernel for {a} by {b}", "pass two float16, two bfloat16 or two float32 operands")
@@ -160,7 +167,7 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 
 def _kind(problem: GemmProblem) -> str:
-    """What the tensor cores multiply. (Without k it does not matter: nothing is multiplied.)"""
+    """Return what the tensor cores multiply: a key of ``config.INPUTS``. Where K is 0, any would do."""
     name = problem.a.dtype.name
     if name != "float32":
         return name
@@ -168,14 +175,14 @@ def _kind(problem: GemmProblem) -> str:
 
 
 def _dense(operand: Operand) -> Operand:
-    """The operand as if its rows were dense."""
+    """Return the operand as if its rows were contiguous."""
     layout = replace(operand.layout, row_stride=max(1, operand.layout.cols), col_stride=1)
     return replace(operand, layout=layout)
 
 
 def _check_sizes(problem: GemmProblem, call: BlasCall) -> Refusal | None:
     if max(problem.m, problem.n, problem.k, problem.batch_count) > LONGEST:
-        return Refusal(f"a side is longer than {LONGEST}", "multiply in parts")
+        return Refusal(f"a side is longer than {LONGEST} elements", "multiply in parts")
     if len(call.batch) > 1:
         return Refusal(
             f"the matrices of the batch are not evenly spaced (they take {len(call.batch)} strides)",
@@ -183,12 +190,12 @@ def _check_sizes(problem: GemmProblem, call: BlasCall) -> Refusal | None:
         )
     for dim in call.batch:
         if dim.stride_d < 0:
-            return Refusal("the matrices of the result run backwards in memory", "pass a contiguous out, or none")
+            return Refusal("the batch stride of the result is negative", "pass a contiguous out, or none")
     return None
 
 
 def _order(problem: GemmProblem) -> str:
-    """The order in which out and c are read: :func:`lower` found that there is one. A single column is read as one."""
+    """Return the order of out and c: :func:`lower` found that there is one. A single column is column-major."""
     orders = ("row", "col") if problem.n > 1 else ("col", "row")
     layouts = [x.layout for x in (problem.out, problem.c) if x is not None]
     return next(order for order in orders if all(layout.stored(order) for layout in layouts))

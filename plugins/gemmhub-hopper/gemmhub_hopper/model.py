@@ -1,11 +1,11 @@
-"""How long a way of running a product should take: rounds of pieces, each as slow as its slowest resource.
+"""The cost model: the seconds of a candidate, from waves of work tiles, each bounded by its slowest resource.
 
-A piece (a tile, over a part of k) takes, for each stage of k, the largest of: the tensor cores' cycles and shared
-memory's for feeding them, what L2 delivers, and the latency of memory over the stages of the ring. Around that lie the
-first load's latency and the epilogue, which another piece of the same block hides in ping-pong shapes only. All this
-runs beside what memory must move. The constants (fitted.py) are fitted to measurements.
+A work tile takes, for each stage along K, the largest of: the cycles of the tensor cores and of shared memory to feed
+them, the cycles of L2 to load the stage, and the memory's latency divided by the stages of the ring. The latency of the
+first load and the epilogue come on top; ping-pong hides them under another work tile of the same CTA. All of this
+overlaps with the traffic of the memory. The constants (fitted.py) are fitted to measurements.
 
-There are hundreds of ways to run a product. The model is asked about all of them at once: its numbers may be arrays.
+A product has hundreds of candidates, and the model estimates all of them at once: its numbers may be arrays.
 """
 
 from __future__ import annotations
@@ -21,241 +21,256 @@ from gemmhub_hopper import config
 from gemmhub_hopper.candidate import Choice, Choices
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.fitted import CONSTANTS, Constants
-from gemmhub_hopper.k_passes import Slabs
-from gemmhub_hopper.lower import Lowered
+from gemmhub_hopper.k_passes import KPasses
+from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import Shapes
 
 Numbers = Any
-"""A number, or an array of one for each way of running the product."""
+"""A number, or an array with one for each candidate."""
 LAUNCH = 1e-6
-"""Seconds of a kernel that does nothing, one of many: each begins while the one before ends."""
+"""Seconds of an empty kernel in a row of such kernels, whose launches overlap."""
 _SHARPNESS = 6
-"""Of the largest of a stage's resources: others that are near to it add to it."""
+"""Exponent of the norm that adds up a stage's resources: the larger, the less the smaller ones count."""
 _COPIES = ((8, 8), (16, 4), (32, 2))
-"""Up to how many accumulators a thread adds how many parts of k at once; of more one."""
+"""Accumulators of a thread up to which it loads how many splits at once; above the last, it loads one."""
 EPILOGUE = 4e-7
-"""Seconds of any epilogue."""
+"""Seconds of any epilogue but the plain one."""
 ACTIVATIONS = {None: 1.5e-13, "relu": 1.5e-13, "gelu": 7e-13, "silu": 7e-13}
-"""Seconds of an element of the result, bias included. Fitted by hand to 17 products of benchmarks/run/map.py."""
+"""Seconds for an element of the result, bias included. Fitted by hand to 17 products of benchmarks/run/map.py."""
 ADDEND = 4e-12
-"""Seconds of an element of c; twice that where operands are exchanged, as one product of benchmarks/run/map.py
-showed. The threads that store the result read c, not TMA.
+"""Seconds for an element of c, and twice that where operands are swapped: measured on one product of
+benchmarks/run/map.py. The threads that store the result read c; TMA does not.
 """
 
 
 @dataclass(frozen=True)
 class Card:
-    """A device, as the models see it."""
+    """The facts of a device that the models use."""
 
     sms: int
+    """SMs of the device."""
     clock: float
-    """Hz."""
+    """The highest clock of the SMs, in Hz."""
     bandwidth: float
-    """Bytes a second."""
+    """Bandwidth of the memory, in bytes a second."""
     clusters: tuple[int, ...] = ()
-    """How many run at once, by their size; of those that are not here it is estimated."""
+    """Clusters that run at once, by their size; estimated for sizes beyond the end."""
     name: str = ""
-    """As the driver reports it. The model does not depend on it; corrections do."""
+    """The name that the driver reports. Corrections depend on it, the model does not."""
 
-    def clusters_at_once(self, size: int) -> int:
-        """Clusters of ``size`` thread blocks that run at once, a block on each multiprocessor."""
+    def max_active_clusters(self, size: int) -> int:
+        """Return how many clusters of ``size`` CTAs run at once, one CTA on each SM."""
         return self.clusters[size] if size < len(self.clusters) else estimated(self.sms, size)
 
 
 class Work(NamedTuple):
-    """What there is to do, before any constant is known. Bytes and cycles are of one multiprocessor."""
+    """The work of a candidate, before any constant. Bytes and cycles are those of one SM."""
 
-    blocks: Numbers
-    """Stages of k in a piece."""
-    step: Numbers
-    """Cycles of the tensor cores for 64 rows and 32 bytes of k."""
-    fed: Numbers
-    """Bytes that shared memory delivers for that."""
-    steps: Numbers
-    """How many there are in a stage."""
-    rows: Numbers
-    """Of a in a tile, in 64s."""
-    ragged: Numbers
-    """Neighbours of b along n are neighbours, and a tile ends within 64 of them."""
-    registers: Numbers
-    """They go through registers."""
-    split: Numbers
-    """Columns of b that are split in shared memory, in 64s."""
+    k_blocks: Numbers
+    """Stages along K of a work tile."""
+    wgmma_cycles: Numbers
+    """Cycles of the tensor cores for one wgmma: 64 rows and 32 bytes along K."""
+    wgmma_bytes: Numbers
+    """Bytes that one wgmma reads from shared memory."""
+    wgmmas: Numbers
+    """wgmmas of a stage for each 64-row fragment."""
+    fragments: Numbers
+    """64-row fragments of a tile."""
+    partial_boxes: Numbers
+    """Whether b is contiguous along N and n is no multiple of the 64 columns of a TMA box."""
+    registers_a: Numbers
+    """Whether a goes through registers."""
+    split_columns: Numbers
+    """Columns of b that are split in shared memory, in units of 64."""
     planes: Numbers
-    alone: Numbers
-    """One consumer warpgroup."""
-    turns: Numbers
-    """Ping-pong."""
+    """Whether operands are split into planes."""
+    one_consumer: Numbers
+    """Whether there is one consumer warpgroup."""
+    pingpong: Numbers
+    """Whether the shape is ping-pong."""
     stages: Numbers
-    doublings: Numbers
-    """Of the blocks that share operands."""
-    shared_k: Numbers
-    """Blocks that share k."""
-    lines: Numbers
-    """Bytes of a stage from L2: of operands whose rows begin at multiples of 128 bytes."""
-    halves: Numbers
-    """Of 64."""
-    quarters: Numbers
-    """Of 32."""
-    eighths: Numbers
-    """Of 16."""
-    full: Numbers
-    """Rounds in which every multiprocessor has a piece."""
-    rest: Numbers
-    """The share of multiprocessors that have one in the round after those."""
-    stored: Numbers
-    """Bytes of a tile's results as they are stored, some of them twice."""
-    chunks: Numbers
-    """Of results that a warpgroup stores one after the other."""
+    """Stages of the ring."""
+    multicast_doublings: Numbers
+    """log2 of the CTAs that multicast operands."""
+    cluster_k: Numbers
+    """CTAs that share K."""
+    aligned_128: Numbers
+    """Bytes of a stage whose rows are aligned to 128 bytes in L2."""
+    aligned_64: Numbers
+    """The same of rows that are aligned to 64 bytes only."""
+    aligned_32: Numbers
+    """The same of 32 bytes."""
+    aligned_16: Numbers
+    """The same of 16 bytes."""
+    full_waves: Numbers
+    """Waves in which every SM has a work tile."""
+    last_wave: Numbers
+    """The share of SMs that have a work tile in the last, partial wave."""
+    stored_bytes: Numbers
+    """Bytes of a tile's results as they are stored, overlaps of store blocks counted twice."""
+    store_blocks: Numbers
+    """Store blocks that a warpgroup stores one after the other."""
     splits: Numbers
-    in_slices: Numbers
-    """Each part of a split k adds a slice of the tile."""
-    part: Numbers
-    """Bytes of a block's part of a split k, or of k that a cluster shares."""
-    at_once: Numbers
-    """Parts that are added at once."""
-    slabs: Numbers
+    """Splits of split-K."""
+    reduces_by_slices: Numbers
+    """Whether each split reduces a slice of the tile."""
+    partial_bytes: Numbers
+    """Bytes of a CTA's partial sums, of split-K or of a cluster that shares K."""
+    splits_at_once: Numbers
+    """Splits whose partial sums a thread loads at once."""
+    k_passes: Numbers
+    """K passes."""
     launches: Numbers
-    read: Numbers
-    """Bytes of memory, for all."""
-    written: Numbers
-    copied: Numbers
-    """By the pre-pass."""
+    """Launches of kernels, pre-passes included."""
+    read_bytes: Numbers
+    """Bytes that all SMs read from memory."""
+    written_bytes: Numbers
+    """Bytes that all SMs write to memory."""
+    copied_bytes: Numbers
+    """Bytes that pre-passes read and write."""
 
     @property
     def loaded(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        return self.lines, self.halves, self.quarters, self.eighths
+        """Bytes of a stage by the alignment of their rows."""
+        return self.aligned_128, self.aligned_64, self.aligned_32, self.aligned_16
 
     def one_by_one(self, which: Any) -> list[Work]:
-        """The work of these indices, one by one, where numbers are arrays."""
+        """Return the work of the candidates at these indices, in plain numbers."""
         return [Work(*row) for row in zip(*(column[which].tolist() for column in self))]
 
 
 def together(works: Sequence[Work]) -> Work:
-    """All of them at once: those of one thing or of many, one after the other."""
+    """Return ``works``, of one candidate or of many each, joined into one."""
     return Work(*(np.concatenate([np.atleast_1d(x) for x in column]) for column in zip(*works)))
 
 
-def work(choice: Choice, cut: Slabs, card: Card) -> Work:
-    """Of one choice, in plain numbers."""
-    many = Choices(choice.way, Shapes.of([choice.shape]), np.array([choice.splits]))
-    return works(many, np.array([cut.blocks]), np.array([cut.count]), card).one_by_one([0])[0]
+def work(choice: Choice, passes: KPasses, card: Card) -> Work:
+    """Return the work of one choice, in plain numbers."""
+    many = Choices(choice.lowering, Shapes.of([choice.shape]), np.array([choice.splits]))
+    return works(many, np.array([passes.k_blocks]), np.array([passes.count]), card).one_by_one([0])[0]
 
 
-def works(choices: Choices, blocks: Numbers, slabs: Numbers, card: Card) -> Work:
-    """Of many choices, whose k is cut into ``slabs`` of ``blocks`` each."""
-    way, shape, form, splits = choices.way, choices.shape, choices.way.form, choices.splits
-    count, columns = len(splits), shape.columns
+def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> Work:
+    """Return the work of many choices with ``k_passes`` of ``blocks`` blocks of K each."""
+    lowering, shape, form, splits = choices.lowering, choices.shape, choices.lowering.form, choices.splits
+    count, columns = len(splits), shape.out_n
     at_once = clusters(shape, card)
-    full, rest = np.divmod(choices.pieces, at_once)
-    variant = Variant(shape, form)  # whose bytes are arrays
+    full, remainder = np.divmod(choices.work_tiles, at_once)
+    variant = Variant(shape, form)  # its sizes in bytes are arrays
     loaded = np.zeros((4, count))
-    for reading, nbytes in ((way.a, variant.a_bytes / shape.cluster_n), (way.b, variant.b_bytes / shape.cluster_m)):
-        loaded[_misalignment(reading, way, blocks), np.arange(count)] += nbytes
-    width = np.array([config.chunk(x, form.output_bytes, form.addend is not None) for x in columns.tolist()], int)
-    chunks = -(-columns // width)
-    accumulators = shape.m // shape.sharers * columns // 128
-    results = float(way.m * way.n * way.batch)  # bytes of all may be more than an array of int has room for
-    again = (slabs - 1) * results * 4  # sums that slabs add to
-    parts = choices.part_bytes * slabs
+    for reading, nbytes in (
+        (lowering.a, variant.a_bytes / shape.cluster_n),
+        (lowering.b, variant.b_bytes / shape.cluster_m),
+    ):
+        loaded[_misalignment(reading, lowering, blocks), np.arange(count)] += nbytes
+    added = form.addend is not None
+    width = np.array([config.store_block_n(x, form.output_bytes, added) for x in columns.tolist()], int)
+    store_blocks = -(-columns // width)
+    accumulators = shape.m // shape.warpgroups_per_tile * columns // 128
+    results = float(lowering.m * lowering.n * lowering.batch)  # their bytes may exceed 64-bit integers
+    sums = (k_passes - 1) * results * 4  # read and written again by each further pass
+    partials = choices.partial_bytes * k_passes
     stored = results * form.output_bytes
     found = Work(
-        blocks=-(-blocks // (splits * shape.cluster_k)),
-        step=shape.n / 2,
-        fed=(shape.n if form.a_registers else 64 + shape.n) * 32,
-        steps=form.steps,
-        rows=shape.m / 64,
-        ragged=(form.b_mn and not form.b_split) & (shape.n % 64 > 0),
-        registers=form.a_registers,
-        split=shape.n / 64 * form.b_split,
-        planes=form.planes > 1,
-        alone=shape.consumers == 1,
-        turns=shape.pingpong,
+        k_blocks=-(-blocks // (splits * shape.cluster_k)),
+        wgmma_cycles=shape.n / 2,
+        wgmma_bytes=(shape.n if form.registers_a else 64 + shape.n) * 32,
+        wgmmas=form.wgmmas_per_stage,
+        fragments=shape.m / 64,
+        partial_boxes=(form.mn_major_b and not form.split_planes_b) & (shape.n % 64 > 0),
+        registers_a=form.registers_a,
+        split_columns=shape.n / 64 * form.split_planes_b,
+        planes=form.num_planes > 1,
+        one_consumer=shape.consumers == 1,
+        pingpong=shape.pingpong,
         stages=shape.stages,
-        doublings=np.frexp(shape.sharing)[1] - 1,
-        shared_k=shape.cluster_k,
-        lines=loaded[0], halves=loaded[1], quarters=loaded[2], eighths=loaded[3],
-        full=full,
-        rest=rest / at_once,
-        stored=shape.m * chunks * width * form.output_bytes,
-        chunks=shape.m / 64 * chunks / shape.sharers,
+        multicast_doublings=np.frexp(shape.num_multicast)[1] - 1,
+        cluster_k=shape.cluster_k,
+        aligned_128=loaded[0], aligned_64=loaded[1], aligned_32=loaded[2], aligned_16=loaded[3],
+        full_waves=full,
+        last_wave=remainder / at_once,
+        stored_bytes=shape.m * store_blocks * width * form.output_bytes,
+        store_blocks=shape.m / 64 * store_blocks / shape.warpgroups_per_tile,
         splits=splits,
-        in_slices=choices.in_slices(at_once),
-        part=shape.m * columns * 4 // shape.sharers,
-        at_once=np.select([accumulators <= most for most, _ in _COPIES], [added for _, added in _COPIES], 1),
-        slabs=slabs,
-        launches=slabs * (2 if way.copied else 1),
-        read=way.nbytes - stored + parts + again,
-        written=stored + parts + again,
-        copied=float(sum(x.elements * (x.size + form.planes * form.input_bytes) for x in way.copied)),
+        reduces_by_slices=choices.reduces_by_slices(at_once),
+        partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,
+        splits_at_once=np.select([accumulators <= most for most, _ in _COPIES], [added for _, added in _COPIES], 1),
+        k_passes=k_passes,
+        launches=k_passes * (2 if lowering.copied else 1),
+        read_bytes=lowering.nbytes - stored + partials + sums,
+        written_bytes=stored + partials + sums,
+        copied_bytes=float(sum(x.elements * (x.size + form.num_planes * form.input_bytes) for x in lowering.copied)),
     )  # fmt: skip
     return Work(*(np.broadcast_to(column, count) for column in found))
 
 
 def clusters(shapes: Any, card: Card) -> Numbers:
-    """How many of those of each of :class:`gemmhub_hopper.shapes.Shapes` run at once."""
-    sizes = range(1, 1 + shapes.cluster.max(initial=0))
-    return np.array([0, *(card.clusters_at_once(size) for size in sizes)])[shapes.cluster]
+    """Return how many clusters of each of :class:`gemmhub_hopper.shapes.Shapes` run at once."""
+    sizes = range(1, 1 + shapes.cluster_size.max(initial=0))
+    return np.array([0, *(card.max_active_clusters(size) for size in sizes)])[shapes.cluster_size]
 
 
-def _misalignment(reading: Reading, way: Lowered, blocks: Numbers) -> Numbers:
-    """Of the rows that TMA reads: 0 to 3, for the lines, halves, quarters and eighths of :class:`Work`."""
-    ld = np.asarray(reading.stored(way.form, blocks * way.form.block_k).ld)
+def _misalignment(reading: Reading, lowering: Lowering, blocks: Numbers) -> Numbers:
+    """Return the index in :attr:`Work.loaded` for the rows that TMA reads: 0 for 128 bytes to 3 for 16 bytes."""
+    ld = np.asarray(reading.stored(lowering.form, blocks * lowering.form.block_k).ld)
     return (ld % 128 > 0).astype(int) + (ld % 64 > 0) + (ld % 32 > 0)
 
 
 def seconds_of(w: Work, card: Card, c: Constants) -> Numbers:
-    """A call with its slabs."""
-    multiply = w.steps * w.rows * np.maximum(np.maximum(w.step * c.tensor, w.fed / c.shared_bytes), c.step)
-    multiply = multiply * np.where(w.alone, c.alone, 1) * (1 + c.ragged * w.ragged)
-    loading = w.rows * c.loading + w.split * c.splitting
-    unhidden = np.where(w.alone, c.unhidden_alone, c.unhidden)
-    loaded_too = np.maximum(multiply, loading) + unhidden * np.minimum(multiply, loading)
-    added = c.promotion * np.logical_and(w.planes, w.alone)  # nobody multiplies meanwhile
-    multiply = np.where(w.registers, loaded_too, multiply + added) + c.stage
-    latency = (c.latency + c.remote * w.doublings) / w.stages
-    loaded = w.lines + c.units_of_64 * w.halves + c.units_of_32 * w.quarters + c.units_of_16 * w.eighths
-    share_k = np.greater(w.shared_k, 1)
-    loaded = loaded * np.where(np.logical_and(share_k, np.equal(w.doublings, 0)), c.apart, 1)
+    """Return the seconds of a call, of all its K passes."""
+    wgmma = np.maximum(np.maximum(w.wgmma_cycles * c.tensor, w.wgmma_bytes / c.shared_bytes), c.min_wgmma)
+    multiply = w.wgmmas * w.fragments * wgmma
+    multiply = multiply * np.where(w.one_consumer, c.one_consumer, 1) * (1 + c.partial_boxes * w.partial_boxes)
+    loading = w.fragments * c.loading + w.split_columns * c.splitting
+    unhidden = np.where(w.one_consumer, c.unhidden_one_consumer, c.unhidden)
+    loading_and_multiply = np.maximum(multiply, loading) + unhidden * np.minimum(multiply, loading)
+    added = c.promotion * np.logical_and(w.planes, w.one_consumer)  # no other warpgroup multiplies meanwhile
+    multiply = np.where(w.registers_a, loading_and_multiply, multiply + added) + c.stage
+    latency = (c.latency + c.multicast_latency * w.multicast_doublings) / w.stages
+    loaded = w.aligned_128 + c.aligned_64 * w.aligned_64 + c.aligned_32 * w.aligned_32 + c.aligned_16 * w.aligned_16
+    share_k = np.greater(w.cluster_k, 1)
+    loaded = loaded * np.where(np.logical_and(share_k, np.equal(w.multicast_doublings, 0)), c.cluster_k_loads, 1)
 
     def main_loop(busy: Numbers) -> Numbers:
-        resources = multiply, loaded / np.minimum(c.most_bytes, c.l2_bytes / busy), latency, c.least
+        resources = multiply, loaded / np.minimum(c.l2_bytes_alone, c.l2_bytes / busy), latency, c.min_stage
         stage = sum(x**_SHARPNESS for x in resources) ** (1 / _SHARPNESS)
-        return w.blocks * stage * (1 + c.together * w.doublings)
+        return w.k_blocks * stage * (1 + c.multicast_wait * w.multicast_doublings)
 
-    epilogue = w.stored / c.store_bytes + c.epilogue * (1 + c.turn * w.turns) + w.chunks * c.chunk
-    epilogue = epilogue + share_k * (c.gather + w.shared_k * w.part / c.gathered_bytes)
-    adding = np.where(w.in_slices, c.slice * (1 + w.splits / 16), w.splits * c.part / w.at_once)
-    adding = adding + np.where(w.in_slices, 2, w.splits) * w.part / c.part_bytes
-    epilogue = epilogue + np.greater(w.splits, 1) * (c.split + adding)
-    some = np.greater(w.rest, 0)  # have a piece in one more round
-    each, last = main_loop(1.0), main_loop(np.where(some, w.rest, 1.0))
-    # In turns one piece's epilogue is under the main loop of the next, but for the last one's.
-    in_turns = w.full * np.maximum(each, epilogue) + some * np.maximum(last, epilogue)
-    in_turns = in_turns + np.minimum(np.where(some, last, each), epilogue)
-    one_by_one = w.full * (each + epilogue) + some * (last + epilogue)
-    computing = w.slabs * (c.start + np.where(w.turns, in_turns, one_by_one)) / card.clock
-    moving = w.slabs * c.start / card.clock + (w.read / c.reading + w.written / c.writing) / card.bandwidth
-    # They do not overlap perfectly.
+    epilogue = w.stored_bytes / c.store_bytes + c.epilogue * (1 + c.pingpong_epilogue * w.pingpong)
+    epilogue = epilogue + w.store_blocks * c.store_block
+    epilogue = epilogue + share_k * (c.cluster_reduction + w.cluster_k * w.partial_bytes / c.cluster_reduction_bytes)
+    adding = np.where(w.reduces_by_slices, c.slice * (1 + w.splits / 16), w.splits * c.split / w.splits_at_once)
+    adding = adding + np.where(w.reduces_by_slices, 2, w.splits) * w.partial_bytes / c.partial_bytes
+    epilogue = epilogue + np.greater(w.splits, 1) * (c.last_split + adding)
+    partial = np.greater(w.last_wave, 0)
+    each, last = main_loop(1.0), main_loop(np.where(partial, w.last_wave, 1.0))
+    # Ping-pong hides the epilogue of a work tile under the main loop of the next, except that of the last one.
+    pingpong = w.full_waves * np.maximum(each, epilogue) + partial * np.maximum(last, epilogue)
+    pingpong = pingpong + np.minimum(np.where(partial, last, each), epilogue)
+    one_by_one = w.full_waves * (each + epilogue) + partial * (last + epilogue)
+    computing = w.k_passes * (c.start + np.where(w.pingpong, pingpong, one_by_one)) / card.clock
+    moved = w.read_bytes / c.reading + w.written_bytes / c.writing
+    moving = w.k_passes * c.start / card.clock + moved / card.bandwidth
+    # Computing and memory traffic do not overlap perfectly.
     whole = np.maximum(computing, moving) + c.overlap * np.minimum(computing, moving)
-    return whole + c.launch * w.slabs + copying(w, card, c)
+    return whole + c.launch * w.k_passes + copying(w, card, c)
 
 
-def epilogue(way: Lowered) -> float:
-    """Seconds that a bias, an activation and an addend add to a plain product. Corrections know nothing of them."""
-    form = way.form
+def epilogue(lowering: Lowering) -> float:
+    """Return the seconds that bias, activation and addend add to a plain product; corrections do not include them."""
+    form = lowering.form
     if not (form.bias or form.activation or form.addend):
         return 0.0
-    each = ACTIVATIONS[form.activation] + (ADDEND * (1 + form.transposed) if form.addend else 0.0)
-    return EPILOGUE + each * way.m * way.n * way.batch
+    each = ACTIVATIONS[form.activation] + (ADDEND * (1 + form.transposed_d) if form.addend else 0.0)
+    return EPILOGUE + each * lowering.m * lowering.n * lowering.batch
 
 
 def copying(w: Work, card: Card, c: Constants) -> Numbers:
-    """Seconds of the pre-passes."""
-    return w.copied / (c.copying * card.bandwidth) + c.launch * (w.launches - w.slabs)
+    """Return the seconds of the pre-passes."""
+    return w.copied_bytes / (c.copying * card.bandwidth) + c.launch * (w.launches - w.k_passes)
 
 
-def seconds(choice: Choice, cut: Slabs, card: Card) -> float:
-    """A call with its slabs."""
-    return float(seconds_of(work(choice, cut, card), card, CONSTANTS[choice.way.form.input]))
+def seconds(choice: Choice, passes: KPasses, card: Card) -> float:
+    """Return the seconds of ``choice`` with these K passes."""
+    return float(seconds_of(work(choice, passes, card), card, CONSTANTS[choice.lowering.form.input]))

@@ -1,9 +1,9 @@
-"""a and b as the kernel reads them: where they lie, or in a copy that a pre-pass makes.
+"""The operands as the kernel reads them: in place, or in a copy that a pre-pass makes.
 
-TMA reads operands at multiples of 16 bytes with rows at multiples of 16 bytes, and tensor cores take tf32 operands only
-with neighbours along k. Any other operand is copied beforehand; float32 operands that keep float32's accuracy are split
-into planes, whatever their strides. Copies are dense, with rows at multiples of 16 bytes. The kernel's a needs no copy
-where TMA takes it: through registers it may have neighbours along m, and is split there.
+TMA reads operands whose address and rows are aligned to 16 bytes, and tensor cores take tf32 operands from shared
+memory only where they are contiguous along K. Any other operand is copied beforehand. Float32 operands that keep
+float32's accuracy are split into bfloat16 planes, whatever their strides. Copies are dense, with rows aligned to 16
+bytes. The kernel's a needs no copy where it goes through registers: there it may be contiguous along M, and is split.
 """
 
 from __future__ import annotations
@@ -16,55 +16,57 @@ from gemmhub_hopper.config import Form
 from gemmhub_hopper.tensor_map import Stored
 
 TMA_ALIGNMENT = 16
-"""Bytes that addresses and strides are multiples of, but for those between neighbours."""
+"""Alignment of addresses and strides for TMA, in bytes; the innermost stride is one element."""
 _FURTHEST = 2**40
-"""Bytes: strides of tensor maps are smaller."""
+"""Bound of the strides of a tensor map, in bytes."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """An operand in the kernel's words."""
+    """How the kernel reads an operand."""
 
     name: str
-    """The problem's: "a" or "b"."""
+    """The problem's name of it: "a" or "b"."""
     rows: int
-    """Along m (n)."""
+    """Elements along the kernel's M (of a) or N (of b)."""
     k: int
+    """Elements along K."""
     count: int
-    """Matrices that there are."""
+    """Distinct matrices of the batch."""
     step: int
-    """From one matrix of the batch to the next, in matrices; 0 where one serves all."""
+    """Step from one matrix of the batch to the next, in matrices; 0 where one serves all."""
     strides: tuple[int, int, int]
-    """Of the operand, in elements: along m (n), k and the batch. Of one that is packed: those of its plain copy."""
+    """Strides of the operand in elements: along M (N), K and the batch. Those of the plain copy where it is packed."""
     size: int
     """Bytes of an element."""
     alignment: int
-    """Bytes that divide its address."""
+    """Alignment of its address, in bytes."""
     mn_major: bool
-    """Neighbours along m (not k) are neighbours in memory, in the copy if there is one."""
+    """Whether what the kernel reads, the operand or its copy, is contiguous along M (N); else along K."""
     direct: Stored | None
-    """As TMA reads it; None where a copy is read."""
+    """The operand as TMA reads it; None where a copy is read."""
     why: str = ""
-    """What the copy is for."""
+    """Why a copy is made."""
     packed: bool = False
-    """It was prepared by pack()."""
+    """Whether the operand was prepared by pack()."""
 
     @property
     def elements(self) -> int:
+        """Elements of all distinct matrices."""
         return self.rows * self.k * self.count
 
     def copy(self, form: Form, k: int) -> Stored:
-        """How a copy of ``k`` elements along k lies in memory: planes are matrices of their own."""
+        """Return the layout of a copy of ``k`` elements along K: each plane is a matrix of its own."""
         inner, outer = (self.rows, k) if self.mn_major else (k, self.rows)
         ld = _up(inner * form.input_bytes)
-        return Stored(inner, outer, form.planes * self.count, ld, ld * outer)
+        return Stored(inner, outer, form.num_planes * self.count, ld, ld * outer)
 
     def stored(self, form: Form, k: int) -> Stored:
-        """What the tensor map describes; copies are of ``k`` elements along k."""
+        """Return what the tensor map describes; copies have ``k`` elements along K."""
         return self.direct or self.copy(form, k)
 
     def copy_bytes(self, form: Form, k: int) -> int:
-        """Of a copy of ``k`` elements along k; 0 where none is made."""
+        """Return the bytes of a copy of ``k`` elements along K; 0 where none is made."""
         if self.direct is not None:
             return 0
         made = self.copy(form, k)
@@ -76,9 +78,10 @@ def _up(nbytes: int) -> int:
 
 
 def stored(layout: MatrixLayout, order: str, size: int, count: int, stride: int) -> tuple[int, Stored]:
-    """(leading dimension in elements, the stack as a tensor map says it).
+    """Return the leading dimension in elements, and the stack of matrices as a tensor map describes it.
 
-    A single row has no next one: the distance to it is chosen to suit TMA, and so is that of a single matrix.
+    The leading dimension of a single row and the batch stride of a single matrix are not used: they are set to what TMA
+    takes.
     """
     inner, outer = (layout.cols, layout.rows) if order == "row" else (layout.rows, layout.cols)
     elements = layout.leading_dimension(order)
@@ -87,7 +90,7 @@ def stored(layout: MatrixLayout, order: str, size: int, count: int, stride: int)
 
 
 def reading(problem: GemmProblem, name: str, operand: Operand, count: int, stride: int, form: Form) -> Reading:
-    """Operand ``name`` of a lowered problem with ``count`` matrices, ``stride`` elements apart."""
+    """Return how the kernel reads operand ``name``, with ``count`` matrices that are ``stride`` elements apart."""
     layout, size = operand.layout, operand.dtype.itemsize
     rows, along, deep = (
         (layout.rows, layout.row_stride, layout.col_stride)
@@ -105,9 +108,9 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
         return _packed(rows, problem.k, size, form)
     strides = (along, deep, stride)
     if form.input == "split":
-        # A side of one element has no neighbours.
+        # A side of one element has any order.
         mn_major = problem.k == 1 or (rows > 1 and abs(along) < abs(deep))
-        why = "split into three planes of bfloat16, which the tensor cores multiply"
+        why = "split into three bfloat16 planes, which the tensor cores multiply"
         return Reading(name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, why)
     orders = [order for order in _orders(name) if layout.stored(order)]
     if form.input == "tf32":
@@ -122,8 +125,8 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
         why = why or obstacle
     mn_major = form.input != "tf32" and rows > 1 and abs(along) < abs(deep)
     if not why:
-        what = "with neighbours along k" if form.input == "tf32" else "with neighbours along one side"
-        why = f"tensor cores take {form.input} operands only {what}"
+        sides = "along K" if form.input == "tf32" else "along one side"
+        why = f"tensor cores take only {form.input} operands that are contiguous {sides}"
     return Reading(
         name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, f"copied: {why}"
     )
@@ -132,7 +135,7 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
 def in_registers(
     problem: GemmProblem, name: str, operand: Operand, count: int, stride: int, form: Form
 ) -> Reading | None:
-    """As :func:`reading`, of an operand that goes through registers; None where it cannot, or would gain nothing."""
+    """Return :func:`reading` of an operand that goes through registers; None where it cannot, or saves no copy."""
     usual = reading(problem, name, operand, count, stride, form)
     if usual.packed and form.input == "split":
         ld = usual.strides[0] * usual.size
@@ -148,20 +151,18 @@ def in_registers(
 
 
 def _orders(name: str) -> tuple[str, str]:
-    """Of an operand's layout: that with neighbours along k, the other one."""
+    """Return the orders of an operand's layout: first the one that is contiguous along K."""
     return ("row", "col") if name == "a" else ("col", "row")
 
 
 def _obstacle(operand: Operand, direct: Stored, size: int) -> str:
-    """Why TMA does not read it where it lies; empty when it does."""
+    """Return why TMA does not read the operand in place; empty where it does."""
     if operand.alignment < TMA_ALIGNMENT:
-        return (
-            f"its address is a multiple of {operand.alignment} bytes, and TMA reads from multiples of {TMA_ALIGNMENT}"
-        )
+        return f"its address is aligned to {operand.alignment} bytes, and TMA needs {TMA_ALIGNMENT}"
     if direct.stride < 0:
-        return "its stack of matrices runs backwards"
+        return "the stride of its batch is negative"
     if direct.stride >= _FURTHEST:
-        return f"it spans {direct.stride} bytes; TMA takes less than 2**40"
+        return f"its batch stride is {direct.stride} bytes, and TMA takes less than 2**40"
     for what, nbytes in (("leading dimension", direct.ld), ("batch stride", direct.stride)):
         if nbytes % TMA_ALIGNMENT:
             return (
@@ -171,9 +172,9 @@ def _obstacle(operand: Operand, direct: Stored, size: int) -> str:
 
 
 def packed_form(form: Form, rows: int, k: int) -> Stored:
-    """A packed operand, with neighbours along k."""
+    """Return the layout of a packed operand, which is contiguous along K."""
     ld = _up(k * form.input_bytes)
-    return Stored(k, rows, form.planes, ld, ld * rows)
+    return Stored(k, rows, form.num_planes, ld, ld * rows)
 
 
 def _packed(rows: int, k: int, size: int, form: Form) -> Reading:

@@ -1,6 +1,6 @@
-"""b as :func:`gemmhub.pack` keeps it: copies of its own with neighbours along k, each row at a multiple of 16 bytes.
+"""A packed b, as :func:`gemmhub.pack` returns it: a copy that is contiguous along K, with rows aligned to 16 bytes.
 
-float32 is kept twice: as it is, which tf32 products read, and split into planes for those of float32's accuracy.
+float32 is kept twice: as it is, for tf32 products, and split into planes, for products of float32's accuracy.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from gemmhub_hopper.k_passes import MARKS
 from gemmhub_hopper.launch import Function
 
 _LINE = 256
+"""Alignment of the copies, in bytes."""
 
 
 class PackedMatrix:
-    """Owned by the caller, through gemmhub's PackedB; its memory is freed when nobody refers to it any more."""
+    """The memory of a packed b. The caller owns it through gemmhub's PackedB; it is freed with the last reference."""
 
     def __init__(self, gpu: Gpu, plain: int, planes: int) -> None:
-        """Room for ``plain`` bytes of a copy and ``planes`` bytes of planes. AllocationError where there is none."""
+        """Allocate ``plain`` bytes for a copy and ``planes`` bytes for planes. AllocationError without memory."""
         self._gpu = gpu
         plain = -(-plain // _LINE) * _LINE
         self.nbytes = 4 * MARKS + plain + planes
         self.marks = gpu.allocate(self.nbytes, zeroed=True)
-        """The address of its marks (split_planes.cuh)."""
+        """The address of the marks (split_planes.cuh)."""
         self.plain = self.marks + 4 * MARKS
         self.planes = self.plain + plain
 
     def of(self, kind: str) -> int:
-        """The address of what the kernel reads for an input of ``kind``."""
+        """Return the address of what the kernel reads for an input of ``kind``."""
         return self.planes if kind == "split" else self.plain
 
     def __del__(self) -> None:
@@ -44,9 +45,10 @@ class PackedMatrix:
 
 
 def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) -> PackedMatrix:
-    """Packed copies of the (k, n) matrix at ``address``. ``copiers``: the pre-passes by the kernel's input.
+    """Pack the (k, n) matrix at ``address``. ``copiers``: the pre-passes by the kernel's input.
 
-    Waits for all work on the device, before and after. AllocationError without memory; KernelError, DriverError.
+    Waits for all work on the device before and after. Raises AllocationError without memory, KernelError and
+    DriverError.
     """
     rows, k = problem.n, problem.k
     forms = {kind: Form(False, False, kind, problem.out.dtype.name) for kind in copiers}
@@ -58,7 +60,7 @@ def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) 
     layout: MatrixLayout = replace(problem.b.layout, batch=(), batch_strides=())
     b = replace(problem.b, layout=layout)
     with gpu:
-        gpu.driver.call("cuCtxSynchronize")  # whoever writes b may do so on any stream
+        gpu.driver.call("cuCtxSynchronize")  # b may still be written on any stream
         for kind, copier in copiers.items():
             reading = operands.reading(replace(problem, b=b, batch=()), "b", b, 1, 0, forms[kind])
             reading = replace(reading, mn_major=False)

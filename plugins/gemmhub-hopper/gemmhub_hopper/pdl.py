@@ -1,8 +1,8 @@
-"""Programmatic dependent launch (PDL): when the next kernel of the stream may begin.
+"""Programmatic dependent launch (PDL): decides when the next kernel of the stream may begin.
 
-Blocks of a kernel that begins early settle where there is room. That is not always where they would lie on an idle
-device, evenly on all multiprocessors, and a kernel that is slowed down by it may lose more than an early start gains,
-the more the longer it takes. What gains was found by measuring (benchmarks/run/hopper_early.py).
+CTAs of a kernel that begins early occupy the SMs that are free, which may be an uneven distribution. A kernel that is
+slowed down so may lose more than the early start gains, the more the longer it takes. The rules were found by
+measurement (benchmarks/run/hopper_early.py).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemmhub_hopper.candidate import Choice, Room
+    from gemmhub_hopper.candidate import Choice, Occupancy
     from gemmhub_hopper.gemv import GemvChoice
 
 _SHORT = 2**26
-"""Bytes that vectors by a matrix may move: where it is more, they take so long that nothing is gained."""
-
+"""Bytes above which a product of vectors takes so long that an early start gains nothing."""
 
 VARIABLE = "GEMMHUB_HOPPER_PDL"
+"""The environment variable that turns PDL "on" or "off"."""
 
 
 @cache
 def allowed() -> bool:
-    """Whether kernels may begin early at all: read once, from the environment variable. ValueError for other values.
+    """Return whether PDL is on. The environment variable is read once; raises ValueError for other values.
 
-    A kernel that begins early waits until the one before it in the stream has ended. That one has waited for the one
-    before, if it is of this plugin. A kernel of somebody else that was itself launched early, lets the next one begin
-    and never waits may end before the one before it has: then what that one writes is read too early here.
+    A kernel that begins early waits until the one before it in the stream has ended, and a kernel of this plugin has
+    itself waited for the one before. Another library's kernel that was launched early, lets the next one begin and
+    never waits may end before its predecessor: then the results of that predecessor are read too early.
     """
     given = os.environ.get(VARIABLE, "on")
     if given not in ("on", "off"):
@@ -38,30 +38,29 @@ def allowed() -> bool:
 
 
 class Next(IntEnum):
-    """The next kernel may begin when every block of this one has come as far. The kernels have the same numbers."""
+    """The progress of every CTA at which the next kernel may begin. The kernels have the same numbers (pdl.cuh)."""
 
     ENDED = 0
     STARTED = 1
     LOADED = 2
-    """All of its loads are asked for."""
+    """All of its loads are issued."""
     SUMMED = 3
-    """What remains is to store its last results."""
+    """Only the store of its last results remains."""
 
 
-def gemm(choice: Choice, k_blocks: int, card: Room) -> Next:
-    """Of gemm_kernel.cu, with so many blocks of k."""
+def gemm(choice: Choice, k_blocks: int, card: Occupancy) -> Next:
+    """Return the moment for gemm_kernel.cu, with ``k_blocks`` blocks of K."""
     if choice.copied or choice.splits > 1:
-        # Parts of k are added by the last block of each tile, or by blocks that wait for each other: others that settle
-        # meanwhile slow them down. After copies comes another pre-pass, if products of one kind follow each other: many
-        # of its small blocks would crowd where there is room.
+        # Split-K reduces in the last CTA of each tile, or in CTAs that wait for each other: CTAs of the next kernel
+        # slow them down. After copies the next kernel often is a pre-pass, whose many small CTAs would crowd the SMs.
         return Next.ENDED
     shape = choice.shape
-    one_piece = choice.pieces * shape.cluster <= choice.grid(card)
-    return Next.LOADED if one_piece and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED
+    one_work_tile = choice.work_tiles * shape.cluster_size <= choice.grid(card)
+    return Next.LOADED if one_work_tile and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED
 
 
 def gemv(choice: GemvChoice, sms: int) -> Next:
-    """Of gemv_kernel.cu. The next one may begin at once where there is room for the blocks of both."""
-    if choice.moved >= _SHORT:
+    """Return the moment for gemv_kernel.cu: at once where the CTAs of two kernels fit."""
+    if choice.moved_bytes >= _SHORT:
         return Next.ENDED
-    return Next.STARTED if 2 * choice.grid <= choice.kernel.resident * sms else Next.SUMMED
+    return Next.STARTED if 2 * choice.grid <= choice.kernel.min_ctas_per_sm * sms else Next.SUMMED

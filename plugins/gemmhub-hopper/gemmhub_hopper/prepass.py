@@ -1,4 +1,4 @@
-"""The pre-pass: what a launch of prepass.cu is told, to copy or split operands."""
+"""The parameters of the pre-pass, kernels/prepass.cu, which copies or splits operands."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.tensor_map import Stored
 
 THREADS = 256
+"""Threads of a CTA."""
 KINDS = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2}
 """``kKind`` of prepass.cu by the kernel's input."""
 _TILE_FAST, _TILE_SLOW = 128, 32
+"""Elements of a CTA's tile along the operand's smaller and larger stride."""
 
 
 class Job(ctypes.Structure):
-    """Job of prepass.cu."""
+    """``Job`` of prepass.cu: one operand."""
 
     _fields_ = (
         *((name, c_uint64) for name in ("source", "to", "marks")),
@@ -29,21 +31,21 @@ class Job(ctypes.Structure):
 
 
 class Parameters(ctypes.Structure):
-    """PrepassParams of prepass.cu."""
+    """``PrepassParams`` of prepass.cu."""
 
     _fields_ = (("first_tiles", c_int), ("jobs", Job * 2))
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of the kernel."""
+    """The arguments of the kernel."""
 
     _fields_ = (("p", Parameters),)
 
 
 def fill(job: Any, reading: Reading, form: Form, made: Stored, k: int) -> int:
-    """All but the addresses of copying ``k`` elements along k of ``reading``; the number of blocks that do it.
+    """Fill ``job``, without its addresses, for a copy of ``k`` elements along K; return the number of its CTAs.
 
-    ``made``, how the copy lies in memory, may have more elements along k: they become 0.
+    ``made``, the layout of the copy, may have more elements along K: they become 0.
     """
     along, deep, batch = reading.strides
     rows_slow = abs(deep) <= abs(along) if min(k, reading.rows) > 1 else k > 1

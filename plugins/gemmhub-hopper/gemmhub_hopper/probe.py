@@ -1,4 +1,4 @@
-"""What the machine has: a driver, Hopper devices, NVRTC."""
+"""Probes the machine for a driver, Hopper devices and NVRTC."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gemmhub.kit.nvrtc import Compiler
 from gemmhub_hopper import pdl
 
 OLDEST_DRIVER = (12, 4)
-"""Of CUDA."""
+"""The oldest CUDA version of the driver."""
 CAPABILITY = (9, 0)
+"""The compute capability of Hopper."""
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **cuda.KERNELS,
@@ -25,31 +26,32 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuCtxSynchronize": (),
 }  # fmt: skip
-"""Of the driver, beside what every plugin calls."""
+"""Functions of the driver that the plugin calls, with their arguments."""
 
 
 def open_driver() -> Driver:
-    """As :func:`gemmhub.kit.cuda.load`."""
+    """Load the driver, as :func:`gemmhub.kit.cuda.load` does."""
     return cuda.load(FUNCTIONS)
 
 
 class Machine:
-    """The driver, the compiler and the devices, and a workspace on each that is of Hopper."""
+    """The driver, the compiler and the devices, with a workspace for each."""
 
     def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
         self.driver = driver
         self.compiler = compiler
         self.gpus = gpus
-        """All of them: their numbers are those of gemmhub's devices."""
+        """All devices, Hopper or not: their indices are those of gemmhub's devices."""
         self.workspaces = tuple(map(Scratch, gpus))
 
     @property
     def hoppers(self) -> tuple[Gpu, ...]:
+        """The Hopper devices."""
         return tuple(gpu for gpu in self.gpus if gpu.capability == CAPABILITY)
 
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     try:
         pdl.allowed()
     except ValueError as error:
@@ -61,7 +63,7 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
     if all(gpu.capability != CAPABILITY for gpu in gpus):
         names = ", ".join(sorted({f"{gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in gpus}))
         return Absent(
-            f"its kernels are for compute capability 9.0 (Hopper); here is {names}",
+            f"the kernels need compute capability 9.0 (Hopper); this machine has {names}",
             "use another backend, gemmhub-cublas for one, or a machine with an H100 or H200",
         )
     if driver.cuda_version < OLDEST_DRIVER:
@@ -78,7 +80,7 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """Return the devices and versions of ``machine``."""
     return Ready(
         tuple(Device("cuda", gpu.index) for gpu in machine.hoppers),
         {"nvrtc": "{}.{}".format(*machine.compiler.version), **cuda.versions(machine.driver, machine.hoppers)},

@@ -1,8 +1,8 @@
-"""The shapes that the cost model chooses from.
+"""The tile shapes from which the cost model chooses.
 
 They were selected by replaying timings of random products (aligned, of odd sizes, with epilogues, of few rows; 16 bits
-and tf32): of a larger set, the shape whose loss cost the least time was dropped, again and again. What shape suits what
-product is the model's business.
+and tf32): from a larger set, the shape whose loss costs the least time was dropped, again and again. The model
+decides which shape suits which product.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import numpy as np
 
 from gemmhub_hopper.config import SHARED_LIMIT, Form, Shape
 
-_DERIVED = ("sharers", "columns")
-"""What is not computed of arrays as of numbers."""
+_DERIVED = ("warpgroups_per_tile", "out_n")
+"""Properties whose formulas do not take arrays: they are collected from each shape."""
 
 
 class Shapes(Shape):
-    """Many shapes at once: each number is an array of theirs, and so is what is computed of it."""
+    """Many shapes at once: every number is an array, and so are the properties that are computed from it."""
 
     @classmethod
     def of(cls, shapes: Sequence[Shape]) -> Shapes:
+        """Return ``shapes`` as arrays."""
         return cls._made(lambda name: np.array([getattr(x, name) for x in shapes], bool if name == "pingpong" else int))
 
     def some(self, which: Any) -> Shapes:
-        """Those of these indices, in that order."""
+        """Return the shapes of these indices, in that order."""
         return self._made(lambda name: getattr(self, name)[which])
 
     @classmethod
@@ -39,7 +40,7 @@ class Shapes(Shape):
 
 
 class ShapeList(tuple[Shape, ...]):
-    """Shapes one after the other."""
+    """A list of shapes, also as arrays."""
 
     @cached_property
     def arrays(self) -> Shapes:
@@ -47,8 +48,10 @@ class ShapeList(tuple[Shape, ...]):
 
     @cached_property
     def whole(self) -> ShapeList:
-        """Those for a b with neighbours along n, of which wgmma seems to take 16 columns at a time: widths that 16 does
-        not divide were measured to take 1.2 times as long as the next one that it does.
+        """The shapes for a b that is contiguous along N: those whose n is a multiple of 16.
+
+        wgmma seems to read such a b 16 columns at a time: other widths take longer than the next multiple of 16
+        (benchmarks/results/h200/hopper_widths.txt).
         """
         return ShapeList(shape for shape in self if shape.n % 16 == 0)
 
@@ -58,11 +61,11 @@ SPLIT_SHAPES = ShapeList((
     Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
     Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
 ))  # fmt: skip
-"""Those for split operands: a stage has three planes of each, and half as much of k."""
+"""Shapes for split operands: a stage has three planes of each, and half as many bytes along K."""
 
 
 def _shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit beside a staging buffer of each consumer, whatever the major-ness; up to 12."""
+    """Return a shape with as many stages, up to 12, as fit beside a staging buffer of each consumer."""
     stage = (m + -(-n // 64) * 64) * 128
     room = SHARED_LIMIT - (20000 if given.get("consumers") != 3 else 28672)
     return Shape(m, n, min(12, room // stage), **given)
@@ -74,27 +77,27 @@ SHAPES = ShapeList((
     *(_shape(128, n) for n in (16, 32, 96, 128, 144, 160, 176, 192, 208, 224, 256)),
     *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 96, 112, 128, 160, 176, 224)),
     *(_shape(128, n, pingpong=True) for n in (112, 128, 160, 176)),
-    # With one stage less there is room for two staging buffers: where k is short, stores take as long as all else.
+    # With one stage less, two staging buffers fit: where K is short, stores take as long as all the rest.
     Shape(128, 192, 4, pingpong=True),
     *(_shape(64, n, pingpong=True) for n in (128, 192, 256)),
     _shape(192, 192, consumers=3, cluster_m=2), *(_shape(128, n, cluster_m=2) for n in (208, 256)),
     _shape(128, 192, cluster_m=2, pingpong=True), _shape(128, 128, cluster_n=2, pingpong=True),
     _shape(128, 128, cluster_m=4, pingpong=True),
     *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160)),
-    # Products of few tiles: large clusters ask L2 once for what they share.
+    # Products of few tiles: a large cluster reads what it shares from L2 once.
     _shape(128, 64, cluster_m=4), _shape(128, 160, cluster_m=4, cluster_n=2),
-    # CTAs of a cluster share K; with larger tiles, which L2 is slow to feed, they share one operand besides.
+    # CTAs of a cluster share K; larger tiles, which L2 is slow to feed, multicast one operand besides.
     *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
     _shape(64, 128, consumers=1, cluster_k=4), _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
     *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 128)),
 ))  # fmt: skip
-"""Shapes for 16-bit and tf32 operands. For narrow problems the operands change places, so that the narrow side is the
+"""Shapes for 16-bit and tf32 operands. For narrow problems the operands are swapped, so that the narrow side is the
 kernel's n.
 """
 
 
 def _register_shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit: of float32 elements of a, and planes of b."""
+    """Return a shape with as many stages, up to 12, of float32 elements of a and planes of b as fit."""
     return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **given)
 
 
@@ -102,11 +105,11 @@ REGISTER_SHAPES = ShapeList((
     *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
     *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
 ))  # fmt: skip
-"""Those for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
+"""Shapes for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
 
 
 def _small_shape(m: int, n: int, **given: Any) -> Shape:
-    """With as many stages as fit, up to 8: of float32 elements of both, and two sets of planes of b."""
+    """Return a shape with as many stages, up to 8, of float32 elements as fit beside two buffers of planes of b."""
     room = SHARED_LIMIT - 22000 - 384 * n
     return Shape(m, n, min(8, room // (128 * m + 128 * -(-n // 32) * 32)), **given)
 
@@ -116,11 +119,11 @@ SMALL_SHAPES = ShapeList((
     *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
     *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
 ))  # fmt: skip
-"""Those for float32 that is split by the kernel only: for small products."""
+"""Shapes for small products of float32, where the kernel splits both operands itself."""
 
 
 def shapes(form: Form) -> ShapeList:
-    """Those for ``form``."""
+    """Return the shapes for ``form``."""
     if form.input == "split":
-        return SMALL_SHAPES if form.b_split else REGISTER_SHAPES if form.a_registers else SPLIT_SHAPES
-    return SHAPES.whole if form.b_mn else SHAPES
+        return SMALL_SHAPES if form.split_planes_b else REGISTER_SHAPES if form.registers_a else SPLIT_SHAPES
+    return SHAPES.whole if form.mn_major_b else SHAPES

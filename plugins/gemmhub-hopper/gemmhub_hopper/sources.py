@@ -1,4 +1,4 @@
-"""What a variant of the kernel, and a pre-pass, are compiled from."""
+"""The sources and compiler options of each kernel."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gemmhub_hopper.prepass import KINDS
 
 ARCH = "sm_90a"
 KERNEL = "gemm"
-"""The function's name."""
+"""Name of the function in gemm_kernel.cu; likewise in the other two sources."""
 PREPASS = "prepass"
 GEMV = "gemv"
 _PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh", "types.cuh")
 _GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", "ptx.cuh", "types.cuh")
 _OTHERS = ("prepass.cu", "gemv_kernel.cu")
-"""Files that the kernel does not include."""
+"""Files that gemm_kernel.cu does not include."""
 
 
 def source(variant: Variant) -> Source:
-    """The kernel and its headers; one of them is written for the variant."""
+    """Return the source of a variant; the header wgmma.cuh is generated for it."""
     return _source(
         f"hopper-{variant.shape.name}",
         "gemm_kernel.cu",
@@ -33,14 +33,14 @@ def source(variant: Variant) -> Source:
 
 
 def prepass(kind: str) -> Source:
-    """That for a kernel whose input is ``kind``."""
+    """Return the source of the pre-pass for an input of ``kind``."""
     number = KINDS[kind]
     files = {name: _files()[name] for name in _PREPASS_FILES}
     return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"PREPASS_KIND": number})
 
 
 def gemv(kernel: GemvKernel) -> Source:
-    """A vector times a matrix."""
+    """Return the source of a kernel for vectors."""
     files = {name: _files()[name] for name in _GEMV_FILES}
     return _source(f"hopper-{kernel.name}", "gemv_kernel.cu", files, kernel.macros)
 

@@ -1,4 +1,4 @@
-"""The tile schedule: the numbers by which tile_scheduler.cuh walks the work tiles of a product."""
+"""The tile schedule: the numbers from which kernels/tile_scheduler.cuh computes the order of work tiles."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from ctypes import c_int, c_uint32
 
 
 class Divisor(ctypes.Structure):
-    """Divisor of params.cuh."""
+    """``Divisor`` of kernels/params.cuh."""
 
     _fields_ = (("multiplier", c_uint32), ("shift", c_uint32))
 
 
-class Walk(ctypes.Structure):
-    """TileSchedule of params.cuh."""
+class TileSchedule(ctypes.Structure):
+    """``TileSchedule`` of kernels/params.cuh."""
 
     _fields_ = (
-        *((name, c_int) for name in ("pieces", "tiles_m", "tiles_n", "splits", "group", "part_blocks", "longer")),
-        *((name, Divisor) for name in ("tiles", "parts", "group_tiles", "rows", "last_rows")),
+        *((name, c_int) for name in ("work_tiles", "tiles_m", "tiles_n", "splits", "group")),
+        *((name, c_int) for name in ("k_blocks_per_split", "longer_splits")),
+        *((name, Divisor) for name in ("tiles", "splits_divisor", "group_tiles", "rows", "last_rows")),
     )
 
 
-def walk(tiles: tuple[int, int], batch: int, group: int, k_blocks: int, splits: int, ranks: int) -> Walk:
-    """``tiles``: cluster tiles of a matrix below and beside each other, of which ``group`` rows are walked together.
-    ``k_blocks`` blocks of k are cut into ``splits`` parts, and each of these for the ``ranks`` blocks of a cluster that
-    share k.
+def schedule(
+    tiles: tuple[int, int], batch: int, group: int, k_blocks: int, splits: int, cluster_k: int
+) -> TileSchedule:
+    """Return the schedule of ``batch`` matrices with ``tiles`` (rows, columns) of cluster tiles each.
+
+    ``group`` rows of cluster tiles are scheduled together. ``k_blocks`` blocks of K are divided among ``splits`` of
+    split-K, and each split among the ``cluster_k`` CTAs of a cluster that share K.
     """
     rows, columns = tiles
-    part_blocks, longer = divmod(k_blocks, splits * ranks)
-    return Walk(
-        rows * columns * splits * batch, rows, columns, splits, group, part_blocks, longer,
+    k_blocks_per_split, longer_splits = divmod(k_blocks, splits * cluster_k)
+    return TileSchedule(
+        rows * columns * splits * batch, rows, columns, splits, group, k_blocks_per_split, longer_splits,
         *map(_divisor, (rows * columns, splits, group * columns, group, rows % group or group)),
     )  # fmt: skip
 
 
 def _divisor(by: int) -> Divisor:
-    """The multiplier is below 2^32, as 2^shift is below twice ``by``; rounded up, it is too large by less than that."""
+    """Return a division by ``by`` as factors (Granlund and Montgomery, 1994).
+
+    The multiplier is below 2^32, as 2^shift is below twice ``by``; rounding it up adds less than that.
+    """
     shift = (by - 1).bit_length()
     return Divisor(-(-(1 << 31 + shift) // by), shift)

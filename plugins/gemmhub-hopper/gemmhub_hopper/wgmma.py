@@ -8,10 +8,10 @@ _TYPE = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32", "split": "bf16"}
 
 
 def header(variant: Variant) -> str:
-    """Two functions ``wgmma(d, a, b, accumulate)``: d (64 x n, this thread's part) = a b, plus d if ``accumulate``.
+    """Return a header with two functions ``wgmma(d, a, b, accumulate)``: d (64 x n) = a b, plus d if ``accumulate``.
 
-    Each takes one step of k (32 bytes). b is a descriptor of shared memory. a is another, or a fragment: four registers
-    of this thread, which must not change until the wgmma is done.
+    Each multiplies 32 bytes along K; d are this thread's accumulators. b is a descriptor of shared memory. a is another
+    descriptor, or a fragment: four registers of this thread, which must not change until the wgmma is complete.
     """
     return '#pragma once\n#include "config.cuh"\n' + _function(variant, False) + _function(variant, True)
 
@@ -19,8 +19,8 @@ def header(variant: Variant) -> str:
 def _function(variant: Variant, fragment: bool) -> str:
     n, kind = variant.shape.n, _TYPE[variant.form.input]
     count, depth = n // 2, 8 if kind == "tf32" else 16
-    # Operands of the assembly: d, a, b, the predicate, and the major-ness, which only 16-bit operands in shared memory
-    # have a choice of.
+    # Operands of the assembly: d, a, b, the predicate, and the major-ness, which is selectable only for 16-bit operands
+    # in shared memory.
     b = count + (4 if fragment else 1)
     majors = [] if kind == "tf32" else ["kWgmmaMnMajorB"] if fragment else ["kMnMajorA", "kWgmmaMnMajorB"]
     inputs = [f'"r"(a[{i}])' for i in range(4)] if fragment else ['"l"(a)']

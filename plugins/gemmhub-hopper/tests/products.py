@@ -33,7 +33,7 @@ class Product:
     swapped: bool = False
     registers: bool = False
     """The kernel's a goes through registers."""
-    b_split: bool = False
+    split_planes_b: bool = False
     """The kernel's b is split in shared memory."""
     splits: int = 1
     batch: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Product:
         words += [f"bias_{self.bias}"] if self.bias else []
         words += [self.activation] if self.activation else []
         words += [f"offset{self.offset}"] if self.offset else []
-        words += [f"slabs{self.cut.count}"] if self.cut.count > 1 else []
+        words += [f"slabs{self.passes.count}"] if self.passes.count > 1 else []
         return "-".join(word for word in words if word)
 
     @property
@@ -79,23 +79,23 @@ class Product:
 
     @property
     def choice(self):
-        ways = lower.lowered(self.problem)
-        assert isinstance(ways, tuple), ways
-        asked = self.registers, self.b_split, self.swapped
-        way = next(way for way in ways if (way.form.a_registers, way.form.b_split, way.swapped) == asked)
-        choice = Choice(way, self.shape, self.splits)
-        cut = runnable(choice, self.limit)
-        assert not isinstance(cut, str), cut
+        lowerings = lower.lowerings(self.problem)
+        assert isinstance(lowerings, tuple), lowerings
+        asked = self.registers, self.split_planes_b, self.swapped
+        lowering = next(x for x in lowerings if (x.form.registers_a, x.form.split_planes_b, x.swapped) == asked)
+        choice = Choice(lowering, self.shape, self.splits)
+        passes = runnable(choice, self.limit)
+        assert not isinstance(passes, str), passes
         return choice
 
     @property
-    def cut(self):
-        return self.choice.cut(self.limit)
+    def passes(self):
+        return self.choice.k_passes(self.limit)
 
     @property
     def variants(self):
         """The kernels that it takes, but for the pre-pass."""
-        return k_passes.variants(self.choice.shape, self.choice.way.form, self.splits > 1, self.cut.count)
+        return k_passes.variants(self.choice.shape, self.choice.lowering.form, self.splits > 1, self.passes.count)
 
     @property
     def sources(self):
@@ -105,7 +105,8 @@ class Product:
     @property
     def macros(self):
         """Of all its kernels."""
-        copier = [{"PREPASS_KIND": prepass.KINDS[self.choice.way.form.input]}] if self.choice.way.copied else []
+        lowering = self.choice.lowering
+        copier = [{"PREPASS_KIND": prepass.KINDS[lowering.form.input]}] if lowering.copied else []
         return copier + [variant.macros for variant in self.variants]
 
     def data(self, seed=0):
@@ -158,7 +159,7 @@ def loaded(data, dtype, batch, rows, columns, order):
 
 _ONE = {"consumers": 1}
 _REGISTERS = {"registers": True}
-_BOTH = {"registers": True, "b_split": True}
+_BOTH = {"registers": True, "split_planes_b": True}
 SMALL = Shape(64, 64, 3, **_ONE)
 SPLIT = Shape(64, 64, 2, **_ONE)
 TURNS = Shape(64, 64, 3, pingpong=True)

@@ -75,8 +75,8 @@ def test_k_major_plane(rows):
 
 def test_a_plane_has_no_bank_conflicts():
     """The same 16 bytes of k of 8 rows lie in 8 different groups of 4 banks."""
-    for chunk in range(4):
-        assert len({unswizzle(64 * row + 16 * chunk, 64) // 16 % 8 for row in range(8)}) == 8
+    for store_block_n in range(4):
+        assert len({unswizzle(64 * row + 16 * store_block_n, 64) // 16 % 8 for row in range(8)}) == 8
 
 
 def test_mn_major_plane():

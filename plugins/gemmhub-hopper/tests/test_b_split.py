@@ -28,7 +28,7 @@ from test_registers import (
 
 from gemmhub.kit.cuda_scratch import COUNTERS
 
-S = {"registers": True, "b_split": True}
+S = {"registers": True, "split_planes_b": True}
 SMALL = Shape(64, 64, 2, consumers=1)
 SHARED_K = Shape(64, 32, 3, consumers=1, cluster_k=2)
 TWO = Shape(128, 32, 2)
@@ -37,23 +37,23 @@ TWO = Shape(128, 32, 2)
 # --- which problems ---------------------------------------------------------------------------------------------
 
 
-def ways(asked):
+def lowered(asked):
     """By whether they are swapped."""
-    return {way.swapped: way for way in lower.lowered(asked) if way.form.b_split}
+    return {lowering.swapped: lowering for lowering in lower.lowerings(asked) if lowering.form.split_planes_b}
 
 
 @pytest.mark.parametrize("a", ["row", "col"])
 @pytest.mark.parametrize("b", ["row", "col"])
 def test_ways(a, b):
     """Both operands in either order, and no copies."""
-    found = ways(float32(64, 72, 100, a=a, b=b))
-    assert (found[False].form.a_mn, found[False].form.b_mn) == (a == "col", b == "row")
-    assert (found[True].form.a_mn, found[True].form.b_mn) == (b == "row", a == "col")
-    for way in found.values():
-        assert way.copied == ()
-        assert way.nbytes == 4 * (64 * 100 + 72 * 100 + 64 * 72)
-        cut = runnable(Choice(way, SMALL, 1), 0)
-        assert cut.nbytes == 0
+    found = lowered(float32(64, 72, 100, a=a, b=b))
+    assert (found[False].form.mn_major_a, found[False].form.mn_major_b) == (a == "col", b == "row")
+    assert (found[True].form.mn_major_a, found[True].form.mn_major_b) == (b == "row", a == "col")
+    for lowering in found.values():
+        assert lowering.copied == ()
+        assert lowering.nbytes == 4 * (64 * 100 + 72 * 100 + 64 * 72)
+        passes = runnable(Choice(lowering, SMALL, 1), 0)
+        assert passes.nbytes == 0
 
 
 def test_others_have_none():
@@ -62,25 +62,25 @@ def test_others_have_none():
         problem(64, 72, 99), float32(64, 72, 0), float32(64, 71, 100), float32(63, 72, 99),
         float32(64, 72, 100, "tf32"),
     ):  # fmt: skip
-        assert ways(asked) == {}
+        assert lowered(asked) == {}
 
 
 def test_a_packed_b():
     """Its plain copy is read."""
-    found = ways(replace(float32(8, 72, 104), packed_by="hopper"))
+    found = lowered(replace(float32(8, 72, 104), packed_by="hopper"))
     assert set(found) == {False, True}
     assert found[False].b.direct.count == 1
     assert found[False].b.direct.ld == 416
 
 
 def test_shapes():
-    form = Form(True, True, "split", "float32", a_registers=True, b_split=True)
+    form = Form(True, True, "split", "float32", registers_a=True, split_planes_b=True)
     assert shapes(form) == SMALL_SHAPES
     assert len({shape.name for shape in SMALL_SHAPES}) == len(SMALL_SHAPES)
-    for b_mn in (False, True):
-        assert all(Variant(shape, replace(form, b_mn=b_mn)).refusal is None for shape in SMALL_SHAPES)
+    for mn_major_b in (False, True):
+        assert all(Variant(shape, replace(form, mn_major_b=mn_major_b)).refusal is None for shape in SMALL_SHAPES)
     for changed in (
-        Variant(SMALL, replace(form, a_registers=False)), Variant(SMALL, replace(form, input="tf32")),
+        Variant(SMALL, replace(form, registers_a=False)), Variant(SMALL, replace(form, input="tf32")),
         Variant(Shape(64, 64, 2, consumers=1, cluster_m=2), form),
     ):  # fmt: skip
         assert "b is split in shared memory where" in changed.refusal
@@ -88,34 +88,34 @@ def test_shapes():
 
 def test_maps():
     """float32 as it is, in boxes of 128 bytes; also where the tile has fewer columns."""
-    way = ways(float32(64, 72, 100))[False]
-    made = tensor_map.operand(way.b.direct, way.form, True, 16, 1, True)
+    lowering = lowered(float32(64, 72, 100))[False]
+    made = tensor_map.operand(lowering.b.direct, lowering.form, True, 16, 1, True)
     assert (made.type, made.box, made.swizzle) == (7, (32, 32, 1), 3)
-    made = tensor_map.operand(way.a.direct, way.form, False, 64, 1, True)
+    made = tensor_map.operand(lowering.a.direct, lowering.form, False, 64, 1, True)
     assert (made.type, made.box, made.swizzle) == (7, (32, 64, 1), 3)
 
 
 def test_candidates():
     """Of small products; with names of their own, by which they are found again."""
-    found = {x.choice.name for x in choose.ranked(lower.lowered(float32(64, 432, 1024)), H200, LIMIT)}
+    found = {x.choice.name for x in choose.ranked(lower.lowerings(float32(64, 432, 1024)), H200, LIMIT)}
     assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
     for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
-        assert named(lower.lowered(float32(64, 432, 1024)), name).name == name
+        assert named(lower.lowerings(float32(64, 432, 1024)), name).name == name
 
 
 def test_parts_of_blocks_that_share_k():
     """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
-    ways = lower.lowered(float32(64, 64, 16384))
-    found = [x.choice for x in choose.ranked(ways, H200, LIMIT) if x.choice.way.form.b_split]
+    lowerings = lower.lowerings(float32(64, 64, 16384))
+    found = [x.choice for x in choose.ranked(lowerings, H200, LIMIT) if x.choice.lowering.form.split_planes_b]
     assert "64x64x8k8rs/15" in {x.name for x in found}
     for choice in found:
-        assert choice.splits * choice.shape.cluster_k * 2 <= choice.way.k_blocks
+        assert choice.splits * choice.shape.cluster_k * 2 <= choice.lowering.k_blocks
         if choice.splits > 1:
-            cut = runnable(choice, LIMIT)
-            assert cut.nbytes == COUNTERS + choice.part_bytes
-    ways = lower.lowered(float32(64, 64, 7168))
-    refused = runnable(named(ways, "64x64x8k8rs/30"), LIMIT)
-    assert refused == "k has 224 blocks, fewer than 240 parts"
+            passes = runnable(choice, LIMIT)
+            assert passes.nbytes == COUNTERS + choice.partial_bytes
+    lowerings = lower.lowerings(float32(64, 64, 7168))
+    refused = runnable(named(lowerings, "64x64x8k8rs/30"), LIMIT)
+    assert refused == "a K pass has 224 blocks of K: fewer than the 240 CTAs for them"
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------

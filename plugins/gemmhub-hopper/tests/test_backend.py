@@ -181,7 +181,7 @@ def test_early_starts_may_be_switched_off(home, backend, monkeypatch, value, att
         monkeypatch.setenv(pdl.VARIABLE, value)
         pdl.allowed.cache_clear()
     launch, staged = PLAIN.launch(backend), PLANES.launch(backend)
-    vectors = backend.gemv(0, gemv.choices(lower.lowered(problem(1, 64, 64)))[0])
+    vectors = backend.gemv(0, gemv.choices(lower.lowerings(problem(1, 64, 64)))[0])
     monkeypatch.setenv(pdl.VARIABLE, "anything")  # not read again
     copiers = staged._copiers.values()
     for function in (launch.gemm, *staged._gemms, *copiers, vectors._function):
@@ -244,8 +244,11 @@ VECTOR, MATRIX = problem(1, 4096, 8192, b="col"), problem(256, 4096, 4096)
 def test_estimates_beside_other_backends(backend, monkeypatch):
     """The least of all candidates' by a margin, and by another one where nothing was measured on the card."""
     for asked in (VECTOR, MATRIX):
-        ways, card = lower.lowered(asked), backend._card(asked)
-        found = [*choose.vectors(ways, card), *choose.choices(ways, card, backend.default_workspace(asked.device))]
+        lowerings, card = lower.lowerings(asked), backend._card(asked)
+        found = [
+            *choose.vectors(lowerings, card),
+            *choose.choices(lowerings, card, backend.default_workspace(asked.device)),
+        ]
         seconds, choice = min(found, key=lambda x: x[0])
         assert backend.candidates(asked)[0] == choice.name
         assert backend.estimate(asked) == pytest.approx(MARGIN * UNMEASURED * seconds)
@@ -264,10 +267,10 @@ def test_unmeasured_candidates_are_remarked(backend, monkeypatch):
 
 def test_unmeasured_candidates_stand_behind(monkeypatch):
     """Beside those of a kind that was measured, by the same factor."""
-    ways = lower.lowered(VECTOR)
-    plain = {choice.name: t for t, choice in HopperBackend._timed(ways, H200, LIMIT)}
+    lowerings = lower.lowerings(VECTOR)
+    plain = {choice.name: t for t, choice in HopperBackend._timed(lowerings, H200, LIMIT)}
     measured(monkeypatch, "half")
-    assert {choice.name: t for t, choice in HopperBackend._timed(ways, H200, LIMIT)} == pytest.approx(
+    assert {choice.name: t for t, choice in HopperBackend._timed(lowerings, H200, LIMIT)} == pytest.approx(
         {name: t if name.startswith("gemv") else t / UNMEASURED for name, t in plain.items()}
     )
 
@@ -277,9 +280,9 @@ def test_candidates_by_name(backend):
     asked = problem(64, 72, 1024)
     for name, words in {
         "64x64x12": "tile 64x64, 12 stages",
-        "64x64x12t/4": "tile 64x64, 12 stages, operands exchanged, k in 4 parts",
+        "64x64x12t/4": "tile 64x64, 12 stages, operands swapped, split-K of 4",
         "128x208x4c2x1": "tile 128x208, 4 stages, cluster 2x1",
-        "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, k shared by 4 blocks",
+        "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, K shared by 4 CTAs",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
     for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "nothing"):
@@ -287,19 +290,19 @@ def test_candidates_by_name(backend):
             backend.prepare(asked, name, LIMIT)
 
 
-def test_without_room_for_parts(backend):
+def test_a_workspace_too_small_for_split_k(backend):
     kernel = backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
     assert kernel.workspace_bytes == 0
     assert "needs" in kernel.description
 
 
 def test_a_small_workspace(backend):
-    """What runs in it is chosen for it: not what would be the fastest in a larger one, in many slabs or not at all."""
+    """The candidate is the fastest in this workspace: that of a larger one would need many K passes, or fail."""
     asked = problem(2048, 2048, 2048, "float32")
     first, limit = backend.candidates(asked)[0], 2**20
     kernel = backend.prepare(asked, first, limit)
-    ways, card = lower.lowered(asked), backend._card(asked)
-    seconds, best = choose.choices(ways, card, limit)[0]
+    lowerings, card = lower.lowerings(asked), backend._card(asked)
+    seconds, best = choose.choices(lowerings, card, limit)[0]
     assert kernel.description.startswith(f"tile {best.shape.m}x{best.shape.n}, {best.shape.stages} stages")
     assert f"({first}: " in kernel.description
     assert kernel.workspace_bytes <= limit
@@ -325,13 +328,13 @@ def test_a_batch_that_folds_into_too_many_rows(backend):
     assert backend.supports(asked) is None
 
 
-def test_slabs_too_short_to_share(backend):
-    """In a workspace for slabs of four blocks of k, the last of three, no four share it; in a larger one they do."""
+def test_k_passes_too_short_for_a_cluster_that_shares_k(backend):
+    """Four CTAs cannot share the last K pass, which has three blocks of K; in a larger workspace there is one pass."""
     asked = problem(70, 73, 330, "float32", precision="tf32")
     kernel = backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
-    assert "k shared by 4 blocks" not in kernel.description
-    assert "its last slab, has 3 blocks, fewer than the 4 that are to share it" in kernel.description
-    assert "k shared by 4 blocks" in backend.prepare(asked, "64x64x12k4", LIMIT).description
+    assert "K shared by 4 CTAs" not in kernel.description
+    assert "the last K pass has 3 blocks of K: fewer than the 4 CTAs that share them" in kernel.description
+    assert "K shared by 4 CTAs" in backend.prepare(asked, "64x64x12k4", LIMIT).description
 
 
 def test_nothing_to_do(backend):
@@ -347,7 +350,7 @@ def test_refusals(backend):
     assert "no Hopper GPU" in refusal.reason
     asked = problem(32768, 32768, 8191, dtype="float32", out="bfloat16")
     refusal = backend.supports(asked)
-    assert "bytes of workspace at least" in refusal.reason
+    assert "need at least" in refusal.reason
     assert "float32 result" in refusal.remedy
     with pytest.raises(ValueError, match="raise the setting workspace_mib"):
         backend.prepare(problem(70, 73, 330, "float32", precision="tf32"), "64x64x12", 2**16)

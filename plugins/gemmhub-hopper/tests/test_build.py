@@ -27,10 +27,10 @@ def test_it_is_found_by_name():
 def test_the_kernels_of_plain_products_are_among_them(kind, dtype, precision):
     every = set(build.variants())
     for b in ("row", "col"):
-        for way in lower.lowered(problem(512, 512, 512, dtype, b=b, precision=precision)):
-            assert way.form.input == kind
-            for shape in shapes(way.form):
-                variant = build.Variant(shape, way.form)
+        for lowering in lower.lowerings(problem(512, 512, 512, dtype, b=b, precision=precision)):
+            assert lowering.form.input == kind
+            for shape in shapes(lowering.form):
+                variant = build.Variant(shape, lowering.form)
                 common = kind in ("bfloat16", "split") or shape.name in build.COMMON
                 assert (variant in every) == (common and variant.refusal is None)
 

@@ -16,40 +16,40 @@ def test_blocks_that_share_k():
     """One piece a cluster, all at once, or none; no workspace."""
 
     def shared(m, n, k):
-        found = (x.choice for x in choose.ranked(lower.lowered(problem(m, n, k)), H200, LIMIT))
+        found = (x.choice for x in choose.ranked(lower.lowerings(problem(m, n, k)), H200, LIMIT))
         return [choice for choice in found if choice.shape.cluster_k > 1]
 
     found = shared(64, 512, 8192)
     assert {choice.shape.cluster_k for choice in found} == {2, 4, 8}
     for choice in found:
-        assert choice.grid(H200) == choice.pieces * choice.shape.cluster <= 132
+        assert choice.grid(H200) == choice.work_tiles * choice.shape.cluster_size <= 132
         assert choice.splits == 1
     assert not shared(4096, 4096, 8192)
-    way, _ = lower.lowered(problem(128, 256, 1152))
-    choice = named((way,), "64x64x12c2x1k4")
+    lowering, _ = lower.lowerings(problem(128, 256, 1152))
+    choice = named((lowering,), "64x64x12c2x1k4")
     assert choice.shape == Shape(64, 64, 12, 1, 2, cluster_k=4)
-    cut = runnable(choice, 0)
-    assert (cut.blocks, cut.nbytes) == (18, 0)
-    facts = model.work(choice, cut, H200)
-    assert (facts.blocks, facts.part, facts.doublings, facts.shared_k) == (5, 64 * 16 * 4, 1, 4)
-    assert Shape(64, 96, 8, consumers=1, cluster_k=4).columns == 48, "there are no 24 for each of four"
-    short, _ = lower.lowered(problem(128, 256, 192))
-    assert "fewer than the 4 that" in runnable(replace(choice, way=short), 0)
-    assert "no other parts" in Variant(choice.shape, way.form, split=True).refusal
+    passes = runnable(choice, 0)
+    assert (passes.k_blocks, passes.nbytes) == (18, 0)
+    facts = model.work(choice, passes, H200)
+    assert (facts.k_blocks, facts.partial_bytes, facts.multicast_doublings, facts.cluster_k) == (5, 64 * 16 * 4, 1, 4)
+    assert Shape(64, 96, 8, consumers=1, cluster_k=4).out_n == 48, "there are no 24 for each of four"
+    short, _ = lower.lowerings(problem(128, 256, 192))
+    assert "fewer than the 4 CTAs that" in runnable(replace(choice, lowering=short), 0)
+    assert "exclude ping-pong, split-K" in Variant(choice.shape, lowering.form, split_k=True).refusal
 
 
 def test_workspace():
     """A float32 for every element of every part of every tile, behind the counters."""
-    way, _ = lower.lowered(problem(256, 512, 4096))
-    choice = Choice(way, Shape(128, 256, 4), 3)
-    assert choice.slots == 2 * 2 * 2
+    lowering, _ = lower.lowerings(problem(256, 512, 4096))
+    choice = Choice(lowering, Shape(128, 256, 4), 3)
+    assert choice.counters == 2 * 2 * 2
     nbytes = COUNTERS + 3 * 4 * 128 * 256 * 4
-    assert choice.cut(LIMIT).nbytes == nbytes
+    assert choice.k_passes(LIMIT).nbytes == nbytes
     assert runnable(choice, nbytes).nbytes == nbytes
-    turns = Choice(way, Shape(128, 128, 6, pingpong=True), 3)
-    assert turns.slots == 2 * 4  # a tile is one warpgroup's
-    assert turns.cut(LIMIT).nbytes == nbytes
+    turns = Choice(lowering, Shape(128, 128, 6, pingpong=True), 3)
+    assert turns.counters == 2 * 4  # a tile is one warpgroup's
+    assert turns.k_passes(LIMIT).nbytes == nbytes
     assert "workspace" in runnable(choice, nbytes - 1)
-    assert "at most 32" in runnable(Choice(way, choice.shape, 33), 2**40)
-    way, _ = lower.lowered(problem(256, 512, 1024))
-    assert "fewer than 17 parts" in runnable(Choice(way, choice.shape, 17), 2**40)
+    assert "at most 32" in runnable(Choice(lowering, choice.shape, 33), 2**40)
+    lowering, _ = lower.lowerings(problem(256, 512, 1024))
+    assert "fewer than the 17 CTAs" in runnable(Choice(lowering, choice.shape, 17), 2**40)

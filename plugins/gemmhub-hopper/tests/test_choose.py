@@ -12,7 +12,7 @@ from problems import H200, LIMIT, problem
 
 
 def chosen(m, n, k, **given):
-    return choose.choices(lower.lowered(problem(m, n, k, **given)), H200, LIMIT)
+    return choose.choices(lower.lowerings(problem(m, n, k, **given)), H200, LIMIT)
 
 
 def test_large_products_take_large_tiles():
@@ -27,7 +27,7 @@ def test_large_products_take_large_tiles():
 def test_decoding_reads_b_at_memory_speed(m):
     """The narrow side becomes the kernel's n, and b streams."""
     seconds, choice = chosen(m, 8192, 8192)[0]
-    assert choice.way.swapped
+    assert choice.lowering.swapped
     assert choice.shape.n <= 32
     assert 2 * 8192 * 8192 / 4.8e12 < seconds < 2.2 * 2 * 8192 * 8192 / 4.8e12
 
@@ -43,7 +43,7 @@ def test_float32_sums_no_longer_chains_than_it_need(m):
     for _, choice in chosen(m, 4096, 65536, dtype="float32"):
         assert 65536 // (choice.splits * choice.shape.cluster_k) <= 2**14
     assert chosen(m, 4096, 65536, dtype="float32", precision="tf32")
-    assert choose.choices(lower.lowered(problem(256, 256, 65536, dtype="float32")), H200, 0)  # nothing else can run
+    assert choose.choices(lower.lowerings(problem(256, 256, 65536, dtype="float32")), H200, 0)  # nothing else can run
 
 
 def test_short_k_takes_turns():
@@ -59,8 +59,8 @@ def test_candidates_take_turns_and_do_not():
 
 
 def test_no_split_without_workspace():
-    ways = lower.lowered(problem(256, 256, 16384))
-    assert all(choice.splits == 1 for _, choice in choose.choices(ways, H200, 0))
+    lowerings = lower.lowerings(problem(256, 256, 16384))
+    assert all(choice.splits == 1 for _, choice in choose.choices(lowerings, H200, 0))
 
 
 @pytest.mark.parametrize("limit", [2**18, 2**22, LIMIT])
@@ -73,25 +73,25 @@ def test_no_split_without_workspace():
     ],
 )  # fmt: skip
 def test_all_at_once_is_as_one_by_one(given, limit):
-    ways = lower.lowered(problem(**given))
-    found = choose.ranked(ways, H200, limit)
+    lowerings = lower.lowerings(problem(**given))
+    found = choose.ranked(lowerings, H200, limit)
     assert [x.seconds for x in found] == sorted(x.seconds for x in found)
     assert len({x.choice.name for x in found}) == len(found)
     for x in found:
-        cut = runnable(x.choice, limit)
-        assert x.seconds == pytest.approx(model.seconds(x.choice, cut, H200), rel=1e-12)
-        assert x.work == model.work(x.choice, cut, H200)
-    assert choose.ranked(ways, H200, limit, 7) == found[:7]
+        passes = runnable(x.choice, limit)
+        assert x.seconds == pytest.approx(model.seconds(x.choice, passes, H200), rel=1e-12)
+        assert x.work == model.work(x.choice, passes, H200)
+    assert choose.ranked(lowerings, H200, limit, 7) == found[:7]
     whole = {x.choice for x in found if x.choice.splits == 1}
-    for way in ways:
-        for shape in (shape for shape in shapes(way.form) if shape.cluster_k == 1):
-            choice = Choice(way, shape, 1)
+    for lowering in lowerings:
+        for shape in (shape for shape in shapes(lowering.form) if shape.cluster_k == 1):
+            choice = Choice(lowering, shape, 1)
             assert (choice in whole) is not isinstance(runnable(choice, limit), str)
 
 
 def test_nothing_can_be_run():
     """Where there is no room for copies."""
-    assert choose.ranked(lower.lowered(problem(300, 500, 70)), H200, 0) == []
+    assert choose.ranked(lower.lowerings(problem(300, 500, 70)), H200, 0) == []
 
 
 @settings(deadline=None, max_examples=50)
@@ -105,11 +105,11 @@ def test_every_choice_can_run(m, n, k, batch):
         assert seconds > model.LAUNCH
         assert not isinstance(runnable(choice, LIMIT), str)
         rows, columns = choice.tiles
-        shape, way = choice.shape, choice.way
-        assert rows * shape.m * shape.cluster_m >= way.m
-        assert columns * shape.n * shape.cluster_n >= way.n
-        assert 1 <= choice.splits <= way.k_blocks
-        assert choice.grid(H200) % shape.cluster == 0
+        shape, lowering = choice.shape, choice.lowering
+        assert rows * shape.m * shape.cluster_m >= lowering.m
+        assert columns * shape.n * shape.cluster_n >= lowering.n
+        assert 1 <= choice.splits <= lowering.k_blocks
+        assert choice.grid(H200) % shape.cluster_size == 0
         assert 0 < choice.grid(H200) <= 132
         assert choice.group(H200) >= 1
 
@@ -124,8 +124,8 @@ def test_float32_is_faster_than_ordinary_instructions():
 
 
 def test_a_small_workspace_costs_time():
-    ways = lower.lowered(problem(2048, 2048, 8192, dtype="float32"))
-    times = [choose.choices(ways, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
+    lowerings = lower.lowerings(problem(2048, 2048, 8192, dtype="float32"))
+    times = [choose.choices(lowerings, H200, limit)[0][0] for limit in (2**21, 2**24, 2**28, 2**32)]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[1] > times[2] == times[3]
 
@@ -137,4 +137,4 @@ def test_epilogues_take_time():
         chosen(2744, 4064, 520, **more)[0] for more in ({"activation": "gelu"}, {"c": problem(2744, 4064, 520).out})
     )
     assert plain < gelu[0] < addend[0]
-    assert not addend[1].way.swapped
+    assert not addend[1].lowering.swapped

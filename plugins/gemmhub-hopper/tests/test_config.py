@@ -17,10 +17,10 @@ def test_every_shape_is_reachable():
     assert len(SHAPES) <= 60
     reached = set()
     for dtype, precision in (("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee")):
-        for way in lower.lowered(problem(2048, 2048, 2048, dtype, precision=precision)):
-            choices = [Choice(way, shape, 1) for shape in shapes(way.form)]
-            reached |= {(shapes(way.form), x.shape) for x in choices if not isinstance(runnable(x, 2**30), str)}
-            assert [named((way,), x.name) for x in choices] == choices
+        for lowering in lower.lowerings(problem(2048, 2048, 2048, dtype, precision=precision)):
+            choices = [Choice(lowering, shape, 1) for shape in shapes(lowering.form)]
+            reached |= {(shapes(lowering.form), x.shape) for x in choices if not isinstance(runnable(x, 2**30), str)}
+            assert [named((lowering,), x.name) for x in choices] == choices
     for every in (SHAPES, SHAPES.whole, SPLIT_SHAPES, REGISTER_SHAPES, SMALL_SHAPES):
         assert {(every, shape) for shape in every} <= reached
 
@@ -28,10 +28,10 @@ def test_every_shape_is_reachable():
 @pytest.mark.parametrize("output", ["bfloat16", "float32"])
 def test_all_shapes_can_be_compiled_with_every_major(output):
     for shape in SHAPES:
-        for a_mn in (False, True):
-            for b_mn in (False, True):
+        for mn_major_a in (False, True):
+            for mn_major_b in (False, True):
                 for transposed in (False, True):
-                    variant = Variant(shape, Form(a_mn, b_mn, "bfloat16", output, transposed))
+                    variant = Variant(shape, Form(mn_major_a, mn_major_b, "bfloat16", output, transposed))
                     assert variant.refusal is None
                     assert variant.shared_bytes <= 232448
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
@@ -39,12 +39,15 @@ def test_all_shapes_can_be_compiled_with_every_major(output):
 
 def test_widths_for_b_with_neighbours_along_n():
     """wgmma is slow with others; the ways around differ."""
-    widths = {b_mn: {shape.n for shape in shapes(Form(False, b_mn, "bfloat16", "bfloat16"))} for b_mn in (False, True)}
+    widths = {
+        mn_major_b: {shape.n for shape in shapes(Form(False, mn_major_b, "bfloat16", "bfloat16"))}
+        for mn_major_b in (False, True)
+    }
     assert widths[True] == {n for n in widths[False] if n % 16 == 0} < widths[False]
-    ways = lower.lowered(problem(4352, 384, 4544))
-    assert {way.form.b_mn for way in ways} == {False, True}
-    for x in choose.ranked(ways, H200, LIMIT):
-        assert not (x.choice.way.form.b_mn and x.choice.shape.n % 16)
+    lowerings = lower.lowerings(problem(4352, 384, 4544))
+    assert {lowering.form.mn_major_b for lowering in lowerings} == {False, True}
+    for x in choose.ranked(lowerings, H200, LIMIT):
+        assert not (x.choice.lowering.form.mn_major_b and x.choice.shape.n % 16)
 
 
 def test_all_shapes_of_planes_too():
@@ -61,49 +64,49 @@ def test_all_shapes_of_planes_too():
 @pytest.mark.parametrize(
     ("shape", "changes", "why"),
     [
-        (Shape(64, 64, 4), {}, "64 of each of 2"),
+        (Shape(64, 64, 4), {}, "multiples of 64 for each of 2"),
         (Shape(128, 264, 2), {}, "264 columns"),
         (Shape(128, 8, 4), {}, "8 columns"),
         (Shape(128, 100, 4), {}, "multiples of 8"),
-        (Shape(64, 72, 4, 1, cluster_k=2), {}, "are multiples of 16"),
-        (Shape(64, 72, 4, 1), {"addend": "bfloat16"}, "are multiples of 16"),
+        (Shape(64, 72, 4, 1, cluster_k=2), {}, "only multiples of 16"),
+        (Shape(64, 72, 4, 1), {"addend": "bfloat16"}, "only multiples of 16"),
         (Shape(256, 256, 2), {}, "accumulators"),
-        (Shape(256, 192, 3), {"scaled": True}, "the plainest epilogue only"),
-        (Shape(128, 128, 1), {}, "two stages"),
-        (Shape(128, 128, 6, consumers=1, pingpong=True), {}, "takes two consumer warpgroups"),
-        (Shape(32, 128, 6, pingpong=True), {}, "64 of each of 1"),
+        (Shape(256, 192, 3), {"has_alpha": True}, "the plain epilogue only"),
+        (Shape(128, 128, 1), {}, "at least 2"),
+        (Shape(128, 128, 6, consumers=1, pingpong=True), {}, "ping-pong with 1 consumer warpgroups: it takes 2"),
+        (Shape(32, 128, 6, pingpong=True), {}, "multiples of 64 for each of 1"),
         (Shape(128, 256, 4, pingpong=True), {}, "256 accumulators"),
-        (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plainest epilogue only"),
-        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "its turn"),
+        (Shape(128, 192, 5, pingpong=True), {"bias": "n"}, "the plain epilogue only"),
+        (Shape(64, 128, 4, pingpong=True), {"input": "split", "output": "float32"}, "excludes split operands"),
         (Shape(128, 256, 5), {}, "bytes of shared memory"),
-        (Shape(128, 192, 4, cluster_m=6), {}, "clusters of one, two, four or eight"),
-        (Shape(128, 128, 4, cluster_k=3), {}, "four or eight"),
-        (Shape(128, 128, 4, cluster_m=4, cluster_k=4), {}, "at most eight blocks"),
-        (Shape(128, 128, 6, pingpong=True, cluster_k=2), {}, "take no turns"),
-        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "no operands split beforehand"),
-        (Shape(128, 256, 4, cluster_k=2), {}, "those of the blocks that share k"),
-        (Shape(128, 192, 2, cluster_k=4), {}, "the ring has no room"),
-        (Shape(128, 128, 4), {"input": "tf32", "b_mn": True}, "tf32"),
-        (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plainest epilogue only"),
+        (Shape(128, 192, 4, cluster_m=6), {}, "6 CTAs that multicast"),
+        (Shape(128, 128, 4, cluster_k=3), {}, "3 that share K: allowed are 1 to 3 warpgroups and 1, 2, 4 or 8 CTAs"),
+        (Shape(128, 128, 4, cluster_m=4, cluster_k=4), {}, "a cluster of 16 CTAs: at most 8"),
+        (Shape(128, 128, 6, pingpong=True, cluster_k=2), {}, "exclude ping-pong"),
+        (Shape(64, 64, 6, 1, cluster_k=2), {"input": "split", "output": "float32"}, "that are split beforehand"),
+        (Shape(128, 256, 4, cluster_k=2), {}, "those of the CTAs that share K"),
+        (Shape(128, 192, 2, cluster_k=4), {}, "do not fit into the ring"),
+        (Shape(128, 128, 4), {"input": "tf32", "mn_major_b": True}, "tf32"),
+        (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plain epilogue only"),
     ],
 )
 def test_what_cannot_be(shape, changes, why):
-    form = Form(**{"a_mn": False, "b_mn": False, "input": "bfloat16", "output": "bfloat16", **changes})
+    form = Form(**{"mn_major_a": False, "mn_major_b": False, "input": "bfloat16", "output": "bfloat16", **changes})
     assert why in Variant(shape, form).refusal
 
 
 @pytest.mark.parametrize(
-    ("columns", "output", "chunk", "count"),
+    ("columns", "output", "store_block_n", "count"),
     [(256, "bfloat16", 64, 4), (112, "bfloat16", 64, 2), (176, "float16", 64, 3), (80, "bfloat16", 32, 3),
      (96, "bfloat16", 32, 3), (48, "bfloat16", 16, 3), (16, "bfloat16", 16, 1), (208, "float32", 32, 7),
      (72, "bfloat16", 32, 3), (136, "bfloat16", 32, 5)],
 )  # fmt: skip
-def test_chunks(columns, output, chunk, count):
+def test_chunks(columns, output, store_block_n, count):
     """As few as pays, of a width that has not to divide the tile's; beside a c, which may be d, it has to."""
     variant = Variant(Shape(64, columns, 3, consumers=1), Form(False, False, "bfloat16", output))
-    assert (variant.chunk, variant.chunks) == (chunk, count)
+    assert (variant.store_block_n, variant.num_store_blocks) == (store_block_n, count)
     added = replace(variant, form=replace(variant.form, addend=output))
-    assert added.refusal is not None if columns % 16 else columns % added.chunk == 0
+    assert added.refusal is not None if columns % 16 else columns % added.store_block_n == 0
 
 
 def test_staging_buffers_of_float32():
@@ -111,7 +114,7 @@ def test_staging_buffers_of_float32():
 
     def chosen(shape, kind="bfloat16"):
         variant = Variant(shape, Form(False, False, kind, "float32"))
-        return variant.chunk, variant.staging
+        return variant.store_block_n, variant.num_store_stages
 
     assert chosen(Shape(128, 256, 4)) == (32, 2)
     assert chosen(Shape(128, 192, 5)) == (32, 1)

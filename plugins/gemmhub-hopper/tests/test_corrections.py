@@ -26,20 +26,20 @@ A_ROWS, B_ROWS, COPIED, TMA_STORE, WIDTH, PINGPONG, SPLITS = 8, 9, 10, 11, 14, 1
 ASKED = {"half": {}, "tf32": {"dtype": "float32", "precision": "tf32"}, "float32": {"dtype": "float32"}}
 
 
-def ways(m=2048, n=4096, k=1024, **given):
-    return lower.lowered(problem(m, n, k, **given))
+def lowered(m=2048, n=4096, k=1024, **given):
+    return lower.lowerings(problem(m, n, k, **given))
 
 
 def described(asked, card=H200):
     """All candidates of a problem, by kind."""
-    found = lower.lowered(asked)
+    found = lower.lowerings(asked)
     names = [x.choice.name for x in choose.ranked(found, card, LIMIT)]
     names += [choice.name for _, choice in choose.vectors(found, card)]
     return {x.kind: x for x in corrections.describe(asked, card, names)}
 
 
 def features(choice, seconds=1e-4, card=H200):
-    return corrections.features(choice, model.work(choice, choice.cut(LIMIT), card), seconds, card)
+    return corrections.features(choice, model.work(choice, choice.k_passes(LIMIT), card), seconds, card)
 
 
 @pytest.fixture
@@ -64,11 +64,20 @@ def fitted(tmp_path, monkeypatch):
 
 def test_features():
     """Of 16 x 11 tiles on 132 multiprocessors: a wave, and a third of another."""
-    way = ways(2048, 11 * 192 - 64, 1024)[0]
-    choice = Choice(way, Shape(128, 192, 5, pingpong=True), 1)
-    work = model.work(choice, choice.cut(LIMIT), H200)
+    lowering = lowered(2048, 11 * 192 - 64, 1024)[0]
+    choice = Choice(lowering, Shape(128, 192, 5, pingpong=True), 1)
+    work = model.work(choice, choice.k_passes(LIMIT), H200)
     found = features(choice)
-    assert found[:8] == [math.log(2048), math.log(2048), math.log(1024), 0, way.form.a_mn, way.form.b_mn, False, 0]
+    assert found[:8] == [
+        math.log(2048),
+        math.log(2048),
+        math.log(1024),
+        0,
+        lowering.form.mn_major_a,
+        lowering.form.mn_major_b,
+        False,
+        0,
+    ]
     assert found[8:13] == [7, 7, 0, True, 2]
     assert found[13:19] == [128, 192, 6, 2, True, 5]
     assert found[19:23] == [0, 0, 0, 0]
@@ -77,7 +86,7 @@ def test_features():
     ]  # fmt: skip
     assert found[26:28] == [math.log(16), math.log(choice.group(H200))]
     assert found[28:30] == [math.log(1e-4), pytest.approx(math.log(2 * 2048**2 * 1024 / 1e-4))]
-    assert found[30] == pytest.approx(math.log((work.read + work.written) / 1e-4))
+    assert found[30] == pytest.approx(math.log((work.read_bytes + work.written_bytes) / 1e-4))
 
 
 @pytest.mark.parametrize(
@@ -86,18 +95,18 @@ def test_features():
 )
 def test_alignment_of_rows(k, alignment, copied):
     """Of the caller's a, whose rows are k long, also where the kernel reads a copy; b's are aligned."""
-    for way in ways(k=k):
-        found = features(Choice(way, Shape(128, 128, 6), 1))
-        a, b = (B_ROWS, A_ROWS) if way.swapped else (A_ROWS, B_ROWS)
+    for lowering in lowered(k=k):
+        found = features(Choice(lowering, Shape(128, 128, 6), 1))
+        a, b = (B_ROWS, A_ROWS) if lowering.swapped else (A_ROWS, B_ROWS)
         assert (found[a], found[b], found[COPIED] > 0) == (alignment, 7, copied)
 
 
 def test_features_of_clusters_splits_and_unaligned_results():
-    way = ways(256, 256, 8192)[0]
-    assert features(Choice(way, Shape(128, 128, 6), 4))[SPLITS] == 2
-    assert features(Choice(way, Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1))[19:22] == [1, 1, 0]
-    assert features(Choice(way, Shape(64, 64, 12, 1, cluster_k=4), 1))[19:22] == [0, 0, 2]
-    assert not features(Choice(ways(256, 255, 8192)[0], Shape(128, 128, 6), 1))[TMA_STORE]
+    lowering = lowered(256, 256, 8192)[0]
+    assert features(Choice(lowering, Shape(128, 128, 6), 4))[SPLITS] == 2
+    assert features(Choice(lowering, Shape(192, 160, 4, 3, cluster_m=2, cluster_n=2), 1))[19:22] == [1, 1, 0]
+    assert features(Choice(lowering, Shape(64, 64, 12, 1, cluster_k=4), 1))[19:22] == [0, 0, 2]
+    assert not features(Choice(lowered(256, 255, 8192)[0], Shape(128, 128, 6), 1))[TMA_STORE]
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (300, 500, 70), (4096, 4096, 0)], ids=str)
@@ -107,9 +116,9 @@ def test_every_candidate_is_described(size, given):
     asked = problem(*size, **given)
     found = described(asked)
     assert set(found) <= set(corrections.KINDS)
-    lowered = lower.lowered(asked)
-    modelled = {x.choice.name: x.seconds for x in choose.ranked(lowered, H200, LIMIT)}
-    modelled |= {choice.name: t for t, choice in choose.vectors(lowered, H200)}
+    lowerings = lower.lowerings(asked)
+    modelled = {x.choice.name: x.seconds for x in choose.ranked(lowerings, H200, LIMIT)}
+    modelled |= {choice.name: t for t, choice in choose.vectors(lowerings, H200)}
     assert {name for x in found.values() for name in x.names} == set(modelled)
     for kind, x in found.items():
         assert x.modelled == pytest.approx([modelled[name] for name in x.names], rel=1e-9)
@@ -134,8 +143,8 @@ def test_a_correction_reorders(fitted, kind):
     """Here wide tiles are slower than the model estimates."""
     slope = 1e-3
     fitted(kind, WIDTH, slope)
-    before = choose.ranked(ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED)
-    after = choose.corrected(ways(**ASKED[kind]), MEASURED, LIMIT)
+    before = choose.ranked(lowered(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED)
+    after = choose.corrected(lowered(**ASKED[kind]), MEASURED, LIMIT)
     assert [x.seconds for x in after] == sorted(x.seconds for x in after)
     old = {x.choice: x.seconds for x in before}
     assert [x.choice for x in after] != list(old)
@@ -146,21 +155,21 @@ def test_a_correction_reorders(fitted, kind):
 
 def test_corrections_are_bounded(fitted):
     fitted("half", bias=3.0)
-    before = choose.ranked(ways(), MEASURED, LIMIT, corrections.CORRECTED)
-    after = choose.corrected(ways(), MEASURED, LIMIT)
+    before = choose.ranked(lowered(), MEASURED, LIMIT, corrections.CORRECTED)
+    after = choose.corrected(lowered(), MEASURED, LIMIT)
     assert [x.seconds for x in after] == pytest.approx([math.exp(MOST) * x.seconds for x in before])
 
 
 def test_one_network_for_all_layouts_of_16_bits(fitted):
     fitted("half", bias=0.2)
     for given in ({}, {"dtype": "float16"}, {"k": 1025}, {"batch": (3,)}, {"a": "col", "b": "col"}):
-        before = choose.ranked(ways(**given), MEASURED, LIMIT)[0]
-        assert choose.corrected(ways(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(
+        before = choose.ranked(lowered(**given), MEASURED, LIMIT)[0]
+        assert choose.corrected(lowered(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(
             math.exp(0.2) * before.seconds
         )
     for kind in ("tf32", "float32"):
-        assert choose.corrected(ways(**ASKED[kind]), MEASURED, LIMIT) == choose.ranked(
-            ways(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED
+        assert choose.corrected(lowered(**ASKED[kind]), MEASURED, LIMIT) == choose.ranked(
+            lowered(**ASKED[kind]), MEASURED, LIMIT, corrections.CORRECTED
         )
 
 
@@ -168,12 +177,12 @@ def test_one_network_for_all_layouts_of_16_bits(fitted):
 def test_vectors_are_corrected(fitted, dtype):
     """Here each doubling of the CTAs of a cluster is slower."""
     fitted("vectors", 12, 0.1)
-    lowered = ways(1, 4096, 4096, dtype=dtype, b="col")
-    found = choose.vectors(lowered, MEASURED)
+    lowerings = lowered(1, 4096, 4096, dtype=dtype, b="col")
+    found = choose.vectors(lowerings, MEASURED)
     assert [t for t, _ in found] == sorted(t for t, _ in found)
-    assert {choice.kernel.cluster for _, choice in found} == {1, 2, 4, 8}
+    assert {choice.kernel.cluster_size for _, choice in found} == {1, 2, 4, 8}
     for seconds, choice in found:
-        factor = math.exp(0.1 * math.log2(choice.kernel.cluster))
+        factor = math.exp(0.1 * math.log2(choice.kernel.cluster_size))
         assert seconds == pytest.approx(factor * gemv_model.seconds(choice, MEASURED))
 
 
@@ -184,9 +193,9 @@ def test_other_cards_have_the_model_alone(fitted, other):
     card = replace(MEASURED, **other)
     assert corrections.find("half", MEASURED) is not None
     assert corrections.find("half", card) is None
-    lowered = ways(1)
-    assert choose.corrected(lowered, card, LIMIT) == choose.ranked(lowered, card, LIMIT, corrections.CORRECTED)
-    for seconds, choice in choose.vectors(lowered, card):
+    lowerings = lowered(1)
+    assert choose.corrected(lowerings, card, LIMIT) == choose.ranked(lowerings, card, LIMIT, corrections.CORRECTED)
+    for seconds, choice in choose.vectors(lowerings, card):
         assert seconds == gemv_model.seconds(choice, card)
 
 
@@ -203,9 +212,9 @@ def test_what_is_shipped():
 def test_one_choice_of_each_shape():
     for dtype in ("bfloat16", "float32"):
         for size in ((1, 8192, 8192), (300, 500, 70), (256, 256, 16384), (8, 8, 8)):
-            lowered = ways(*size, dtype=dtype)
-            after = choose.choices(lowered, H200, LIMIT)
-            kinds = [(x.shape, x.way.form.a_registers, x.way.form.b_split) for _, x in after]
+            lowerings = lowered(*size, dtype=dtype)
+            after = choose.choices(lowerings, H200, LIMIT)
+            kinds = [(x.shape, x.lowering.form.registers_a, x.lowering.form.split_planes_b) for _, x in after]
             assert len(set(kinds)) == len(kinds)
-            before = choose.ranked(lowered, H200, LIMIT, corrections.CORRECTED)
+            before = choose.ranked(lowerings, H200, LIMIT, corrections.CORRECTED)
             assert {x[0] for x in kinds} == {x.choice.shape for x in before}

@@ -119,15 +119,15 @@ def test_every_shape_of_planes(backend, shape):
 @pytest.mark.parametrize("dtype", ["tf32", "float32"])
 def test_every_shape_through_registers(backend, dtype):
     kind = "split" if dtype == "float32" else dtype
-    for shape in shapes(Form(True, False, kind, "float32", a_registers=True)):
+    for shape in shapes(Form(True, False, kind, "float32", registers_a=True)):
         for a in ("row", "col"):
             for b in ("row", "col"):
                 for swapped in (False, True):
                     if dtype == "tf32" and (b == "col" if swapped else a == "row"):
                         continue  # which is read where it lies
                     asked = {"a": a, "b": b, "dtype": dtype, "swapped": swapped, "registers": True}
-                    way = Product(Shape(64, 16, 4, consumers=1), 1032, 2056, 456, **asked).choice.way
-                    if Variant(shape, way.form).refusal is None:
+                    lowering = Product(Shape(64, 16, 4, consumers=1), 1032, 2056, 456, **asked).choice.lowering
+                    if Variant(shape, lowering.form).refusal is None:
                         product = Product(shape, 1032, 2056, 456, **asked)
                         result, exact = run(backend, product)
                         assert not product.wrong(result, exact).any(), product
@@ -143,7 +143,7 @@ def test_every_shape_that_splits_b(backend, shape):
                     if splits > 1 and shape.n == 96 and shape.cluster_k > 1:
                         continue  # there are no registers
                     given = {"a": a, "b": b, "swapped": swapped, "splits": splits}
-                    product = Product(shape, m, n, k, dtype="float32", registers=True, b_split=True, **given)
+                    product = Product(shape, m, n, k, dtype="float32", registers=True, split_planes_b=True, **given)
                     result, exact = run(backend, product)
                     assert not product.wrong(result, exact).any(), product
 
@@ -155,8 +155,8 @@ def test_every_way_to_spread_vectors(backend, dtype, m, b):
     """Many blocks, k of several steps and a last one that is not whole; loads of every width."""
     for a in ("row", "col"):
         for n, k in ((2056, 4104), (2055, 4101), (2052, 4100)):
-            way = lower.lowered(problem(m, n, k, dtype, None, (), a, b))
-            for choice in gemv.choices(way):
+            lowering = lower.lowerings(problem(m, n, k, dtype, None, (), a, b))
+            for choice in gemv.choices(lowering):
                 product = vector(m, n, k, a=a, b=b, dtype=dtype, spread=choice.name.removeprefix("gemv"))
                 result, exact = run(backend, product)
                 assert not product.wrong(result, exact).any(), product
@@ -219,7 +219,7 @@ def test_addresses_change(backend):
 def test_results_that_do_not_stay_in_l2(backend):
     """They are stored with a hint."""
     asked = problem(16384, 8192, 72)
-    assert streamed(backend._analyse(asked).ways[0])
+    assert streamed(backend._analyse(asked).lowerings[0])
     a, b = torch.randint(-2, 3, (16384, 72), device="cuda"), torch.randint(-2, 3, (72, 8192), device="cuda")
     exact = (a.double() @ b.double()).bfloat16()
     a, b, out = a.bfloat16(), b.bfloat16(), torch.empty_like(exact)
@@ -319,7 +319,7 @@ def test_another_context(backend, product):
 
 @pytest.mark.parametrize("product", LAUNCHES.values(), ids=LAUNCHES)
 def test_nested_calls(backend, product):
-    assert product is not LAUNCHES["slabs"] or product.cut.count > 1
+    assert product is not LAUNCHES["slabs"] or product.passes.count > 1
     check_nested_calls(product.launch(backend).run, small_integers(product), small_integers(product, 1))
 
 
@@ -430,7 +430,7 @@ def test_float32_in_a_graph(backend):
     """The pre-pass and the kernel of every slab, replayed with new operands."""
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
     product = Product(Shape(128, 128, 4), 512, 512, 512, dtype="float32", limit=COUNTERS + 2**20)
-    assert product.cut.count > 1
+    assert product.passes.count > 1
     run = product.launch(backend).run
     out, graph = torch.empty(512, 512, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -181,34 +181,34 @@ def test_any_workspace(m, n, k):
     least = next(limit for limit in range(COUNTERS, 2**20, 256) if runs(m, n, k, limit))
     for limit in (least, least + 5000, 2**17):
         assert ratio(multiply(a, b, limit=limit), a, b) <= 0.6
-    assert "at least" in Product(SPLIT, m, n, k, dtype="float32").choice.cut(least - 256)
-    assert Product(SPLIT, m, n, k, dtype="float32", limit=least).cut.count == -(-k // 32)
+    assert "at least" in Product(SPLIT, m, n, k, dtype="float32").choice.k_passes(least - 256)
+    assert Product(SPLIT, m, n, k, dtype="float32", limit=least).passes.count == -(-k // 32)
 
 
 def runs(m, n, k, limit):
-    return not isinstance(Product(SPLIT, m, n, k, dtype="float32").choice.cut(limit), str)
+    return not isinstance(Product(SPLIT, m, n, k, dtype="float32").choice.k_passes(limit), str)
 
 
-@pytest.mark.parametrize("b_split", [False, True])
-def test_tiles_do_not_see_each_others_marks(b_split, monkeypatch, tmp_path):
+@pytest.mark.parametrize("split_planes_b", [False, True])
+def test_tiles_do_not_see_each_others_marks(split_planes_b, monkeypatch, tmp_path):
     """Parts of k tell each other what they found: of their own tile. Else results would depend on who comes first.
     One block does all pieces, one after the other; what is computed anew without need comes out wrong.
     """
     recompute = "sum = inner_product(p,", "sum = 77 + inner_product(p,"
     home = mutated(monkeypatch, tmp_path, "repair.cuh", recompute, attributes={16: 1})
     shape = Shape(64, 32, 3, consumers=1)
-    product = Product(shape, 128, 64, 256, dtype="float32", splits=2, registers=True, b_split=b_split)
+    product = Product(shape, 128, 64, 256, dtype="float32", splits=2, registers=True, split_planes_b=split_planes_b)
     run = Run(product, home)
     a, b, *_ = run.values
     for row in (3, 100):
-        for column in (5, 50) if b_split else (slice(None),):
+        for column in (5, 50) if split_planes_b else (slice(None),):
             x, y = a.copy(), b.copy()
             x[row, 7] = 2.0**-130  # what of it is lost would count beside what is large
             y[9, column] = 2.0**20
             run.give(x, y)
             wrong = run() != product.exact(x, y, None, None)
             rows = slice(row // 64 * 64, row // 64 * 64 + 64)
-            columns = slice(column // 32 * 32, column // 32 * 32 + 32) if b_split else slice(None)
+            columns = slice(column // 32 * 32, column // 32 * 32 + 32) if split_planes_b else slice(None)
             assert wrong[rows, columns].all()
             wrong[rows, columns] = False
             assert not wrong.any()

@@ -16,8 +16,8 @@ from gemmhub.layout import MatrixLayout
 
 
 def choices(asked):
-    ways = lower.lowered(asked)
-    return gemv.choices(ways)
+    lowerings = lower.lowerings(asked)
+    return gemv.choices(lowerings)
 
 
 @pytest.mark.parametrize("product", VECTORS, ids=str)
@@ -29,7 +29,7 @@ def test_every_way_to_spread_is_tried():
     """Above, and so the test can fail for each."""
     found = [x for b in ("row", "col") for x in choices(problem(1, 64, 64, b=b))]
     names = {x.name for x in found}
-    assert names == {x.choice.name for x in VECTORS if x.choice.kernel.load == 16 and x.dtype == "bfloat16"}
+    assert names == {x.choice.name for x in VECTORS if x.choice.kernel.load_bytes == 16 and x.dtype == "bfloat16"}
 
 
 def test_more_vectors_are_for_tensor_cores():
@@ -53,10 +53,10 @@ def test_names_tell_kernels_apart():
 
 
 def test_loads_ahead_are_for_one_vector_and_wide_loads():
-    assert any(x.kernel.ahead for x in choices(problem(1, 64, 64)))
+    assert any(x.kernel.cp_async for x in choices(problem(1, 64, 64)))
     for asked in (problem(1, 64, 64, b="col"), problem(1, 60, 64), problem(2, 64, 64)):
         assert choices(asked)
-        assert not any(x.kernel.ahead for x in choices(asked))
+        assert not any(x.kernel.cp_async for x in choices(asked))
 
 
 def test_a_strided_vector():
@@ -64,8 +64,8 @@ def test_a_strided_vector():
     strided = replace(x, layout=replace(x.layout, row_stride=128, col_stride=2))
     for b in ("row", "col"):
         asked = problem(1, 64, 64, b=b)
-        assert not any(x.kernel.x_strided for x in choices(asked))
-        (told,) = {x.kernel.x_strided for x in choices(replace(asked, a=strided))}
+        assert not any(x.kernel.strided_x for x in choices(asked))
+        (told,) = {x.kernel.strided_x for x in choices(replace(asked, a=strided))}
         assert told == (b == "col")  # else elements are taken one by one anyhow
 
 
@@ -73,7 +73,7 @@ def test_loads_are_as_wide_as_all_rows_allow():
     def width(n=64, k=64, b="row", **changes):
         asked = problem(1, n, k, b=b)
         given = replace(asked.b, **changes)
-        (found,) = {x.kernel.load for x in choices(replace(asked, b=given))}
+        (found,) = {x.kernel.load_bytes for x in choices(replace(asked, b=given))}
         return found
 
     assert width() == 16
@@ -83,7 +83,7 @@ def test_loads_are_as_wide_as_all_rows_allow():
     assert width(k=62) == 16
     assert width(k=62, b="col") == 4
     assert width(layout=MatrixLayout(64, 64, 68, 1)) == 8
-    assert {x.kernel.load for x in choices(problem(1, 64, 64, "float32"))} == {16}
+    assert {x.kernel.load_bytes for x in choices(problem(1, 64, 64, "float32"))} == {16}
 
 
 @pytest.mark.parametrize("asked", [problem(1, 4096, 4096, b="col"), problem(4096, 1, 4096, "float32")])
@@ -112,5 +112,5 @@ def test_it_compiles(kernel):
     made = nvrtc.load().compile(sources.gemv(kernel), verbose=True)
     assert made.spilled == 0, made.log
     # Those of the loads that are under way at a time, among others: they are not waited for one by one.
-    loads = 0 if kernel.ahead else kernel.loads * max(1, kernel.load // 4)
-    assert 16 + loads <= made.registers <= (64 if kernel.ahead else 128), made.log
+    loads = 0 if kernel.cp_async else kernel.unroll * max(1, kernel.load_bytes // 4)
+    assert 16 + loads <= made.registers <= (64 if kernel.cp_async else 128), made.log

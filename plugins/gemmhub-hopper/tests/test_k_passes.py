@@ -17,23 +17,23 @@ from gemmhub.kit.cuda_scratch import COUNTERS
 )  # fmt: skip
 def test_slabs(m, n, k, limit, parts, out, batch):
     """They cover k, lie beside each other, and fit; fewer would not."""
-    way = lower.lowered(problem(m, n, k, "float32", out, batch))[0]
-    cut = k_passes.cut(way, parts, limit)
-    if isinstance(cut, str):
-        assert k_passes._slabs(way, parts, 1, 2).nbytes > limit
+    lowering = lower.lowerings(problem(m, n, k, "float32", out, batch))[0]
+    passes = k_passes.fewest(lowering, parts, limit)
+    if isinstance(passes, str):
+        assert k_passes._k_passes(lowering, parts, 1, 2).nbytes > limit
         return
-    assert cut.nbytes <= limit
-    assert (cut.count - 1) * cut.blocks < way.k_blocks <= cut.count * cut.blocks
-    assert (cut.sums is not None) == (cut.count > 1 and out != "float32")
-    copies = [x.copy_bytes(way.form, cut.k(way.form)) for x in (way.a, way.b)]
-    places = [(cut.a, copies[0]), (cut.b, copies[1]), (cut.partials, parts)]
-    places += [(cut.sums, m * n * len(batch or (1,)) * 4)] if cut.sums is not None else []
+    assert passes.nbytes <= limit
+    assert (passes.count - 1) * passes.k_blocks < lowering.k_blocks <= passes.count * passes.k_blocks
+    assert (passes.sums is not None) == (passes.count > 1 and out != "float32")
+    copies = [x.copy_bytes(lowering.form, passes.k(lowering.form)) for x in (lowering.a, lowering.b)]
+    places = [(passes.a, copies[0]), (passes.b, copies[1]), (passes.partials, parts)]
+    places += [(passes.sums, m * n * len(batch or (1,)) * 4)] if passes.sums is not None else []
     end = COUNTERS
     for start, nbytes in sorted(places):
         assert start >= end
         assert start % 256 == 0
         end = start + nbytes
-    assert end <= cut.nbytes
-    if cut.count > 1:
-        fewer = cut.count - 1
-        assert k_passes._slabs(way, parts, -(-way.k_blocks // fewer), fewer).nbytes > limit
+    assert end <= passes.nbytes
+    if passes.count > 1:
+        fewer = passes.count - 1
+        assert k_passes._k_passes(lowering, parts, -(-lowering.k_blocks // fewer), fewer).nbytes > limit

@@ -245,7 +245,7 @@ def test_results_that_need_not_stay_in_l2():
     """Where they are several times as large as it, and k so short that writing them takes longer than multiplying."""
 
     def streamed(m, n, k, dtype="bfloat16", out=None):
-        return launch.streamed(lower.lowered(problem(m, n, k, dtype, out))[0])
+        return launch.streamed(lower.lowerings(problem(m, n, k, dtype, out))[0])
 
     assert streamed(16384, 8192, 256)
     assert not streamed(16384, 8192, 320)

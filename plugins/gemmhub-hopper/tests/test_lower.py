@@ -18,22 +18,25 @@ from gemmhub.testing.problems import unsigned_bytes
 
 def lowered(asked):
     """Both ways without registers."""
-    ways = lower.lowered(asked)
-    assert isinstance(ways, tuple), ways
-    assert [(way.form.a_registers, way.swapped) for way in ways[:2]] == [(False, False), (False, True)]
-    assert all(way.form.a_registers for way in ways[2:])
-    return ways[:2]
+    lowerings = lower.lowerings(asked)
+    assert isinstance(lowerings, tuple), lowerings
+    assert [(lowering.form.registers_a, lowering.swapped) for lowering in lowerings[:2]] == [
+        (False, False),
+        (False, True),
+    ]
+    assert all(lowering.form.registers_a for lowering in lowerings[2:])
+    return lowerings[:2]
 
 
 def in_registers(asked):
     """The others, by whether they are swapped."""
-    return {way.swapped: way for way in lower.lowered(asked)[2:]}
+    return {lowering.swapped: lowering for lowering in lower.lowerings(asked)[2:]}
 
 
 def refused(asked):
-    refusal = lower.lowered(asked)
+    refusal = lower.lowerings(asked)
     assert isinstance(refusal, Refusal)
-    honest(refusal, "lowered()")
+    honest(refusal, "lowerings()")
     return refusal
 
 
@@ -50,9 +53,9 @@ def test_orders(a, b, d):
     direct, swapped = lowered(problem(64, 128, 256, a=a, b=b, d=d))
     assert (direct.m, direct.n, direct.k) == (64, 128, 256)
     assert (swapped.m, swapped.n, swapped.k) == (128, 64, 256)
-    assert direct.form.a_mn == (a == "col") == swapped.form.b_mn
-    assert direct.form.b_mn == (b == "row") == swapped.form.a_mn
-    assert direct.form.transposed == (d == "col") != swapped.form.transposed
+    assert direct.form.mn_major_a == (a == "col") == swapped.form.mn_major_b
+    assert direct.form.mn_major_b == (b == "row") == swapped.form.mn_major_a
+    assert direct.form.transposed_d == (d == "col") != swapped.form.transposed_d
     assert direct.d == swapped.d
     assert (direct.d.inner, direct.d.outer) == ((128, 64) if d == "row" else (64, 128))
     a_stored = direct.a.direct
@@ -87,9 +90,9 @@ def test_results_that_tma_takes():
             layout = replace(layout, row_stride=ld)
         if batch_stride is not None:
             layout = replace(layout, batch_strides=(batch_stride,))
-        ways = lowered(replace(asked, out=replace(asked.out, layout=layout, alignment=alignment)))
-        assert ways[0].form.tma_store == ways[1].form.tma_store
-        return ways[0].form.tma_store
+        lowerings = lowered(replace(asked, out=replace(asked.out, layout=layout, alignment=alignment)))
+        assert lowerings[0].form.tma_store == lowerings[1].form.tma_store
+        return lowerings[0].form.tma_store
 
     assert taken()
     assert taken(68)
@@ -132,7 +135,7 @@ def test_addresses():
     direct, _ = lowered(replace(asked, b=replace(asked.b, alignment=8)))
     assert direct.copied == (direct.b,)
     assert direct.b.mn_major
-    assert "address is a multiple of 8 bytes" in direct.b.why
+    assert "address is aligned to 8 bytes" in direct.b.why
     direct, _ = lowered(replace(asked, out=replace(asked.out, alignment=2)))
     assert not direct.form.tma_store
     assert not direct.pairs
@@ -163,8 +166,8 @@ def test_uneven_batches():
     uneven = strided(asked.a, 64, 1, (2, 3), (5 * 4096, 4096))
     assert "evenly spaced" in refused(replace(asked, a=uneven)).reason
     backwards = strided(problem(batch=(3,)).a, 64, 1, (3,), (-4096,))
-    assert "backwards" in lowered(replace(problem(batch=(3,)), a=backwards))[0].a.why
-    assert "result run backwards" in refused(replace(problem(batch=(3,)), out=backwards)).reason
+    assert "stride of its batch is negative" in lowered(replace(problem(batch=(3,)), a=backwards))[0].a.why
+    assert "batch stride of the result is negative" in refused(replace(problem(batch=(3,)), out=backwards)).reason
     odd = strided(problem(batch=(3,)).a, 64, 1, (3,), (4100,))
     assert "batch stride is 4100" in lowered(replace(problem(batch=(3,)), a=odd))[0].a.why
 
@@ -197,11 +200,11 @@ def test_tf32():
     direct, swapped = lowered(asked)
     assert direct.form.input == "tf32"
     assert direct.k_blocks == 2
-    assert not any((direct.form.a_mn, direct.form.b_mn, swapped.form.a_mn))
+    assert not any((direct.form.mn_major_a, direct.form.mn_major_b, swapped.form.mn_major_a))
     direct, swapped = lowered(replace(asked, b=operand("float32", 64, 64)))
     assert direct.copied == (direct.b,) == swapped.copied
     assert not direct.b.mn_major
-    assert "neighbours along k" in direct.b.why
+    assert "contiguous along K" in direct.b.why
 
 
 @pytest.mark.parametrize(("a", "b"), [("row", "row"), ("col", "col")])
@@ -231,9 +234,9 @@ def test_packed(precision):
 
 def test_without_k():
     direct, _ = lowered(problem(64, 64, 0))
-    assert direct.without_k
+    assert direct.k_is_zero
     assert direct.k == direct.k_blocks == 1
-    assert direct.form.scaled
+    assert direct.form.has_alpha
     assert direct.a.direct.ld * direct.a.direct.outer <= 256
 
 

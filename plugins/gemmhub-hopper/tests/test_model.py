@@ -15,12 +15,12 @@ def test_rows_that_begin_within_a_line():
     """Of 2048, 2112, 2080 and 2064 bytes: L2 takes the longer, the less of its lines of 128 they begin with."""
     estimates = []
     for place, k in enumerate((1024, 1056, 1040, 1032)):
-        way = lower.lowered(problem(2048, 4096, k, b="col"))[0]
-        choice = Choice(way, Shape(64, 64, 12, consumers=1), 1)
-        cut = choice.cut(LIMIT)
-        loaded = model.work(choice, cut, H200).loaded
+        lowering = lower.lowerings(problem(2048, 4096, k, b="col"))[0]
+        choice = Choice(lowering, Shape(64, 64, 12, consumers=1), 1)
+        passes = choice.k_passes(LIMIT)
+        loaded = model.work(choice, passes, H200).loaded
         assert loaded[place] == sum(loaded) == 2 * 64 * 128
-        estimates.append(model.seconds(choice, cut, H200) / k)
+        estimates.append(model.seconds(choice, passes, H200) / k)
     assert estimates == sorted(estimates)
     assert estimates[1] > 1.1 * estimates[0]
 
@@ -32,12 +32,12 @@ def test_what_turns_hide(cluster_m):
     turns = replace(together, pingpong=True)
 
     def seconds(shape, m, n, k):
-        choice = Choice(lower.lowered(problem(m, n, k))[0], shape, 1)
-        return model.seconds(choice, choice.cut(LIMIT), H200)
+        choice = Choice(lower.lowerings(problem(m, n, k))[0], shape, 1)
+        return model.seconds(choice, choice.k_passes(LIMIT), H200)
 
     for k in (64, 512, 4096):
-        one_piece = [seconds(shape, 128 * 12, 128 * 11, k) for shape in (together, turns)]
-        assert one_piece[0] <= one_piece[1] <= 1.1 * one_piece[0]
+        one_work_tile = [seconds(shape, 128 * 12, 128 * 11, k) for shape in (together, turns)]
+        assert one_work_tile[0] <= one_work_tile[1] <= 1.1 * one_work_tile[0]
     gains = []
     for k in (512, 1024, 4096, 16384):
         two, many = (

@@ -25,32 +25,32 @@ LARGE = Shape(128, 256, 4)
 def variants():
     """All shapes with the plainest epilogue, and the largest tiles with every other feature."""
     found = [Variant(shape, PLAIN) for shape in SHAPES]
-    full = replace(PLAIN, scaled=True, addend="bfloat16", bias="n", activation="gelu")
+    full = replace(PLAIN, has_alpha=True, addend="bfloat16", bias="n", activation="gelu")
     forms = [
         full,
-        replace(full, transposed=True, bias="m", activation="silu"),
+        replace(full, transposed_d=True, bias="m", activation="silu"),
         replace(full, tma_store=False, output="float32", addend="float32"),
-        replace(full, tma_store=False, transposed=True, activation="relu"),
-        Form(True, False, "float16", "float16", transposed=True),
+        replace(full, tma_store=False, transposed_d=True, activation="relu"),
+        Form(True, False, "float16", "float16", transposed_d=True),
         Form(True, True, "float16", "float32", tma_store=False),
         Form(False, False, "tf32", "float32"),
     ]
     found += [Variant(LARGE, form) for form in forms]
-    found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split=True), Variant(LARGE, full, split=True)]
-    found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed=True), split=True)]
+    found += [Variant(Shape(256, 128, 4, cluster_n=2), full, split_k=True), Variant(LARGE, full, split_k=True)]
+    found += [Variant(Shape(64, 16, 12, consumers=1), replace(PLAIN, transposed_d=True), split_k=True)]
     found += [Variant(Shape(128, 192, 5, cluster_m=2, cluster_k=k), forms[i]) for i, k in ((0, 2), (2, 4))]
     turns = Shape(128, 128, 6, pingpong=True)
     found += [Variant(turns, form, split) for form, split in zip(forms[1:4], (True, False, True))]
     found += [Variant(turns, forms[-1])]
-    found += [Variant(Shape(256, 192, 3), replace(forms[-1], transposed=transposed)) for transposed in (False, True)]
+    found += [Variant(Shape(256, 192, 3), replace(forms[-1], transposed_d=transposed)) for transposed in (False, True)]
     floats = replace(full, output="float32", addend="float32")
-    found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed=True, bias="m", activation="silu"))]
-    found += [Variant(turns, floats, split=True), Variant(Shape(128, 32, 8), floats)]
+    found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed_d=True, bias="m", activation="silu"))]
+    found += [Variant(turns, floats, split_k=True), Variant(Shape(128, 32, 8), floats)]
     found += [Variant(shape, SPLIT) for shape in SPLIT_SHAPES]
-    full = replace(SPLIT, scaled=True, addend="float32", bias="n", activation="gelu")
+    full = replace(SPLIT, has_alpha=True, addend="float32", bias="n", activation="gelu")
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
-        found += [Variant(shape, full, split), Variant(shape, replace(full, transposed=True, bias="m"), split)]
-    found += [Variant(SPLIT_SHAPES[0], replace(full, a_mn=True, b_mn=False, output="bfloat16"))]
+        found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
+    found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
     found += through_registers()
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
@@ -62,24 +62,26 @@ def variants():
 
 def through_registers():
     """All shapes for a split a, and the largest ones for tf32; the largest of both with more in the epilogue."""
-    split = Form(True, True, "split", "float32", transposed=True, a_registers=True)
-    tf32 = replace(split, input="tf32", b_mn=False)
+    split = Form(True, True, "split", "float32", transposed_d=True, registers_a=True)
+    tf32 = replace(split, input="tf32", mn_major_b=False)
     large = [LARGE, Shape(256, 128, 4), Shape(64, 256, 5, consumers=1), Shape(128, 128, 6, pingpong=True)]
     found = [Variant(shape, split) for shape in REGISTER_SHAPES] + [Variant(shape, tf32) for shape in large]
     large = [(x, tf32) for x in large] + [(x, split) for x in REGISTER_SHAPES if x.n == 96]
     for shape, form in large:
-        full = replace(form, scaled=True, addend="float32", activation="gelu", tma_store=False)
-        found += [Variant(shape, replace(full, bias="n", transposed=False), True)]
+        full = replace(form, has_alpha=True, addend="float32", activation="gelu", tma_store=False)
+        found += [Variant(shape, replace(full, bias="n", transposed_d=False), True)]
         found += [Variant(shape, replace(full, bias="m", output="bfloat16", activation="silu"))]
-    found += [Variant(shape, replace(split, a_mn=False, b_mn=False), True) for shape in REGISTER_SHAPES[-2:]]
+    found += [
+        Variant(shape, replace(split, mn_major_a=False, mn_major_b=False), True) for shape in REGISTER_SHAPES[-2:]
+    ]
     clusters = Shape(128, 256, 4, cluster_m=2), Shape(256, 128, 4, cluster_n=2)
     found += [Variant(shape, tf32) for shape in clusters]
-    small = replace(split, b_split=True)
+    small = replace(split, split_planes_b=True)
     found += [Variant(shape, small) for shape in SMALL_SHAPES]
-    found += [Variant(shape, replace(small, a_mn=False), split=True) for shape in SMALL_SHAPES if shape.n != 48]
+    found += [Variant(shape, replace(small, mn_major_a=False), split_k=True) for shape in SMALL_SHAPES if shape.n != 48]
     for shape in (x for x in SMALL_SHAPES if x.n == 96 or (x.m, x.n) == (128, 64)):
-        full = replace(small, scaled=True, addend="float32", activation="gelu", tma_store=False)
-        found += [Variant(shape, replace(full, bias="n", transposed=False, b_mn=False))]
+        full = replace(small, has_alpha=True, addend="float32", activation="gelu", tma_store=False)
+        found += [Variant(shape, replace(full, bias="n", transposed_d=False, mn_major_b=False))]
     return [variant for variant in found if variant.refusal is None]
 
 
@@ -88,19 +90,19 @@ def drawn(rng):
     output = rng.choice(["bfloat16", "float16", "float32"])
     kind = rng.choice(["bfloat16", "float16", "tf32", "split"])
     form = Form(
-        a_mn=rng.random() < 0.5,
-        b_mn=rng.random() < 0.5,
+        mn_major_a=rng.random() < 0.5,
+        mn_major_b=rng.random() < 0.5,
         input=kind,
         output=output,
         transposed=rng.random() < 0.5,
         tma_store=rng.random() < 0.8,
-        scaled=rng.random() < 0.5,
+        has_alpha=rng.random() < 0.5,
         addend=rng.choice([None, output, "float32"]),
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16"]),
         activation=rng.choice([None, "relu", "gelu", "silu"]),
-        a_registers=rng.random() < 0.3,
-        b_split=rng.random() < 0.3,
+        registers_a=rng.random() < 0.3,
+        split_planes_b=rng.random() < 0.3,
     )
     return Variant(rng.choice(shapes(form)), form, rng.random() < 0.3)
 
@@ -123,15 +125,15 @@ def results():
 
 def name(variant):
     form = variant.form
-    letters = ("m" if form.a_mn else "k") + ("m" if form.b_mn else "k") + ("t" if form.transposed else "")
+    letters = ("m" if form.mn_major_a else "k") + ("m" if form.mn_major_b else "k") + ("t" if form.transposed_d else "")
     words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
     words += [f"c_{form.addend}"] if form.addend else []
     flags = {
-        "alpha": form.scaled,
+        "alpha": form.has_alpha,
         "direct": not form.tma_store,
-        "split": variant.split,
-        "r": form.a_registers,
-        "s": form.b_split,
+        "split": variant.split_k,
+        "r": form.registers_a,
+        "s": form.split_planes_b,
     }
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
@@ -168,7 +170,7 @@ def test_the_log_is_read():
 
 
 def test_what_would_spill_is_refused():
-    form = replace(PLAIN, transposed=True, addend="bfloat16", bias="m", activation="gelu")
+    form = replace(PLAIN, transposed_d=True, addend="bfloat16", bias="m", activation="gelu")
     assert "no registers for this epilogue" in Variant(Shape(256, 128, 4), form).refusal
     assert Variant(Shape(256, 128, 4), replace(form, bias="n")).refusal is None
     assert Variant(LARGE, form).refusal is None
@@ -203,7 +205,7 @@ def test_keys_differ():
 
 @pytest.mark.parametrize(("n", "kind", "count"), [(16, "bfloat16", 8), (256, "float16", 128), (128, "tf32", 64)])
 def test_wgmma_names_every_register_once(n, kind, count):
-    text = wgmma.header(Variant(Shape(64, n, 2, consumers=1), replace(PLAIN, input=kind, b_mn=False)))
+    text = wgmma.header(Variant(Shape(64, n, 2, consumers=1), replace(PLAIN, input=kind, mn_major_b=False)))
     _, descriptors, fragments = text.split("DEVICE void wgmma")
     for function in (descriptors, fragments):
         for i in range(count):

@@ -92,11 +92,15 @@ def test_no_product_writes_to_a_packed_b(home, backend):
     b[3, 7] = 2.0**-112  # exactly its planes, but beyond what a kernel is sure of
     asked = problem(64, 128, 256, dtype="float32")
     made = packed(home, backend, b, asked)
-    ways = lower.lowered(replace(asked, packed_by="hopper"))
+    lowerings = lower.lowerings(replace(asked, packed_by="hopper"))
     kept = memory(made)
     for registers, splits in ((False, 1), (True, 1), (True, 2), (False, 2)):
-        way = next(way for way in ways if way.swapped and way.form.a_registers == registers and not way.form.b_split)
-        launch = backend.launch(0, Choice(way, Shape(64, 64, 2, consumers=1), splits), LIMIT)
+        lowering = next(
+            lowering
+            for lowering in lowerings
+            if lowering.swapped and lowering.form.registers_a == registers and not lowering.form.split_planes_b
+        )
+        launch = backend.launch(0, Choice(lowering, Shape(64, 64, 2, consumers=1), splits), LIMIT)
         left, out = place(home, a * np.float32(1000)), place(home, np.empty((64, 128), np.float32))
         launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
         result = out.view(np.float32).reshape(64, 128)

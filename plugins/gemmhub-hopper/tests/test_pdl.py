@@ -19,13 +19,13 @@ CARD = model.Card(SMS, 2e9, 4e12)
 
 
 def gemm(name, m, n, k, dtype="bfloat16"):
-    choice = named(lower.lowered(problem(m, n, k, dtype)), name)
-    cut = runnable(choice, 2**30)
-    return pdl.gemm(choice, cut.blocks, CARD)
+    choice = named(lower.lowerings(problem(m, n, k, dtype)), name)
+    passes = runnable(choice, 2**30)
+    return pdl.gemm(choice, passes.k_blocks, CARD)
 
 
 def vectors(name, m, n, k, b="row"):
-    (choice,) = (x for x in gemv.choices(lower.lowered(problem(m, n, k, b=b))) if x.name == name)
+    (choice,) = (x for x in gemv.choices(lower.lowerings(problem(m, n, k, b=b))) if x.name == name)
     return pdl.gemv(choice, SMS)
 
 
@@ -40,10 +40,10 @@ def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
 
 def test_parts_of_k_and_copies_are_waited_for():
     assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
-    ways = lower.lowered(problem(1024, 1024, 384, "float32"))
+    lowerings = lower.lowerings(problem(1024, 1024, 384, "float32"))
     found = {
-        bool(choice.copied): pdl.gemm(choice, runnable(choice, 2**30).blocks, CARD)
-        for choice in (x.choice for x in choose.ranked(ways, CARD, 2**30))
+        bool(choice.copied): pdl.gemm(choice, runnable(choice, 2**30).k_blocks, CARD)
+        for choice in (x.choice for x in choose.ranked(lowerings, CARD, 2**30))
         if choice.splits == 1
     }
     assert found[True] is Next.ENDED

@@ -40,8 +40,8 @@ def at_mn_major(row, k):
 def tiles():
     """Of 64 rows x 32 of k: (what TMA makes of its boxes, where an element should be)."""
     values = np.arange(64 * 32, dtype=np.uint32).reshape(64, 32)
-    slabs = [tma_box(np.ascontiguousarray(values[32 * s : 32 * s + 32].T), 128) for s in range(2)]
-    return values, ((tma_box(values, 128), at_k_major), (np.concatenate(slabs), at_mn_major))
+    k_passes = [tma_box(np.ascontiguousarray(values[32 * s : 32 * s + 32].T), 128) for s in range(2)]
+    return values, ((tma_box(values, 128), at_k_major), (np.concatenate(k_passes), at_mn_major))
 
 
 def test_elements_of_a_tile():
@@ -83,9 +83,9 @@ def test_bank_conflicts():
 # --- which problems ---------------------------------------------------------------------------------------------
 
 
-def ways(asked):
+def lowerings(asked):
     """By whether they are swapped."""
-    return {way.swapped: way for way in lower.lowered(asked)[2:] if not way.form.b_split}
+    return {lowering.swapped: lowering for lowering in lower.lowerings(asked)[2:] if not lowering.form.split_planes_b}
 
 
 def float32(m, n, k, precision="ieee", **given):
@@ -95,33 +95,36 @@ def float32(m, n, k, precision="ieee", **given):
 @pytest.mark.parametrize(("a", "b", "swapped"), [("row", "row", [True]), ("row", "col", []), ("col", "col", [False])])
 def test_tf32(a, b, swapped):
     """Where an operand has neighbours along m or n; the other one is none that registers need."""
-    found = ways(float32(64, 72, 100, "tf32", a=a, b=b))
+    found = lowerings(float32(64, 72, 100, "tf32", a=a, b=b))
     assert list(found) == swapped
-    for way in found.values():
-        assert (way.form.a_mn, way.form.b_mn, way.form.a_registers) == (True, False, True)
-        assert not way.copied
-        assert (way.a.direct.inner, way.a.direct.outer) == ((72 if way.swapped else 64), 100)
-        assert way.nbytes == lower.lowered(float32(64, 72, 100, "tf32", a=a, b=b))[0].nbytes
+    for lowering in found.values():
+        assert (lowering.form.mn_major_a, lowering.form.mn_major_b, lowering.form.registers_a) == (True, False, True)
+        assert not lowering.copied
+        assert (lowering.a.direct.inner, lowering.a.direct.outer) == ((72 if lowering.swapped else 64), 100)
+        assert lowering.nbytes == lower.lowerings(float32(64, 72, 100, "tf32", a=a, b=b))[0].nbytes
 
 
 def test_tf32_of_two_such_operands():
     """One of them is copied."""
-    found = ways(float32(64, 72, 100, "tf32", a="col"))
-    assert {swapped: [x.name for x in way.copied] for swapped, way in found.items()} == {False: ["b"], True: ["a"]}
+    found = lowerings(float32(64, 72, 100, "tf32", a="col"))
+    assert {swapped: [x.name for x in lowering.copied] for swapped, lowering in found.items()} == {
+        False: ["b"],
+        True: ["a"],
+    }
 
 
 @pytest.mark.parametrize("a", ["row", "col"])
 @pytest.mark.parametrize("b", ["row", "col"])
 def test_float32(a, b):
     """Either operand, in either order; the other one is split by the pre-pass."""
-    found = ways(float32(64, 72, 100, a=a, b=b))
-    assert (found[False].form.a_mn, found[True].form.a_mn) == (a == "col", b == "row")
-    for swapped, way in found.items():
-        assert way.form.a_registers
-        assert way.copied == (way.b,)
-        assert way.b.name == ("a" if swapped else "b")
-        assert way.a.direct.count == 1
-        assert way.nbytes == 4 * way.m * 100 + 6 * way.n * 100 + 4 * 64 * 72
+    found = lowerings(float32(64, 72, 100, a=a, b=b))
+    assert (found[False].form.mn_major_a, found[True].form.mn_major_a) == (a == "col", b == "row")
+    for swapped, lowering in found.items():
+        assert lowering.form.registers_a
+        assert lowering.copied == (lowering.b,)
+        assert lowering.b.name == ("a" if swapped else "b")
+        assert lowering.a.direct.count == 1
+        assert lowering.nbytes == 4 * lowering.m * 100 + 6 * lowering.n * 100 + 4 * 64 * 72
 
 
 def test_others_go_through_shared_memory():
@@ -130,56 +133,56 @@ def test_others_go_through_shared_memory():
         problem(64, 72, 99), float32(64, 72, 0), float32(63, 71, 99), float32(63, 71, 99, a="col"),
         float32(64, 71, 99, "tf32"),
     ):  # fmt: skip
-        assert ways(asked) == {}
-    assert list(ways(float32(64, 71, 100))) == [False]
+        assert lowerings(asked) == {}
+    assert list(lowerings(float32(64, 71, 100))) == [False]
     asked = float32(64, 72, 100)
-    assert list(ways(replace(asked, a=replace(asked.a, alignment=4)))) == [True]
+    assert list(lowerings(replace(asked, a=replace(asked.a, alignment=4)))) == [True]
 
 
 def test_a_packed_b():
     """Its plain copy is read: 4 bytes an element, not 6."""
-    found = ways(replace(float32(8, 72, 101), packed_by="hopper"))
+    found = lowerings(replace(float32(8, 72, 101), packed_by="hopper"))
     assert list(found) == [True]
     assert found[True].a.packed
-    assert not found[True].form.a_mn
+    assert not found[True].form.mn_major_a
     assert (found[True].a.direct.count, found[True].a.direct.ld) == (1, 416)
-    assert ways(replace(float32(8, 72, 101, "tf32"), packed_by="hopper")) == {}
+    assert lowerings(replace(float32(8, 72, 101, "tf32"), packed_by="hopper")) == {}
 
 
 def test_maps():
     """float32 as it is where it is split later; rounded to tf32 by TMA where not. Boxes of 128 bytes."""
-    way = ways(float32(64, 72, 100))[True]
-    made = tensor_map.operand(way.a.direct, way.form, True, 128, 2, True)
+    lowering = lowerings(float32(64, 72, 100))[True]
+    made = tensor_map.operand(lowering.a.direct, lowering.form, True, 128, 2, True)
     assert (made.type, made.box, made.swizzle) == (7, (32, 16, 1), 3)
-    made = tensor_map.operand(way.a.direct, way.form, False, 128, 2, True)
+    made = tensor_map.operand(lowering.a.direct, lowering.form, False, 128, 2, True)
     assert (made.type, made.box, made.swizzle) == (7, (32, 64, 1), 3)
-    way = ways(float32(64, 72, 100, "tf32"))[True]
-    made = tensor_map.operand(way.a.direct, way.form, True, 128, 1, True)
+    lowering = lowerings(float32(64, 72, 100, "tf32"))[True]
+    made = tensor_map.operand(lowering.a.direct, lowering.form, True, 128, 1, True)
     assert (made.type, made.box, made.swizzle) == (11, (32, 32, 1), 3)
 
 
 @pytest.mark.parametrize("kind", ["tf32", "split"])
 def test_shapes(kind):
-    form = Form(True, False, kind, "float32", a_registers=True)
+    form = Form(True, False, kind, "float32", registers_a=True)
     assert shapes(form) == (REGISTER_SHAPES if kind == "split" else SHAPES)
     assert len({shape.name for shape in REGISTER_SHAPES}) == len(REGISTER_SHAPES)
     for shape in shapes(form):
-        for b_mn in (False, True) if kind == "split" else (False,):
-            variant = Variant(shape, Form(True, b_mn, kind, "float32", a_registers=True))
+        for mn_major_b in (False, True) if kind == "split" else (False,):
+            variant = Variant(shape, Form(True, mn_major_b, kind, "float32", registers_a=True))
             few = "no registers for elements of a", "three consumer warpgroups have registers for"
             assert variant.refusal is None or (kind == "tf32" and any(words in variant.refusal for words in few))
 
 
 def test_what_cannot_be():
-    form = Form(True, False, "split", "float32", a_registers=True)
+    form = Form(True, False, "split", "float32", registers_a=True)
     assert "elements of a" in Variant(Shape(128, 128, 3), form).refusal
     assert "elements of a" in Variant(Shape(256, 192, 3), replace(form, input="tf32")).refusal
     assert "from shared memory" in Variant(Shape(128, 128, 3), replace(form, input="bfloat16")).refusal
-    assert "from shared memory" in Variant(Shape(128, 128, 3), replace(form, input="tf32", a_mn=False)).refusal
+    assert "from shared memory" in Variant(Shape(128, 128, 3), replace(form, input="tf32", mn_major_a=False)).refusal
 
 
 def names(asked):
-    return [x.choice.name for x in choose.ranked(lower.lowered(asked), H200, LIMIT)]
+    return [x.choice.name for x in choose.ranked(lower.lowerings(asked), H200, LIMIT)]
 
 
 def test_candidates():
@@ -199,7 +202,7 @@ def test_a_candidate_by_name():
         (
             float32(512, 512, 512, "tf32"),
             "128x128x6rt",
-            "6 stages, operands exchanged, b through registers",
+            "6 stages, operands swapped, b through registers",
         ),
         (float32(512, 64, 512), "128x64x7r/2", "a through registers, float32 split"),
     ):

@@ -10,7 +10,7 @@ import subprocess
 
 import fake_cuda
 import pytest
-from gemmhub_hopper.tile_schedule import _divisor, walk
+from gemmhub_hopper.tile_schedule import _divisor, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,11 +52,11 @@ def library(tmp_path_factory):
     return ctypes.CDLL(str(folder / "pieces.so"))
 
 
-def pieces(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
-    made = walk(tiles, batch, group, k_blocks, splits, ranks)
-    out = (ctypes.c_int * (7 * ranks * made.pieces))()
+def work_tiles(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
+    made = schedule(tiles, batch, group, k_blocks, splits, ranks)
+    out = (ctypes.c_int * (7 * ranks * made.work_tiles))()
     library.pieces(ctypes.byref(made), ranks, out)
-    return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * made.pieces)]
+    return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * made.work_tiles)]
 
 
 @settings(deadline=None, max_examples=60)
@@ -67,7 +67,7 @@ def pieces(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
 def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, ranks, batch):
     splits = 1 if ranks > 1 else splits
     k_blocks = splits * ranks + more
-    found = pieces(library, (tiles_m, tiles_n), batch, group, k_blocks, splits, ranks)
+    found = work_tiles(library, (tiles_m, tiles_n), batch, group, k_blocks, splits, ranks)
     covered = {}
     for i, (tile, row, column, split, matrix, first, blocks) in enumerate(found):
         assert 0 <= row < tiles_m
@@ -96,7 +96,7 @@ def test_division(library, by, near):
 
 def test_order(library):
     """Groups of two rows, walked column by column; the last group is lower."""
-    found = pieces(library, (3, 3), group=2)
+    found = work_tiles(library, (3, 3), group=2)
     places = [(row, column) for _, row, column, *_ in found]
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0), (2, 1), (2, 2)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper import sources
-from gemmhub_hopper.candidate import _MANY_PARTS, _MUCH
+from gemmhub_hopper.candidate import _MIN_SPLITS, _MIN_WORK
 from products import SLICES, SMALL, Product, Shape, stored
 from runs import Run
 from test_registers import SPLIT, R, check_marks
@@ -43,14 +43,14 @@ MUTATIONS = {
 # fmt: on
 
 
-def in_slices(product):
+def reduces_by_slices(product):
     choice = product.choice
-    return choice.in_slices(estimated(16, choice.shape.cluster))
+    return choice.reduces_by_slices(estimated(16, choice.shape.cluster_size))
 
 
 @pytest.mark.parametrize("product", SLICES, ids=str)
 def test_slices(product):
-    assert in_slices(product)
+    assert reduces_by_slices(product)
     run = Run(product, Home(**SMS))
     for _ in range(4):
         run.check()
@@ -58,7 +58,7 @@ def test_slices(product):
 
 @pytest.mark.parametrize("product", NOT_IN_SLICES, ids=str)
 def test_last_one_adds_all(product):
-    assert not in_slices(product)
+    assert not reduces_by_slices(product)
     run = Run(product, Home(**SMS))
     for _ in range(2):
         run.check()
@@ -66,7 +66,7 @@ def test_last_one_adds_all(product):
 
 def test_the_model_has_the_same_rule():
     text = sources._files()["split_k.cuh"]
-    assert f"MIN_SPLITS = {_MANY_PARTS}, MIN_WORK = {_MUCH};" in text
+    assert f"MIN_SPLITS = {_MIN_SPLITS}, MIN_WORK = {_MIN_WORK};" in text
 
 
 def test_same_bits():

@@ -19,7 +19,7 @@ LIMIT = 2**30
 
 
 def all_maps(choice):
-    return maps(choice, choice.cut(LIMIT), choice.variant)
+    return maps(choice, choice.k_passes(LIMIT), choice.variant)
 
 
 def test_k_major():
@@ -57,8 +57,8 @@ def test_mn_major():
     ],
 )
 def test_result(out, n, swapped, box, swizzle):
-    way = lower.lowered(problem(512, 512, 64, out=out))[swapped]
-    arguments = all_maps(Choice(way, Shape(128, n, 2), 1))[2]
+    lowering = lower.lowerings(problem(512, 512, 64, out=out))[swapped]
+    arguments = all_maps(Choice(lowering, Shape(128, n, 2), 1))[2]
     assert (arguments.box, arguments.swizzle) == (box, swizzle)
     assert arguments.type == {"bfloat16": 9, "float32": 7}[out]
     assert arguments.sizes == (512, 512, 1)
@@ -71,8 +71,8 @@ def test_the_driver_takes_every_map(shape):
     for a in ("row", "col"):
         for b in ("row", "col"):
             for out in ("bfloat16", "float32"):
-                for way in lower.lowered(problem(1000, 1000, 1000, out=out, a=a, b=b)):
-                    for arguments in all_maps(Choice(way, shape, 1)):
+                for lowering in lower.lowerings(problem(1000, 1000, 1000, out=out, a=a, b=b)):
+                    for arguments in all_maps(Choice(lowering, shape, 1)):
                         assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
@@ -80,8 +80,8 @@ def test_the_driver_takes_every_map(shape):
 def test_the_driver_takes_every_map_of_planes(shape):
     driver = Driver(FakeCuda())
     for order in ("row", "col"):
-        for way in lower.lowered(problem(999, 999, 999, "float32", a=order, b=order)):
-            for arguments in all_maps(Choice(way, shape, 1))[:2]:
+        for lowering in lower.lowerings(problem(999, 999, 999, "float32", a=order, b=order)):
+            for arguments in all_maps(Choice(lowering, shape, 1))[:2]:
                 assert arguments.sizes[2] == 3
                 assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 

@@ -17,8 +17,8 @@ class Vector(Product):
 
     @property
     def choice(self):
-        ways = lower.lowered(self.problem)
-        return next(x for x in gemv.choices(ways) if x.name == f"gemv{self.spread}")
+        lowerings = lower.lowerings(self.problem)
+        return next(x for x in gemv.choices(lowerings) if x.name == f"gemv{self.spread}")
 
     def __str__(self):
         return f"gemv{self.spread}-{self.m}x{self.n}x{self.k}-{self.a[0]}{self.b[0]}{self.d[0]}-{self.dtype}"

@@ -94,7 +94,7 @@ def drawn(rng):
         mn_major_b=rng.random() < 0.5,
         input=kind,
         output=output,
-        transposed=rng.random() < 0.5,
+        transposed_d=rng.random() < 0.5,
         tma_store=rng.random() < 0.8,
         has_alpha=rng.random() < 0.5,
         addend=rng.choice([None, output, "float32"]),

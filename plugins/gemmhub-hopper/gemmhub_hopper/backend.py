@@ -15,9 +15,10 @@ from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import choose, corrections, gemv, lower, model, packed, prepass, probe, sources
+from gemmhub_hopper import choose, corrections, f16_planes, gemv, lower, model, packed, prepass, probe, sources
 from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Variant
+from gemmhub_hopper.f16_staged import F16Staged
 from gemmhub_hopper.gemv import GemvChoice, GemvKernel
 from gemmhub_hopper.gemv_launch import GemvLaunch
 from gemmhub_hopper.k_passes import KPasses
@@ -33,6 +34,8 @@ MARGIN = 1.02
 """Factor on every estimate that is compared with other backends. The least of many estimates is too low on average
 (selection bias), and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
+_F16_PREPASS = -1
+"""Key of that pre-pass among the loaded functions."""
 _NOTHING = "nothing"
 """Name of the only candidate for a result without elements."""
 
@@ -118,11 +121,13 @@ class HopperBackend(MachineBackend[probe.Machine]):
     @staticmethod
     def _timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
         """Return the estimates and choices that run in ``workspace`` bytes, the fastest first."""
+        kinds = dict.fromkeys(lowering.form.input for lowering in lowerings)
+        by_kind = [tuple(x for x in lowerings if x.form.input == kind) for kind in kinds]
+        every: list[Sequence[tuple[float, Choice | GemvChoice]]]
+        every = [choose.choices(some, card, workspace) for some in by_kind]
+        every.append(choose.vectors(lowerings, card))
         timed: list[tuple[float, Choice | GemvChoice]] = []
-        for found in (
-            choose.choices(lowerings, card, workspace),
-            choose.vectors(lowerings, card),
-        ):  # all choices of a list have one kind of correction
+        for found in every:  # all choices of a list have one kind of correction
             factor = UNMEASURED if found and not _measured(found[0][1], card) else 1.0
             timed += [(seconds * factor, choice) for seconds, choice in found]
         return sorted(timed, key=lambda x: x[0])
@@ -201,6 +206,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
         form, card = choice.lowering.form, self._card_of(index)
         with gpu:  # encoding tensor maps needs a context, and this thread may have none
+            if form.input == f16_planes.INPUT:
+                return self._by_float16_planes(index, choice, limit)
             if choice.lowering.copied or (form.input == "split" and not (form.split_planes_b and choice.splits == 1)):
                 copier = self._prepass(index, form.input) if choice.lowering.copied else 0
                 return Staged(
@@ -208,6 +215,20 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 )
             alone = len(self.machine.gpus) == 1
             return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, alone)
+
+    def _by_float16_planes(self, index: int, choice: Choice, limit: int) -> F16Staged:
+        """Return a product by float16 planes, with one by bfloat16 planes for operands that these do not hold."""
+        gpu, workspace, card = self.machine.gpus[index], self.machine.workspaces[index], self._card_of(index)
+        passes = choice.k_passes(limit)
+        assert not isinstance(passes, str), passes
+
+        def kernel(variant: Variant) -> int:
+            return self._function(index, variant)
+
+        other = choose.by_bfloat16_planes(choice, passes, card)
+        fallback = Staged(gpu, card, other, kernel, self._prepass(index, "split"), workspace, limit, passes)
+        f16_prepass = self._loaded(index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0)
+        return F16Staged(gpu, card, choice, kernel, f16_prepass, workspace, limit, fallback)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """Return ``choice`` ready to run on a device."""
@@ -248,6 +269,10 @@ class HopperBackend(MachineBackend[probe.Machine]):
         kinds = ("tf32", "split") if dtype == "float32" else (dtype,)
         try:
             copiers = {kind: self._prepass(index, kind) for kind in kinds}
+            if dtype == "float32" and problem.k >= f16_planes.FEWEST_K:
+                copiers[f16_planes.INPUT] = self._loaded(
+                    index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0
+                )
             return packed.pack(self.machine.gpus[index], copiers, b, problem)
         except (KernelError, DriverError, nvrtc.CompilerError) as error:
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")
@@ -290,8 +315,11 @@ def _words(choice: Choice, passes: KPasses | None = None) -> str:
         words.append(f"split-K of {choice.splits}")
     if form.registers_a:
         words.append(f"{lowering.a.name} through registers")
-    if form.input == "split":
-        words.append("float32 split into three bfloat16 planes, six products")
+    if form.num_planes > 1:
+        scheme = "three bfloat16 planes, six products"
+        if form.input == f16_planes.INPUT:
+            scheme = "two float16 planes, three products; by bfloat16 planes where exponents differ too much"
+        words.append(f"float32 split into {scheme}")
         words += [f"planes of {x.name} made by a pre-pass" for x in lowering.copied]
         words += [f"planes of {lowering.b.name} made in shared memory"] if form.split_planes_b else []
     else:

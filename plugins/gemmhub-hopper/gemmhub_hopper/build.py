@@ -19,7 +19,7 @@ from gemmhub.cli.build import Job
 from gemmhub.kit import nvrtc
 from gemmhub.kit.native import cache
 from gemmhub.kit.nvrtc import Source
-from gemmhub_hopper import gemv, sources
+from gemmhub_hopper import f16_planes, gemv, sources
 from gemmhub_hopper.config import Form, Variant
 from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
@@ -56,10 +56,10 @@ def variants() -> list[Variant]:
     """Return the variants of the kernel for matrices that are compiled."""
     found = [
         Variant(shape, form, split)
-        for kind in KINDS
+        for kind in (*KINDS, f16_planes.INPUT)
         for form in forms(kind)
         for shape in shapes(form)
-        if kind in ("bfloat16", "split") or shape.name in COMMON
+        if kind in ("bfloat16", "split", f16_planes.INPUT) or shape.name in COMMON
         for split in ((False, True) if form.registers_a and not form.split_planes_b else (False,))
     ]
     return [variant for variant in found if variant.refusal is None]
@@ -81,6 +81,7 @@ def jobs() -> list[Job]:
     nvrtc.load()
     copiers = {number: kind for kind, number in KINDS.items()}
     made = [Job(f"pre-pass {kind}", _prepass, (kind,)) for kind in copiers.values()]
+    made.append(Job(f"pre-pass {f16_planes.INPUT}", _f16_prepass, ()))
     made += [Job(_gemv_name(kernel), _gemv, (kernel,)) for kernel in vectors()]
     return made + [Job(_name(variant), _kernel, (variant,)) for variant in variants()]
 
@@ -88,8 +89,7 @@ def jobs() -> list[Job]:
 def _name(variant: Variant) -> str:
     form = variant.form
     orders = "".join("m" if mn else "k" for mn in (form.mn_major_a, form.mn_major_b))
-    shape = variant.shape.name + "r" * form.registers_a + "s" * form.split_planes_b
-    words = [shape, form.input, orders + ("t" if form.transposed_d else "")]
+    words = [variant.shape.name + form.letters, form.input, orders + ("t" if form.transposed_d else "")]
     return " ".join(words + (["split-K"] if variant.split_k else []))
 
 
@@ -104,6 +104,10 @@ def _gemv(kernel: GemvKernel) -> str:
 
 def _prepass(kind: str) -> str:
     return _compiled(sources.prepass(kind))
+
+
+def _f16_prepass() -> str:
+    return _compiled(sources.f16_prepass())
 
 
 def _kernel(variant: Variant) -> str:

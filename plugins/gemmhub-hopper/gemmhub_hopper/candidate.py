@@ -15,8 +15,8 @@ from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
 
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(r?)(s?)(t?)(?:/([1-9]\d*))?")
-"""The name of a choice: shape, a through registers, b split in shared memory, operands swapped, splits of split-K."""
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(h?r?s?)(t?)(?:/([1-9]\d*))?")
+"""The name of a choice: shape, letters of the form, operands swapped, splits of split-K."""
 _MAX_WORK_TILES = 2**31 - 2**16
 """Bound of the work tiles: their numbers are 31-bit, and clusters count beyond the last one."""
 _MIN_SPLITS, _MIN_WORK = 6, 40
@@ -43,11 +43,10 @@ class Choice:
     def name(self) -> str:
         """The name of the candidate, such as "128x256x4" or "64x16x16rt/8".
 
-        Behind the shape stand "r" where the kernel's a goes through registers, "s" where its b is split in shared
-        memory, "t" where the operands are swapped, and "/" with the splits of split-K.
+        Behind the shape stand the letters of the form, "t" where the operands are swapped, and "/" with the splits of
+        split-K.
         """
-        form = self.lowering.form
-        letters = "r" * form.registers_a + "s" * form.split_planes_b + "t" * self.lowering.swapped
+        letters = self.lowering.form.letters + "t" * self.lowering.swapped
         return self.shape.name + letters + (f"/{self.splits}" if self.splits > 1 else "")
 
     @cached_property
@@ -127,11 +126,10 @@ def named(lowerings: Sequence[Lowering], name: str) -> Choice:
     if found is None:
         raise ValueError(f"there is no kernel called {name}")
     for lowering in lowerings:
-        flags = lowering.form.registers_a, lowering.form.split_planes_b, lowering.swapped
-        if flags == (bool(found[2]), bool(found[3]), bool(found[4])):
+        if (lowering.form.letters, lowering.swapped) == (found[2], bool(found[3])):
             for shape in shapes(lowering.form):
                 if shape.name == found[1]:
-                    return Choice(lowering, shape, int(found[5] or 1))
+                    return Choice(lowering, shape, int(found[4] or 1))
     raise ValueError(f"there is no kernel called {name} for this problem")
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, model
+from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
 from gemmhub_hopper.candidate import Choice, Choices, runnable
 from gemmhub_hopper.config import Shape
 from gemmhub_hopper.fitted import CONSTANTS
@@ -130,6 +130,17 @@ def _long(choice: Choice) -> bool:
     return (
         choice.lowering.form.input == "split" and choice.lowering.k > _LONGEST * choice.splits * choice.shape.cluster_k
     )
+
+
+def by_bfloat16_planes(choice: Choice, passes: KPasses, card: Card) -> Choice:
+    """Return the fastest choice, by the model, that multiplies what float16 planes of ``choice`` do not hold."""
+    lowering = lower.by_bfloat16_planes(choice.lowering)
+    choices = [Choice(lowering, shape, 1) for shape in shapes(lowering.form)]
+    choices = [
+        x for x in choices
+        if not any(v.refusal for v in k_passes.variants(x.shape, lowering.form, False, passes.count))
+    ]  # fmt: skip
+    return min(choices, key=lambda x: model.seconds(x, passes, card))
 
 
 def vectors(lowerings: tuple[Lowering, ...], card: Card) -> list[tuple[float, GemvChoice]]:

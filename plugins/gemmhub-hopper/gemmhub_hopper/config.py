@@ -13,13 +13,16 @@ from functools import cache, cached_property
 SHARED_LIMIT = 232448
 """Largest shared memory of a CTA, in bytes (227 KiB)."""
 
-INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3}
-"""Number of each input of the tensor cores. "split" is float32 that is split into three bfloat16 planes."""
+INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, "f16x3": 4}
+"""Number of each input of the tensor cores. Float32 is split into three bfloat16 planes ("split") or two scaled float16
+planes ("f16x3")."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each element type of d, c and the bias."""
 BIASES = {None: 0, "m": 1, "n": 2}
-_PLANE_PRODUCTS = 6
-"""Products of bfloat16 planes that emulate one float32 product."""
+_PLANES = {"split": 3, "f16x3": 2}
+"""Planes of an operand."""
+_PLANE_PRODUCTS = {"split": 6, "f16x3": 3}
+"""Products of planes that emulate one float32 product."""
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
@@ -122,7 +125,17 @@ class Form:
     @cached_property
     def num_planes(self) -> int:
         """Planes of an operand."""
-        return 3 if self.input == "split" else 1
+        return _PLANES.get(self.input, 1)
+
+    @property
+    def letters(self) -> str:
+        """Letters of a candidate's name: "h" float16 planes, "r" a through registers, "s" b split in shared memory."""
+        return "h" * (self.input == "f16x3") + "r" * self.registers_a + "s" * self.split_planes_b
+
+    @property
+    def sets_of_sums(self) -> int:
+        """Sets of accumulators of a thread: of split operands there are sums that are yet to be promoted."""
+        return {"split": 2, "f16x3": 3}.get(self.input, 1)
 
     @cached_property
     def input_bytes(self) -> int:
@@ -137,7 +150,7 @@ class Form:
     @cached_property
     def block_k_bytes(self) -> int:
         """Bytes along K in a stage, of each plane: the span of the swizzle of a K-major operand."""
-        return 64 if self.input == "split" else 128
+        return 64 if self.num_planes > 1 else 128
 
     @cached_property
     def block_k(self) -> int:
@@ -147,7 +160,7 @@ class Form:
     @cached_property
     def wgmmas_per_stage(self) -> int:
         """wgmmas of a stage for each 64-row fragment: one for each 32 bytes of K and each product of planes."""
-        return self.block_k_bytes // 32 * (_PLANE_PRODUCTS if self.num_planes > 1 else 1)
+        return self.block_k_bytes // 32 * _PLANE_PRODUCTS.get(self.input, 1)
 
     def tile_bytes(self, mn_major: bool, rows: int) -> int:
         """Bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
@@ -266,9 +279,7 @@ class Variant:
         registers = shape.m // shape.warpgroups_per_tile * shape.n // 128
         if registers > 96 and shape.consumers == 3:
             return f"{registers} accumulators per thread exceed the registers of three consumer warpgroups"
-        if (
-            registers * (2 if form.num_planes > 1 else 1) > 192
-        ):  # split operands have a second set, for the sums of a stage
+        if registers * form.sets_of_sums > 192:  # split operands have a second set, for the sums of a stage
             return f"{registers} accumulators per thread exceed its registers"
         # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
         crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))

@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemmhub.kit.cuda_scratch import COUNTERS
+from gemmhub_hopper import f16_planes
 from gemmhub_hopper.config import Form, Shape, Variant, variant
 from gemmhub_hopper.lower import Lowering
+from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.tensor_map import Stored
 
 MARKS = 2048
@@ -33,7 +35,7 @@ _LINE = 256
 
 def counters(form: Form) -> int:
     """Return how many counters split-K may use."""
-    return (FINISHED if form.input == "split" else COUNTERS) // COUNTER
+    return (FINISHED if form.num_planes > 1 else COUNTERS) // COUNTER
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,17 @@ def fewest(lowering: Lowering, partials: int, limit: int) -> KPasses | str:
     whole = _k_passes(lowering, partials, lowering.k_blocks, 1)
     if whole.nbytes <= limit:
         return whole
-    count = 2
-    least = _k_passes(lowering, partials, 1, count)
+    # Scales of float16 planes are those of whole groups, also of a packed operand.
+    count, unit = 2, f16_planes.GROUP_K // lowering.form.block_k if lowering.form.input == f16_planes.INPUT else 1
+    least = _k_passes(lowering, partials, unit, count)
     if least.nbytes > limit:
         return f"copies of its operands need at least {least.nbytes} bytes of workspace: {limit} are allowed"
-    each = _k_passes(lowering, partials, 2, count).nbytes - least.nbytes
-    blocks = 1 + (limit - least.nbytes) // each if each else lowering.k_blocks
+    each = _k_passes(lowering, partials, 2 * unit, count).nbytes - least.nbytes
+    blocks = unit * (1 + (limit - least.nbytes) // each if each else -(-lowering.k_blocks // unit))
     while _k_passes(lowering, partials, blocks, count).nbytes > limit:  # sizes are rounded up
-        blocks -= 1
+        blocks -= unit
     count = -(-lowering.k_blocks // blocks)
-    blocks = -(-lowering.k_blocks // count)
+    blocks = -(-lowering.k_blocks // (count * unit)) * unit
     return _k_passes(lowering, partials, blocks, -(-lowering.k_blocks // blocks))
 
 
@@ -101,7 +104,7 @@ def _k_passes(lowering: Lowering, partials: int, blocks: int, count: int) -> KPa
     form, at = lowering.form, COUNTERS
     places: list[int | None] = []
     for reading in (lowering.a, lowering.b):
-        nbytes = reading.copy_bytes(form, blocks * form.block_k)
+        nbytes = _copy_bytes(reading, form, blocks * form.block_k)
         places.append(at if nbytes else None)
         at += _up(nbytes)
     sums_at = None
@@ -109,6 +112,18 @@ def _k_passes(lowering: Lowering, partials: int, blocks: int, count: int) -> KPa
         made = sums(lowering)
         sums_at, at = at, at + _up(made.count * made.stride)
     return KPasses(blocks, count, places[0], places[1], sums_at, at, at + partials)
+
+
+def _copy_bytes(reading: Reading, form: Form, k: int) -> int:
+    """Return the bytes for a copy of an operand; 0 where none is made.
+
+    Those of float16 planes are followed by scales, and may be replaced by bfloat16 planes where they are rejected.
+    """
+    nbytes = reading.copy_bytes(form, k)
+    if form.input != f16_planes.INPUT or not nbytes:
+        return nbytes
+    planes = f16_planes.nbytes(reading.rows, k, reading.count, reading.copy(form, k))
+    return max(planes, reading.copy_bytes(replace(form, input="split"), k))
 
 
 def variants(shape: Shape, form: Form, split_k: bool, count: int) -> tuple[Variant, ...]:

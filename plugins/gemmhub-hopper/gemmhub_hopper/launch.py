@@ -16,7 +16,7 @@ from gemmhub.kit import cuda_launch
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Starter
 from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
-from gemmhub_hopper import pdl, tensor_map
+from gemmhub_hopper import f16_planes, pdl, tensor_map
 from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.k_passes import KPasses
@@ -45,7 +45,8 @@ class Params(ctypes.Structure):
         *((name, c_int) for name in ("k", "all", "kept", "next")),
         *((name, c_uint64) for name in ("a", "b")),
         *((name, c_int64) for name in ("a_m", "a_k", "a_batch", "b_n", "b_k", "b_batch")),
-        *((name, c_uint64) for name in ("a_marks", "b_marks", "finished")),
+        *((name, c_uint64) for name in ("a_marks", "b_marks", "finished", "a_scales", "b_scales")),
+        *((name, c_int) for name in ("a_scale_pitch", "b_scale_pitch", "scale_groups", "only_rejected")),
     )  # fmt: skip
 
 
@@ -73,6 +74,8 @@ def params(choice: Choice, k: int, card: Occupancy) -> Params:
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
         kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card),
+        a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
+        scale_groups=f16_planes.groups(k),
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = lowering.a.strides, lowering.b.strides
     return made

@@ -15,8 +15,9 @@ from functools import cached_property
 from gemmhub.capability import Refusal
 from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
+from gemmhub_hopper import f16_planes
 from gemmhub_hopper.config import OUTPUTS, Form
-from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, reading, stored
+from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, packed_form, reading, stored
 from gemmhub_hopper.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -79,7 +80,7 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     """Return the lowerings of ``problem``, whose result has elements, or the reason why the kernel does not take it.
 
     The first is the problem as it is, the second swapped. Where possible, others follow: both with the kernel's a
-    through registers, and with its b split in shared memory besides.
+    through registers, and with its b split in shared memory besides; and float32 by float16 planes.
     """
     refusal = check_types(problem)
     if refusal is not None:
@@ -101,7 +102,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         )  # fmt: skip
     out, order = problem.out, _order(problem)
     size = out.dtype.itemsize
-    plain = Form(False, False, _kind(problem), out.dtype.name)
+    kind = _kind(problem)
+    plain = Form(False, False, kind, out.dtype.name)
     a = reading(problem, "a", problem.a, count, stride_a, plain)
     b = reading(problem, "b", problem.b, count, stride_b, plain)
     from_a = in_registers(problem, "a", problem.a, count, stride_a, plain)
@@ -113,19 +115,25 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
     found = []
-    for registers, split, swapped, first, second in (
-        (False, False, False, a, b), (False, False, True, b, a),
-        (True, False, False, from_a, b), (True, False, True, from_b, a),
-        (True, True, False, from_a, from_b), (True, True, True, from_b, from_a),
-    ):  # fmt: skip
-        if first is None or second is None or (split and plain.input != "split"):
+    options: list[tuple[str, bool, bool, bool, Reading | None, Reading | None]] = [
+        (kind, False, False, False, a, b), (kind, False, False, True, b, a),
+        (kind, True, False, False, from_a, b), (kind, True, False, True, from_b, a),
+        (kind, True, True, False, from_a, from_b), (kind, True, True, True, from_b, from_a),
+    ]  # fmt: skip
+    if kind == "split" and problem.k >= f16_planes.FEWEST_K:
+        plain = replace(plain, input=f16_planes.INPUT)
+        a = reading(problem, "a", problem.a, count, stride_a, plain)
+        b = reading(problem, "b", problem.b, count, stride_b, plain)
+        options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
+    for input_kind, registers, split, swapped, first, second in options:
+        if first is None or second is None or (split and input_kind != "split"):
             continue
         transposed = (order == "col") != swapped
         bias = problem.bias.axis if problem.bias else None
         form = Form(
             mn_major_a=first.mn_major,
             mn_major_b=second.mn_major,
-            input=plain.input,
+            input=input_kind,
             output=out.dtype.name,
             transposed_d=transposed,
             tma_store=tma_store,
@@ -145,6 +153,15 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def by_bfloat16_planes(lowering: Lowering) -> Lowering:
+    """Return the lowering for operands of ``lowering`` that float16 planes do not hold accurately enough."""
+    form = replace(lowering.form, input="split")
+    a, b = (
+        x if x.direct is None else replace(x, direct=packed_form(form, x.rows, x.k)) for x in (lowering.a, lowering.b)
+    )
+    return replace(lowering, form=form, a=a, b=b)
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemmhub.kit.cuda_clusters import estimated
-from gemmhub_hopper import config
+from gemmhub_hopper import config, f16_planes
 from gemmhub_hopper.candidate import Choice, Choices
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.fitted import CONSTANTS, Constants
@@ -197,7 +197,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,
         splits_at_once=np.select([accumulators <= most for most, _ in _COPIES], [added for _, added in _COPIES], 1),
         k_passes=k_passes,
-        launches=k_passes * (2 if lowering.copied else 1),
+        launches=k_passes * (4 if form.input == f16_planes.INPUT else 2 if lowering.copied else 1),
         read_bytes=lowering.nbytes - stored + partials + sums,
         written_bytes=stored + partials + sums,
         copied_bytes=float(sum(x.elements * (x.size + form.num_planes * form.input_bytes) for x in lowering.copied)),

@@ -107,10 +107,11 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
     if name == "b" and problem.packed_by is not None:
         return _packed(rows, problem.k, size, form)
     strides = (along, deep, stride)
-    if form.input == "split":
+    if form.num_planes > 1:
         # A side of one element has any order.
         mn_major = problem.k == 1 or (rows > 1 and abs(along) < abs(deep))
-        why = "split into three bfloat16 planes, which the tensor cores multiply"
+        planes = "three bfloat16" if form.input == "split" else "two float16"
+        why = f"split into {planes} planes, which the tensor cores multiply"
         return Reading(name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, why)
     orders = [order for order in _orders(name) if layout.stored(order)]
     if form.input == "tf32":

@@ -101,6 +101,12 @@ def _register_shape(m: int, n: int, **given: Any) -> Shape:
     return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **given)
 
 
+F16_PLANES_SHAPES = ShapeList((
+    Shape(128, 128, 6), Shape(128, 128, 6, cluster_m=2), Shape(128, 96, 7), Shape(128, 64, 8),
+    Shape(64, 128, 8, consumers=1), Shape(64, 64, 12, consumers=1),
+))  # fmt: skip
+"""Shapes for float32 split into float16 planes: the sums of a thread take three sets of registers."""
+
 REGISTER_SHAPES = ShapeList((
     *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
     *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
@@ -124,6 +130,8 @@ SMALL_SHAPES = ShapeList((
 
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
+    if form.input == "f16x3":
+        return F16_PLANES_SHAPES
     if form.input == "split":
         return SMALL_SHAPES if form.split_planes_b else REGISTER_SHAPES if form.registers_a else SPLIT_SHAPES
     return SHAPES.whole if form.mn_major_b else SHAPES

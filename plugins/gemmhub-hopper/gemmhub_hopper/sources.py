@@ -16,9 +16,11 @@ KERNEL = "gemm"
 """Name of the function in gemm_kernel.cu; likewise in the other two sources."""
 PREPASS = "prepass"
 GEMV = "gemv"
+F16_PREPASS = "f16_prepass"
 _PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh", "types.cuh")
+_F16_PREPASS_FILES = ("f16_prepass.cu", "f16_planes.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
 _GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", "ptx.cuh", "types.cuh")
-_OTHERS = ("prepass.cu", "gemv_kernel.cu")
+_OTHERS = ("prepass.cu", "f16_prepass.cu", "gemv_kernel.cu")
 """Files that gemm_kernel.cu does not include."""
 
 
@@ -37,6 +39,12 @@ def prepass(kind: str) -> Source:
     number = KINDS[kind]
     files = {name: _files()[name] for name in _PREPASS_FILES}
     return _source(f"hopper-prepass-{number}", "prepass.cu", files, {"PREPASS_KIND": number})
+
+
+def f16_prepass() -> Source:
+    """Return the source of the pre-pass that splits float32 into float16 planes."""
+    files = {name: _files()[name] for name in _F16_PREPASS_FILES}
+    return _source("hopper-f16-prepass", "f16_prepass.cu", files, {"F16_PREPASS": 1})
 
 
 def gemv(kernel: GemvKernel) -> Source:

@@ -11,6 +11,7 @@ from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub_hopper import k_passes, prepass
 from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
+from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.launch import Function, Gemm, Params, marks_kept, params
 from gemmhub_hopper.operands import Reading
 
@@ -43,15 +44,18 @@ class Staged:
 
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], copier: int,
-        workspace: Scratch, limit: int,
+        workspace: Scratch, limit: int, fallback_of: KPasses | None = None,
     ) -> None:  # fmt: skip
         """``kernel`` compiles a variant. ``copier``: the pre-pass for the form's input, where copies are needed.
 
+        ``fallback_of``: the K passes of a product by float16 planes whose rejected operands this one multiplies. Then
+        pre-passes and kernels do nothing where none is rejected.
+
         Raises DriverError where the driver refuses the tensor maps.
         """
-        passes = choice.k_passes(limit)
+        passes = fallback_of or choice.k_passes(limit)
         assert not isinstance(passes, str), passes
-        self._card = card
+        self._card, self._only_rejected = card, fallback_of is not None
         self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         lowering, form = choice.lowering, choice.lowering.form
         self._sums = k_passes.sums(lowering) if passes.sums is not None else None
@@ -73,7 +77,7 @@ class Staged:
         }
         self._copied = [side for side in self._sides.values() if side.copy is not None]
         sizes = {self._pass_k(0), self._pass_k(passes.count - 1)} if self._copied else ()
-        self._copiers = {k: self._copier(copier, k) for k in sizes}
+        self._copiers: dict[int, Function] = {k: self._copier(copier, k) for k in sizes}
         """Pre-passes by the elements along K of a K pass."""
 
     def _copier(self, function: int, k: int) -> Function:
@@ -90,6 +94,7 @@ class Staged:
         """Return the parameters of the kernel of the first K pass (0), of those between, or of the last one."""
         lowering, passes = self._choice.lowering, self._passes
         p = params(self._choice, self._pass_k(passes.count - 1 if which == count - 1 else 0), self._card)
+        p.only_rejected = self._only_rejected
         if count > 1:
             ld, batch, pairs = lowering.d_ld, lowering.d_batch, int(lowering.pairs)
             if self._sums is not None:
@@ -102,28 +107,34 @@ class Staged:
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         """Launch all K passes on ``stream``; operands are addresses."""
-        lowering, passes = self._choice.lowering, self._passes
         stream = stream or 0
-        first, second = (b, a) if lowering.swapped else (a, b)
-        with self._gpu, self._workspace.lease(stream, passes.nbytes, self._limit) as lease:
-            scratch = lease.address
-            sums = out if passes.sums is None else scratch + passes.sums
-            for i in range(passes.count):
-                if self._copied:
-                    self._launch_copies(i, scratch, first, second, stream)
-                last = i == passes.count - 1
-                gemm = self._gemms[0 if i == 0 else -1 if last else 1]
-                slot = gemm.take()
-                p = slot.arguments.p
-                if slot.filled != (i, scratch):
-                    self._fill(p, i, scratch)
-                    slot.filled = i, scratch
-                p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
-                p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
-                at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
-                gemm.place(slot, at_a, at_b, out if last else sums)
-                gemm.check(gemm.start(slot, stream))
-                gemm.free.append(slot)
+        first, second = (b, a) if self._choice.lowering.swapped else (a, b)
+        with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
+            for i in range(self._passes.count):
+                self.launch_pass(i, lease.address, first, second, out, c, bias, alpha, beta, stream)
+
+    def launch_pass(
+        self, i: int, scratch: int, first: Any, second: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any,
+        stream: int,
+    ) -> None:  # fmt: skip
+        """Launch pass ``i`` of the kernel's a and b, ``first`` and ``second``, with the workspace at ``scratch``."""
+        passes = self._passes
+        sums = out if passes.sums is None else scratch + passes.sums
+        if self._copied:
+            self._launch_copies(i, scratch, first, second, stream)
+        last = i == passes.count - 1
+        gemm = self._gemms[0 if i == 0 else -1 if last else 1]
+        slot = gemm.take()
+        p = slot.arguments.p
+        if slot.filled != (i, scratch):
+            self._fill(p, i, scratch)
+            slot.filled = i, scratch
+        p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
+        p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
+        at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
+        gemm.place(slot, at_a, at_b, out if last else sums)
+        gemm.check(gemm.start(slot, stream))
+        gemm.free.append(slot)
 
     def _pass_k(self, i: int) -> int:
         """Return the elements along K of pass ``i``."""
@@ -137,6 +148,12 @@ class Staged:
             slot.words[job] = (a if side.name == "a" else b) + i * side.step
             if slot.filled != scratch:
                 slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
+        if self._only_rejected:
+            p = slot.arguments.p
+            p.a_marks, p.b_marks = (
+                operand.marks if side.kept else scratch + side.marks
+                for side, operand in zip(self._sides.values(), (a, b))
+            )
         slot.filled = scratch
         copier.check(copier.start(slot, stream))
         copier.free.append(slot)

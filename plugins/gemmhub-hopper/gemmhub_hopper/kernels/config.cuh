@@ -18,8 +18,9 @@ constexpr u32 kClusterM = GEMM_CLUSTER_M;
 constexpr u32 kClusterN = GEMM_CLUSTER_N;
 constexpr u32 kClusterK = GEMM_CLUSTER_K;
 
-// What the tensor cores multiply. SPLIT is float32 emulated by three planes of bfloat16 (emulation.cuh).
-enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3 };
+// What the tensor cores multiply. SPLIT is float32 emulated by three planes of bfloat16 (emulation.cuh), F16X3 by two scaled
+// planes of float16 (f16_emulation.cuh).
+enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16X3_INPUT = 4 };
 constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
@@ -50,12 +51,13 @@ constexpr u32 kNumThreads = 128 * (1 + kNumConsumers);
 constexpr u32 kWarpgroupsPerTile =
     kPingpong ? 1 : kNumConsumers;  // consumer warpgroups that share a tile and read a stage
 constexpr u32 kNumFragments = BLOCK_M / (64 * kWarpgroupsPerTile);  // 64-row fragments, a wgmma each, of a warpgroup
-constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : 1;
-constexpr u32 BLOCK_K_BYTES = kInput == SPLIT_INPUT ? 64 : 128;          // of K in a stage, of each plane
+constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2 : 1;
+constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elements of K in a stage
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
 constexpr bool kWgmmaMnMajorB = kMnMajorB && !kSplitPlanesB;             // as wgmma reads B
 constexpr u32 kOutputBytes = kOutput == 2 ? 4 : 2;
+constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)
 
 // Columns of a tile that a CTA has results of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where
 // there are too few for all CTAs, the first kNumSlices CTAs have one slice each.
@@ -87,11 +89,11 @@ static_assert(!kHasAddend || OUT_N % STORE_BLOCK_N == 0,
               "c may lie where d does: what was stored must not be added again");
 static_assert(kNumStages >= 2, "the stage before the one in use is released");
 static_assert(kClusterSize <= 8, "the largest cluster that every card takes");
-static_assert(kClusterK == 1 || kSplitPlanesB || (!kPingpong && !kSplitK && kInput != SPLIT_INPUT), "not implemented");
+static_assert(kClusterK == 1 || kSplitPlanesB || (!kPingpong && !kSplitK && kNumPlanes == 1), "not implemented");
 static_assert(!kSplitPlanesB || (kInput == SPLIT_INPUT && kRegistersA && kNumMulticast == 1), "not implemented");
-static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kInput != SPLIT_INPUT && !kRegistersA),
+static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kNumPlanes == 1 && !kRegistersA),
               "there are registers for no more");
-static_assert(!kPingpong || (kNumConsumers == 2 && kInput != SPLIT_INPUT), "not implemented");
+static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
 static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
-static_assert(!kRegistersA || kInput >= TF32_INPUT, "wgmma reads 16-bit elements from shared memory");
+static_assert(!kRegistersA || kInput == TF32_INPUT || kInput == SPLIT_INPUT, "wgmma reads 16-bit elements from shared memory");

@@ -3,7 +3,7 @@
 // This file is a persistent, warp-specialised 16-bit GEMM: TMA loads, wgmma from shared memory, epilogue, TMA stores. What
 // other variants do besides is in headers, whose functions are empty where a variant does not need them:
 //
-//     emulation.cuh    float32, as products of bfloat16 planes
+//     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
@@ -122,6 +122,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     sync_new_barriers();
     const WorkTile first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
+    if (computed_elsewhere(p)) return;
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {

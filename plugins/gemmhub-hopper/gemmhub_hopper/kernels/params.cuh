@@ -50,5 +50,11 @@ struct Params {
     long long b_n, b_k, b_batch;
     u32 *a_marks, *b_marks;
     u32* finished;  // counts consumer warpgroups that are done; 0 before and after
+
+    // Products by float16 planes (f16_planes.cuh): the scales of both operands, [matrix][group of K][row].
+    const float *a_scales, *b_scales;
+    int a_scale_pitch, b_scale_pitch;  // rows
+    int scale_groups;                  // of K
+    int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
 };
-static_assert(sizeof(Params) == 288, "launch.py has the same structure");
+static_assert(sizeof(Params) == 320, "launch.py has the same structure");

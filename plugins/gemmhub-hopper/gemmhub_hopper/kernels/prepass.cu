@@ -34,8 +34,10 @@ struct Job {
 struct PrepassParams {
     int first_tiles;  // of the first job
     Job jobs[2];
+    // Marks of both operands: nothing is done unless the pre-pass by float16 planes has rejected one. Null: always.
+    const u32 *a_marks, *b_marks;
 };
-static_assert(sizeof(PrepassParams) == 216, "prepass.py has the same structure");
+static_assert(sizeof(PrepassParams) == 232, "prepass.py has the same structure");
 
 struct alignas(sizeof(Element) * 4) Four {
     Element x[4];
@@ -95,6 +97,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
     u32 marks = 0;
     wait_on_dependent_grids();
     launch_dependent_grids();
+    if (kKind == 0 && p.a_marks != nullptr && ((load_word(p.a_marks) | load_word(p.b_marks)) & REJECTED) == 0) return;
 
     Four four[BLOCK_SLOW / 8];
 #pragma unroll

@@ -1,5 +1,5 @@
-// Elements that products of planes do not get right are recomputed from the operands that were split, by one thread and in
-// the order of K. That is slow and rare:
+// Elements that products of planes do not get right are recomputed from the operands that were split, by a warp each. That
+// is slow and rare:
 //
 // - sums that are not finite, or nearly so: of infinities, NaNs and overflow. (Infinity times a plane that is 0 is NaN
 //   where the truth is infinity; so all of them are suspect.)
@@ -33,13 +33,26 @@ DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
     return cross(kRegistersA ? a : *a_word(p, row, batch), *b_word(p, column, batch));
 }
 
+// By a whole warp: each lane sums every 32nd product, then sums of lanes are added.
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     const float* a = p.a + batch * p.a_step * p.a_batch + row * p.a_m;
     const float* b = p.b + batch * p.b_step * p.b_batch + column * p.b_n;
     float sum = 0.0f;
-#pragma unroll 1
-    for (int k = 0; k < p.k; ++k) sum = fmaf(a[k * p.a_k], b[k * p.b_k], sum);
+#pragma unroll 4
+    for (int k = lane_id(); k < p.k; k += 32) sum = fmaf(a[k * p.a_k], b[k * p.b_k], sum);
+#pragma unroll
+    for (u32 lanes = 16; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
     return sum;
+}
+
+// The element of each lane that is `wrong`, recomputed. `row` and `column` are lane 0's: those of lane l are l / 4 rows
+// below and 2 (l % 4) columns beside.
+DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, int batch) {
+    for (u32 todo = warp_or(wrong ? 1u << lane_id() : 0); todo != 0; todo &= todo - 1) {
+        const u32 lane = __ffs(todo) - 1;
+        const float exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
+        if (lane_id() == lane) sum = exact;
+    }
 }
 
 // Whether a tile may have such elements. `a`: Emulation::marks.
@@ -60,7 +73,7 @@ DEVICE void repair_results(const Params& p, Results& acc, const TileCoord& at, u
     for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
         for (u32 j = 0; j < OUT_N / 2; ++j) any = any || suspect(acc[i][j]);
-    if (!any) return;
+    if (warp_or(any) == 0) return;
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) {
 #pragma unroll 1
@@ -70,8 +83,8 @@ DEVICE void repair_results(const Params& p, Results& acc, const TileCoord& at, u
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) sum = acc[i][j];
-            if (!wrong(p, sum, row, column, at.batch, a, marks)) continue;
-            sum = inner_product(p, row, column, at.batch);
+            recompute(p, sum, wrong(p, sum, row, column, at.batch, a, marks), row - lane_id() / 4,
+                      column - 2 * (lane_id() % 4), at.batch);
 #pragma unroll
             for (u32 j = 0; j < OUT_N / 2; ++j)
                 if (j == r) acc[i][j] = sum;
@@ -85,11 +98,12 @@ DEVICE void repair_quad(const Params& p, float (&sums)[4], int row, int column, 
     bool any = marks || p.all;
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) any = any || suspect(sums[r]);
-    if (!any) return;
+    if (warp_or(any) == 0) return;
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) {
         const int m = row + 8 * (r / 2), n = column + r % 2;
-        if (wrong(p, sums[r], m, n, batch, a, marks)) sums[r] = inner_product(p, m, n, batch);
+        recompute(p, sums[r], wrong(p, sums[r], m, n, batch, a, marks), m - lane_id() / 4, n - 2 * (lane_id() % 4),
+                  batch);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "ptx.cuh"
 
 constexpr u32 LOSSY = 1, LARGE = 2;  // marks
+constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu: products are computed by bfloat16 planes
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
 // 1 + g % (MARKS - 1).

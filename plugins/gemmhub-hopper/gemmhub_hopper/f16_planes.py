@@ -1,0 +1,92 @@
+"""The parameters of kernels/f16_prepass.cu, which splits float32 into scaled float16 planes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int, c_int64, c_uint64
+from math import sqrt
+from typing import Any
+
+from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.tensor_map import Stored
+
+INPUT = "f16x3"
+"""The kernel's input whose operands this pre-pass splits."""
+FEWEST_K = 64
+"""Elements along K from which on the error bound of float32 has room for this scheme (docs/float32.md)."""
+THREADS = 256
+"""Threads of a CTA."""
+GROUP_K = 128
+"""Elements along K that share a scale, and those of a CTA's tile."""
+_TILE_ROWS = 64
+"""Rows of a CTA's tile."""
+_OVERHANG = 256
+"""Rows behind the last one whose scales a tile may read."""
+_LINE = 256
+"""Alignment of the scales, in bytes."""
+
+
+class Job(ctypes.Structure):
+    """``F16Job`` of f16_prepass.cu: one operand."""
+
+    _fields_ = (
+        *((name, c_uint64) for name in ("source", "to", "marks", "scales")),
+        *((name, c_int64) for name in ("from_row", "from_k", "from_batch", "to_ld", "to_plane")),
+        *((name, c_int) for name in ("rows", "k", "tiles_rows", "tiles_k", "scale_pitch", "mn_major", "along_k")),
+    )
+
+
+class Parameters(ctypes.Structure):
+    """``F16PrepassParams`` of f16_prepass.cu."""
+
+    _fields_ = (("jobs", Job * 2), ("first_tiles", c_int), ("residual", c_float), ("share", c_float))
+
+
+class Arguments(ctypes.Structure):
+    """The arguments of the kernel."""
+
+    _fields_ = (("p", Parameters),)
+
+
+def parameters(k: int) -> Parameters:
+    """Return the parameters for products with ``k`` elements along K in all, without jobs.
+
+    ``residual`` bounds what planes lose of an element, ``share`` the second plane, both relative to the element.
+    """
+    return Parameters(residual=max(2.0**-23, k * 2.0**-29), share=max(2.0**-11, sqrt(k) * 2.0**-13.5))
+
+
+def fill(job: Any, reading: Reading, made: Stored, mn_major: bool, k: int) -> int:
+    """Fill ``job``, without its addresses, for ``k`` elements along K; return the number of its CTAs.
+
+    ``made`` is the layout of the planes, contiguous along M (N) where ``mn_major``.
+    """
+    along, deep, batch = reading.strides
+    tiles_rows, tiles_k = -(-reading.rows // _TILE_ROWS), groups(k)
+    for name, value in {
+        "from_row": along, "from_k": deep, "from_batch": batch, "to_ld": made.ld // 2, "to_plane": made.stride // 2,
+        "rows": reading.rows, "k": k, "tiles_rows": tiles_rows, "tiles_k": tiles_k, "mn_major": mn_major,
+        "scale_pitch": scale_pitch(reading.rows), "along_k": abs(deep) <= abs(along),
+    }.items():  # fmt: skip
+        setattr(job, name, value)
+    return tiles_rows * tiles_k * reading.count
+
+
+def groups(k: int) -> int:
+    """Return the scale groups of ``k`` elements along K."""
+    return -(-k // GROUP_K)
+
+
+def scale_pitch(rows: int) -> int:
+    """Return the distance of the scales of one group to those of the next one, in elements."""
+    return -(-(rows + _OVERHANG) // 64) * 64
+
+
+def scales_offset(made: Stored) -> int:
+    """Return the offset in bytes of the scales from the planes that they belong to."""
+    return -(-made.count * made.stride // _LINE) * _LINE
+
+
+def nbytes(rows: int, k: int, count: int, made: Stored) -> int:
+    """Return the bytes of the planes and scales of ``count`` matrices."""
+    return scales_offset(made) + 4 * count * groups(k) * scale_pitch(rows)

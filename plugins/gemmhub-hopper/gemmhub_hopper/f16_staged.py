@@ -1,0 +1,78 @@
+"""Launches products of float32 by float16 planes, each K pass with one by bfloat16 planes for rejected operands."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from gemmhub.kit.cuda import Gpu
+from gemmhub.kit.cuda_scratch import Scratch
+from gemmhub_hopper import f16_planes
+from gemmhub_hopper.candidate import Choice, Occupancy
+from gemmhub_hopper.config import Variant
+from gemmhub_hopper.launch import Function
+from gemmhub_hopper.staged import Staged
+
+_JOBS = tuple(
+    (f16_planes.Parameters.jobs.offset + i * ctypes.sizeof(f16_planes.Job)) // 8 for i in range(2)
+)  # fmt: skip
+"""The indices of the words of each job's source address; its ``to``, ``marks`` and ``scales`` follow."""
+
+
+class F16Staged(Staged):
+    """A prepared product by float16 planes. Which scheme computes a K pass is decided on the device."""
+
+    def __init__(
+        self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], f16_prepass: int,
+        workspace: Scratch, limit: int, fallback: Staged,
+    ) -> None:  # fmt: skip
+        """``fallback``: the same product by bfloat16 planes, in the same K passes."""
+        self._fallback = fallback
+        super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit)
+
+    def _copier(self, function: int, k: int) -> Function:
+        lowering = self._choice.lowering
+        p = f16_planes.parameters(lowering.k)
+        tiles = [
+            f16_planes.fill(job, side.reading, self._planes(side.reading), side.reading.mn_major, k)
+            for job, side in zip(p.jobs, self._copied)
+        ]
+        p.first_tiles = tiles[0]
+        return Function(self._gpu, function, f16_planes.Arguments(p), sum(tiles), f16_planes.THREADS, 0)
+
+    def _planes(self, reading: Any) -> Any:
+        """Return the layout of the planes that the pre-pass makes."""
+        form = self._choice.lowering.form
+        return reading.copy(form, self._passes.k(form))
+
+    def launch_pass(
+        self, i: int, scratch: int, first: Any, second: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any,
+        stream: int,
+    ) -> None:  # fmt: skip
+        """Launch pass ``i`` by float16 planes, then by bfloat16 planes; the device skips one of both."""
+        super().launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
+        self._fallback.launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
+
+    def _launch_copies(self, i: int, scratch: int, a: Any, b: Any, stream: int) -> None:
+        copier = self._copiers[self._pass_k(i)]
+        slot = copier.take()
+        for job, side in zip(_JOBS, self._copied):
+            slot.words[job] = (a if side.name == "a" else b) + i * side.step
+            if slot.filled != scratch:
+                to = scratch + (side.copy or 0)
+                slot.words[job + 1], slot.words[job + 2] = to, scratch + side.marks
+                slot.words[job + 3] = to + f16_planes.scales_offset(self._planes(side.reading))
+        slot.filled = scratch
+        copier.check(copier.start(slot, stream))
+        copier.free.append(slot)
+
+    def _operand(self, p: Any, name: str, i: int, scratch: int, operand: Any) -> int:
+        side = self._sides[name]
+        if side.copy is None:
+            groups = i * self._passes.k(self._choice.lowering.form) // f16_planes.GROUP_K
+            scales = operand.scales + 4 * groups * f16_planes.scale_pitch(side.reading.rows)
+        else:
+            scales = scratch + side.copy + f16_planes.scales_offset(self._planes(side.reading))
+        setattr(p, f"{name}_scales", scales)
+        return super()._operand(p, name, i, scratch, operand)

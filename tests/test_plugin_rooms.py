@@ -27,7 +27,7 @@ COMMON = {
 }
 """Module -> its job. A plugin without the job has no such module."""
 OWN = {
-    "gemmhub-cpu": {"convert", "numkong_engine", "panels", "vnni_engine", "threads", "torch_engine"},
+    "gemmhub-cpu": {"convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine"},
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"fitted", "form", "mma", "sgemm"},
     "gemmhub-hopper": {

@@ -222,8 +222,10 @@ class Variant:
         """
         shape = self.shape
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
-        marks = 64 * shape.warpgroups_per_tile * shape.cluster_k if self.form.split_planes_b else 0
-        return self.ring_bytes + 16 * shape.stages + marks + flags + 1024
+        others = 64 * shape.warpgroups_per_tile * shape.cluster_k if self.form.split_planes_b else 0  # marks
+        if self.form.input == "f16x3":  # scales, and the barrier that staggers two consumers
+            others = 8 * (shape.consumers * shape.n + shape.m) + 8 * (shape.consumers == 2)
+        return self.ring_bytes + 16 * shape.stages + others + flags + 1024
 
     @cached_property
     def _staged(self) -> int:

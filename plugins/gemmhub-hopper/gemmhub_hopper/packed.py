@@ -84,7 +84,7 @@ def pack(gpu: Gpu, copiers: dict[str, int], address: int, problem: GemmProblem) 
                 p.first_tiles = f16_planes.fill(job, reading, made[kind], False, k)
                 job.scales = packed.scales
             else:
-                p.first_tiles = prepass.fill(job, reading, forms[kind], made[kind], k)
+                p.first_tiles = p.tiles = prepass.fill(job, reading, forms[kind], made[kind], k)
             job.source, job.to, job.marks = address, packed.of(kind), packed.marks
             slot.grid[0] = p.first_tiles
             call.check(call.start(slot, 0))

@@ -33,7 +33,15 @@ class Job(ctypes.Structure):
 class Parameters(ctypes.Structure):
     """``PrepassParams`` of prepass.cu."""
 
-    _fields_ = (("first_tiles", c_int), ("jobs", Job * 2), ("a_marks", c_uint64), ("b_marks", c_uint64))
+    _fields_ = (
+        ("first_tiles", c_int),
+        ("jobs", Job * 2),
+        ("a_marks", c_uint64),
+        ("b_marks", c_uint64),
+        ("kept", c_int),
+        ("first_is", c_int),
+        ("tiles", c_int),
+    )
 
 
 class Arguments(ctypes.Structure):

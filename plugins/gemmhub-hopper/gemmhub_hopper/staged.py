@@ -87,8 +87,10 @@ class Staged:
             prepass.fill(job, side.reading, form, side.reading.copy(form, self._passes.k(form)), k)
             for job, side in zip(p.jobs, self._copied)
         ]
-        p.first_tiles = tiles[0]
-        return Function(self._gpu, function, prepass.Arguments(p), sum(tiles), prepass.THREADS, 0)
+        p.first_tiles, p.tiles = tiles[0], sum(tiles)
+        # Where operands are seldom rejected, CTAs that have nothing to do take time.
+        grid = min(p.tiles, 8 * self._card.max_active_clusters(1)) if self._only_rejected else p.tiles
+        return Function(self._gpu, function, prepass.Arguments(p), grid, prepass.THREADS, 0)
 
     def _params(self, which: int, count: int) -> Params:
         """Return the parameters of the kernel of the first K pass (0), of those between, or of the last one."""
@@ -150,6 +152,8 @@ class Staged:
                 slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
         if self._only_rejected:
             p = slot.arguments.p
+            p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
+            p.first_is = "ab".index(self._copied[0].name)
             p.a_marks, p.b_marks = (
                 operand.marks if side.kept else scratch + side.marks
                 for side, operand in zip(self._sides.values(), (a, b))

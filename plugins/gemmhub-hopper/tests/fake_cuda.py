@@ -21,8 +21,8 @@ import numpy as np
 from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub.testing.fake_kernels import FakeKernels
 
-GEMM_BYTES, PREPASS_BYTES, GEMV_BYTES = 288, 216, 184
-"""Of Params, PrepassParams and GemvParams."""
+GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 320, 248, 224, 184
+"""Of Params, PrepassParams, F16PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
 )  # fmt: skip
@@ -74,18 +74,21 @@ class FakeCuda(FakeKernels):
 
     def entry_points(self, module):
         macros = module["macros"]
+        if "F16_PREPASS" in macros:
+            return ("f16_prepass",)
         return ("prepass",) if "PREPASS_KIND" in macros else ("gemv",) if "GEMV_NUM_VECTORS" in macros else ("gemm",)
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given) if self.context else INVALID_CONTEXT
 
     def sizes(self, kernel):
-        return {"prepass": (PREPASS_BYTES,), "gemv": (GEMV_BYTES,)}.get(kernel.name, (128, 128, 128, GEMM_BYTES))
+        alone = {"prepass": PREPASS_BYTES, "f16_prepass": F16_PREPASS_BYTES, "gemv": GEMV_BYTES}
+        return (alone[kernel.name],) if kernel.name in alone else (128, 128, 128, GEMM_BYTES)
 
     def check(self, kernel, launch):
         macros = kernel.module["macros"]
         assert launch.grid[1:] == (1, 1)
-        if kernel.name == "prepass":
+        if kernel.name in ("prepass", "f16_prepass"):
             assert (launch.shared, launch.block) == (0, (256, 1, 1))
         elif kernel.name == "gemv":
             assert (launch.shared, launch.block) == (macros["GEMV_SHARED_BYTES"], (256, 1, 1))
@@ -110,7 +113,7 @@ def run_emulator(macros, arguments, grid, seed):
     library = emulator(macros)
     message = ctypes.create_string_buffer(2000)
     places = [c_void_p(arguments + 128 * i) for i in range(4)]
-    if "PREPASS_KIND" in macros or "GEMV_NUM_VECTORS" in macros:
+    if macros.keys() & {"PREPASS_KIND", "F16_PREPASS", "GEMV_NUM_VECTORS"}:
         places[3] = c_void_p(arguments)
     library.emulate(*places, c_uint(grid), c_uint64(seed), message, c_uint(len(message)))
     return message.value.decode()

@@ -61,7 +61,7 @@ class Product:
 
     @property
     def problem(self):
-        dtype = "float32" if self.dtype == "tf32" else self.dtype
+        dtype = "float32" if self.dtype in ("tf32", "f16x3") else self.dtype
         asked = problem(self.m, self.n, self.k, dtype, self.out, self.batch, self.a, self.b, self.d)
         size = asked.out.dtype.itemsize
         if self.dtype == "tf32":
@@ -81,8 +81,12 @@ class Product:
     def choice(self):
         lowerings = lower.lowerings(self.problem)
         assert isinstance(lowerings, tuple), lowerings
-        asked = self.registers, self.split_planes_b, self.swapped
-        lowering = next(x for x in lowerings if (x.form.registers_a, x.form.split_planes_b, x.swapped) == asked)
+        asked = self.registers, self.split_planes_b, self.swapped, self.dtype == "f16x3"
+        lowering = next(
+            x
+            for x in lowerings
+            if (x.form.registers_a, x.form.split_planes_b, x.swapped, x.form.input == "f16x3") == asked
+        )
         choice = Choice(lowering, self.shape, self.splits)
         passes = runnable(choice, self.limit)
         assert not isinstance(passes, str), passes
@@ -106,8 +110,11 @@ class Product:
     def macros(self):
         """Of all its kernels."""
         lowering = self.choice.lowering
-        copier = [{"PREPASS_KIND": prepass.KINDS[lowering.form.input]}] if lowering.copied else []
-        return copier + [variant.macros for variant in self.variants]
+        if lowering.form.input == "f16x3":
+            copiers = [{"F16_PREPASS": 1}, {"PREPASS_KIND": 0}]
+        else:
+            copiers = [{"PREPASS_KIND": prepass.KINDS[lowering.form.input]}] if lowering.copied else []
+        return copiers + [variant.macros for variant in self.variants]
 
     def data(self, seed=0):
         """(a, b, c, bias) as arrays of shape (*batch, rows, columns), of small integers: every sum is exact."""

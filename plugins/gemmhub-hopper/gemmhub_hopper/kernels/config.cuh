@@ -57,6 +57,7 @@ constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elem
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
 constexpr bool kWgmmaMnMajorB = kMnMajorB && !kSplitPlanesB;             // as wgmma reads B
 constexpr u32 kOutputBytes = kOutput == 2 ? 4 : 2;
+constexpr bool kStaggered = kInput == F16X3_INPUT && kNumConsumers == 2;  // consumer 1 follows consumer 0 (f16_emulation.cuh)
 constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)
 
 // Columns of a tile that a CTA has results of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where

@@ -111,7 +111,20 @@ DEVICE void accumulate_planes_registers(Accumulators& acc, const WorkTile& work,
     }
 }
 
-// Words of global memory through which the splits of a tile tell each other of marks.
+// Takes the scales of operands that were rejected (split_exponent()) from the sums: in two steps of the same sign, as a power
+// of two may be beyond float32.
+DEVICE void unscale(const Params& p, Results& sums) {
+    const bool a_kept = p.kept & 1, b_kept = p.kept & 2;
+    const int exponent = -split_exponent(p.a_marks[LARGEST_WORD], a_kept, b_kept) -
+                         split_exponent(p.b_marks[LARGEST_WORD], b_kept, a_kept);
+    const float first = power_of_two(exponent / 2), second = power_of_two(exponent - exponent / 2);
+#pragma unroll
+    for (u32 i = 0; i < kNumFragments; ++i)
+#pragma unroll
+        for (u32 j = 0; j < OUT_N / 2; ++j) sums[i][j] = sums[i][j] * first * second;
+}
+
+// Words of global memory through which the splits of a tile pass on their marks.
 struct SplitMarks {
     u32 *a = nullptr, *b = nullptr;
 };
@@ -121,6 +134,8 @@ struct Emulation {
     // The marks of the whole of A; where A is split in registers those of the warp's rows, and with kSplitPlanesB 4 times
     // those of the tile's B besides.
     u32 marks = 0;
+    Stagger stagger;
+    u32 scale_groups = 0;  // that this warpgroup has promoted
 
     DEVICE explicit Emulation(const Params& p) {
         if constexpr (kRepairs && !kRegistersA) marks = p.a_marks[0];
@@ -128,7 +143,7 @@ struct Emulation {
 
     DEVICE void accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe) {
         if constexpr (kInput == F16X3_INPUT) {
-            accumulate_f16_planes(acc, p, work, ctx, pipe);
+            accumulate_f16_planes(acc, p, work, ctx, pipe, stagger, scale_groups);
         } else if constexpr (kRegistersA) {
             SplitLoader a(ctx.warp, ctx.lane, kSplitPlanesB || p.b_marks[0] != 0);
             BSplitter b(ctx.tile_part());
@@ -177,6 +192,8 @@ struct Emulation {
 
     // Recomputes the elements of the warpgroup's results that planes do not get right.
     DEVICE void repair(const Params& p, Results& sums, const TileCoord& at) const {
+        if constexpr (kRepairs && !kRegistersA)
+            if (p.only_rejected) unscale(p, sums);
         if constexpr (kRepairs) repair_results(p, sums, at, marks);
     }
 

@@ -22,50 +22,123 @@ DEVICE bool computed_elsewhere(const Params& p) {
     return false;
 }
 
-struct alignas(8) FloatPair {
-    float low, high;
-};
-
-// The scales of a warpgroup's rows and of the tile's columns, from this thread's first elements on.
-struct TileScales {
-    const float *row, *column;
-
-    DEVICE TileScales(const Params& p, const WorkTile& work, TileContext ctx) {
-        const TileCoord at(work, ctx);
-        row = p.a_scales + static_cast<long long>(at.batch) * p.a_step * p.scale_groups * p.a_scale_pitch + at.row;
-        column = p.b_scales + static_cast<long long>(at.batch) * p.b_step * p.scale_groups * p.b_scale_pitch + at.column;
-    }
-};
-
-// Adds the sums of scale group `group` to the accumulators.
-DEVICE void promote_scaled(Accumulators& sums, const Accumulators& leading, const Accumulators& cross, const Params& p,
-                           const TileScales& scales, int group) {
-    const float* rows = scales.row + static_cast<long long>(group) * p.a_scale_pitch;
-    const float* columns = scales.column + static_cast<long long>(group) * p.b_scale_pitch;
-#pragma unroll
-    for (u32 i = 0; i < kNumFragments; ++i) {
-        const float row[2] = {rows[64 * i], rows[64 * i + 8]};
-#pragma unroll
-        for (u32 j = 0; j < BLOCK_N / 8; ++j) {
-            const FloatPair column = *reinterpret_cast<const FloatPair*>(columns + 8 * j);
-#pragma unroll
-            for (u32 r = 0; r < 4; ++r) {
-                const float scale = row[r / 2] * (r % 2 ? column.high : column.low);
-                sums[i][4 * j + r] =
-                    fmaf(fmaf(cross[i][4 * j + r], CROSS_SCALE, leading[i][4 * j + r]), scale, sums[i][4 * j + r]);
-            }
-        }
+// The exponents that f16_prepass.cu leaves for a product by bfloat16 planes are not needed where none follows. By one thread
+// of the grid.
+DEVICE void forget_largest(const Params& p) {
+    if constexpr (kInput == F16X3_INPUT) {
+        if (blockIdx.x != 0 || threadIdx.x != 0) return;
+        if (!(p.kept & 1)) p.a_marks[LARGEST_WORD] = 0;
+        if (!(p.kept & 2)) p.b_marks[LARGEST_WORD] = 0;
     }
 }
 
+// The scales of a warpgroup's rows and of the tile's columns in one group of K: copied to shared memory while the group is
+// multiplied. There are two buffers, used in turn: that a warpgroup has met for one group shows that all of its threads have
+// read the scales of the group before.
+struct TileScales {
+    const float *rows, *columns;  // of group 0
+    u32 buffer;
+
+    DEVICE TileScales(const Params& p, const WorkTile& work, TileContext ctx) {
+        const TileCoord at(work, ctx);
+        rows = p.a_scales + static_cast<long long>(at.batch) * p.a_step * p.scale_groups * p.a_scale_pitch + at.row0;
+        columns = p.b_scales + static_cast<long long>(at.batch) * p.b_step * p.scale_groups * p.b_scale_pitch + at.column0;
+    }
+
+    // Starts to copy those of a group; a thread copies four. `number` counts the groups of all work tiles.
+    DEVICE void copy(const Params& p, TileContext ctx, int group, u32 number) {
+        constexpr u32 ROWS = 64 * kNumFragments / 4, COLUMNS = BLOCK_N / 4;
+        static_assert(ROWS + COLUMNS <= 128, "one copy a thread");
+        buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
+        const u32 thread = threadIdx.x % 128;
+        if (thread < ROWS + COLUMNS) {
+            const float* from = thread < ROWS
+                                    ? rows + static_cast<long long>(group) * p.a_scale_pitch + 4 * thread
+                                    : columns + static_cast<long long>(group) * p.b_scale_pitch + 4 * (thread - ROWS);
+            copy_async(buffer + 16 * thread, from, true);
+        }
+        copy_commit();
+    }
+
+    // Waits until all of them are there.
+    DEVICE void arrive(TileContext ctx) const {
+        copy_wait<0>();
+        named_sync(1 + ctx.warpgroup, 128);
+    }
+
+    DEVICE float row(TileContext ctx, u32 fragment, u32 half) const {
+        return load_float(buffer + 4 * (64 * fragment + 16 * ctx.warp + ctx.lane / 4 + 8 * half));
+    }
+
+    // Of this thread's columns of 8-column block `j`.
+    DEVICE void columns_of(TileContext ctx, u32 j, float (&to)[2]) const {
+        load_shared_pair(buffer + 4 * (64 * kNumFragments + 8 * j + 2 * (ctx.lane % 4)), to);
+    }
+};
+
+// Adds the sums of a scale group to the accumulators.
+DEVICE void promote_scaled(Accumulators& sums, const Accumulators& leading, const Accumulators& cross,
+                           const TileScales& scales, TileContext ctx) {
+    constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
+    float row[kNumFragments][2];
+#pragma unroll
+    for (u32 i = 0; i < 2 * kNumFragments; ++i) row[i / 2][i % 2] = scales.row(ctx, i / 2, i % 2);
+#pragma unroll
+    for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
+        float column[AT_ONCE][2];
+#pragma unroll
+        for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) scales.columns_of(ctx, first + j, column[j]);
+#pragma unroll
+        for (u32 i = 0; i < kNumFragments; ++i)
+#pragma unroll
+            for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
+                const u32 at = 4 * first + r;
+                const float scale = row[i][r / 2 % 2] * column[r / 4][r % 2];
+                sums[i][at] = fmaf(fmaf(cross[i][at], CROSS_SCALE, leading[i][at]), scale, sums[i][at]);
+            }
+    }
+}
+
+// Two consumers share the tensor cores. If both promoted at the same time these would be idle: so consumer 1 begins a work
+// tile when consumer 0 has issued the wgmmas of LEAD stages, and stays behind by as much.
+//
+//   lead   4 arrivals, one of each warp of consumer 0, for each work tile that has as many stages as the ring. (Of shorter
+//          ones consumer 0 could have passed two before consumer 1 looks, and parities would not tell.)
+struct Stagger {
+    static constexpr int LEAD = 2;
+    u32 tiles = 0;
+
+    DEVICE void wait(TileContext ctx, int k_blocks) {
+        if constexpr (kStaggered) {
+            if (ctx.warpgroup == 1 && k_blocks >= static_cast<int>(kNumStages))
+                barrier_wait(ctx.smem + SMEM_LEAD_OFFSET, tiles++ % 2);
+        }
+    }
+
+    // When the wgmmas of stage number `block` of a work tile have been issued.
+    DEVICE void issued(TileContext ctx, int block, int k_blocks) const {
+        if constexpr (kStaggered) {
+            if (ctx.warpgroup == 0 && block == LEAD - 1 && k_blocks >= static_cast<int>(kNumStages) && ctx.lane == 0)
+                barrier_arrive(ctx.smem + SMEM_LEAD_OFFSET);
+        }
+    }
+};
+
+// By the thread that initialises barriers.
+DEVICE void init_stagger(u32 smem) {
+    if constexpr (kStaggered) barrier_init(smem + SMEM_LEAD_OFFSET, 4);
+}
+
 DEVICE void accumulate_f16_planes(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx,
-                                  Pipeline& pipe) {
-    const TileScales scales(p, work, ctx);
+                                  Pipeline& pipe, Stagger& stagger, u32& groups) {
+    TileScales scales(p, work, ctx);
     clear(acc);
+    stagger.wait(ctx, work.k_blocks);
     const int end = work.first_k_block + work.k_blocks;
     for (int block = work.first_k_block; block < end;) {
         const int group = block / SCALE_GROUP_BLOCKS, first = block;
         const int stop = (group + 1) * SCALE_GROUP_BLOCKS < end ? (group + 1) * SCALE_GROUP_BLOCKS : end;
+        scales.copy(p, ctx, group, groups++);
         Accumulators leading WRITTEN_BY_WGMMA, cross WRITTEN_BY_WGMMA;
         u32 before = 0;  // the stage that wgmmas which may still run read
         for (; block < stop; ++block) {
@@ -85,15 +158,17 @@ DEVICE void accumulate_f16_planes(Accumulators& acc, const Params& p, const Work
                     wgmma(leading[i], a + at_a, b + at_b, block > first || step > 0);
                 }
             wgmma_commit();
+            stagger.issued(ctx, block - work.first_k_block, work.k_blocks);
             wgmma_wait<1>();
             if (block > first) ctx.release(before);
             before = pipe.stage;
             pipe.advance();
         }
+        scales.arrive(ctx);
         wgmma_wait<0>();
         pin_all(leading);
         pin_all(cross);
         ctx.release(before);
-        promote_scaled(acc, leading, cross, p, scales, group);
+        promote_scaled(acc, leading, cross, scales, ctx);
     }
 }

@@ -25,8 +25,6 @@ DEVICE int scale_exponent(u32 largest) {
     return (exponent < LEAST_EXPONENT ? LEAST_EXPONENT : exponent) - 14;
 }
 
-DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32>(exponent + 127) << 23); }
-
 struct F16Planes {
     u16 plane[2];
 };

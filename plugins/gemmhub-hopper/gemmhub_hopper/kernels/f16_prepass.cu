@@ -19,6 +19,7 @@ struct F16Job {
     long long from_row, from_k, from_batch;  // elements from one to the next
     long long to_ld, to_plane;                // elements; planes of a matrix, then those of the next one
     int rows, k;
+    int wide_k;               // elements along K that are written: those that there are not are 0
     int tiles_rows, tiles_k;  // of one matrix
     int scale_pitch;
     int mn_major;
@@ -42,6 +43,17 @@ DEVICE Position position(int i, bool along_k) {
     return {index % TILE_ROWS, index / TILE_ROWS};
 }
 
+// The largest of `count` neighbouring lanes.
+template <u32 count>
+DEVICE u32 largest_of_lanes(u32 largest) {
+#pragma unroll
+    for (u32 lanes = 1; lanes < count; lanes *= 2) {
+        const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(largest), lanes));
+        largest = other > largest ? other : largest;
+    }
+    return largest;
+}
+
 // The bits of the largest magnitude of each row: four neighbouring threads share a row, and start 8 banks apart.
 DEVICE u32 largest_of_row(const float (&tile)[TILE_ROWS][PITCH]) {
     const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
@@ -51,12 +63,7 @@ DEVICE u32 largest_of_row(const float (&tile)[TILE_ROWS][PITCH]) {
         const u32 bits = __float_as_uint(tile[row][quarter * (SCALE_GROUP_K / 4) + (i + 8 * quarter) % (SCALE_GROUP_K / 4)]);
         largest = (bits & 0x7fffffff) > largest ? bits & 0x7fffffff : largest;
     }
-#pragma unroll
-    for (u32 lanes = 1; lanes < 4; lanes *= 2) {
-        const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(largest), lanes));
-        largest = other > largest ? other : largest;
-    }
-    return largest;
+    return largest_of_lanes<4>(largest);
 }
 
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_constant__ F16PrepassParams p) {
@@ -81,10 +88,10 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_const
         const bool there = row0 + at.row < job.rows && k0 + at.k < job.k;
         tile[at.row][at.k] = there ? from[at.row * job.from_row + at.k * job.from_k] : 0.0f;
     }
-    // Where another CTA has rejected the operand, its planes are not used.
-    const bool rejected = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
-    if (block_or(rejected ? 1 : 0) != 0) return;
+    block_sync();
     const u32 largest = largest_of_row(tile);
+    const u32 warp_largest = largest_of_lanes<32>(largest < 0x7f800000 ? largest : 0);
+    if (threadIdx.x % 32 == 0) raise_to(job.marks + LARGEST_WORD, warp_largest >> 23);
     bool accurate = largest < static_cast<u32>(LARGEST_EXPONENT + 1 + 127) << 23;
     const int exponent = scale_exponent(accurate ? largest : 0);
     if (threadIdx.x % 4 == 0) {
@@ -94,7 +101,9 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_const
             job.scales[(static_cast<long long>(matrix) * job.tiles_k + tile_k) * job.scale_pitch + row0 + row] =
                 power_of_two(exponent);
     }
-    block_sync();
+    // Where another CTA has rejected the operand, its planes are not used.
+    const bool rejected = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
+    if (block_or(rejected ? 1 : 0) != 0) return;
 
     // Two neighbours of a plane at a time.
     u16* to = job.to + matrix * kNumPlanes * job.to_plane;
@@ -106,12 +115,10 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_const
             row = index % (TILE_ROWS / 2) * 2, k = index / (TILE_ROWS / 2);
         else
             row = index / (SCALE_GROUP_K / 2), k = index % (SCALE_GROUP_K / 2) * 2;
-        if (row0 + row >= job.rows || k0 + k >= job.k) continue;
+        if (row0 + row >= job.rows || k0 + k >= job.wide_k) continue;
         const int next_row = row + (job.mn_major ? 1 : 0), next_k = k + (job.mn_major ? 0 : 1);
-        const bool both = row0 + next_row < job.rows && k0 + next_k < job.k;
         const F16Planes low = split_f16(tile[row][k] * inverse[row], p.residual, p.share, accurate);
-        const F16Planes high =
-            split_f16(both ? tile[next_row][next_k] * inverse[next_row] : 0.0f, p.residual, p.share, accurate);
+        const F16Planes high = split_f16(tile[next_row][next_k] * inverse[next_row], p.residual, p.share, accurate);
         const long long at = job.mn_major ? (k0 + k) * job.to_ld + row0 + row : (row0 + row) * job.to_ld + k0 + k;
 #pragma unroll
         for (u32 plane = 0; plane < kNumPlanes; ++plane)  // rows of planes begin at multiples of 16 bytes and have room

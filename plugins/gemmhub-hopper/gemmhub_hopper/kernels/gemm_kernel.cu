@@ -116,6 +116,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
             barrier_init(smem + SMEM_EMPTY_OFFSET + 8 * stage, 4 * kWarpgroupsPerTile * kNumMulticast);
         }
         init_pingpong_order(smem);
+        init_stagger(smem);
         init_cluster_sum(smem, cta_rank);
         barrier_init_fence();
     }
@@ -123,6 +124,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     const WorkTile first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
     if (computed_elsewhere(p)) return;
+    forget_largest(p);
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {

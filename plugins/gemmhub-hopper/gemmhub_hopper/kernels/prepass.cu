@@ -34,16 +34,35 @@ struct Job {
 struct PrepassParams {
     int first_tiles;  // of the first job
     Job jobs[2];
-    // Marks of both operands: nothing is done unless the pre-pass by float16 planes has rejected one. Null: always.
+    // Marks of the kernel's A and B: nothing is done unless the pre-pass by float16 planes has rejected one. Null: always.
     const u32 *a_marks, *b_marks;
+    int kept;      // bit 0 (1): A (B) is packed
+    int first_is;  // the first job's operand: 0 A, 1 B
+    int tiles;     // of all jobs
 };
-static_assert(sizeof(PrepassParams) == 232, "prepass.py has the same structure");
+static_assert(sizeof(PrepassParams) == 248, "prepass.py has the same structure");
 
 struct alignas(sizeof(Element) * 4) Four {
     Element x[4];
 };
 struct alignas(8) Pair {
     u32 low, high;
+};
+
+// How an operand that float16 planes do not hold is split.
+struct Rescaling {
+    float scale = 1.0f, large = LARGE_FROM;
+
+    DEVICE Rescaling(const PrepassParams& p, bool second) {
+        if (kKind != 0 || p.a_marks == nullptr) return;
+        const int a = split_exponent(load_word(p.a_marks + LARGEST_WORD), p.kept & 1, p.kept & 2);
+        const int b = split_exponent(load_word(p.b_marks + LARGEST_WORD), p.kept & 2, p.kept & 1);
+        const bool is_b = p.first_is != second;
+        const int own = is_b ? b : a, other = is_b ? a : b;
+        scale = power_of_two(own);
+        const int from = 8 + other + own;  // of a scaled element
+        large = from > 127 ? infinity() : power_of_two(from < -126 ? -126 : from);
+    }
 };
 
 DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
@@ -58,11 +77,11 @@ DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
 }
 
 // Four neighbours, at an element that is a multiple of four.
-DEVICE void store_four(const Job& job, long long at, const Four& four, u32& marks) {
+DEVICE void store_four(const Job& job, long long at, const Four& four, const Rescaling& how, u32& marks) {
     if constexpr (kKind == 0) {
         u16 plane[4][3];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) split_planes(four.x[i], plane[i], marks);
+        for (int i = 0; i < 4; ++i) split_planes(four.x[i] * how.scale, plane[i], marks, how.large);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) {
             const Pair pair = {plane[0][i] | u32(plane[1][i]) << 16, plane[2][i] | u32(plane[3][i]) << 16};
@@ -73,10 +92,10 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, u32& mark
     }
 }
 
-DEVICE void store_one(const Job& job, long long at, Element value, u32& marks) {
+DEVICE void store_one(const Job& job, long long at, Element value, const Rescaling& how, u32& marks) {
     if constexpr (kKind == 0) {
         u16 plane[3];
-        split_planes(value, plane, marks);
+        split_planes(value * how.scale, plane, marks, how.large);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) static_cast<u16*>(job.to)[i * job.to_plane + at] = plane[i];
     } else {
@@ -84,21 +103,14 @@ DEVICE void store_one(const Job& job, long long at, Element value, u32& marks) {
     }
 }
 
-GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant__ PrepassParams p) {
-    SHARED_MEMORY Element tile[BLOCK_SLOW][FAR];
-    const bool second = static_cast<int>(blockIdx.x) >= p.first_tiles;
-    const Job& job = p.jobs[second];
-    const int index = blockIdx.x - (second ? p.first_tiles : 0);
+// Tile number `index` of a job.
+DEVICE void copy_tile(const Job& job, int index, const Rescaling& how, Element (&tile)[BLOCK_SLOW][FAR]) {
     const int tiles = job.tiles_fast * job.tiles_slow, matrix = index / tiles, in_matrix = index - matrix * tiles;
     const int tile_slow = in_matrix / job.tiles_fast, tile_fast = in_matrix - tile_slow * job.tiles_fast;
     const int fast0 = tile_fast * BLOCK_FAST, slow0 = tile_slow * BLOCK_SLOW;
     const long long to = matrix * kNumPlanes * job.to_plane;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 marks = 0;
-    wait_on_dependent_grids();
-    launch_dependent_grids();
-    if (kKind == 0 && p.a_marks != nullptr && ((load_word(p.a_marks) | load_word(p.b_marks)) & REJECTED) == 0) return;
-
     Four four[BLOCK_SLOW / 8];
 #pragma unroll
     for (int i = 0; i < BLOCK_SLOW / 8; ++i) four[i] = load_four(job, fast0 + 4 * lane, slow0 + 8 * i + warp, matrix);
@@ -107,7 +119,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
         for (int i = 0; i < BLOCK_SLOW / 8; ++i) {
             const int slow = slow0 + 8 * i + warp, fast = fast0 + 4 * lane;
             if (slow < job.wide_slow && fast < job.wide_fast)
-                store_four(job, to + slow * job.to_ld + fast, four[i], marks);
+                store_four(job, to + slow * job.to_ld + fast, four[i], how, marks);
         }
     } else {
 #pragma unroll
@@ -119,17 +131,30 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
         for (int i = 0; i < BLOCK_FAST / 8; ++i) {
             const int fast = 8 * i + warp;
             if (slow0 + lane < job.wide_slow && fast0 + fast < job.wide_fast)
-                store_one(job, to + (fast0 + fast) * job.to_ld + slow0 + lane, tile[lane][fast], marks);
+                store_one(job, to + (fast0 + fast) * job.to_ld + slow0 + lane, tile[lane][fast], how, marks);
         }
     }
     if constexpr (kKind == 0) {
-        marks = block_or(marks);
-        if (threadIdx.x == 0 && marks != 0) {
+        marks = warp_or(marks);
+        if (lane == 0 && marks != 0) {
             // A tile lies in one group.
             const int rows = job.rows_slow ? job.slow : job.fast, row = job.rows_slow ? slow0 : fast0;
             const int group = matrix * ((rows + GROUP_ROWS - 1) / GROUP_ROWS) + row / GROUP_ROWS;
             mark(job.marks, marks);
             mark(job.marks + group_word(group), marks);
         }
+    }
+}
+
+GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant__ PrepassParams p) {
+    SHARED_MEMORY Element tile[BLOCK_SLOW][FAR];
+    wait_on_dependent_grids();
+    launch_dependent_grids();
+    if (kKind == 0 && p.a_marks != nullptr && ((load_word(p.a_marks) | load_word(p.b_marks)) & REJECTED) == 0) return;
+    // Where there may be nothing to do there are fewer CTAs than tiles: even a CTA that only looks takes time.
+    for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        const bool second = index >= p.first_tiles;
+        if (index >= static_cast<int>(gridDim.x)) block_sync();  // all have read the tile before
+        copy_tile(p.jobs[second], index - (second ? p.first_tiles : 0), Rescaling(p, second), tile);
     }
 }

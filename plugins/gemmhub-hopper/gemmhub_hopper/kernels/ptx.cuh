@@ -422,6 +422,11 @@ DEVICE void mark(u32* word, u32 bits) {
     if ((load_word(word) & bits) != bits) atomicOr(word, bits);
 }
 
+// Raises a word that many CTAs raise.
+DEVICE void raise_to(u32* word, u32 value) {
+    if (load_word(word) < value) atomicMax(word, value);
+}
+
 // --- arithmetic -----------------------------------------------------------------------------------------------
 
 // Two values rounded to nearest even; `low` goes to the lower half, which is the lower address.

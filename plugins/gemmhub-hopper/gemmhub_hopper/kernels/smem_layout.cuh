@@ -35,11 +35,15 @@ constexpr u32 SMEM_PLANES_B_OFFSET = kNumStages * SMEM_STAGE_BYTES;
 constexpr u32 SMEM_STORE_OFFSET = SMEM_PLANES_B_OFFSET + (kSplitPlanesB ? 2 * SMEM_PLANES_B_BYTES : 0);
 constexpr u32 SMEM_MARKS_OFFSET =
     SMEM_STORE_OFFSET + (kTmaStore ? kNumConsumers * kNumStoreStages * SMEM_STORE_BYTES : 0);
-constexpr u32 SMEM_FULL_OFFSET = SMEM_MARKS_OFFSET + (kSplitPlanesB ? kClusterK * SMEM_MARKS_BYTES : 0);
+// Of one of two buffers of a consumer warpgroup, with F16X3_INPUT: the scales of its rows, then of the tile's columns.
+constexpr u32 SMEM_SCALES_BYTES = 4 * (64 * kNumFragments + BLOCK_N);
+constexpr u32 SMEM_SCALES_OFFSET = SMEM_MARKS_OFFSET + (kSplitPlanesB ? kClusterK * SMEM_MARKS_BYTES : 0);
+constexpr u32 SMEM_FULL_OFFSET = SMEM_SCALES_OFFSET + (kInput == F16X3_INPUT ? 2 * kNumConsumers * SMEM_SCALES_BYTES : 0);
 constexpr u32 SMEM_EMPTY_OFFSET = SMEM_FULL_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_SUM_OFFSET = SMEM_EMPTY_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_ORDER_OFFSET = SMEM_SUM_OFFSET + (kClusterK > 1 ? 8 : 0);
-constexpr u32 SMEM_FLAG_OFFSET = SMEM_ORDER_OFFSET + (kPingpong ? 8 * kNumConsumers : 0);  // a word for each consumer
+constexpr u32 SMEM_LEAD_OFFSET = SMEM_ORDER_OFFSET + (kPingpong ? 8 * kNumConsumers : 0);
+constexpr u32 SMEM_FLAG_OFFSET = SMEM_LEAD_OFFSET + (kStaggered ? 8 : 0);  // a word for each consumer
 constexpr u32 SMEM_END_OFFSET = SMEM_FLAG_OFFSET + 4 * kNumConsumers;
 
 static_assert(SMEM_A_BYTES % 1024 == 0 && SMEM_B_BYTES % 1024 == 0 && STORE_BOX_BYTES % 1024 == 0,

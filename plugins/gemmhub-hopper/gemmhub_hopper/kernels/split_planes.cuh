@@ -13,11 +13,22 @@ constexpr u32 LOSSY = 1, LARGE = 2;  // marks
 constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu: products are computed by bfloat16 planes
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
-// 1 + g % (MARKS - 1).
-constexpr u32 MARKS = 2048;
+// 1 + g % (MARKS - 2). The last word is the exponent, biased by 127, of the largest finite element, by f16_prepass.cu.
+constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1;
 constexpr int GROUP_ROWS = 128;
 
-DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 1); }
+DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 2); }
+
+DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32>(exponent + 127) << 23); }
+
+// An operand that was rejected is scaled before it is split, by this power of two: its largest elements come near 2^40, so
+// that hardly any is lossy and no sum overflows. A packed operand (`kept`) was split as it is, with marks for another operand
+// that is not scaled down.
+DEVICE int split_exponent(u32 largest, bool kept, bool other_kept) {
+    const int exponent = 40 + 127 - static_cast<int>(largest);
+    if (kept) return 0;
+    return exponent > 120 ? 120 : other_kept && exponent < 0 ? 0 : exponent;
+}
 
 // The marks of many elements at less cost; it may mark an element as lossy that is not.
 struct Extremes {
@@ -41,7 +52,9 @@ DEVICE void take_plane(u32 plane, float& low, float& high) {
     high -= from_bf16(static_cast<u16>(plane >> 16));
 }
 
-DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks) {
+// `large`: from where on an element, before it was scaled, is large: a lossy one of the other operand, wrong by 2^-134
+// divided by its scale, matters beside it.
+DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks, float large = LARGE_FROM) {
     const u32 bits = __float_as_uint(x);
     const bool finite = (bits & 0x7f800000) != 0x7f800000;
     plane[0] = static_cast<u16>(pack_bf16(x, 0.0f));
@@ -51,5 +64,5 @@ DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks) {
     rest -= from_bf16(plane[1]);
     plane[2] = static_cast<u16>(pack_bf16(rest, 0.0f));
     rest -= from_bf16(plane[2]);
-    marks |= (rest != 0.0f ? LOSSY : 0) | (fabsf(x) >= LARGE_FROM ? LARGE : 0);
+    marks |= (rest != 0.0f ? LOSSY : 0) | (fabsf(x) >= large ? LARGE : 0);
 }

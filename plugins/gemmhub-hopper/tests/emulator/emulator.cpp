@@ -1,9 +1,12 @@
 // A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With PREPASS_KIND
-// it is the pre-pass, with GEMV_NUM_VECTORS the one for vectors.
+// it is the pre-pass, with F16_PREPASS that by float16 planes, with GEMV_NUM_VECTORS the one for vectors.
 #include "machine.hpp"
 
 #ifdef PREPASS_KIND
 #include "prepass.cu"
+constexpr u32 kClusterSize = 1, SMEM_FULL_OFFSET = 0;
+#elif defined(F16_PREPASS)
+#include "f16_prepass.cu"
 constexpr u32 kClusterSize = 1, SMEM_FULL_OFFSET = 0;
 #elif defined(GEMV_NUM_VECTORS)
 #include "gemv_kernel.cu"
@@ -24,6 +27,8 @@ struct Launch {
 void entry() {
 #ifdef PREPASS_KIND
     prepass(*static_cast<const PrepassParams*>(launch.p));
+#elif defined(F16_PREPASS)
+    f16_prepass(*static_cast<const F16PrepassParams*>(launch.p));
 #elif defined(GEMV_NUM_VECTORS)
     gemv(*static_cast<const GemvParams*>(launch.p));
 #else
@@ -45,7 +50,7 @@ void entry() {
 // pre-pass, and clusters of that for vectors, know nothing of each other: they run one after the other.
 extern "C" int emulate(const TensorMap* a, const TensorMap* b, const TensorMap* d, const void* p, u32 grid, u64 seed,
                        char* message, u32 length) {
-#if defined(PREPASS_KIND) || defined(GEMV_NUM_VECTORS)
+#if defined(PREPASS_KIND) || defined(F16_PREPASS) || defined(GEMV_NUM_VECTORS)
     const u32 at_once = kClusterSize;
 #else
     const u32 at_once = grid;

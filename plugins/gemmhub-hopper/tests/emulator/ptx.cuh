@@ -249,6 +249,10 @@ inline void mark(u32* word, u32 bits) {
     emulator::touch();
     *word |= bits;
 }
+inline void raise_to(u32* word, u32 value) {
+    emulator::touch();
+    *word = std::max(*word, value);
+}
 
 inline u32 __float_as_uint(float value) {
     u32 bits;

@@ -3,7 +3,8 @@
 #include "config.cuh"
 
 inline void wgmma(float (&d)[BLOCK_N / 2], u64 a, u64 b, int accumulate) {
-    emulator::multiply(d, BLOCK_N, a, b, kMnMajorA, kWgmmaMnMajorB, kInput, accumulate);
+    constexpr int input = kInput == F16X3_INPUT ? F16_INPUT : kInput;
+    emulator::multiply(d, BLOCK_N, a, b, kMnMajorA, kWgmmaMnMajorB, input, accumulate);
 }
 inline void wgmma(float (&d)[BLOCK_N / 2], const u32 (&a)[4], u64 b, int accumulate) {
     emulator::multiply(d, BLOCK_N, a, b, kWgmmaMnMajorB, kInput, accumulate);

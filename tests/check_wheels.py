@@ -17,6 +17,7 @@ from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+SIMT = ROOT / "gemmhub" / "testing" / "simt"
 NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
 PROGRAM = """
 import numpy as np, gemmhub
@@ -47,6 +48,9 @@ def check_contents(wheel: Path) -> None:
     assert not relative, f"{wheel.name}'s readme has links that no package index can follow: {relative}"
     assert any(name.endswith("licenses/LICENSE") for name in names), f"{wheel.name} has no LICENSE"
     assert any(name.endswith("/py.typed") for name in names), f"{wheel.name} has no py.typed"
+    if wheel.name.startswith("gemmhub-"):
+        missing = {f"gemmhub/testing/simt/{path.name}" for path in SIMT.iterdir()} - {*names}
+        assert not missing, f"{wheel.name} lacks sources that plugins compile: {missing}"
     assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
     for needed in found.get_all("Requires-Dist") or []:
         if needed.startswith("gemmhub") and "extra ==" not in needed:

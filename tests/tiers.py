@@ -48,6 +48,8 @@ COMPILER: dict[str, tuple[str, ...]] = {
 """Files whose tests compile something else."""
 DEVICE = ("test_device", "test_device_calls", "test_cuda_device", "test_first_call")
 """Files of plugins whose tests need a GPU."""
+_CORE = ("native", "test_simt_base")
+"""Folders and files of the core's tests that compile."""
 
 
 def markers(path: Path) -> set[str]:
@@ -60,7 +62,7 @@ def markers(path: Path) -> set[str]:
     for marker, files in (("emulator", EMULATOR), ("compiler", COMPILER)):
         if plugin in files and (not files[plugin] or path.stem in files[plugin]):
             found.add(marker)
-    if "emulator" in found or (not plugin and "native" in parts):
+    if "emulator" in found or (not plugin and {*parts, path.stem} & {*_CORE}):
         found.add("compiler")
     return found
 

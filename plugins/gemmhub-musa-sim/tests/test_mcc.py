@@ -1,7 +1,6 @@
 """mcc: the vendor's command line, what it refuses, and where its messages point."""
 
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -235,30 +234,3 @@ class TestRewriting:
     def test_errors(self, text):
         with pytest.raises(LaunchError, match=r"line 1: error: <<<"):
             rewrite(text)
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++ for a fiber on ucontext")
-def test_fibers_without_assembly(tmp_path):
-    """The context switch for machines other than x86-64."""
-    simt = os.path.join(os.path.dirname(mcc.__file__), "simt")
-    main = tmp_path / "main.cpp"
-    main.write_text(
-        '#include "fiber.hpp"\n#include <cstdio>\nusing namespace musa_sim;\nFiber outside, inside; int steps;\n'
-        "void body() { steps++; switch_to(inside, outside); steps += 10; switch_to(inside, outside); }\n"
-        "int main() { reserve_stacks(2); prepare(inside, stack(1), 1, body); switch_to(outside, inside);\n"
-        '  std::printf("%d", steps); switch_to(outside, inside); std::printf(" %d", steps); }\n'
-    )
-    for define in ([], ["-DMUSA_SIM_UCONTEXT"]):
-        command = [
-            "g++",
-            "-std=c++17",
-            "-O1",
-            *define,
-            f"-I{simt}",
-            main,
-            f"{simt}/fiber.cpp",
-            "-o",
-            tmp_path / "fibers",
-        ]
-        subprocess.run(command, check=True)
-        assert subprocess.run([tmp_path / "fibers"], capture_output=True, text=True).stdout == "1 11"

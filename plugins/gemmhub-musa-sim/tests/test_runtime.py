@@ -4,10 +4,12 @@ import ctypes
 import os
 import subprocess
 import sys
+from importlib import resources
 
 import numpy as np
 import pytest
 from gemmhub_musa_sim.profiles import PROFILES
+from gemmhub_musa_sim.runtime.recipe import object_recipe
 from simulated import D2D, D2H, H2D, Card, home
 
 INVALID_VALUE, OUT_OF_MEMORY, BAD_DIRECTION, BAD_DEVICE, BAD_HANDLE, NOT_READY, LOST = 1, 2, 21, 101, 400, 600, 700
@@ -25,6 +27,13 @@ def card():
 
 def vector(n=1000):
     return np.arange(n, dtype=np.float32)
+
+
+def test_the_library_is_built_again_when_fibers_or_barriers_change():
+    """The cache's key covers the files that the core ships."""
+    recipe = object_recipe()
+    shared = {path.name for path in resources.files("gemmhub").joinpath("testing", "simt").iterdir()}
+    assert {"fiber.cpp", "schedule.hpp"} <= shared <= {path.name for path in (*recipe.sources, *recipe.depends)}
 
 
 class TestMemory:

@@ -268,7 +268,7 @@ extern "C" int configure(int blocks, int threads, int z) {
         (6, 702, "ran longer than 1 s"),
         (7, 719, "returned while its asynchronous copies were in flight"),
         (8, 719, "division by zero"),
-        (9, 719, "deadlock"),
+        (9, 719, "deadlock: 32 threads wait for __syncthreads at kernel.mu:22; 32 threads wait for __syncwarp"),
         (11, 700, "more local memory"),
         (10, 719, "lanes of one group disagree: store_matrix_sync"),
     ],

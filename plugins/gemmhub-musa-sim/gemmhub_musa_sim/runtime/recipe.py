@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -13,22 +14,24 @@ from gemmhub_musa_sim.runtime.toolchain import cxx, processor_flags
 
 _HERE = Path(__file__).parent
 _SIMT = _HERE.parent / "simt"
+_BASE = Path(str(resources.files("gemmhub"))) / "testing" / "simt"
+"""Fibers and barriers, which the emulators of other plugins use too."""
 _VERSIONED = (_HERE / "version.cpp", _HERE / "driver.cpp")
 
 
 def _headers(sdk: str) -> tuple[str, ...]:
-    folders = (_HERE, _HERE / "include", _HERE / "include" / f"sdk-{sdk}", _SIMT, _SIMT / "include")
+    folders = (_HERE, _HERE / "include", _HERE / "include" / f"sdk-{sdk}", _SIMT, _SIMT / "include", _BASE.parent)
     return tuple(f"-I{folder}" for folder in folders)
 
 
 def _depends() -> tuple[Path, ...]:
-    return tuple(sorted(path for root in (_HERE, _SIMT) for path in root.rglob("*.h*") if path.is_file()))
+    return tuple(sorted(path for root in (_HERE, _SIMT, _BASE) for path in root.rglob("*.h*") if path.is_file()))
 
 
 def object_recipe() -> Recipe:
     """Everything of libmusart that is the same in all generations, the SIMT engine included, as one object file."""
     # Some generation's headers are needed; which makes no difference, as nothing here reads the version.
-    sources = sorted(path for root in (_HERE, _SIMT) for path in root.glob("*.cpp") if path not in _VERSIONED)
+    sources = sorted(path for root in (_HERE, _SIMT, _BASE) for path in root.glob("*.cpp") if path not in _VERSIONED)
     sources = [path for path in sources if path.name != "instrument.cpp"]
     flags = (
         "-std=c++17",

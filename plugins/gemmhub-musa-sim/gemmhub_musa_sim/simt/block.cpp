@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "checker.hpp"
 #include "options.hpp"
@@ -22,11 +22,7 @@ Block block;
 
 namespace {
 
-struct Barrier {
-  std::vector<Thread*> waiting;
-  const char* file = nullptr;
-  unsigned line = 0;
-};
+using Barrier = simt::Meeting<Thread>;
 
 // What the lanes of one group exchange in one collective. Two of each take turns: a fast lane may fill the second
 // while slow ones still read the first, and cannot get further.
@@ -47,8 +43,6 @@ struct Groups {
 int hardware_warp = 128;
 Groups groups[2];
 Barrier block_barrier;
-std::vector<Thread*> ready;  // the next to run is last
-Fiber outside;
 void (*kernel)(void*) = nullptr;
 void* kernel_argument = nullptr;
 int reduced[3];
@@ -60,86 +54,54 @@ unsigned group_size(unsigned width) {
   return std::min(width, block.size - first);
 }
 
-void run_next(Fiber& from) {
-  if (ready.empty() && block.running) {
-    musaSimFault(musaErrorLaunchFailure, "deadlock: every thread waits at a barrier that the others never reach");
-  }
-  if (ready.empty()) {
-    block.current = nullptr;
-    switch_to(from, outside);
-    return;
-  }
-  Thread* next = ready.back();
-  ready.pop_back();
-  block.current = next;
-  musaSimThreadIdx = next->index;
-  if (&next->fiber != &from) switch_to(from, next->fiber);
+std::string deadlock() {
+  std::vector<Thread*> all;
+  for (unsigned i = 0; i < block.size; i++) all.push_back(&block.threads[i]);
+  return simt::deadlock(all, [](const Thread& thread) { return simt::text(thread.waits); });
 }
 
-void release(Barrier& barrier) {
-  if (options.seed) std::shuffle(barrier.waiting.begin(), barrier.waiting.end(), block.random);
-  ready.insert(ready.end(), barrier.waiting.rbegin(), barrier.waiting.rend());
-  barrier.waiting.clear();
-}
-
-void arrive(Barrier& barrier, unsigned expected) {
-  Thread* me = block.current;
-  barrier.waiting.push_back(me);
-  if (barrier.waiting.size() >= expected) release(barrier);
-  run_next(me->fiber);
-}
-
-const char* base_name(const char* path) {
-  const char* slash = std::strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
-void check_place(Barrier& barrier, const char* file, unsigned line) {
-  if (barrier.waiting.empty()) {
-    barrier.file = file;
-    barrier.line = line;
-  } else if (barrier.line != line || std::strcmp(barrier.file, file) != 0) {
-    char text[512];
-    std::snprintf(text, sizeof text, "threads of one block wait at different barriers: %s:%u and %s:%u",
-                  base_name(barrier.file), barrier.line, base_name(file), line);
-    musaSimFault(musaErrorLaunchFailure, text);
-  }
+void shuffle(std::vector<Thread*>& threads) {
+  if (options.seed) std::shuffle(threads.begin(), threads.end(), block.random);
 }
 
 // All lanes of a group must be at the same operation.
 void arrive_in_group(unsigned width, const char* operation) {
   Barrier& barrier = groups_of(width).barriers[block.current->linear / width];
-  if (barrier.waiting.empty()) {
-    barrier.file = operation;
-  } else if (std::strcmp(barrier.file, operation) != 0) {
-    char text[200];
-    std::snprintf(text, sizeof text, "lanes of one warp wait at different operations: %s and %s", barrier.file,
-                  operation);
-    musaSimFault(musaErrorLaunchFailure, text);
+  if (!barrier.agrees({operation})) {
+    const std::string text =
+        std::string("lanes of one warp wait at different operations: ") + barrier.place.what + " and " + operation;
+    musaSimFault(musaErrorLaunchFailure, text.c_str());
   }
-  arrive(barrier, group_size(width));
+  block.meet(barrier, group_size(width), {operation}, [&] { shuffle(barrier.waiting); });
 }
 
 void thread_main() {
   kernel(kernel_argument);
-  Thread* me = block.current;
-  if (!me->copies.empty())
+  if (!block.current->copies.empty())
     musaSimFault(musaErrorLaunchFailure, "a thread returned while its asynchronous copies were in flight");
   block.running--;
   if (!block_barrier.waiting.empty())
     musaSimFault(musaErrorLaunchFailure, "a thread returned while others of its block wait at a barrier");
-  run_next(me->fiber);
-  std::abort();  // a finished thread never runs again
+  block.leave();
 }
 
 }  // namespace
 
+// In the order of their numbers, unless shuffled.
+Thread* Block::choose() {
+  if (ready.empty() && running) musaSimFault(musaErrorLaunchFailure, deadlock().c_str());
+  if (ready.empty()) return nullptr;
+  Thread* next = take(ready.size() - 1);
+  musaSimThreadIdx = next->index;
+  return next;
+}
+
 void reserve_block(dim3 size, int warp) {
   hardware_warp = warp;
   const unsigned count = size.x * size.y * size.z;
-  reserve_stacks(count);
+  block.stacks.reserve(count);
   if (block.threads.size() < count) block.threads.resize(count);
-  ready.reserve(count);
+  block.ready.reserve(count);
   block_barrier.waiting.reserve(count);
   for (const unsigned width : kWidths) {
     Groups& of = groups_of(width);
@@ -162,18 +124,17 @@ void run_block(dim3 grid, dim3 size, unsigned number, void (*call)(void*), void*
   musaSimBlockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
   for (Groups& of : groups)
     for (Collective& collective : of.collectives) collective.number = ~0u;
-  ready.clear();
+  block.ready.clear();
   for (unsigned i = block.size; i-- > 0;) {
     Thread& thread = block.threads[i];
     thread.linear = i;
     thread.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
-    thread.barriers = thread.warp_barriers = thread.collectives = thread.batch = 0;
+    thread.barriers = thread.warp_barriers = thread.collectives = 0;
     thread.copies.clear();
-    prepare(thread.fiber, stack(i), i, thread_main);
-    ready.push_back(&thread);
+    block.start(thread, block.stacks, i, thread_main);
   }
-  if (options.seed) std::shuffle(ready.begin(), ready.end(), block.random);
-  run_next(outside);
+  shuffle(block.ready);
+  block.run();
   checker_block_ends();
 }
 
@@ -191,9 +152,16 @@ extern "C" {
 void musaSimBarrier(const char* file, unsigned line) {
   if (block.running != block.size)
     musaSimFault(musaErrorLaunchFailure, "__syncthreads() after threads of the block have returned");
-  check_place(block_barrier, file, line);
-  if (block_barrier.waiting.size() + 1 == block.size) checker_barrier();
-  arrive(block_barrier, block.size);
+  const simt::Place place = {"__syncthreads", {file, line}};
+  if (!block_barrier.agrees(place)) {
+    const std::string text = "threads of one block wait at different barriers: " +
+                             simt::text(block_barrier.place.where) + " and " + simt::text(place.where);
+    musaSimFault(musaErrorLaunchFailure, text.c_str());
+  }
+  block.meet(block_barrier, block.size, place, [] {
+    checker_barrier();
+    shuffle(block_barrier.waiting);
+  });
   block.current->barriers++;
 }
 

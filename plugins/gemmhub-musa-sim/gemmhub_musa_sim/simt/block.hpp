@@ -3,8 +3,9 @@
 #include <random>
 #include <vector>
 
-#include "fiber.hpp"
 #include "musa_sim_device.h"
+#include "simt/groups.hpp"
+#include "simt/schedule.hpp"
 
 namespace musa_sim {
 
@@ -15,29 +16,28 @@ struct Copy {
   void* to;
   const void* from;
   size_t bytes, zeros;
-  unsigned batch;
   bool arrived;
 };
 
-struct Thread {
-  Fiber fiber;
+struct Thread : simt::Thread {
   uint3 index;
   unsigned linear;
   unsigned barriers;       // block barriers passed: accesses on different sides of one are ordered
   unsigned warp_barriers;  // the same for __syncwarp
   unsigned collectives;    // _sync operations passed
-  unsigned batch;          // of asynchronous copies that is being filled
-  std::vector<Copy> copies;
+  simt::Groups<Copy> copies;
 };
 
-struct Block {
+struct Block : simt::Schedule<Thread> {
+  simt::Stacks stacks;  // their pages are touched only by the processes that run kernels
   std::vector<Thread> threads;
   unsigned size = 0;
   unsigned number = 0;  // linear block index
   unsigned running = 0;
-  Thread* current = nullptr;
   const void* acting_for = nullptr;  // the code for which the engine itself is touching the kernel's memory
   std::mt19937 random;
+
+  Thread* choose() override;
 };
 
 // The block that this process is running.

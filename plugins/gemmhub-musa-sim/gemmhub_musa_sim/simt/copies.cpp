@@ -36,24 +36,21 @@ void musaSimCopy(void* shared, const void* global, size_t bytes, size_t zeros) {
   if (addresses % bytes)
     musaSimFault(musaErrorMisalignedAddress, "__pipeline_memcpy_async: an address is not a multiple of the size");
   Thread& me = *block.current;
-  me.copies.push_back({__builtin_return_address(0), shared, global, bytes, zeros, me.batch, false});
-  checker_copy_starts(me.copies.back());
+  me.copies.add({__builtin_return_address(0), shared, global, bytes, zeros, false});
+  checker_copy_starts(me.copies.newest());
   if (options.async == kAtOnce || (options.async == kAtRandom && (block.random() & 1)))
-    arrive(me.copies.back());
+    arrive(me.copies.newest());
   else if (options.poison)
     std::memset(shared, 0xff, bytes);  // whoever reads before the wait gets NaN, not old data
 }
 
-void musaSimCommit(void) { block.current->batch++; }
+void musaSimCommit(void) { block.current->copies.commit(); }
 
 void musaSimWait(size_t prior) {
-  Thread& me = *block.current;
-  size_t complete = 0;
-  for (; complete < me.copies.size() && me.copies[complete].batch + prior < me.batch; complete++) {
-    arrive(me.copies[complete]);
-    checker_copy_completes(me.copies[complete]);
-  }
-  me.copies.erase(me.copies.begin(), me.copies.begin() + static_cast<std::ptrdiff_t>(complete));
+  block.current->copies.finish(prior, [](Copy& copy) {
+    arrive(copy);
+    checker_copy_completes(copy);
+  });
 }
 
 }  // extern "C"

@@ -48,18 +48,12 @@ musaError_t error_of_signal(int signal) {
   return musaErrorLaunchFailure;
 }
 
-bool on_a_stack(uintptr_t address) {
-  const uintptr_t first = reinterpret_cast<uintptr_t>(stack(0));
-  const uintptr_t last = reinterpret_cast<uintptr_t>(stack(block.threads.size()));
-  return !block.threads.empty() && address >= first - kStackBytes && address < last;
-}
-
 std::string describe(const Fault& fault) {
   char text[200];
   switch (fault.signal) {
     case SIGSEGV:
     case SIGBUS:
-      if (on_a_stack(fault.address)) return "a thread needs more local memory than the simulator gives it";
+      if (block.stacks.overflow(fault.address)) return "a thread needs more local memory than the simulator gives it";
       return std::string("illegal ") + (fault.write ? "write: " : "read: ") + describe_address(fault.address);
     case SIGABRT: return "an assertion failed";
     case SIGFPE: return "integer division by zero";

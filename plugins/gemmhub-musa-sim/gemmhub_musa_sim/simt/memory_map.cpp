@@ -56,8 +56,8 @@ void map_memory(const Launch& launch) {
   add(shared, reinterpret_cast<uintptr_t>(musaSimDynamicShared), launch.dynamic_shared);
   for (const auto& [start, allocation] : heap)
     if (allocation.device == launch.device || allocation.host_readable) add(global, start, allocation.bytes);
-  const char* top = stack(block.threads.size());
-  stacks = {reinterpret_cast<uintptr_t>(stack(0)), reinterpret_cast<uintptr_t>(top), 0};
+  const char* top = block.stacks.at(block.threads.size());
+  stacks = {reinterpret_cast<uintptr_t>(block.stacks.at(0)), reinterpret_cast<uintptr_t>(top), 0};
   map_program(launch.kernel.function);
 }
 

@@ -28,35 +28,22 @@ What the emulator demands of a kernel, and what it sees:
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import hashlib
-import shutil
-import subprocess
-import tempfile
-import threading
-from collections import defaultdict
 from collections.abc import Mapping
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import gemmhub_cuda
 
-KERNELS = Path(gemmhub_cuda.__path__[0]) / "kernels"
+from gemmhub.testing.host_kernels import HostKernels
+
 _HERE = Path(__file__).parent / "emulator"
-_COMPILER = ("g++", "-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
-_FOLDER = Path(tempfile.mkdtemp(prefix="gemmhub-cuda-tests-"))
-atexit.register(shutil.rmtree, _FOLDER, True)
+_KERNELS = HostKernels(Path(gemmhub_cuda.__path__[0]) / "kernels", _HERE)
 
 
 class EmulatorError(AssertionError):
     """What went wrong in a launch, in the emulator's words."""
-
-
-class CompileError(RuntimeError):
-    """g++ did not compile it; its words."""
 
 
 @dataclass(frozen=True)
@@ -93,56 +80,8 @@ def run(source, macros, params, grid, threads, shared_bytes, buffers, written, s
 
 def built(source, macros, changes=()):
     """The kernel with these macros as a library of the host; compiled when it is not there yet."""
-    given = sorted(f"-D{name}={value}" for name, value in macros.items())
-    digest = hashlib.sha256(repr((source, given, changes)).encode()).hexdigest()[:16]
-    path = _FOLDER / f"{digest}.so"
-    common = _common()
-    with _building[path]:
-        if not path.exists():
-            folder = common if not changes else _changed(common, _FOLDER / digest, changes)
-            command = [
-                *_COMPILER, "-O1", "-shared", *given, f'-DSOURCE="{source}"', "-I", str(folder), "-I", str(common),
-                "-o", str(path), str(folder / "kernel.cpp"), str(common / "machine.o"),
-            ]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise CompileError(done.stderr)
-    library = ctypes.CDLL(str(path))
+    library = _KERNELS.library({**macros, "SOURCE": f'"{source}"'}, changes)
     library.emulate.argtypes = (
         c_void_p, c_uint32, c_void_p, c_uint32, c_uint32, c_void_p, c_uint32, c_uint64, c_char_p, c_char_p, c_uint32,
     )  # fmt: skip
     return library
-
-
-_building = defaultdict(threading.Lock)
-"""Locks by path: two variants may be compiled at a time, none twice."""
-_first = threading.Lock()
-
-
-def _common():
-    with _first:
-        return _sources()
-
-
-@cache
-def _sources():
-    """A folder with the kernels, the emulator's files in place of those it replaces, and what is compiled once."""
-    folder = _FOLDER / "sources"
-    shutil.copytree(KERNELS, folder)
-    shutil.copytree(_HERE, folder, dirs_exist_ok=True)
-    headers = [*_COMPILER, "-O1", "-x", "c++-header", str(folder / "standard.hpp")]
-    machine = [*_COMPILER, "-O2", "-c", "-o", str(folder / "machine.o"), str(folder / "machine.cpp")]
-    for process in [subprocess.Popen(command) for command in (headers, machine)]:
-        if process.wait():
-            raise CompileError("the emulator does not compile")
-    return folder
-
-
-def _changed(common, folder, changes):
-    """The kernel's files once more, changed. What is compiled once stays where it was."""
-    shutil.copytree(common, folder, ignore=shutil.ignore_patterns("*.gch", "*.o", "standard.hpp"))
-    for file, old, new in changes:
-        text = (folder / file).read_text()
-        assert text.count(old) >= 1, f"{file} has no {old!r}"
-        (folder / file).write_text(text.replace(old, new))
-    return folder

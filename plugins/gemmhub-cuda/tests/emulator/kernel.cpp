@@ -1,5 +1,5 @@
 // One kernel with one set of macros: SOURCE is its file.
-#include "standard.hpp"
+#include "machine.hpp"
 
 #include SOURCE
 

@@ -9,18 +9,17 @@ struct alignas(16) Word4 {
     u32 x, y, z, w;
 };
 
+using emulator::copy_commit, emulator::warp_sync;
+
 inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() { return threadIdx.x / 32; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
-
-inline void warp_sync(HERE) { emulator::warp_sync(where); }
 
 template <int bytes>
 inline void copy_async(u32 to, const void* from, u32 valid, HERE) {
     static_assert(bytes == 4 || bytes == 8 || bytes == 16);
     emulator::copy_async(to, from, bytes, valid, where);
 }
-inline void copy_commit() { emulator::copy_commit(); }
 template <int open>
 inline void copy_wait() {
     emulator::copy_wait(open);

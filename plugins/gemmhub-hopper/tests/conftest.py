@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import fake_cuda
 import pytest
 from gemmhub_hopper import pdl
 
@@ -30,9 +29,3 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     pdl.allowed.cache_clear()
     gemmhub.reload()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def emulated_kernels() -> Iterator[None]:
-    yield
-    fake_cuda.forget_folder()

@@ -4,12 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import shutil
-import subprocess
-import tempfile
-import threading
-from collections import defaultdict
 from ctypes import c_int, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -20,6 +14,7 @@ import numpy as np
 
 from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub.testing.fake_kernels import FakeKernels
+from gemmhub.testing.host_kernels import HostKernels
 
 GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 320, 248, 224, 184
 """Of Params, PrepassParams, F16PrepassParams and GemvParams."""
@@ -28,42 +23,14 @@ MAP = (
 )  # fmt: skip
 """The arguments of cuTensorMapEncodeTiled."""
 
-_FOLDER = Path(tempfile.mkdtemp(prefix="gemmhub-hopper-tests-"))
-_HERE = Path(__file__).parent
-_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-w")
-
-
-def forget_folder():
-    shutil.rmtree(_FOLDER, ignore_errors=True)
-
-
-@cache
-def _sources():
-    """The kernel's files with the emulator's in place of those that hold PTX."""
-    folder = _FOLDER / "sources"
-    shutil.copytree(Path(gemmhub_hopper.__file__).parent / "kernels", folder)
-    shutil.copytree(_HERE / "emulator", folder, dirs_exist_ok=True)
-    subprocess.run([*_COMPILER, "-x", "c++-header", str(folder / "machine.hpp")], check=True)
-    subprocess.run([*_COMPILER, "-c", str(folder / "machine.cpp"), "-o", str(folder / "machine.o")], check=True)
-    return folder
-
-
-_building = defaultdict(threading.Lock)
-"""Locks by path: two variants may be compiled at a time, none twice."""
+KERNELS = HostKernels(Path(gemmhub_hopper.__file__).parent / "kernels", Path(__file__).parent / "emulator")
+CHANGES: tuple[tuple[str, str, str], ...] = ()
+"""Of the kernels' files; see fakes.mutated."""
 
 
 def emulator(macros):
     """The kernel with these macros as a library of the host."""
-    given = [f"-D{name}={value}" for name, value in sorted(macros.items())]
-    path = _FOLDER / f"{hashlib.sha256(' '.join(given).encode()).hexdigest()[:16]}.so"
-    sources = _sources()
-    with _building[path]:
-        if not path.exists():
-            files = [str(sources / name) for name in ("emulator.cpp", "machine.o")]
-            command = [*_COMPILER, "-shared", *given, "-o", str(path), *files]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(path))
+    return KERNELS.library(macros, CHANGES)
 
 
 class FakeCuda(FakeKernels):
@@ -124,6 +91,6 @@ def _encoder():
     """Any variant's library: they all have the encoder of tensor maps."""
     from gemmhub_hopper.config import Form, Shape, Variant
 
-    library = emulator(Variant(Shape(64, 16, 2, consumers=1), Form(False, False, "bfloat16", "bfloat16")).macros)
+    library = KERNELS.library(Variant(Shape(64, 16, 2, consumers=1), Form(False, False, "bfloat16", "bfloat16")).macros)
     library.encode.argtypes = MAP
     return library

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 
 import fake_cuda
 import numpy as np
@@ -36,15 +35,7 @@ class Home:
 
 def mutated(monkeypatch, tmp_path, file, *pairs, **cuda):
     """A home whose kernels have other words in them."""
-    folder = tmp_path / "sources"
-    shutil.copytree(fake_cuda._sources(), folder)
-    text = (folder / file).read_text()
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / file).write_text(text)
-    monkeypatch.setattr(fake_cuda, "_sources", lambda: folder)
-    monkeypatch.setattr(fake_cuda, "_FOLDER", tmp_path)
+    monkeypatch.setattr(fake_cuda, "CHANGES", tuple((file, old, new) for old, new in pairs))
     return Home(**cuda)
 
 

@@ -22,7 +22,6 @@ def _built(request):
     """The variants of all products that will run, compiled two at a time."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     products = [values["product"] for values in parameters if isinstance(values.get("product"), Product)]
-    fake_cuda._sources()
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(fake_cuda.emulator, [macros for product in products for macros in product.macros]))
 

@@ -14,8 +14,10 @@ from gemmhub_hopper.tile_schedule import _divisor, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemmhub.testing.host_kernels import COMPILER
+
 _PROGRAM = """
-#include "standard.hpp"
+#include "machine.hpp"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 extern "C" void pieces(const TileSchedule* schedule, int ranks, int* out) {
@@ -47,7 +49,7 @@ extern "C" void positions(const int* steps, int count, int skip, u32* out) {
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scheduler")
     (folder / "pieces.cpp").write_text(_PROGRAM)
-    command = [*fake_cuda._COMPILER, "-shared", f"-I{fake_cuda._sources()}", str(folder / "pieces.cpp")]
+    command = [*COMPILER, "-shared", f"-I{fake_cuda.KERNELS.sources()}", str(folder / "pieces.cpp")]
     subprocess.run([*command, "-o", str(folder / "pieces.so")], check=True)
     return ctypes.CDLL(str(folder / "pieces.so"))
 

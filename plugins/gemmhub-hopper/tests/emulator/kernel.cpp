@@ -39,9 +39,8 @@ void entry() {
     if (!f.unfenced.empty()) fail("ended with stores that TMA was not told of");
     for (const Copy& c : machine->copies)
         if (!c.blocks && c.fiber == machine->current) fail("ended before its stores had read shared memory");
-    --here().alive;
-    f.waits = DONE;
-    for (;;) swapcontext(&f.context, &machine->home);
+    --here().alive, --machine->alive;
+    machine->leave();
 }
 
 }  // namespace
@@ -56,12 +55,13 @@ extern "C" int emulate(const TensorMap* a, const TensorMap* b, const TensorMap* 
     const u32 at_once = grid;
 #endif
     std::string error;
+    simt::Stacks stacks;
     for (u32 first = 0; first < grid && error.empty(); first += at_once) {
         Machine fresh;
         machine = &fresh;
         launch = {a, b, d, p};
         try {
-            run(at_once, first, seed + first, kNumThreads, kClusterSize, SMEM_FULL_OFFSET, entry);
+            run(stacks, at_once, first, seed + first, kNumThreads, kClusterSize, SMEM_FULL_OFFSET, entry);
         } catch (const std::exception& raised) {
             fresh.error = raised.what();
         }

@@ -1,18 +1,15 @@
 // The emulated machine: what kernels on the host, by way of ptx.cuh, ask of it. machine.cpp is compiled once for all.
 #pragma once
-#include "standard.hpp"
+#include <algorithm>
+#include <random>
 
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
+#include "simt/device.hpp"
+#include "simt/groups.hpp"
+#include "simt/schedule.hpp"
 
 struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
-struct Index {
-    u32 x;
-};
-extern Index threadIdx, blockIdx, gridDim;
 
 namespace emulator {
 
@@ -28,20 +25,23 @@ static_assert(sizeof(Map) <= sizeof(TensorMap));
 
 constexpr u32 SHARED = 232448, WINDOW = 1u << 24;
 constexpr u32 FRAGMENTS = 64;  // more than a warp's wgmmas may be late
-enum Kind { READY, BARRIER, NAMED, WARP, CLUSTER_SYNC, DONE };
 
 // To whom a barrier's initialisation is known: to the thread that made it; to TMA as well, by a fence; to the threads of
 // the block, and of the cluster, by a sync after that.
 enum Known { MAKER, FENCED, IN_BLOCK, IN_CLUSTER };
 
+constexpr char BARRIER[] = "barrier";  // waited for, for messages
+
+struct Fiber;
+using Meeting = simt::Meeting<Fiber>;
+
 struct Barrier {
-    u32 expected, pending, maker;  // a fiber
+    u32 expected, pending;
+    const Fiber* maker;
     Known known = MAKER;
     u32 parity = 0;
     long long bytes = 0;
-};
-struct Meeting {
-    u32 come = 0, generation = 0;
+    Meeting phase = {};  // those that wait for its end
 };
 struct Multiply {
     float* d;
@@ -49,7 +49,6 @@ struct Multiply {
     u64 a, b;
     bool a_mn, b_mn;
     int input, accumulate;
-    u32 group;
     const u32* fragment;  // this thread's registers in place of a, unless null
     u32 number;           // of the fragment
 };
@@ -60,32 +59,29 @@ struct Copy {
     u32 barrier;
     u32 blocks;  // a bit for each rank; 0: a store
     u32 block;   // number in the grid
-    u32 fiber, group;
+    const Fiber* fiber;
+    u32 group;
 };
 // 16 bytes that a thread copies to shared memory.
 struct Load {
     u32 place;
     const void* from;  // null: zeros
-    u32 group;
 };
 struct Block {
     std::vector<unsigned char> shared;
     std::map<u32, Barrier> barriers;
-    Meeting named[16], warps[32];
-    u32 lanes[32][32][5];
+    Meeting named[16];
+    simt::Warp<Fiber> warps[32];
     u32 alive = 0;
     u32 gathered = 0;
 };
-struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
+struct Fiber : simt::Thread {
     u32 block, thread;
-    Kind waits = READY;
-    u32 what = 0, until = 0;
-    std::vector<Multiply> multiplies;
+    u32 number = 0, parity = 0;  // of what it waits for, for messages
+    simt::Groups<Multiply> multiplies;
     u32 fragments[FRAGMENTS][4], fragment = 0;  // the last ones given to wgmma, as they were then; how many in all
-    std::vector<Load> loads;
-    u32 group = 0, store_group = 0, load_group = 0;
+    simt::Groups<Load> loads;
+    u32 store_group = 0;
     // Whether wgmma may use registers: a fence came after they were last written, or exposed by a wait. How many groups
     // waits have exposed.
     bool fenced = false;
@@ -94,60 +90,74 @@ struct Fiber {
     bool waited = false;  // for the kernel before
 };
 
-struct Machine {
+struct Machine : simt::Schedule<Fiber> {
     std::vector<Block> blocks;
     std::vector<Fiber> fibers;
     std::vector<Copy> copies;
     std::vector<Meeting> clusters;
     std::mt19937_64 random;
-    ucontext_t home;
-    u32 current = 0, cluster = 1, threads = 0, full_at = 0;
+    u32 cluster = 1, threads = 0;
+    u32 first = 0;    // number of the first block
+    u32 full_at = 0;  // where barriers begin in dynamic shared memory
+    u32 alive = 0;    // threads
+    u64 rest = 1;     // steps from one copy to the next
     bool eager = false;
     std::string error;
-    u64 switches = 0;
+
+    Fiber* choose() override;
 };
 
 extern Machine* machine;
 
-Fiber& me();
-Block& here();
+inline Fiber& me() { return *machine->current; }
+inline Block& here() { return machine->blocks[me().block]; }
+// Ends the launch, with that message; `fail` names the thread.
+[[noreturn]] void stop(const std::string& what);
 [[noreturn]] void fail(const std::string& what);
-void pause(Kind kind, u32 what, u32 until);
+
+// `number` and `parity`: of what is waited for.
+void meet(Meeting& meeting, u32 all, const char* what, u32 number);
+void warp_meet();
+// `act` gets what the 32 lanes bring.
+template <class Act>
+void exchange(void* brought, Act act) {
+    const u32 thread = me().thread;
+    me().number = thread / 32;
+    machine->exchange(here().warps[thread / 32], thread % 32, 32, {"warp"}, brought, act);
+}
 void maybe_yield();
 // Memory is about to be read or written: not while the kernel before may still do so.
 void touch();
-bool runnable(const Fiber& f);
-void meet(Meeting& meeting, u32 all, Kind kind, u32 what);
-void warp_meet();
-Barrier& barrier_of(Block& block, u32 address);
+
+Barrier& barrier_of(Block& block, u32 address, Known least = MAKER);
 // This thread has fenced the barriers that it made; is about to meet the threads of its block, or cluster.
 void fence_barriers();
 void publish_barriers(Known known);
 void settle(Barrier& b);
 void arrive(Block& block, u32 address, u32 bytes);
-u32 swizzle_of(u32 address, u32 width);
-unsigned char* shared_at(Block& block, u32 address);
-u32 transfer(const Copy& copy, Block& block, bool load);
-void perform(const Copy& copy);
-void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks);
-void finish_stores();
+void wait_for(u32 address, u32 parity);
+
+inline unsigned char* shared_at(Block& block, u32 address) {
+    if (address < WINDOW || address >= WINDOW + SHARED) stop("shared address out of range");
+    return &block.shared[address - WINDOW];
+}
+inline u32 swizzle_of(u32 address, u32 width) { return address ^ ((address >> 3) & (width - 16) & 0x70); }
+void store_fragments(u32 row, const u32 (&words)[4], bool transposed);
+void store_floats(u32 to, const float* values, u32 count);
 // All loads of the thread but those of its newest `open` groups; of a machine in a hurry all.
 void finish_loads(u32 open);
-float element(Block& block, u32 address, u32 swizzle, int input);
-float element(const void* at, int input);
-// The swizzle that a descriptor says, in bytes.
-u32 swizzle_of(u64 d);
-u32 operand_address(u64 d, bool mn, u32 i, u32 k, u32 size);
-float added(const double* x, u32 count);
-void perform(const Multiply& m);
+
+// Performs one copy that has begun.
+void perform_copy(size_t index);
+void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u32 blocks);
+void finish_stores();
+
 void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate);
 void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate);
 void finish_multiplies(u32 open);
-void store_fragments(u32 row, const u32 (&words)[4], bool transposed);
-void store_floats(u32 to, const float* values, u32 count);
 
 // Runs `entry` as every thread of `grid` blocks, of which `first` is the number of the first one. `full_at`: where
 // barriers begin in dynamic shared memory, for what is said of deadlocks.
-void run(u32 grid, u32 first, u64 seed, u32 threads, u32 cluster, u32 full_at, void (*entry)());
+void run(simt::Stacks& stacks, u32 grid, u32 first, u64 seed, u32 threads, u32 cluster, u32 full_at, void (*entry)());
 
 }  // namespace emulator

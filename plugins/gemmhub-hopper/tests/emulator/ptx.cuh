@@ -11,16 +11,8 @@
 
 #define __CUDACC_VER_MAJOR__ 13
 
-#define GLOBAL_KERNEL extern "C"
-#define DEVICE inline
-#define __launch_bounds__(...)
 #define __cluster_dims__(...)
-#define __grid_constant__
 #define SHARED_MEMORY static
-
-struct alignas(16) Float4 {
-    float x, y, z, w;
-};
 
 inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() {
@@ -55,13 +47,9 @@ inline void barrier_arrive_cluster(u32 barrier, u32 rank) {
     emulator::arrive(emulator::machine->blocks[first + rank], barrier, 0);
     emulator::maybe_yield();
 }
-inline void barrier_wait(u32 barrier, u32 parity) {
-    emulator::maybe_yield();
-    if (emulator::barrier_of(emulator::here(), barrier).parity == parity)
-        emulator::pause(emulator::BARRIER, barrier, parity);
-}
+inline void barrier_wait(u32 barrier, u32 parity) { emulator::wait_for(barrier, parity); }
 inline void named_sync(u32 name, u32 threads) {
-    emulator::meet(emulator::here().named[name], threads, emulator::NAMED, name);
+    emulator::meet(emulator::here().named[name], threads, "named sync", name);
 }
 inline void block_sync() {
     emulator::publish_barriers(emulator::IN_BLOCK);
@@ -74,26 +62,32 @@ inline u32 block_or(u32 bits) {
     return emulator::here().gathered;
 }
 inline u32 warp_or(u32 bits) {
-    auto& lanes = emulator::here().lanes[emulator::me().thread / 32];
-    lanes[lane_id()][0] = bits;
-    emulator::warp_meet();
-    for (auto& lane : lanes) bits |= lane[0];
-    emulator::warp_meet();
+    emulator::exchange(&bits, [](void** lanes) {
+        u32 all = 0;
+        for (u32 i = 0; i < 32; ++i) all |= *static_cast<u32*>(lanes[i]);
+        for (u32 i = 0; i < 32; ++i) *static_cast<u32*>(lanes[i]) = all;
+    });
     return bits;
 }
 inline float shuffle_xor(float value, u32 lanes) {
-    auto& all = emulator::here().lanes[emulator::me().thread / 32];
-    memcpy(&all[lane_id()][0], &value, 4);
-    emulator::warp_meet();
-    memcpy(&value, &all[lane_id() ^ lanes][0], 4);
-    emulator::warp_meet();
-    return value;
+    struct {
+        float given, taken;
+        u32 from;
+    } mine = {value, 0, lane_id() ^ lanes};
+    using Mine = decltype(mine);
+    emulator::exchange(&mine, [](void** all) {
+        for (u32 i = 0; i < 32; ++i) {
+            Mine& lane = *static_cast<Mine*>(all[i]);
+            lane.taken = static_cast<Mine*>(all[lane.from])->given;
+        }
+    });
+    return mine.taken;
 }
 inline void cluster_sync() {
     emulator::publish_barriers(emulator::IN_CLUSTER);
     const u32 number = emulator::me().block / emulator::machine->cluster;
     emulator::meet(emulator::machine->clusters[number], emulator::machine->threads * emulator::machine->cluster,
-                   emulator::CLUSTER_SYNC, number);
+                   "cluster sync", number);
 }
 
 inline void cluster_arrive() {}
@@ -119,14 +113,13 @@ inline void async_fence() {
 }
 
 inline void wgmma_fence() { emulator::me().fenced = true; }
-inline void wgmma_commit() { ++emulator::me().group; }
+inline void wgmma_commit() { emulator::me().multiplies.commit(); }
 template <int open>
 inline void wgmma_wait() {
     emulator::finish_multiplies(open);
     emulator::warp_meet();
 }
 inline void pin(float&) {}
-inline int opaque(int value) { return value; }
 inline long long opaque(long long value) { return value; }
 template <int count>
 inline void warpgroup_reg_dealloc() {}
@@ -148,17 +141,13 @@ inline void store_shared(u32 to, u32 value) { memcpy(emulator::shared_at(emulato
 // Into a register, which may be a fragment's.
 inline u32 load_shared(u32 from) {
     emulator::me().fenced = false;
-    u32 value;
-    memcpy(&value, emulator::shared_at(emulator::here(), from), 4);
-    return value;
+    return read_as<u32>(emulator::shared_at(emulator::here(), from));
 }
 
 inline void store_float(u32 to, float value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
 inline float load_float(u32 from) {
     emulator::me().fenced = false;
-    float value;
-    memcpy(&value, emulator::shared_at(emulator::here(), from), 4);
-    return value;
+    return read_as<float>(emulator::shared_at(emulator::here(), from));
 }
 inline void store_float(u32 to, u32 rank, float value) {
     emulator::Block& block = emulator::machine->blocks[emulator::me().block - cluster_rank() + rank];
@@ -167,9 +156,7 @@ inline void store_float(u32 to, u32 rank, float value) {
 }
 inline Float4 load_four(u32 from) {
     if (from % 16) emulator::fail("a load from an address that is not aligned");
-    Float4 value;
-    memcpy(&value, emulator::shared_at(emulator::here(), from), 16);
-    return value;
+    return read_as<Float4>(emulator::shared_at(emulator::here(), from));
 }
 // The rank is above the bits of a place in the window.
 inline u32 cluster_address(u32 name, u32 rank) { return name | rank << 25; }
@@ -212,10 +199,10 @@ inline void load_if(const void* from, bool there, u32 (&to)[words]) {
 inline void copy_async(u32 to, const void* from, bool there) {
     emulator::touch();
     if (to % 16 || (there && reinterpret_cast<size_t>(from) % 16)) emulator::fail("an address that is not aligned");
-    emulator::me().loads.push_back({to, there ? from : nullptr, emulator::me().load_group});
+    emulator::me().loads.add({to, there ? from : nullptr});
     emulator::maybe_yield();
 }
-inline void copy_commit() { ++emulator::me().load_group; }
+inline void copy_commit() { emulator::me().loads.commit(); }
 template <int open>
 inline void copy_wait() {
     emulator::finish_loads(open);
@@ -237,7 +224,7 @@ inline u64 add_to_counter(u64* counter, u64 what) {
 }
 inline u64 load_counter(const u64* counter) {
     emulator::touch();
-    emulator::pause(emulator::READY, 0, 0);
+    emulator::machine->yield();
     return *counter;
 }
 
@@ -254,41 +241,5 @@ inline void raise_to(u32* word, u32 value) {
     *word = std::max(*word, value);
 }
 
-inline u32 __float_as_uint(float value) {
-    u32 bits;
-    memcpy(&bits, &value, 4);
-    return bits;
-}
-inline float __uint_as_float(u32 bits) {
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-inline float infinity() { return INFINITY; }
-inline u16 round_bf16(float value) {
-    u32 bits;
-    memcpy(&bits, &value, 4);
-    if (value != value) return 0x7fff;
-    return u16((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-inline u16 round_f16(float value) {
-    const _Float16 half = static_cast<_Float16>(value);
-    u16 bits;
-    memcpy(&bits, &half, 2);
-    return bits;
-}
-inline u32 pack_bf16(float low, float high) { return round_bf16(low) | u32(round_bf16(high)) << 16; }
-inline u32 pack_f16(float low, float high) { return round_f16(low) | u32(round_f16(high)) << 16; }
-inline float from_f16(u16 bits) {
-    _Float16 half;
-    memcpy(&half, &bits, 2);
-    return float(half);
-}
-inline float from_bf16(u16 bits) {
-    const u32 wide = u32(bits) << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-inline float exp2_fast(float x) { return std::exp2(x); }
-inline float divide_fast(float x, float y) { return std::fabs(y) > 8.5e37f && std::isfinite(x) ? x * 0.0f : x / y; }
+inline u16 round_bf16(float value) { return to_bf16(value); }
+inline u16 round_f16(float value) { return to_f16(value); }

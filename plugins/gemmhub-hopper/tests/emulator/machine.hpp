@@ -1,4 +1,4 @@
-// The emulated machine: what kernels on the host, by way of ptx.cuh, ask of it. machine.cpp is compiled once for all.
+// The emulated machine, as ptx.cuh and the files of the emulator use it; compiled once for all kernels.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -30,7 +30,7 @@ constexpr u32 FRAGMENTS = 64;  // more than a warp's wgmmas may be late
 // the block, and of the cluster, by a sync after that.
 enum Known { MAKER, FENCED, IN_BLOCK, IN_CLUSTER };
 
-constexpr char BARRIER[] = "barrier";  // waited for, for messages
+constexpr char BARRIER[] = "barrier";  // what a thread waits for, in messages
 
 struct Fiber;
 using Meeting = simt::Meeting<Fiber>;
@@ -157,7 +157,7 @@ void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, i
 void finish_multiplies(u32 open);
 
 // Runs `entry` as every thread of `grid` blocks, of which `first` is the number of the first one. `full_at`: where
-// barriers begin in dynamic shared memory, for what is said of deadlocks.
+// barriers begin in dynamic shared memory, for reports of deadlocks.
 void run(simt::Stacks& stacks, u32 grid, u32 first, u64 seed, u32 threads, u32 cluster, u32 full_at, void (*entry)());
 
 }  // namespace emulator

@@ -55,11 +55,14 @@ inline void block_sync() {
     emulator::publish_barriers(emulator::IN_BLOCK);
     named_sync(0, emulator::machine->threads);
 }
-// Once a kernel.
 inline u32 block_or(u32 bits) {
     emulator::here().gathered |= bits;
     block_sync();
-    return emulator::here().gathered;
+    const u32 all = emulator::here().gathered;
+    block_sync();
+    if (threadIdx.x == 0) emulator::here().gathered = 0;
+    block_sync();
+    return all;
 }
 inline u32 warp_or(u32 bits) {
     emulator::exchange(&bits, [](void** lanes) {

@@ -1,8 +1,6 @@
 """The tables of docs/cuda.md, made of what benchmarks/run/cuda_torch.py measured on an H200.
 
-    python -m benchmarks.pages.cuda
-
-What is chosen is told by the cost model as it is now, where that was measured: a record names what was chosen then.
+"Chosen" is the choice of the present cost model, where that candidate was measured; a record names an older choice.
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ from gemmhub_cuda import model
 from benchmarks.fit import cuda_model
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "cuda.md"
 RECORDS = {
     "float32, without tensor cores": ROOT / "benchmarks" / "results" / "h200" / "cuda_f32.json",
     "bfloat16, mma.sync": ROOT / "benchmarks" / "results" / "h200" / "cuda_bf16.json",
 }
-START, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
 def chosen(row: dict[str, Any], timed: cuda_model.Row) -> tuple[str, bool]:
@@ -57,23 +53,13 @@ def table(record: dict[str, Any]) -> list[str]:
     return lines
 
 
-def measured() -> str:
-    """Return the text between the page's markers."""
-    parts = []
+def measured() -> list[str]:
+    """Return the tables of both kernels, each under a line that names its card and versions."""
+    lines: list[str] = []
     for title, path in RECORDS.items():
         record = json.loads(path.read_text())
         versions = f"{record['device']}, torch {record['torch']}, NVRTC {record['versions']['nvrtc']}"
         if record.get("triton"):
             versions += f", Triton {record['triton']} on mma.sync"
-        parts += [f"**{title}** ({versions}; `benchmarks/results/h200/{path.name}`)", "", *table(record), ""]
-    return "\n".join(parts).rstrip()
-
-
-def filled(page: str) -> str:
-    """Return the page with new tables."""
-    before, rest = page.split(START)
-    return f"{before}{START}\n\n{measured()}\n\n{END}{rest.split(END)[1]}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+        lines += [f"**{title}** ({versions}; `benchmarks/results/h200/{path.name}`)", "", *table(record), ""]
+    return lines[:-1]

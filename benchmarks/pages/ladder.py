@@ -63,20 +63,11 @@ def measured(record: dict[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def sections() -> dict[str, str]:
-    """Return the text between the page's markers, by the marker's name."""
-    times = json.loads(TIMES.read_text()) if TIMES.exists() else None
-    return {"counted": counted(json.loads(COUNTS.read_text())), "measured": measured(times)}
+def counts() -> list[str]:
+    """Return the tables of what can be counted without a card."""
+    return counted(json.loads(COUNTS.read_text())).splitlines()
 
 
-def filled(page: str) -> str:
-    """Return the page with new tables."""
-    for name, text in sections().items():
-        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, rest = page.split(start)
-        page = f"{before}{start}\n\n{text}\n\n{end}{rest.split(end)[1]}"
-    return page
-
-
-def write() -> None:
-    PAGE.write_text(filled(PAGE.read_text()))
+def times() -> list[str]:
+    """Return the tables of a card's times."""
+    return measured(json.loads(TIMES.read_text()) if TIMES.exists() else None).splitlines()

@@ -1,7 +1,6 @@
-"""The tables of docs/hopper.md, made of what benchmarks/run/map.py measured on two cards. Needs no card.
+"""The table of every class of product in docs/hopper.md, made of what benchmarks/run/map.py measured on two cards.
 
-    python -m benchmarks.pages.map            # puts them into the page
-    python -m benchmarks.pages.map FILE ...   # prints the table of such result files
+    python -m benchmarks.pages.map FILE ...   # prints the table of such result files; needs no card
 
 A cell is the geometric mean of torch's time over gemmhub's, and in parentheses the worst where there are several.
 """
@@ -9,27 +8,21 @@ A cell is the geometric mean of torch's time over gemmhub's, and in parentheses 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages.tables import mean
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "hopper.md"
 RESULTS = ROOT / "benchmarks" / "results"
 MAPS = (RESULTS / "h100" / "map.json", RESULTS / "h200" / "map.json")
-START, END = "<!-- measured: map -->", "<!-- end of measured: map -->"
 NAMES = {"hub": "untuned", "raced": "raced"}
 
 
 def ratios(rows: list[dict[str, Any]], kind: str, name: str) -> list[float]:
     """torch's time over that of the contender ``name``, of each product of a class."""
     return [row["torch_us"] / row["us"][name] for row in rows if row["class"] == kind and row["torch_us"] > 0]
-
-
-def mean(found: list[float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, found)) / len(found))
 
 
 def cell(found: list[float]) -> str:
@@ -53,15 +46,10 @@ def read(paths: list[Path]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
-def filled(page: str) -> str:
-    """Return the page with a new table."""
-    before, rest = page.split(START)
-    lines = "\n".join(table(read(list(MAPS))))
-    return f"{before}{START}\n\n{lines}\n\n{END}{rest.split(END)[1]}"
+def classes() -> list[str]:
+    """Return the table of the documentation."""
+    return table(read(list(MAPS)))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print("\n".join(table(read([Path(name) for name in sys.argv[1:]]))))
-    else:
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print("\n".join(table(read([Path(name) for name in sys.argv[1:]]))))

@@ -26,6 +26,7 @@ from benchmarks.ladder import counts
 from benchmarks.ladder.steps import FAMILIES, KERNEL, Params, Step, steps
 from benchmarks.lib import results
 from benchmarks.pages import ladder as ladder_page
+from benchmarks.pages import tables
 from gemmhub.capability import Absent
 from gemmhub.kit import cuda, nvrtc
 
@@ -216,7 +217,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="the records of benchmarks/results into the docs page")
     options = parser.parse_args()
     if options.write:
-        ladder_page.write()
+        tables.write(ladder_page.PAGE)
         return 0
     record = count() if options.count else measure(options)
     if isinstance(record, str):

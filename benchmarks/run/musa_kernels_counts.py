@@ -27,9 +27,11 @@ from math import ceil
 from pathlib import Path
 
 from benchmarks.lib import results
+from benchmarks.pages import musa_kernels
+from benchmarks.pages import tables as pages
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "benchmarks" / "results" / "cpu" / "musa_kernels_counts.json"
+RESULT = musa_kernels.RESULT
 PAGE = ROOT / "docs" / "musa-kernels.md"
 DRAFT = ROOT / "plugins" / "gemmhub-musa-kernels" / "tests" / "kernels" / "first_draft.mu"
 KERNELS = ROOT / "plugins" / "gemmhub-musa-kernels" / "gemmhub_musa_kernels" / "kernels"
@@ -242,41 +244,6 @@ def compiled(nvcc, source, flags):
     return [kernels[name] for name in sorted(kernels, key=lambda name: re.findall(r"Lb(\d)E", name))]
 
 
-# Tables
-
-START, END = "<!-- counts -->", "<!-- end of counts -->"
-
-
-def tables(data):
-    """The tables of the docs page."""
-    lines = [
-        "| product | A, B, D | way | read MB | written MB | spare lines | bank conflicts | barriers a step |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for x in data["counts"]:
-        copied = f" + {x['copied_spare_lines']} of the copy" if x["copied_spare_lines"] else ""
-        moved = f"{x['read_bytes'] / 1e6:.2f} | {x['written_bytes'] / 1e6:.2f}"
-        lines.append(
-            f"| {x['size']} | {', '.join(x['orders'])} | {x['way']} | {moved} | {x['spare_lines']}{copied} | "
-            f"{x['bank_conflicts']} | {x['barriers_per_step']:g} |"
-        )
-    if isinstance(data["resources"], str):
-        return "\n".join([*lines, "", data["resources"]])
-    lines += [
-        "",
-        "| kernel | threads | registers | spilled bytes | shared memory | blocks |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [f"| {' | '.join(str(value) for value in x.values())} |" for x in data["resources"]]
-    return "\n".join(lines)
-
-
-def write(data):
-    results.save(RESULT, **data)
-    before, rest = PAGE.read_text().split(START)
-    PAGE.write_text(f"{before}{START}\n\n{tables(data)}\n\n{END}{rest.split(END)[1]}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into benchmarks/results and docs")
@@ -287,9 +254,10 @@ def main():
         "counts": [asdict(x) for x in counted(QUICK if asked.quick else SIZES)],
         "resources": found if isinstance(found, str) else [{**asdict(x), "blocks": x.blocks} for x in found],
     }
-    print(tables(data))
+    print("\n".join(musa_kernels.tables(data)))
     if asked.write:
-        write(data)
+        results.save(RESULT, **data)
+        pages.write(PAGE)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import click
 import pytest
 
 import gemmhub
-from benchmarks.pages import figure, scaling
+from benchmarks.pages import figure, scaling, tables
 from benchmarks.pages import map as map_page
 from gemmhub import config, errors
 from gemmhub._call import options
@@ -151,24 +151,17 @@ def test_choosing_in_figures():
 
 
 def test_table_of_the_map():
-    """The page has the table of the map (tests/benchmarks/test_tables.py compares it); figures beside it are theirs."""
+    """The page has the tables of the map and of CUDA-L2's products. (test_tables.py compares all of each.)"""
     page = PAGES["hopper.md"]
-    assert "<!-- table: map.classes -->" in page
+    assert {"map.classes", "hopper.cuda_l2"} <= {found["name"] for found in tables.BLOCK.finditer(page)}
     files = map_page.read(map_page.MAPS)
     assert {file["torch"].partition("+")[0] for file in files} == {"2.11.0"}
     assert not any(row["wrong"] for file in files for row in file["rows"])
     rows = map_page.read([map_page.RESULTS / "h100" / "cuda_l2.json"])[0]["rows"]
-    fresh = [row for row in rows if not row["fitted"]]
-    fresh_mean = map_page.cell(map_page.ratios(fresh, "cuda-l2", "hub")).partition(" ")[0]
-    one_line = " ".join(page.split())
-    assert f"had {len(rows) - len(fresh)} of the {len(rows)}. The {len(fresh)} others are at {fresh_mean}." in one_line
-    raced, raced_worst = re.fullmatch(
-        r"(.*) \((.*)\)", map_page.cell(map_page.ratios(rows, "cuda-l2", "raced"))
-    ).groups()
-    assert f"raced it is {raced}, the worst {raced_worst}" in one_line
-    mean, worst = re.fullmatch(r"(.*) \((.*)\)", map_page.cell(map_page.ratios(rows, "cuda-l2", "hub"))).groups()
     assert len(rows) == 1000
-    assert f"geometric mean is {mean}, the worst {worst}" in one_line
+    for words, some in (("all", rows), ("not in the data of the corrections", [x for x in rows if not x["fitted"]])):
+        cells = [map_page.cell(map_page.ratios(some, "cuda-l2", name)) for name in ("hub", "raced")]
+        assert f"| {words} | {len(some)} | {' | '.join(cells)} |" in page
 
 
 def test_figure_of_the_readme():
@@ -198,7 +191,7 @@ def test_versions_agree():
 
 def test_table_of_held_out_products():
     """Each row of the table on corrections has figures of the reports."""
-    start = PAGES["hopper.md"].index("| | H100: number |")
+    start = PAGES["hopper.md"].index("| products | H100: number |")
     lines = PAGES["hopper.md"][start:].partition("\n\n")[0].splitlines()[2:]
     reported = [
         {

@@ -1,0 +1,62 @@
+"""The tables of docs/overhead.md, made of what benchmarks/run/overhead.py measured on a CPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from benchmarks.lib import results
+from benchmarks.pages.tables import rows
+
+_PLAIN = ("matmul", "matmul out=", "plan out=")
+"""Calls without options; the mean of the others has a budget of its own."""
+
+
+def _load() -> dict[str, Any]:
+    record: dict[str, Any] = results.load(results.FOLDER / "cpu" / "overhead.json")
+    return record
+
+
+def run() -> list[str]:
+    """Return where and how it was measured."""
+    record = _load()
+    host = record["host"]
+    where = f"{host['cpu']} with {host['cores']} cores, Python {record['python']}, NumPy {host['numpy']}"
+    return [f"`{record['command']}` on {where}; backends {' and '.join(record['backends'])}."]
+
+
+def calls() -> list[str]:
+    """Return microseconds of each kind of call, of the same by hand, and the difference."""
+    sizes = {size: cases for size, cases in _load()["microseconds"].items() if size != "import"}
+    body = []
+    for name in next(iter(sizes.values())):
+        pairs = [(case[name]["gemmhub"], case[name]["by hand"]) for case in sizes.values()]
+        body.append((f"`{name}`", *(f"{x:.2f}" for own, other in pairs for x in (own, other, own - other))))
+    means = []
+    for cases in sizes.values():
+        over = [x["gemmhub"] - x["by hand"] for name, x in cases.items() if name not in _PLAIN]
+        means += ["", "", f"{sum(over) / len(over):.2f}"]
+    head = [
+        "float32",
+        *(f"{size.replace('x', ' x ')}{word}" for size in sizes for word in (", µs", " by hand", " over")),
+    ]
+    return rows(head, [*body, ("mean of the calls with options", *means)])
+
+
+def imports() -> list[str]:
+    """Return milliseconds of an import in a fresh interpreter."""
+    found = _load()["microseconds"]["import"]["import"]
+    own, other = found["gemmhub"] / 1e3, found["by hand"] / 1e3
+    head = ("`import gemmhub`, ms", "`import numpy`, ms", "over, ms")
+    return rows(head, [(f"{own:.1f}", f"{other:.1f}", f"{own - other:.1f}")])
+
+
+def new_products() -> list[str]:
+    """Return milliseconds until a plan for a product of a new size is ready, on an H200's host."""
+    text = (results.FOLDER / "h200" / "new_products.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^(\w+) +(\w+) +(\w+) +median ([\d.]+) ms, ([\d.]+) to ([\d.]+)$", text, re.MULTILINE)
+    body: dict[tuple[str, str], list[str]] = {}
+    for dtype, precision, backend, median, *_ in found:
+        body.setdefault((f"{dtype}, {precision}", "all three" if backend == "all" else backend), []).append(median)
+    head = ("operands, precision", "backends asked", "machine 1, ms", "machine 2, ms")
+    return rows(head, ((*names, *medians) for names, medians in body.items()))

@@ -215,3 +215,11 @@ def _words(line: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
 def test_links_of_the_readme(target):
     assert (ROOT / target).is_file()
+
+
+def test_issues_are_links():
+    """An issue that a page cites by its number is a link to it."""
+    for name, page in PAGES.items():
+        assert not re.findall(r"\bissues? \d+(?![^\[\]]*\]\()", page), name
+        for text, number in re.findall(r"\[([^\]]*)\]\(https://github\.com/[^)]*/(?:issues|pull)/(\d+)\)", page):
+            assert text.split()[-1] == number, name

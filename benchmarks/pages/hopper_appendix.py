@@ -72,7 +72,7 @@ def _slices() -> Iterator[Gain]:
     ratios = [us[2] / us[3] for _, us in plain(file, 4)]
     yield gain("PDL trigger before slices are added", "split-K from 8 parts on", ratios, file)
     heads = {
-        "slices from two parts on, parts of a tile": "slices from two parts on, parts as neighbours",
+        "slices from two parts on, parts of a tile": "slices from two parts on, adjacent parts",
         "slices from two parts on where all run": "slices from two parts on, sixteen loads at once",
     }
     head = ""

@@ -12,18 +12,19 @@ RESULT = results.FOLDER / "cpu" / "musa_kernels_counts.json"
 
 def tables(data: dict[str, Any]) -> list[str]:
     """Return a table of memory traffic and one of registers."""
-    copied = [f" + {x['copied_spare_lines']} of the copy" * bool(x["copied_spare_lines"]) for x in data["counts"]]
-    lines = rows(
-        ("product", "A, B, D", "way", "read MB", "written MB", "spare lines", "bank conflicts", "barriers a step"),
-        (
-            (
-                x["size"], ", ".join(x["orders"]), x["way"], f"{x['read_bytes'] / 1e6:.2f}",
-                f"{x['written_bytes'] / 1e6:.2f}",
-                f"{x['spare_lines']}{more}", x["bank_conflicts"], f"{x['barriers_per_step']:g}",
-            )
-            for x, more in zip(data["counts"], copied)
-        ),
+    head = (
+        "product", "A, B, D", "code path", "read MB", "written MB", "spare lines", "bank conflicts", "barriers a step"
     )  # fmt: skip
+    body = []
+    for x in data["counts"]:
+        path = x["way"].replace("as it lies", "in place")
+        copied = f" + {x['copied_spare_lines']} of the copy" if x["copied_spare_lines"] else ""
+        moved = [f"{x[name] / 1e6:.2f}" for name in ("read_bytes", "written_bytes")]
+        spare = f"{x['spare_lines']}{copied}"
+        body.append(
+            (x["size"], ", ".join(x["orders"]), path, *moved, spare, x["bank_conflicts"], f"{x['barriers_per_step']:g}")
+        )
+    lines = rows(head, body)
     if isinstance(data["resources"], str):
         return [*lines, "", data["resources"]]
     head = ("kernel", "threads", "registers", "spilled bytes", "shared memory", "blocks")

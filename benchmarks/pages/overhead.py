@@ -51,6 +51,21 @@ def imports() -> list[str]:
     return rows(head, [(f"{own:.1f}", f"{other:.1f}", f"{own - other:.1f}")])
 
 
+def first_call() -> list[str]:
+    """Return the time of the first call of a process with gemmhub-hopper, of the newest runs."""
+    text = (results.FOLDER / "h200" / "hopper_tests.txt").read_text(encoding="utf-8")
+    newest = text.partition("test_first_call.py")[2].partition("The same before")[0]
+    found: dict[str, list[tuple[float, float]]] = {}
+    pattern = r"^(\w+ \w+): cold ([\d.]+) s, with a full cache ([\d.]+) ms$"
+    for words, cold, warm in re.findall(pattern, newest, re.MULTILINE):
+        found.setdefault(words.replace(" ", ", "), []).append((1e3 * float(cold), float(warm)))
+    body = []
+    for words, times in found.items():
+        cells = [f"{min(x):.0f} to {max(x):.0f}" for x in zip(*times)]
+        body.append((words, len(times), *cells))
+    return rows(("operands, precision", "runs", "empty cache, ms", "full cache, ms"), body)
+
+
 def new_products() -> list[str]:
     """Return milliseconds until a plan for a product of a new size is ready, on an H200's host."""
     text = (results.FOLDER / "h200" / "new_products.txt").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from benchmarks.pages import tables
-from benchmarks.pages.hopper_techniques import Gain, blocks, gain, lines, load, named, plain
+from benchmarks.pages.hopper_techniques import Gain, blocks, gain, lines, load, named, plain, table
 
 
 def _loads() -> Iterator[Gain]:
@@ -86,11 +86,7 @@ def _slices() -> Iterator[Gain]:
 
 def losses() -> list[str]:
     """Return the speed with each experiment over the speed of what is kept."""
-    body = [
-        (x.technique, x.where, x.number, f"{x.mean:.3f}", f"{x.least:.2f} to {x.most:.2f}", f"`{x.file}`")
-        for x in [*_loads(), *_epilogue(), *_launches(), *_slices()]
-    ]
-    return tables.rows(("experiment", "where", "number", "speed", "range", "file"), body)
+    return table("experiment", "speed", [*_loads(), *_epilogue(), *_launches(), *_slices()])
 
 
 def short_k() -> list[str]:

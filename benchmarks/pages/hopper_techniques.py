@@ -14,7 +14,7 @@ from benchmarks.pages import tables
 FOLDER = results.FOLDER / "h200"
 NAME = re.compile(
     r"(?P<rows>\d+)x(?P<columns>\d+)x\d+(?P<pingpong>p)?(?:c(?P<cluster>\dx\d))?(?:k(?P<shared>\d))?"
-    r"(?P<registers>r)?(?P<split>s)?(?P<swapped>t)?(?:/(?P<parts>\d+))?"
+    r"h?(?P<registers>r)?(?P<split>s)?(?P<swapped>t)?(?:/(?P<parts>\d+))?"
 )
 """The name of a candidate: docs/hopper.md has its parts."""
 _USUAL = ("16", "32", "64", "128", "160", "192", "256")
@@ -79,7 +79,7 @@ def fastest(rows: Iterable[Row], has: Callable[[Match], bool]) -> Iterator[tuple
 
 
 def _shapes() -> Iterator[Gain]:
-    for file in ("hopper_widths_bf16.json.xz", "hopper_rows_bf16.json.xz"):
+    for words, file in (("of a list", "hopper_widths_bf16.json.xz"), ("random", "hopper_rows_bf16.json.xz")):
         for large in (True, False):
             ratios = []
             for row in load(file):
@@ -87,7 +87,7 @@ def _shapes() -> Iterator[Gain]:
                 old = [us for found, us in known.items() if found["columns"] in _USUAL]
                 if old and (flops(row) >= LARGE) == large:
                     ratios.append(min(old) / min(known.values()))
-            yield gain("more widths", f"{'large' if large else 'small'} products", ratios, file)
+            yield gain("more widths", f"{'large' if large else 'small'}, {words}", ratios, file)
     limits = (("k up to 512", 512), ("k to 2048", 2048), ("k to 8191", 8191), ("k from 8192 on", 1 << 60))
     groups: dict[str, list[float]] = {words: [] for words, _ in limits}
     for file in ("hopper_widths_bf16.json.xz", "hopper_drawn_bf16.json.xz"):
@@ -242,11 +242,17 @@ def _dtypes() -> Iterator[Gain]:
 
 def gains() -> list[str]:
     """Return one row for each technique and range."""
+    found = [*_shapes(), *_clusters(), *_epilogue(), *_launches(), *_few_tiles(), *_dtypes()]
+    return table("technique", "gain", found)
+
+
+def table(what: str, speed: str, found: list[Gain]) -> list[str]:
+    """Return a row for each of them; a file is named without "hopper_" and suffixes."""
     body = []
-    for x in [*_shapes(), *_clusters(), *_epilogue(), *_launches(), *_few_tiles(), *_dtypes()]:
-        files = ", ".join(f"`{file}`" for file in x.file.split(", "))
+    for x in found:
+        files = ", ".join(file.removeprefix("hopper_").partition(".")[0] for file in x.file.split(", "))
         body.append((x.technique, x.where, x.number, f"{x.mean:.3f}", f"{x.least:.2f} to {x.most:.2f}", files))
-    return tables.rows(("technique", "where", "number", "gain", "range", "file"), body)
+    return tables.rows((what, "where", "number", speed, "range", "file"), body)
 
 
 def tiles() -> list[str]:

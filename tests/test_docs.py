@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -223,3 +224,15 @@ def test_issues_are_links():
         assert not re.findall(r"\bissues? \d+(?![^\[\]]*\]\()", page), name
         for text, number in re.findall(r"\[([^\]]*)\]\(https://github\.com/[^)]*/(?:issues|pull)/(\d+)\)", page):
             assert text.split()[-1] == number, name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "figures").glob("*.svg")), ids=lambda path: path.name)
+def test_figures(path):
+    """A page shows each; each is small, and fits a phone or is drawn by benchmarks/pages."""
+    assert f"figures/{path.name})" in TEXT
+    assert path.stat().st_size < 20_000
+    drawing = ElementTree.parse(path).getroot()
+    if path.name not in ("h100.svg", "scaling.svg", "algorithms.svg"):
+        assert int(drawing.get("width")) <= 440
+        assert drawing.find("{http://www.w3.org/2000/svg}title").text
+        assert "prefers-color-scheme:dark" in path.read_text(encoding="utf-8")

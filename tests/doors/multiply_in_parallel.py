@@ -216,7 +216,7 @@ def chunks(mesh: Any) -> None:
 
     ranks, made = mesh.size(), []
     overlapped.LEAST["cpu"] = 0
-    for name in ("gathered", "scattered"):
+    for name in ("gathered", "scattered", "gathered_rows"):
         whole = getattr(overlapped, name)
         setattr(overlapped, name, lambda *given, whole=whole, name=name: made.append(name) or whole(*given))
     a, b = drawn((512 * ranks, 64 * ranks), torch.bfloat16, 1), drawn((64 * ranks, 45), torch.bfloat16, 2)
@@ -231,7 +231,14 @@ def chunks(mesh: Any) -> None:
     near(gemmhub.matmul(x, y), a, b)
     extra["c"] = placed(c, mesh, [Replicate()])
     near(gemmhub.matmul(x, y, **extra), a, b, bias.double() + c.double(), 2.0)
-    assert made == ["gathered"] * 2 + ["scattered"] * 2, made
+    a, b = drawn((18 * ranks, 33), torch.bfloat16, 8), drawn((33, 512 * ranks), torch.bfloat16, 9)
+    bias = drawn((512 * ranks,), torch.bfloat16, 10)
+    x, y = placed(a, mesh, [Shard(0)]), placed(b, mesh, [Shard(1)])
+    near(gemmhub.matmul(x, y), a, b)
+    result = gemmhub.matmul(x, y, alpha=2.0, bias=placed(bias, mesh, [Replicate()]))
+    assert result.placements == (Shard(1),)
+    near(result, a, b, bias.double(), 2.0)
+    assert made == ["gathered"] * 2 + ["scattered"] * 2 + ["gathered_rows"] * 2, made
     del overlapped.LEAST["cpu"]
 
 

@@ -47,6 +47,7 @@ def sizes(m, n, k, mesh=(8,), device="cuda"):
         ((2048, 2048, 65536), Shard(1), Shard(0), ("k",)),
         ((65536, 512, 512), Shard(0), Shard(0), ("m",)),  # b is the smaller one to gather
         ((512, 65536, 512), Shard(1), Shard(1), ("n",)),
+        ((8192, 8192, 8192), Shard(0), Shard(1), ("n",)),  # rows of a are gathered in place, columns of b by a copy
         ((8192, 8192, 8192), Replicate(), Replicate(), ("m",)),  # nothing moves, and each does an eighth
         ((4, 4, 4), Replicate(), Replicate(), ("",)),  # too small to split
     ],

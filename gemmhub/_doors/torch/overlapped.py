@@ -1,13 +1,14 @@
 """Products of large DTensors in chunks: while one is multiplied, the collective of another runs.
 
 Functional collectives run on the stream of their process group; the current stream waits for a chunk where it is used.
-Gathered operands are cut along columns, partial sums along the rows that each device gets. Nothing is recorded for
-autograd; other products go by :mod:`sharded` as a whole.
+A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, which nothing has to
+bring, are multiplied first. Partial sums are cut along the rows that each device gets. At most two gathered chunks are
+held at a time. Nothing is recorded for autograd; other products go by :mod:`sharded` as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,38 +22,86 @@ Tensor = Any
 CHUNKS = 4
 LEAST = {"cuda": 2**25}
 """Bytes that one collective moves, by kind of device, from which on it is cut. Other kinds: never."""
+LARGEST = 2**30
+"""Bytes of a gathered chunk, from which on there are more than ``CHUNKS``."""
 
 
-def gathering(b: Any, before: tuple[Any, ...], after: tuple[Any, ...], mesh: Any) -> int | None:
-    """The dimension of the mesh over which ``b`` is gathered along k, where that is worth chunks."""
+def gathering(x: Any, before: tuple[Any, ...], after: tuple[Any, ...], mesh: Any) -> int | None:
+    """The dimension of the mesh over which the first dimension of ``x`` is gathered, where that is worth chunks."""
     i = collectives.only_change(before, after)
-    if i is None or b.ndim != 2 or not collectives.eager():
+    if i is None or x.ndim != 2 or not collectives.eager():
         return None
-    along_k = before[i] == Shard(0) and isinstance(after[i], Replicate)
+    first = before[i] == Shard(0) and isinstance(after[i], Replicate)
     others = any(isinstance(p, Shard) for j, p in enumerate(before) if j != i)
-    if not along_k or others or b.shape[0] % mesh.size(i) or b.shape[1] < CHUNKS:
+    if not first or others or x.shape[0] % mesh.size(i):
         return None
-    return i if _worth(mesh, b.shape[0] * b.shape[1] * b.dtype.itemsize) else None
+    return i if _worth(mesh, x.shape[0] * x.shape[1] * x.dtype.itemsize) else None
 
 
 def gathered(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: Mapping[str, Any]) -> Tensor:
     """``a @ b`` of local tensors, b being gathered over dimension ``i`` of the mesh; options are those of matmul."""
-    parts = b.chunk(CHUNKS, 1)
-    coming = [collectives.gathered(part.contiguous(), 0, (mesh, i)) for part in parts]
     out = torch.empty((*a.shape[:-1], b.shape[1]), dtype=dtype, device=a.device)
-    start = 0
-    for part, whole in zip(parts, coming):
-        columns = slice(start, start + part.shape[1])
+    done = 0
+
+    def multiply(whole: Tensor) -> None:
+        nonlocal done
+        columns = slice(done, done + whole.shape[1])
         cut: dict[str, Any] = {
             name: _columns(x, columns) if name in ("c", "bias") else x for name, x in options.items()
         }
-        api.matmul(a, collectives.waited(whole), out=out[..., columns], **cut)
-        start = columns.stop
+        api.matmul(a, whole, out=out[..., columns], **cut)
+        done = columns.stop
+
+    _gather_each(b.chunk(_count(b, mesh.size(i)), 1), (mesh, i), multiply)
     return out
 
 
 def _columns(x: Tensor | None, columns: slice) -> Tensor | None:
     return x if x is None or x.shape[-1] == 1 else x[..., columns]
+
+
+def by_rows(options: Mapping[str, Any]) -> bool:
+    """Whether rows of the result can be computed with the options as they are: no addend has rows of its own."""
+    found = [x for x in (options.get("c"), options.get("bias")) if x is not None]
+    return all(x.ndim < 2 or x.shape[-2] == 1 for x in found)
+
+
+def gathered_rows(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: Mapping[str, Any]) -> Tensor:
+    """``a @ b`` of local tensors of two dimensions, a being gathered over dimension ``i`` of the mesh."""
+    devices, mine, rows = mesh.size(i), mesh.get_local_rank(i), a.shape[0]
+    out = torch.empty((devices, rows, b.shape[1]), dtype=dtype, device=a.device)
+    done = 0
+
+    def multiply(whole: Tensor) -> None:
+        nonlocal done
+        stack = whole.unflatten(0, (devices, -1))
+        these = slice(done, done + stack.shape[1])
+        for others in (slice(0, mine), slice(mine + 1, devices)):
+            if others.start < others.stop:
+                api.matmul(stack[others], b, out=out[others, these], **options)
+        done = these.stop
+
+    parts = a.chunk(_count(a, devices))
+    _gather_each(parts, (mesh, i), multiply, lambda: api.matmul(a, b, out=out[mine], **options))
+    return out.flatten(0, 1)
+
+
+def _count(x: Tensor, devices: int) -> int:
+    return max(CHUNKS, -(-x.nbytes * devices // LARGEST))
+
+
+def _gather_each(
+    parts: tuple[Tensor, ...], group: Any, use: Callable[[Tensor], None], meanwhile: Callable[[], Any] | None = None
+) -> None:
+    """Gather each part along its first dimension and use it; meanwhile the next one is on its way."""
+    following: Tensor | None = collectives.gathered(parts[0].contiguous(), 0, group)
+    if meanwhile is not None:
+        meanwhile()
+    for part in (*parts[1:], None):
+        current = collectives.waited(following)
+        following = None if part is None else collectives.gathered(part.contiguous(), 0, group)
+        use(current)
+        del current  # so that its memory serves the gather after the next
 
 
 def scattering(

@@ -54,15 +54,31 @@ class Split:
     out: tuple[Placement, ...]
     received: int
     """Bytes that one device receives for operands and partial results."""
+    collectives: int
+    operations: float
+    """Of one device: 2 m n k for its share."""
     seconds: float
+    """Estimated, at the rates of this module."""
+
+    def at(self, rate: float, bandwidth: float, latency: float) -> float:
+        """Seconds, product and transfers one after the other, at these operations and bytes a second of one device
+        and these seconds of one collective (:func:`gemmhub.distributed.measure`).
+        """
+        return self.operations / rate + self.received / bandwidth + self.collectives * latency
 
 
 def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> Split:
     """The split with the least estimated time for operands with these placements; of equals, that with the fewest
-    bytes, then with the most placements as they are.
+    bytes, then with the most placements as they are, then with the fewest gathers that end in a copy.
     """
     found = [_priced(sizes, axes, a, b) for axes in product(*(_axes(sizes, p) for p in sizes.mesh))]
-    return min(found, key=lambda x: (x.seconds, x.received, sum(p != q for p, q in zip(a + b, x.a + x.b))))
+
+    def order(x: Split) -> tuple[float, int, int, int]:
+        pairs = list(zip(a + b, x.a + x.b))
+        copied = sum(isinstance(p, Shard) and p.dim > 0 and isinstance(q, Replicate) for p, q in pairs)
+        return x.seconds, x.received, sum(p != q for p, q in pairs), copied
+
+    return min(found, key=order)
 
 
 def placed(placements: Sequence[Placement], ndim: int) -> tuple[Placement, ...]:
@@ -91,21 +107,21 @@ def _priced(sizes: Sizes, axes: tuple[Axis, ...], a: tuple[Placement, ...], b: t
     to_b = tuple(_operand(axis, sizes.b, ndim, "k", "n") for axis in axes)
     partial = tuple(Partial() if axis == "k" else _result(axis, ndim) for axis in axes)
     out = scattered(partial, sizes.out, sizes.mesh)
-    received, messages = 0.0, 0
+    received, collectives = 0.0, 0
     parts = (
         (sizes.a, sizes.itemsize, a, to_a),
         (sizes.b, sizes.itemsize, b, to_b),
         (sizes.out, sizes.wide, partial, out),
     )
     for shape, itemsize, before, after in parts:
-        moved, collectives = _moved(sizes, prod(shape) * itemsize, before, after)
-        received, messages = received + moved, messages + collectives
+        moved, messages = _moved(sizes, prod(shape) * itemsize, before, after)
+        received, collectives = received + moved, collectives + messages
     kind = sizes.device if sizes.device in RATES else "cuda"
     devices = prod(size for size, axis in zip(sizes.mesh, axes) if axis != "")
     rate = RATES[kind] * 2 / max(2, sizes.itemsize)
-    compute = 2 * prod(sizes.out) * sizes.a[-1] / rate / devices
-    seconds = compute + received / BANDWIDTH[kind] + messages * LATENCY[kind]
-    return Split(axes, to_a, to_b, partial, out, round(received), seconds)
+    operations = 2 * prod(sizes.out) * sizes.a[-1] / devices
+    seconds = operations / rate + received / BANDWIDTH[kind] + collectives * LATENCY[kind]
+    return Split(axes, to_a, to_b, partial, out, round(received), collectives, operations, seconds)
 
 
 def _operand(axis: Axis, shape: tuple[int, ...], ndim: int, rows: str, columns: str) -> Placement:

@@ -176,16 +176,22 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
     split, shape, strides, dtype, wide = facts(a, b, options.get("out_dtype"))
     mesh = a.device_mesh
-    local_a = local(a, split.a, split.out)
     gathering = overlapped.gathering(b, placed(b.placements, b.ndim), split.b, mesh)
-    local_b = local(b, split.b, split.out) if gathering is None else b.to_local()
+    by_rows = None
+    if gathering is None and b.ndim == 2 and "k" not in split.axes and overlapped.by_rows(options):
+        by_rows = overlapped.gathering(a, placed(a.placements, a.ndim), split.a, mesh)
+    local_a = local(a, split.a, split.out) if by_rows is None else collectives.waited(a.to_local())
+    local_b = local(b, split.b, split.out) if gathering is None else collectives.waited(b.to_local())
     if "k" not in split.axes:
         for name in ("c", "bias"):
             if options.get(name) is not None:
                 options[name] = local(options[name], _beside(options[name], split.out, shape), split.out)
-        if gathering is not None:
+        if gathering is not None or by_rows is not None:
             options.pop("out_dtype", None)
-            result = overlapped.gathered(local_a, local_b, mesh, gathering, dtype, options)
+            if gathering is not None:
+                result = overlapped.gathered(local_a, local_b, mesh, gathering, dtype, options)
+            else:
+                result = overlapped.gathered_rows(local_a, local_b, mesh, by_rows, dtype, options)
             return _global(result, mesh, split.out, shape, strides)
         options["out_dtype"] = dtype
         return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)

@@ -22,7 +22,7 @@ _DIGITS = 5
 def command() -> str:
     """Return the command line of this process as a reader types it, without the result file that it names."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    words, rest = (["-m", spec.name] if spec is not None else sys.argv[:1]), sys.argv[1:]
+    words, rest = (["-m", spec.name.removesuffix(".__main__")] if spec is not None else sys.argv[:1]), sys.argv[1:]
     if "--json" in rest:
         at = rest.index("--json")
         del rest[at : at + 2]

@@ -267,6 +267,26 @@ def layers(mesh: Any) -> None:
         parallelize_module(torch.nn.Sequential(torch.nn.Bilinear(4, 4, 4)), mesh, {"0": gemmhub.torch.RowParallel()})
 
 
+def measured(mesh: Any) -> None:
+    """Speeds are the same on every rank, and predict the seconds of a split."""
+    from gemmhub.distributed import Speeds, measure, predict
+
+    found = measure(mesh, "float32", 64, rounds=2)
+    others: list[Any] = [None] * mesh.size()
+    torch.distributed.all_gather_object(others, found)
+    assert others == [found] * mesh.size()
+    assert min(found.rate, found.bandwidth) > 0 <= found.latency
+    given = {"rate": found.rate, "bandwidth": found.bandwidth, "latency": found.latency}
+    assert predict(64, 64, 64, mesh.size(), **given).best.seconds > 0
+    x = placed(drawn((64, 64), torch.float32, 1), mesh, [Shard(0)])
+    split = gemmhub.explain(x, x).split
+    assert split.operations == 2 * 64**3 / mesh.size()
+    assert split.collectives == 1
+    expected = split.operations / 1e9 + split.received / 1e6 + 0.5
+    assert split.at(1e9, 1e6, 0.5) == expected
+    assert Speeds(1.0, 2.0, 3.0).latency == 3.0
+
+
 def refused(mesh: Any) -> None:
     a, b = drawn((8, 6), torch.float32, 1), drawn((6, 4), torch.float32, 2)
     x, y = placed(a, mesh, [Shard(0)]), placed(b, mesh, [Shard(1)])
@@ -312,7 +332,7 @@ def compiled(mesh: Any) -> None:
 
 CHECKS = (
     products, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted, chunks, layers,
-    refused, compiled,
+    measured, refused, compiled,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from gemmhub._doors.torch.placements import Sizes, choose  # noqa: E402
 HERE = Path(__file__).parent
 CHECKS = (
     "products", "exact", "shapes", "options", "wide_sums", "gradients", "narrow_gradients", "two_dimensions", "counted",
-    "chunks", "layers", "refused", "compiled",
+    "chunks", "layers", "measured", "refused", "compiled",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ held at a time. Nothing is recorded for autograd; other products go by :mod:`sha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def gathered(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: Mappi
         api.matmul(a, whole, out=out[..., columns], **cut)
         done = columns.stop
 
-    _gather_each(b.chunk(_count(b, mesh.size(i)), 1), (mesh, i), multiply)
+    _gather_each(_cut(b, 1, mesh.size(i)), (mesh, i), multiply)
     return out
 
 
@@ -76,18 +77,23 @@ def gathered_rows(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: 
         nonlocal done
         stack = whole.unflatten(0, (devices, -1))
         these = slice(done, done + stack.shape[1])
-        for others in (slice(0, mine), slice(mine + 1, devices)):
-            if others.start < others.stop:
+        for start, stop in ((0, mine), (mine + 1, devices)):
+            if start < stop:
+                others = start if stop - start == 1 else slice(start, stop)
                 api.matmul(stack[others], b, out=out[others, these], **options)
         done = these.stop
 
-    parts = a.chunk(_count(a, devices))
-    _gather_each(parts, (mesh, i), multiply, lambda: api.matmul(a, b, out=out[mine], **options))
+    own = partial(api.matmul, a, b, out=out[mine], **options)
+    _gather_each(_cut(a, 0, devices), (mesh, i), multiply, own)
     return out.flatten(0, 1)
 
 
-def _count(x: Tensor, devices: int) -> int:
-    return max(CHUNKS, -(-x.nbytes * devices // LARGEST))
+def _cut(x: Tensor, dim: int, devices: int) -> tuple[Tensor, ...]:
+    """The parts of ``x`` to be gathered from so many devices; long ones hold whole tiles of 256."""
+    count = max(CHUNKS, -(-int(x.nbytes) * devices // LARGEST))
+    size = -(-x.shape[dim] // count)
+    parts: tuple[Tensor, ...] = x.split(-(-size // 256) * 256 if size > 256 else size, dim)
+    return parts
 
 
 def _gather_each(

@@ -186,13 +186,10 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
         for name in ("c", "bias"):
             if options.get(name) is not None:
                 options[name] = local(options[name], _beside(options[name], split.out, shape), split.out)
-        if gathering is not None or by_rows is not None:
-            options.pop("out_dtype", None)
-            if gathering is not None:
-                result = overlapped.gathered(local_a, local_b, mesh, gathering, dtype, options)
-            else:
-                result = overlapped.gathered_rows(local_a, local_b, mesh, by_rows, dtype, options)
-            return _global(result, mesh, split.out, shape, strides)
+        for i, gathered in ((gathering, overlapped.gathered), (by_rows, overlapped.gathered_rows)):
+            if i is not None:
+                options.pop("out_dtype", None)
+                return _global(gathered(local_a, local_b, mesh, i, dtype, options), mesh, split.out, shape, strides)
         options["out_dtype"] = dtype
         return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
@@ -350,7 +347,11 @@ def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     split, _, _, _, wide = facts(a, b, options.get("out_dtype"))
     parts = []
-    for x, placements in ((a, split.a), (b, split.b)):
+    before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)
+    for x, given, placements in ((a, before[0], split.a), (b, before[1], split.b)):
+        if given == placements:
+            parts.append(x.to_local().detach())
+            continue
         shape = list(x.shape)
         for i, p in enumerate(placements):
             if isinstance(p, Shard):
@@ -360,5 +361,4 @@ def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
     if "k" in split.axes:
         kept = {name: x for name, x in kept.items() if name not in _LATER} | {"out_dtype": wide}
     decision = api.explain(*parts, **kept)
-    before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)
     return ShardedDecision(tuple(a.device_mesh.shape), before, split, str(wide).removeprefix("torch."), decision)

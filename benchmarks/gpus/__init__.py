@@ -1,0 +1,1 @@
+"""Products on several GPUs of one host: ``python -m benchmarks.gpus``."""

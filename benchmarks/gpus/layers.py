@@ -6,6 +6,8 @@ the rows of both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +54,10 @@ def variants(on: Rig) -> None:
         for name, mesh, backend in meshes:
             what = f"{name}, {counts[-1]} rows"
             on.attempt("layers", what, variant, on, x, locals_, mesh, what, backend)
+        for name, mesh in quiet[-1:]:
+            for free in (8, 16):
+                what = f"{name}, {free} multiprocessors left free, {counts[-1]} rows"
+                on.attempt("layers", what, variant, on, x, locals_, mesh, what, None, free)
 
 
 def whole_weights(on: Rig, width: int, wide: int) -> list[Tensor]:
@@ -151,8 +157,8 @@ def sequence(on: Rig, x: Tensor, weights: Any, locals_: Any) -> None:
     )  # fmt: skip
 
 
-def variant(on: Rig, x: Tensor, locals_: Any, mesh: Any, what: str, backend: str | None) -> None:
-    """The sequence parallel pair with another process group or backend."""
+def variant(on: Rig, x: Tensor, locals_: Any, mesh: Any, what: str, backend: str | None, free: int = 0) -> None:
+    """The sequence parallel pair with another process group, another backend, or kernels that leave multiprocessors."""
     options = {"backend": backend} if backend else {}
     given = placed(on, mesh, x, locals_)
     wanted = {
@@ -160,8 +166,28 @@ def variant(on: Rig, x: Tensor, locals_: Any, mesh: Any, what: str, backend: str
         for name, run in parts(x, locals_, mesh, **options).items()
         if name in ("compute", "gather", "scatter float32")
     }
-    found = on.timed({"gemmhub": lambda: pair(*given, **options), **wanted})
+    found = on.timed(wanted)
+    with left_free(free):
+        found |= on.timed({"gemmhub": lambda: pair(*given, **options)})
     on.report("layers", what, **found, communication=found["scatter float32"] + found["gather"])
+
+
+@contextmanager
+def left_free(multiprocessors: int) -> Iterator[None]:
+    """Let persistent kernels of gemmhub-hopper run on fewer multiprocessors: a trial, not a setting that users have."""
+    if not multiprocessors:
+        yield
+        return
+    from gemmhub_hopper.model import Card
+
+    whole = Card.clusters_at_once
+    Card.clusters_at_once = lambda self, size: max(1, whole(self, size) * (self.sms - multiprocessors) // self.sms)
+    gemmhub.reload()
+    try:
+        yield
+    finally:
+        Card.clusters_at_once = whole
+        gemmhub.reload()
 
 
 def products(on: Rig, x: DTensor, up: DTensor, down: DTensor) -> float:

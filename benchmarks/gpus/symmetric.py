@@ -45,27 +45,32 @@ def measure(on: Rig) -> None:
         def copies() -> Tensor:
             return layers.pair(*given).to_local()
 
+        products = layers.parts(x, locals_, on.mesh)["compute"]
+        moves: dict[str, float] = {}
+
         def report(what: str, run: Any) -> None:
-            found = on.timed({"seconds": run})
-            on.report("symmetric", what, rows=len(x), **found, difference=layers.difference(plain, run()))
+            found = on.timed({"seconds": run, "compute": products})
+            on.report("symmetric", what, rows=len(x), **found, **moves, difference=layers.difference(plain, run()))
 
         on.attempt("symmetric", "fused", report, "fused", fused)
         before = collectives._gather, collectives._scatter
         collectives._gather, collectives._scatter = gather, scatter
         try:
+            moves = on.attempt("symmetric", "copies alone", alone, on, mine, x) or {}
             on.attempt("symmetric", "copies", report, "copies", copies)
-            on.attempt("symmetric", "copies alone", alone, on, mine, x)
         finally:
             collectives._gather, collectives._scatter = before
 
 
-def alone(on: Rig, mine: Tensor, x: Tensor) -> None:
+def alone(on: Rig, mine: Tensor, x: Tensor) -> dict[str, float]:
+    """Seconds of the transfers of the pair, by copy engines."""
     group, sums = (on.mesh, 0), torch.zeros_like(x, dtype=torch.float32)
     runs = {
         "gather": lambda: rig.waited(collectives.gathered(mine, 0, group)),
         "scatter float32": lambda: rig.waited(collectives.summed(sums, 0, group)),
     }
-    on.report("symmetric", "copies alone", rows=len(x), **on.timed(runs))
+    found = on.timed(runs)
+    return {**found, "communication": sum(found.values())}
 
 
 def gather(x: Tensor, dim: int, group: Any) -> Tensor:

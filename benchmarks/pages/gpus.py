@@ -111,9 +111,13 @@ def symmetric(found: list[dict[str, Any]]) -> list[str]:
     """Asynchronous tensor parallelism."""
     names = {"fused": "torch's fused operators", "copies": "gemmhub, transfers by copy engines"}
     body = [
-        (f"{names[x['what']]}, {x['rows']} rows", f"{x['seconds'] * 1e3:.4g} ms") for x in found if x["what"] in names
-    ]
-    return rows(("sequence parallel pair over symmetric memory", "time"), body) if body else []
+        (
+            f"{names[x['what']]}, {x['rows']} rows", f"{x['seconds'] * 1e3:.4g} ms",
+            share(hidden(x, "seconds", "compute", "communication")),
+        )
+        for x in found
+    ]  # fmt: skip
+    return rows(("sequence parallel pair over symmetric memory", "time", "hidden"), body) if body else []
 
 
 def pairs(found: list[dict[str, Any]]) -> list[str]:

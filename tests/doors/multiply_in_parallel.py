@@ -68,6 +68,38 @@ def products(mesh: Any) -> None:
         near(result, a, b)
 
 
+def repeats(mesh: Any) -> None:
+    """Further products of a kind are right, and are those that nothing is settled for again, on each mesh."""
+    from gemmhub._doors.torch import sharded
+
+    settled: list[int] = []
+    whole = sharded.multiplied
+    sharded.multiplied = lambda *given, **options: settled.append(1) or whole(*given, **options)
+    ranks = mesh.size()
+    sizes, seen = ((16 * ranks, 24 * ranks), (24 * ranks, 8 * ranks)), 0
+    again = init_device_mesh("cpu", (ranks,))
+    for on in (mesh, again):
+        for p, q in itertools.product((Shard(0), Shard(1), Replicate()), repeat=2):
+            for options in ({}, {"alpha": 2.0, "activation": "relu"}, {"out_dtype": torch.float32}):
+                before = len(settled)
+                for seed in range(3):
+                    a, b = (drawn(size, torch.bfloat16, seed + i).abs() for i, size in enumerate(sizes))
+                    result = gemmhub.matmul(placed(a, on, [p]), placed(b, on, [q]), **options)
+                    assert result.device_mesh is on
+                    assert result.dtype is options.get("out_dtype", torch.bfloat16)
+                    assert result.placements == gemmhub.explain(placed(a, on, [p]), placed(b, on, [q])).split.out
+                    near(result, a, b, 0.0, options.get("alpha", 1.0))
+                assert len(settled) - before in (1, 3)  # 3: moves that take torch's redistribute
+                seen += len(settled) - before == 1
+    assert seen >= 2 * 3 * 7
+    x, y = placed(a, mesh, [Shard(0)]), placed(b, mesh, [Replicate()])
+    gemmhub.matmul(x, y)
+    x.requires_grad_()
+    gemmhub.matmul(x, y).sum().backward()
+    assert x.grad is not None
+    sharded.multiplied = whole
+
+
 def exact(mesh: Any) -> None:
     for p, q in itertools.product(PLACEMENTS[:3], PLACEMENTS[:3]):
         a = torch.randint(-128, 128, (33, 200), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
@@ -331,8 +363,8 @@ def compiled(mesh: Any) -> None:
 
 
 CHECKS = (
-    products, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted, chunks, layers,
-    measured, refused, compiled,
+    products, repeats, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted,
+    chunks, layers, measured, refused, compiled,
 )  # fmt: skip
 
 

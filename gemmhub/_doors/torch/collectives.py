@@ -5,6 +5,7 @@ torch's ``DTensor.redistribute`` does the same for any sizes and several moves a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,14 @@ def moved(
     """
     if before == after:
         return x
+    found = move(shape, mesh, before, after)
+    return None if found is None else found(x)
+
+
+def move(
+    shape: tuple[int, ...], mesh: Any, before: tuple[Any, ...], after: tuple[Any, ...]
+) -> Callable[[Tensor], Tensor] | None:
+    """What :func:`moved` does where placements differ; None where it does not."""
     i = only_change(before, after)
     if i is None:
         return None
@@ -32,15 +41,16 @@ def moved(
         if nested or shape[split.dim] % devices:
             return None
     if devices == 1:
-        return x
+        return lambda x: x
     if isinstance(old, Replicate):
-        return x.chunk(devices, split.dim)[mesh.get_local_rank(i)] if isinstance(new, Shard) else None
+        mine = mesh.get_local_rank(i)
+        return (lambda x: x.chunk(devices, new.dim)[mine]) if isinstance(new, Shard) else None
     if isinstance(old, Partial):
         if isinstance(new, Shard):
-            return waited(summed(x, new.dim, (mesh, i)))
-        return waited(functional.all_reduce(x, "sum", (mesh, i)))
+            return lambda x: waited(summed(x, new.dim, (mesh, i)))
+        return lambda x: waited(functional.all_reduce(x, "sum", (mesh, i)))
     if isinstance(new, Replicate):
-        return waited(gathered(x.contiguous(), old.dim, (mesh, i)))
+        return lambda x: waited(gathered(x.contiguous(), old.dim, (mesh, i)))
     return None
 
 

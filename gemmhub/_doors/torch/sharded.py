@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
-from gemmhub._doors.torch import collectives, gradients, overlapped
+from gemmhub._doors.torch import collectives, gradients, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.verdict import Decision
@@ -41,6 +41,11 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
 
 def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     """The product as a DTensor, with the placements that :func:`explain` shows; see :func:`gemmhub.matmul`."""
+    kind = repeated.kind(a, b, out, options)
+    prepared = None if kind is None else repeated.find(kind)
+    if prepared is not None:
+        return prepared(a, b)
+    given = dict(options)
     checked(a, b, out, options)
     found = [x for x in (a, b, out, options.get("c"), options.get("bias")) if isinstance(x, torch.Tensor)]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found)
@@ -66,6 +71,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     else:
         with torch.no_grad():  # so that local tensors are had without nodes of autograd
             result = multiplied(left, right, **options)
+            if kind is not None and not rows and not columns:
+                _keep(kind, a, b, given, result)
     result = result.squeeze(-1) if columns else result
     result = result.squeeze(-2 if not columns else -1) if rows else result
     if out is None:
@@ -80,6 +87,33 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
             f"{tuple(result.shape)} {result.dtype}, sharded or replicated",
         )  # fmt: skip
     return out.copy_(result)
+
+
+def _keep(kind: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTensor) -> None:
+    """Keep what this product settled for those of its kind, where its moves are single collectives, in one chunk."""
+    split, shape, _, dtype, wide = facts(a, b, options.get("out_dtype"))
+    mesh = a.device_mesh
+    changes = [
+        (tuple(a.shape), placed(a.placements, a.ndim), split.a), (tuple(b.shape), placed(b.placements, b.ndim), split.b)
+    ]  # fmt: skip
+    chunks = any(overlapped.gathering(x, *change[1:], mesh) is not None for x, change in zip((a, b), changes))
+    if "k" in split.axes:
+        chunks = chunks or overlapped.scattering(shape, wide, split.partial, split.out, mesh) is not None
+        changes.append((shape, split.partial, split.out))
+    moves = [None if old == new else collectives.move(of, mesh, old, new) for of, old, new in changes]
+    if chunks or any(move is None and old != new for move, (_, old, new) in zip(moves, changes)):
+        return
+    after = None
+    local_options = dict(options)
+    if "k" in split.axes:
+        local_options = {name: x for name, x in options.items() if name not in _LATER} | {"out_dtype": wide}
+        activation, total = gradients.ACTIVATIONS.get(options.get("activation") or ""), moves[2]
+
+        def after(part: Tensor) -> Tensor:
+            part = part if total is None else total(part)
+            return (part if activation is None else activation(part)).to(dtype)
+
+    repeated.keep(kind, repeated.Prepared(moves[0], moves[1], local_options, after, result._spec))
 
 
 def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:

@@ -136,7 +136,7 @@ def gpus() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=275.0, help="for everything")
-    parser.add_argument("--ranks", type=int, choices=(2, 4, 8), help="by default as many as there are GPUs for")
+    parser.add_argument("--ranks", type=int, choices=(1, 2, 4, 8), help="by default as many as there are GPUs for")
     parser.add_argument("--backend", choices=("nccl", "gloo"))
     parser.add_argument("--json", type=Path, help="the result file; the ranks' output goes beside it, as .log")
     asked = parser.parse_args()

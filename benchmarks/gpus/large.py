@@ -14,7 +14,7 @@ from benchmarks.gpus.rig import Rig
 from gemmhub.distributed import predict
 
 BEYOND = 1.05
-"""Bytes of operands and result over those of one GPU."""
+"""Bytes of operands and result over those of one GPU; a quarter of them where one rank tries the program."""
 PLACEMENTS = {"1D rows": (0, 0), "1D columns": (0, 1), "1D k": (1, 0)}
 """Dimensions of a and b that are sharded, by the algorithm that predict names."""
 SAMPLED = 8
@@ -32,7 +32,7 @@ def side(on: Rig, itemsize: int) -> int:
     """Rows, columns and k: a multiple of 1024."""
     if on.small:
         return 96 * on.ranks
-    memory = torch.cuda.get_device_properties(0).total_memory
+    memory = torch.cuda.get_device_properties(0).total_memory / (4 if on.ranks == 1 else 1)
     grain = 512 * on.ranks
     return -(-int(sqrt(BEYOND * memory / 3 / itemsize)) // grain) * grain
 

@@ -180,13 +180,13 @@ def left_free(multiprocessors: int) -> Iterator[None]:
         return
     from gemmhub_hopper.model import Card
 
-    whole = Card.clusters_at_once
-    Card.clusters_at_once = lambda self, size: max(1, whole(self, size) * (self.sms - multiprocessors) // self.sms)
+    whole = Card.max_active_clusters
+    Card.max_active_clusters = lambda self, size: max(1, whole(self, size) * (self.sms - multiprocessors) // self.sms)
     gemmhub.reload()
     try:
         yield
     finally:
-        Card.clusters_at_once = whole
+        Card.max_active_clusters = whole
         gemmhub.reload()
 
 

@@ -25,17 +25,27 @@ DEVICE int scale_exponent(u32 largest) {
     return (exponent < LEAST_EXPONENT ? LEAST_EXPONENT : exponent) - 14;
 }
 
-struct F16Planes {
-    u16 plane[2];
+// Both planes of two elements, the first one in the lower halves.
+struct F16Pair {
+    u32 plane[2];
 };
 
-// Splits a scaled element; `accurate` becomes false where the planes do not hold it well enough.
-DEVICE F16Planes split_f16(float x, float residual, float share, bool& accurate) {
-    F16Planes planes;
-    planes.plane[0] = static_cast<u16>(pack_f16(x, 0.0f));
-    const float rest = (x - from_f16(planes.plane[0])) * (1.0f / CROSS_SCALE);
-    planes.plane[1] = static_cast<u16>(pack_f16(rest, 0.0f));
-    const float lost = fabsf(rest - from_f16(planes.plane[1])), size = fabsf(x) * (1.0f / CROSS_SCALE);
-    accurate = accurate && lost <= residual * size && fabsf(rest) <= share * size;
-    return planes;
+// Splits two scaled elements; raises `excess` to what they exceed the limits by.
+DEVICE F16Pair split_f16(float low, float high, float residual, float share, float& excess) {
+    F16Pair pair;
+    pair.plane[0] = pack_f16(low, high);
+    const float x[2] = {low, high};
+    float rest[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        rest[i] = (x[i] - from_f16(static_cast<u16>(pair.plane[0] >> 16 * i))) * (1.0f / CROSS_SCALE);
+    pair.plane[1] = pack_f16(rest[0], rest[1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        // Each fmaf rounds once, which does not change the sign.
+        const float lost = fabsf(rest[i] - from_f16(static_cast<u16>(pair.plane[1] >> 16 * i)));
+        const float size = fabsf(x[i]) * -(1.0f / CROSS_SCALE);
+        excess = fmaxf(excess, fmaxf(fmaf(residual, size, lost), fmaf(share, size, fabsf(rest[i]))));
+    }
+    return pair;
 }

@@ -33,14 +33,22 @@ struct F16PrepassParams {
 };
 static_assert(sizeof(F16PrepassParams) == 224, "f16_prepass.py has the same structure");
 
-// Of both directions of the tile, element i of this thread: neighbouring lanes along the direction that is contiguous.
-struct Position {
-    int row, k;
-};
-DEVICE Position position(int i, bool along_k) {
-    const int index = i * static_cast<int>(kNumThreads) + static_cast<int>(threadIdx.x);
-    if (along_k) return {index / SCALE_GROUP_K, index % SCALE_GROUP_K};
-    return {index % TILE_ROWS, index / TILE_ROWS};
+// The tile from memory, zeros behind its ends: neighbouring threads along the direction that is contiguous.
+DEVICE void load_tile(const F16Job& job, const float* from, int rows, int ks, float (&tile)[TILE_ROWS][PITCH]) {
+    constexpr int EACH = TILE_ROWS * SCALE_GROUP_K / kNumThreads;
+    const int thread = threadIdx.x;
+    // This thread's first element, and how far apart its elements are along the other direction.
+    const int row = job.along_k ? thread / SCALE_GROUP_K : thread % TILE_ROWS;
+    const int k = job.along_k ? thread % SCALE_GROUP_K : thread / TILE_ROWS;
+    const int apart = kNumThreads / (job.along_k ? SCALE_GROUP_K : TILE_ROWS);
+    const long long step = apart * (job.along_k ? job.from_row : job.from_k);
+    const int to_step = apart * (job.along_k ? PITCH : 1);
+    const bool across = job.along_k ? k < ks : row < rows;
+    const int count = !across ? 0 : job.along_k ? (rows - row + apart - 1) / apart : (ks - k + apart - 1) / apart;
+    from += row * job.from_row + k * job.from_k;
+    float* to = &tile[row][k];
+#pragma unroll 16
+    for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? from[i * step] : 0.0f;
 }
 
 // The largest of `count` neighbouring lanes.
@@ -66,6 +74,32 @@ DEVICE u32 largest_of_row(const float (&tile)[TILE_ROWS][PITCH]) {
     return largest_of_lanes<4>(largest);
 }
 
+// The planes of the tile to memory, two elements at a time: rows of planes begin at multiples of 16 bytes and have room.
+// Returns by how much the worst element is beyond what planes may lose.
+template <bool mn_major>
+DEVICE float store_tile(const F16PrepassParams& p, const F16Job& job, u16* to, int rows, int ks,
+                        const float (&tile)[TILE_ROWS][PITCH], const float (&inverse)[TILE_ROWS]) {
+    constexpr int WIDE = (mn_major ? TILE_ROWS : SCALE_GROUP_K) / 2, HIGH = mn_major ? SCALE_GROUP_K : TILE_ROWS;
+    constexpr int APART = kNumThreads / WIDE;
+    const int across = threadIdx.x % WIDE * 2, first = threadIdx.x / WIDE, end = mn_major ? ks : rows;
+    float excess = 0.0f;
+    if (across >= (mn_major ? rows : ks)) return excess;
+    to += first * job.to_ld + across;
+    float scale[2] = {inverse[mn_major ? across : first], inverse[mn_major ? across + 1 : first]};
+#pragma unroll 4
+    for (int i = first; i < HIGH; i += APART) {
+        if (i >= end) break;
+        if constexpr (!mn_major) scale[0] = scale[1] = inverse[i];
+        const float low = mn_major ? tile[across][i] : tile[i][across];
+        const float high = mn_major ? tile[across + 1][i] : tile[i][across + 1];
+        const F16Pair planes = split_f16(low * scale[0], high * scale[1], p.residual, p.share, excess);
+        *reinterpret_cast<u32*>(to) = planes.plane[0];
+        *reinterpret_cast<u32*>(to + job.to_plane) = planes.plane[1];
+        to += APART * job.to_ld;
+    }
+    return excess;
+}
+
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_constant__ F16PrepassParams p) {
     SHARED_MEMORY float tile[TILE_ROWS][PITCH];
     SHARED_MEMORY float inverse[TILE_ROWS];  // of the rows' scales
@@ -77,22 +111,16 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_const
     const int tile_row = job.along_k ? in_matrix / job.tiles_k : in_matrix % job.tiles_rows;
     const int tile_k = job.along_k ? in_matrix % job.tiles_k : in_matrix / job.tiles_rows;
     const int row0 = tile_row * TILE_ROWS, k0 = tile_k * SCALE_GROUP_K;
-    constexpr int EACH = TILE_ROWS * SCALE_GROUP_K / kNumThreads;
     wait_on_dependent_grids();
     launch_dependent_grids();
 
-    const float* from = job.from + matrix * job.from_batch + row0 * job.from_row + k0 * job.from_k;
-#pragma unroll 16
-    for (int i = 0; i < EACH; ++i) {
-        const Position at = position(i, job.along_k);
-        const bool there = row0 + at.row < job.rows && k0 + at.k < job.k;
-        tile[at.row][at.k] = there ? from[at.row * job.from_row + at.k * job.from_k] : 0.0f;
-    }
+    load_tile(job, job.from + matrix * job.from_batch + row0 * job.from_row + k0 * job.from_k, job.rows - row0, job.k - k0,
+              tile);
     block_sync();
     const u32 largest = largest_of_row(tile);
     const u32 warp_largest = largest_of_lanes<32>(largest < 0x7f800000 ? largest : 0);
     if (threadIdx.x % 32 == 0) raise_to(job.marks + LARGEST_WORD, warp_largest >> 23);
-    bool accurate = largest < static_cast<u32>(LARGEST_EXPONENT + 1 + 127) << 23;
+    const bool accurate = largest < static_cast<u32>(LARGEST_EXPONENT + 1 + 127) << 23;
     const int exponent = scale_exponent(accurate ? largest : 0);
     if (threadIdx.x % 4 == 0) {
         const int row = threadIdx.x / 4;
@@ -105,24 +133,9 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_const
     const bool rejected = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
     if (block_or(rejected ? 1 : 0) != 0) return;
 
-    // Two neighbours of a plane at a time.
     u16* to = job.to + matrix * kNumPlanes * job.to_plane;
-#pragma unroll 8
-    for (int i = 0; i < EACH / 2; ++i) {
-        const int index = i * static_cast<int>(kNumThreads) + static_cast<int>(threadIdx.x);
-        int row, k;
-        if (job.mn_major)
-            row = index % (TILE_ROWS / 2) * 2, k = index / (TILE_ROWS / 2);
-        else
-            row = index / (SCALE_GROUP_K / 2), k = index % (SCALE_GROUP_K / 2) * 2;
-        if (row0 + row >= job.rows || k0 + k >= job.wide_k) continue;
-        const int next_row = row + (job.mn_major ? 1 : 0), next_k = k + (job.mn_major ? 0 : 1);
-        const F16Planes low = split_f16(tile[row][k] * inverse[row], p.residual, p.share, accurate);
-        const F16Planes high = split_f16(tile[next_row][next_k] * inverse[next_row], p.residual, p.share, accurate);
-        const long long at = job.mn_major ? (k0 + k) * job.to_ld + row0 + row : (row0 + row) * job.to_ld + k0 + k;
-#pragma unroll
-        for (u32 plane = 0; plane < kNumPlanes; ++plane)  // rows of planes begin at multiples of 16 bytes and have room
-            *reinterpret_cast<u32*>(to + plane * job.to_plane + at) = low.plane[plane] | u32(high.plane[plane]) << 16;
-    }
-    if (block_or(accurate ? 0 : 1) != 0 && threadIdx.x == 0) mark(job.marks, REJECTED);
+    const int rows = job.rows - row0, ks = job.wide_k - k0;
+    const float excess = job.mn_major ? store_tile<true>(p, job, to + k0 * job.to_ld + row0, rows, ks, tile, inverse)
+                                      : store_tile<false>(p, job, to + row0 * job.to_ld + k0, rows, ks, tile, inverse);
+    if (block_or(accurate && excess <= 0.0f ? 0 : 1) != 0 && threadIdx.x == 0) mark(job.marks, REJECTED);
 }

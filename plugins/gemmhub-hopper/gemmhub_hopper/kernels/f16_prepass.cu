@@ -47,7 +47,7 @@ DEVICE void load_tile(const F16Job& job, const float* from, int rows, int ks, fl
     const int count = !across ? 0 : job.along_k ? (rows - row + apart - 1) / apart : (ks - k + apart - 1) / apart;
     from += row * job.from_row + k * job.from_k;
     float* to = &tile[row][k];
-#pragma unroll 16
+#pragma unroll 8
     for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? from[i * step] : 0.0f;
 }
 
@@ -100,7 +100,7 @@ DEVICE float store_tile(const F16PrepassParams& p, const F16Job& job, u16* to, i
     return excess;
 }
 
-GLOBAL_KERNEL void __launch_bounds__(kNumThreads) f16_prepass(const __grid_constant__ F16PrepassParams p) {
+GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_constant__ F16PrepassParams p) {
     SHARED_MEMORY float tile[TILE_ROWS][PITCH];
     SHARED_MEMORY float inverse[TILE_ROWS];  // of the rows' scales
     const bool second = static_cast<int>(blockIdx.x) >= p.first_tiles;

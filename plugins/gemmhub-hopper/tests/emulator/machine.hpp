@@ -73,7 +73,7 @@ struct Block {
     Meeting named[16];
     simt::Warp<Fiber> warps[32];
     u32 alive = 0;
-    u32 gathered = 0;
+    u32 gathered = 0, all = 0;  // of block_or: the bits so far, and those of the last one
 };
 struct Fiber : simt::Thread {
     u32 block, thread;

@@ -56,13 +56,13 @@ inline void block_sync() {
     named_sync(0, emulator::machine->threads);
 }
 inline u32 block_or(u32 bits) {
-    emulator::here().gathered |= bits;
-    block_sync();
-    const u32 all = emulator::here().gathered;
-    block_sync();
-    if (threadIdx.x == 0) emulator::here().gathered = 0;
-    block_sync();
-    return all;
+    emulator::Block& block = emulator::here();
+    block.gathered |= bits;
+    emulator::publish_barriers(emulator::IN_BLOCK);
+    emulator::me().number = 0;
+    emulator::machine->meet(block.named[0], emulator::machine->threads, {"named sync"},
+                            [&] { block.all = block.gathered, block.gathered = 0; });
+    return block.all;
 }
 inline u32 warp_or(u32 bits) {
     emulator::exchange(&bits, [](void** lanes) {

@@ -66,19 +66,24 @@ class HostKernels:
         path, sources = self._folder / f"{digest}.so", self.sources()
         with self._locks[path]:
             if not path.exists():
-                folder = self._changed(self._folder / digest, changes) if changes else sources
+                folder = self.changed(changes) if changes else sources
                 files = str(folder / _KERNEL), str(sources / "machine.o")
                 _compile(["-shared", *given, "-I", str(sources), "-o", str(path), *files])
         return ctypes.CDLL(str(path))
 
-    def _changed(self, folder: Path, changes: Sequence[tuple[str, str, str]]) -> Path:
-        """The files once more, changed. What is compiled once stays where it was."""
-        left_out = shutil.ignore_patterns("*.gch", "*.o", _HEADER)
-        shutil.copytree(self.sources(), folder, ignore=left_out, dirs_exist_ok=True)
-        for file, old, new in changes:
-            text = (folder / file).read_text()
-            assert old in text, f"{file} has no {old!r}"
-            (folder / file).write_text(text.replace(old, new))
+    def changed(self, changes: Sequence[tuple[str, str, str]]) -> Path:
+        """A folder of the changed files, without what is compiled once; AssertionError where a text is missing."""
+        sources = self.sources()
+        folder = self._folder / f"changed-{hashlib.sha256(repr(tuple(changes)).encode()).hexdigest()[:16]}"
+        with self._locks[folder]:
+            if not folder.exists():
+                texts = {file: (sources / file).read_text() for file, _, _ in changes}
+                for file, old, new in changes:
+                    assert old in texts[file], f"{file} has no {old!r}"
+                    texts[file] = texts[file].replace(old, new)
+                shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.gch", "*.o", _HEADER))
+                for file, text in texts.items():
+                    (folder / file).write_text(text)
         return folder
 
 

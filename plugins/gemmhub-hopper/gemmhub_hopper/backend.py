@@ -15,7 +15,19 @@ from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler, Source
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import choose, corrections, f16_planes, gemv, lower, model, packed, prepass, probe, sources
+from gemmhub_hopper import (
+    choose,
+    complex_operands,
+    corrections,
+    f16_planes,
+    gemv,
+    lower,
+    model,
+    packed,
+    prepass,
+    probe,
+    sources,
+)
 from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.f16_staged import F16Staged
@@ -258,6 +270,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
         analysis = self._analyse(problem)
         if isinstance(analysis, Refusal):
             return analysis
+        if problem.b.dtype.name == complex_operands.DTYPE:
+            return Refusal("b is complex", "pass it as it is")
         if any(problem.b.layout.batch_strides):
             return Refusal("b is a stack of matrices", "pack them one by one")
         if problem.b.alignment < problem.b.dtype.itemsize:

@@ -15,7 +15,7 @@ from functools import cached_property
 from gemmhub.capability import Refusal
 from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_hopper import f16_planes
+from gemmhub_hopper import complex_operands, f16_planes
 from gemmhub_hopper.config import OUTPUTS, Form
 from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, packed_form, reading, stored
 from gemmhub_hopper.tensor_map import Stored
@@ -100,7 +100,14 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         count, stride_a, stride_b, stride_c, stride_d = (
             dim.count, dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d,
         )  # fmt: skip
-    out, order = problem.out, _order(problem)
+    order, is_complex = _order(problem), problem.a.dtype.name == complex_operands.DTYPE
+    if is_complex:
+        problem = complex_operands.as_real(problem, order)
+        refusal = _check_sizes(problem, call)
+        if refusal is not None:
+            return refusal
+        stride_a, stride_b, stride_d = 2 * stride_a, 2 * stride_b, 2 * stride_d
+    out = problem.out
     size = out.dtype.itemsize
     kind = _kind(problem)
     plain = Form(False, False, kind, out.dtype.name)
@@ -124,6 +131,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         plain = replace(plain, input=f16_planes.INPUT)
         a = reading(problem, "a", problem.a, count, stride_a, plain)
         b = reading(problem, "b", problem.b, count, stride_b, plain)
+        if is_complex:
+            a, b, options = complex_operands.read(a, order), complex_operands.read(b, order), []
         options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
     for input_kind, registers, split, swapped, first, second in options:
         if first is None or second is None or (split and input_kind != "split"):
@@ -167,6 +176,8 @@ def by_bfloat16_planes(lowering: Lowering) -> Lowering:
 def check_types(problem: GemmProblem) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that there is no kernel for."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    if a == b == complex_operands.DTYPE:
+        return complex_operands.refusal(problem)
     if a != b or a not in ("bfloat16", "float16", "float32"):
         return Refusal(f"there is no kernel for {a} by {b}", "pass two float16, two bfloat16 or two float32 operands")
     if out not in OUTPUTS:

@@ -49,6 +49,12 @@ class Reading:
     """Why a copy is made."""
     packed: bool = False
     """Whether the operand was prepared by pack()."""
+    complex_kind: int = 0
+    """How complex elements are read as real numbers (kernels/complex_operand.cuh); strides are those of the former."""
+
+    def k_bytes(self, k: int) -> int:
+        """Return the bytes from an element to that ``k`` elements further along K; an even number of complex ones."""
+        return k * self.strides[1] * self.size // (2 if self.complex_kind else 1)
 
     @property
     def elements(self) -> int:

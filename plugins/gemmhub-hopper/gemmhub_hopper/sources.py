@@ -17,8 +17,15 @@ KERNEL = "gemm"
 PREPASS = "prepass"
 GEMV = "gemv"
 F16_PREPASS = "f16_prepass"
-_PREPASS_FILES = ("prepass.cu", "split_planes.cuh", "ptx.cuh", "types.cuh")
-_F16_PREPASS_FILES = ("f16_prepass.cu", "f16_planes.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
+_PREPASS_FILES = ("prepass.cu", "complex_operand.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
+_F16_PREPASS_FILES = (
+    "f16_prepass.cu",
+    "complex_operand.cuh",
+    "f16_planes.cuh",
+    "split_planes.cuh",
+    "ptx.cuh",
+    "types.cuh",
+)
 _GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", "ptx.cuh", "types.cuh")
 _OTHERS = ("prepass.cu", "f16_prepass.cu", "gemv_kernel.cu")
 """Files that gemm_kernel.cu does not include."""

@@ -66,7 +66,7 @@ class Staged:
             for i, variant in enumerate(variants)
         ]
         self._sides = {
-            name: _Side(name, reading, passes.k(form) * reading.strides[1] * reading.size, copy, marks, kept)
+            name: _Side(name, reading, reading.k_bytes(passes.k(form)), copy, marks, kept)
             for name, reading, copy, marks, kept in zip(
                 "ab",
                 (lowering.a, lowering.b),

@@ -16,11 +16,9 @@ from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper import f16_planes
-from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.operands import EXPANDED, INTERLEAVED, Reading
 
 DTYPE = "complex64"
-_REAL, _INTERLEAVED, _EXPANDED = range(3)
-"""Kinds of kernels/complex_operand.cuh."""
 
 
 def refusal(problem: GemmProblem) -> Refusal | None:
@@ -53,11 +51,11 @@ def as_real(problem: GemmProblem, order: str) -> GemmProblem:
 def read(reading: Reading, order: str) -> Reading:
     """Return how an operand of :func:`as_real` is read, by the order of the result."""
     if (reading.name == "b") == (order == "row"):
-        return replace(reading, complex_kind=_EXPANDED)
+        return replace(reading, source_kind=EXPANDED)
     along, deep, batch = reading.strides
     if deep == 2:  # contiguous along K: numbers one after the other
         return replace(reading, strides=(along, 1, batch), mn_major=False)
-    return replace(reading, complex_kind=_INTERLEAVED)
+    return replace(reading, source_kind=INTERLEAVED)
 
 
 def _operand(operand: Operand, rows: int, cols: int) -> Operand:

@@ -33,7 +33,7 @@ class Job(ctypes.Structure):
         *((name, c_uint64) for name in ("source", "to", "marks", "scales")),
         *((name, c_int64) for name in ("from_row", "from_k", "from_batch", "to_ld", "to_plane")),
         *((name, c_int) for name in (
-            "rows", "k", "wide_k", "tiles_rows", "tiles_k", "scale_pitch", "mn_major", "along_k", "complex_kind",
+            "rows", "k", "wide_k", "tiles_rows", "tiles_k", "scale_pitch", "mn_major", "along_k", "source_kind",
         )),
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def fill(job: Any, reading: Reading, made: Stored, mn_major: bool, k: int) -> in
         "from_row": along, "from_k": deep, "from_batch": batch, "to_ld": made.ld // 2, "to_plane": made.stride // 2,
         "rows": reading.rows, "k": k, "wide_k": made.outer if mn_major else made.inner, "tiles_rows": tiles_rows,
         "tiles_k": tiles_k, "scale_pitch": scale_pitch(reading.rows), "mn_major": mn_major,
-        "along_k": abs(deep) <= abs(along), "complex_kind": reading.complex_kind,
+        "along_k": abs(deep) <= abs(along), "source_kind": reading.source_kind,
     }.items():  # fmt: skip
         setattr(job, name, value)
     return tiles_rows * tiles_k * reading.count

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gemmhub_hopper import f16_planes
 from gemmhub_hopper.lower import Lowering
 
 THREADS = 256
@@ -188,7 +189,10 @@ def _usual(load_bytes: int) -> int:
 
 def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
     """Return the choices for a problem; none where it has many rows and columns, or would need a copy."""
-    lowering = next((x for x in lowerings if x.m <= VECTORS[-1] and not x.form.registers_a), None)
+    lowering = next(
+        (x for x in lowerings if x.m <= VECTORS[-1] and not x.form.registers_a and x.form.input != f16_planes.INPUT),
+        None,
+    )
     if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
         return []
     w, x, size = lowering.b, lowering.a, lowering.b.size

@@ -101,6 +101,7 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
             dim.count, dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d,
         )  # fmt: skip
     order, is_complex = _order(problem), problem.a.dtype.name == complex_operands.DTYPE
+    is_mixed = problem.a.dtype != problem.b.dtype
     if is_complex:
         problem = complex_operands.as_real(problem, order)
         refusal = _check_sizes(problem, call)
@@ -132,7 +133,9 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         a = reading(problem, "a", problem.a, count, stride_a, plain)
         b = reading(problem, "b", problem.b, count, stride_b, plain)
         if is_complex:
-            a, b, options = complex_operands.read(a, order), complex_operands.read(b, order), []
+            a, b = complex_operands.read(a, order), complex_operands.read(b, order)
+        if is_complex or is_mixed:
+            options = []
         options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
     for input_kind, registers, split, swapped, first, second in options:
         if first is None or second is None or (split and input_kind != "split"):
@@ -178,7 +181,10 @@ def check_types(problem: GemmProblem) -> Refusal | None:
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a == b == complex_operands.DTYPE:
         return complex_operands.refusal(problem)
-    if a != b or a not in ("bfloat16", "float16", "float32"):
+    if {a, b} in ({"bfloat16", "float32"}, {"float16", "float32"}) and problem.packed_by is None:
+        if problem.k < f16_planes.FEWEST_K:
+            return Refusal(f"k is {problem.k}; {a} by {b} needs {f16_planes.FEWEST_K}", "convert the narrower operand")
+    elif a != b or a not in ("bfloat16", "float16", "float32"):
         return Refusal(f"there is no kernel for {a} by {b}", "pass two float16, two bfloat16 or two float32 operands")
     if out not in OUTPUTS:
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(OUTPUTS)}")
@@ -197,6 +203,8 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 def _kind(problem: GemmProblem) -> str:
     """Return what the tensor cores multiply: a key of ``config.INPUTS``. Where K is 0, any would do."""
     name = problem.a.dtype.name
+    if name != problem.b.dtype.name:
+        return "split"
     if name != "float32":
         return name
     return "split" if problem.precision == "ieee" and problem.k > 0 else "tf32"

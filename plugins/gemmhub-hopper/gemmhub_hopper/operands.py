@@ -17,6 +17,9 @@ from gemmhub_hopper.tensor_map import Stored
 
 TMA_ALIGNMENT = 16
 """Alignment of addresses and strides for TMA, in bytes; the innermost stride is one element."""
+REAL, INTERLEAVED, EXPANDED, FROM_BF16, FROM_F16 = range(5)
+"""Kinds of kernels/source_element.cuh."""
+_SOURCES = {"bfloat16": FROM_BF16, "float16": FROM_F16}
 _FURTHEST = 2**40
 """Bound of the strides of a tensor map, in bytes."""
 
@@ -49,12 +52,12 @@ class Reading:
     """Why a copy is made."""
     packed: bool = False
     """Whether the operand was prepared by pack()."""
-    complex_kind: int = 0
-    """How complex elements are read as real numbers (kernels/complex_operand.cuh); strides are those of the former."""
+    source_kind: int = 0
+    """How elements that are not float32 are read as such (kernels/source_element.cuh)."""
 
     def k_bytes(self, k: int) -> int:
-        """Return the bytes from an element to that ``k`` elements further along K; an even number of complex ones."""
-        return k * self.strides[1] * self.size // (2 if self.complex_kind else 1)
+        """Return the bytes from an element to that ``k`` elements further along K; of complex ones an even number."""
+        return k * self.strides[1] * self.size // (2 if self.source_kind in (INTERLEAVED, EXPANDED) else 1)
 
     @property
     def elements(self) -> int:
@@ -118,7 +121,21 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
         mn_major = problem.k == 1 or (rows > 1 and abs(along) < abs(deep))
         planes = "three bfloat16" if form.input == "split" else "two float16"
         why = f"split into {planes} planes, which the tensor cores multiply"
-        return Reading(name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, why)
+        source = _SOURCES.get(operand.dtype.name, REAL)
+        return Reading(
+            name,
+            rows,
+            problem.k,
+            count,
+            step,
+            strides,
+            size,
+            operand.alignment,
+            mn_major,
+            None,
+            why,
+            source_kind=source,
+        )
     orders = [order for order in _orders(name) if layout.stored(order)]
     if form.input == "tf32":
         orders = [order for order in orders if order == _orders(name)[0]]

@@ -26,7 +26,7 @@ class Job(ctypes.Structure):
         *((name, c_int64) for name in ("from_fast", "from_slow", "from_batch", "to_ld", "to_plane")),
         *((name, c_int) for name in (
             "fast", "slow", "wide_fast", "wide_slow", "tiles_fast", "tiles_slow", "transposed", "vector", "rows_slow",
-            "complex_kind",
+            "source_kind",
         )),
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def fill(job: Any, reading: Reading, form: Form, made: Stored, k: int) -> int:
         "from_fast": from_fast, "from_slow": from_slow, "from_batch": batch, "to_ld": made.ld // form.input_bytes,
         "to_plane": made.stride // form.input_bytes, "fast": fast, "slow": slow, "wide_fast": wide_fast,
         "wide_slow": wide_slow, "tiles_fast": tiles_fast, "tiles_slow": tiles_slow, "transposed": transposed,
-        "vector": vector, "rows_slow": rows_slow, "complex_kind": reading.complex_kind,
+        "vector": vector, "rows_slow": rows_slow, "source_kind": reading.source_kind,
     }.items():  # fmt: skip
         setattr(job, name, value)
     return tiles_fast * tiles_slow * reading.count

@@ -17,10 +17,10 @@ KERNEL = "gemm"
 PREPASS = "prepass"
 GEMV = "gemv"
 F16_PREPASS = "f16_prepass"
-_PREPASS_FILES = ("prepass.cu", "complex_operand.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
+_PREPASS_FILES = ("prepass.cu", "source_element.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
 _F16_PREPASS_FILES = (
     "f16_prepass.cu",
-    "complex_operand.cuh",
+    "source_element.cuh",
     "f16_planes.cuh",
     "split_planes.cuh",
     "ptx.cuh",

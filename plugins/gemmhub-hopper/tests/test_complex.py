@@ -112,5 +112,5 @@ def test_refusals():
 )
 def test_mistakes_are_noticed(found, instead, monkeypatch, tmp_path):
     x, y = drawn((), 37, 45, 67)
-    home = mutated(monkeypatch, tmp_path, "complex_operand.cuh", (found, instead))
+    home = mutated(monkeypatch, tmp_path, "source_element.cuh", (found, instead))
     assert ratio(multiply(x, y, home=home), x, y) > 1

@@ -3,7 +3,7 @@
 // A CTA takes TILE_ROWS rows (along M or N) and one scale group of K. An operand is read with any strides and address; its
 // planes are contiguous along K, or with `mn_major` along M (N). Reads and writes are each coalesced along their own
 // direction: the tile goes through shared memory between them.
-#include "complex_operand.cuh"
+#include "source_element.cuh"
 #include "f16_planes.cuh"
 #include "types.cuh"
 
@@ -25,7 +25,7 @@ struct F16Job {
     int scale_pitch;
     int mn_major;
     int along_k;  // neighbours along K are nearer in memory than those along M (N)
-    int complex_kind;
+    int source_kind;
 };
 
 struct F16PrepassParams {
@@ -36,7 +36,7 @@ struct F16PrepassParams {
 static_assert(sizeof(F16PrepassParams) == 240, "f16_prepass.py has the same structure");
 
 // The tile from memory, zeros behind its ends: neighbouring threads along the direction that is contiguous.
-DEVICE void load_tile(const F16Job& job, const float* from, int row0, int k0, float (&tile)[TILE_ROWS][PITCH]) {
+DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&tile)[TILE_ROWS][PITCH]) {
     constexpr int EACH = TILE_ROWS * SCALE_GROUP_K / kNumThreads;
     const int thread = threadIdx.x;
     // This thread's first element, and how far apart its elements are along the other direction.
@@ -49,15 +49,16 @@ DEVICE void load_tile(const F16Job& job, const float* from, int row0, int k0, fl
     const bool across = job.along_k ? k < ks : row < rows;
     const int count = !across ? 0 : job.along_k ? (rows - row + apart - 1) / apart : (ks - k + apart - 1) / apart;
     float* to = &tile[row][k];
-    if (job.complex_kind != REAL) {
+    if (job.source_kind != REAL) {
+        const void* from = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
         for (int i = 0; i < EACH; ++i) {
             const int at_row = row0 + row + (job.along_k ? i * apart : 0), at_k = k0 + k + (job.along_k ? 0 : i * apart);
             to[i * to_step] =
-                i < count ? real_element(from, at_row, at_k, job.from_row, job.from_k, job.complex_kind) : 0.0f;
+                i < count ? source_element(from, at_row, at_k, job.from_row, job.from_k, job.source_kind) : 0.0f;
         }
         return;
     }
-    from += (row0 + row) * job.from_row + (k0 + k) * job.from_k;
+    const float* from = job.from + matrix * job.from_batch + (row0 + row) * job.from_row + (k0 + k) * job.from_k;
 #pragma unroll 8
     for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? from[i * step] : 0.0f;
 }
@@ -125,7 +126,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_co
     wait_on_dependent_grids();
     launch_dependent_grids();
 
-    load_tile(job, job.from + matrix * job.from_batch, row0, k0, tile);
+    load_tile(job, matrix, row0, k0, tile);
     block_sync();
     const u32 largest = largest_of_row(tile);
     const u32 warp_largest = largest_of_lanes<32>(largest < 0x7f800000 ? largest : 0);

@@ -55,7 +55,7 @@ struct Params {
     const float *a_scales, *b_scales;
     int a_scale_pitch, b_scale_pitch;  // rows
     int scale_groups;                  // of K
-    int a_complex, b_complex;          // complex_operand.cuh
+    int a_source, b_source;          // source_element.cuh
     int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
 };
 static_assert(sizeof(Params) == 328, "launch.py has the same structure");

@@ -6,7 +6,7 @@
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
 // one `slow`; the copy is contiguous along `fast`, or with `transposed` along `slow`, in which case a tile goes through
 // shared memory. What is written begins at multiples of 16 bytes, and so do its rows.
-#include "complex_operand.cuh"
+#include "source_element.cuh"
 #include "split_planes.cuh"
 #include "types.cuh"
 
@@ -30,7 +30,7 @@ struct Job {
     int transposed;
     int vector;     // four neighbours along `fast` can be read at once
     int rows_slow;  // `slow` is along m or n, `fast` along k
-    int complex_kind;
+    int source_kind;
 };
 
 struct PrepassParams {
@@ -71,13 +71,14 @@ DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
     Four four = {};
     if (slow >= job.slow) return four;
     if constexpr (kKind == 0) {
-        if (job.complex_kind != REAL) {
+        if (job.source_kind != REAL) {
             const long long from_row = job.rows_slow ? job.from_slow : job.from_fast;
             const long long from_k = job.rows_slow ? job.from_fast : job.from_slow;
+            const void* from = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
             for (int i = 0; i < 4; ++i)
                 if (fast + i < job.fast)
-                    four.x[i] = real_element(job.from + matrix * job.from_batch, job.rows_slow ? slow : fast + i,
-                                             job.rows_slow ? fast + i : slow, from_row, from_k, job.complex_kind);
+                    four.x[i] = source_element(from, job.rows_slow ? slow : fast + i, job.rows_slow ? fast + i : slow,
+                                               from_row, from_k, job.source_kind);
             return four;
         }
     }

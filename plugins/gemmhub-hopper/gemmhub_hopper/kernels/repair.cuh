@@ -11,7 +11,7 @@
 // - all of them where `all` is set: for K of 1 to 3, whose bound of K + 2 roundings leaves no room for the truncation of
 //   tensor cores.
 #pragma once
-#include "complex_operand.cuh"
+#include "source_element.cuh"
 #include "epilogue.cuh"
 #include "split_planes.cuh"
 
@@ -36,13 +36,13 @@ DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
 
 // By a whole warp: each lane sums every 32nd product, then sums of lanes are added.
 DEVICE float inner_product(const Params& p, int row, int column, int batch) {
-    const float* a = p.a + batch * p.a_step * p.a_batch;
-    const float* b = p.b + batch * p.b_step * p.b_batch;
+    const void* a = source_matrix(p.a, batch * p.a_step, p.a_batch, p.a_source);
+    const void* b = source_matrix(p.b, batch * p.b_step, p.b_batch, p.b_source);
     float sum = 0.0f;
 #pragma unroll 4
     for (int k = lane_id(); k < p.k; k += 32)
-        sum = fmaf(real_element(a, row, k, p.a_m, p.a_k, p.a_complex),
-                   real_element(b, column, k, p.b_n, p.b_k, p.b_complex), sum);
+        sum = fmaf(source_element(a, row, k, p.a_m, p.a_k, p.a_source),
+                   source_element(b, column, k, p.b_n, p.b_k, p.b_source), sum);
 #pragma unroll
     for (u32 lanes = 16; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
     return sum;

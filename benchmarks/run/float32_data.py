@@ -87,9 +87,10 @@ def timed(calls: dict[str, Any], rounds: int) -> dict[str, float]:
 
 def error(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
     """The largest error of the first rows relative to |A||B|; NaN and infinities aside."""
-    a, b = a[:ROWS].double(), b.double()
+    wide = torch.complex128 if result.is_complex() else torch.float64
+    a, b = a[:ROWS].to(wide), b.to(wide)
     exact, size = a @ b, a.abs() @ b.abs()
-    relative = (result[:ROWS].double() - exact).abs() / size
+    relative = (result[:ROWS].to(wide) - exact).abs() / size
     return float(relative[torch.isfinite(exact) & (size > 0)].max())
 
 

@@ -1,7 +1,7 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
-    python -m benchmarks.run.hopper_torch [--quick | --draw SEED [--few [N]] [--most 1e10]] [--dtype bfloat16]
-                                      [--candidates | --every] [--having TEXT] [--packed] [--json FILE]
+    python -m benchmarks.run.hopper_torch [--quick | --draw SEED [--few [N]] [--least 1e10] [--most 1e10]]
+                                      [--dtype bfloat16] [--candidates | --every] [--having TEXT] [--packed] [--json FILE]
     python -m benchmarks.run.hopper_torch --host
 
 Needs torch and gemmhub-hopper. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
@@ -140,6 +140,9 @@ def main() -> int:
     parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
     few = "with --draw: of up to N rows or columns, at most eight"
     parser.add_argument("--few", type=int, nargs="?", const=8, default=0, metavar="N", help=few)
+    parser.add_argument(
+        "--least", type=float, default=0.0, metavar="OPERATIONS", help="with --draw: of no fewer operations"
+    )
     most = "with --draw: products of no more operations"
     parser.add_argument("--most", type=float, default=math.inf, metavar="OPERATIONS", help=most)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32", "float32"))
@@ -168,7 +171,7 @@ def main() -> int:
         if time.monotonic() > end:
             print("out of time: the rest is left out")
             break
-        if 2 * m * n * k > options.most:
+        if not options.least <= 2 * m * n * k <= options.most:
             continue
         for order in ("nn", "nt"):
             row = measure(backend, m, n, k, order, options)

@@ -1,7 +1,8 @@
 """gemmhub-hopper against torch.matmul on a Hopper GPU: 16-bit products, tf32 and float32, by CUDA graphs.
 
     python -m benchmarks.run.hopper_torch [--quick | --draw SEED [--few [N]] [--least 1e10] [--most 1e10]]
-                                      [--dtype bfloat16] [--candidates | --every] [--having TEXT] [--packed] [--json FILE]
+                                      [--dtype bfloat16] [--candidates | --every] [--having TEXT] [--packed]
+                                      [--json FILE]
     python -m benchmarks.run.hopper_torch --host
 
 Needs torch and gemmhub-hopper. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with

@@ -44,10 +44,11 @@ def _setup(namespace: dict[str, Any]) -> None:
     environment["GEMMHUB_CONFIG"] = str(folder / "empty.toml")
     environment["GEMMHUB_RECORDS"] = str(folder / "tuning.jsonl")
 
-    def own_entry_points(**selection: str) -> list[importlib.metadata.EntryPoint]:
+    def own_entry_points(**selection: str) -> importlib.metadata.EntryPoints:
         """Those of distributions that the page installed."""
         found = _real_entry_points(**selection)
-        return [p for p in found if p.dist is not None and folder in Path(str(p.dist.locate_file(""))).parents]
+        own = [p for p in found if p.dist is not None and folder in Path(str(p.dist.locate_file(""))).parents]
+        return importlib.metadata.EntryPoints(own)
 
     stack.callback(os.chdir, os.getcwd())
     stack.callback(gemmhub.reload)
@@ -159,7 +160,7 @@ _python.codeblock_parser = CodeBlockParser("python", _run_python)
 pytest_collect_file = Sybil(
     path=str(ROOT),
     parsers=[_python, SkipParser(), _files, _marked],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/*/*.md"],
     setup=_setup,
     teardown=_teardown,
 ).pytest()

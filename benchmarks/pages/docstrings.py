@@ -1,29 +1,56 @@
-"""For the site's reference (mkdocs.yml): docstrings, which have Sphinx's roles, as the Markdown that mkdocstrings expects."""
+"""For the site's reference (mkdocs.yml): what is written for Python and Sphinx, as mkdocstrings expects it."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any
 
 import griffe
 
+from gemmhub._call.options import DEFAULTS
+
 _ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):`(~?)([\w.]+)`")
-_LITERAL = re.compile(r"::$", re.MULTILINE)
+_LITERAL = re.compile(r"(?:^|(\S))::$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(?P<head>(?P<title>Parameters|Returns|Raises)\n-+\n)(?P<body>.*?)(?=^\w+\n-+\n|\Z)", re.MULTILINE | re.DOTALL
+)
 
 
-class Roles(griffe.Extension):
-    """Rewrite the docstring of each object once, when it is loaded."""
+class Pages(griffe.Extension):
+    """Rewrites each object once, when it is loaded."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Griffe calls it for modules, classes, functions and attributes."""
+        """Called for modules, classes, functions and attributes."""
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value, obj.path)
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Called once for gemmhub: shows each option of a product where a signature has ``**options``."""
+        if pkg.path != "gemmhub":
+            return
+        options = pkg["_call.options.Options"].attributes
+        for function in pkg["api"].functions.values():
+            function.overloads = None  # they are for type checkers
+            if "options" in function.parameters:
+                del function.parameters["options"]
+                for name, default in DEFAULTS.items():
+                    kind = griffe.ParameterKind.keyword_only
+                    given = griffe.Parameter(name, annotation=options[name].annotation, kind=kind, default=repr(default))
+                    function.parameters.add(given)
+
 
 def markdown(text: str, path: str) -> str:
-    """``text`` of the object at ``path``, with links in place of roles and no double colons before literal blocks."""
+    """``text`` of the object at ``path`` with links for roles, indented descriptions, and no double colons."""
     text = _ROLE.sub(lambda match: _link(match[2], path, short=bool(match[1])), text)
-    return _LITERAL.sub(":", text).lstrip(":\n")
+    return _SECTION.sub(_described, _LITERAL.sub(lambda match: f"{match[1]}:" if match[1] else "", text))
+
+
+def _described(section: re.Match[str]) -> str:
+    """A numpydoc section whose first lines hold a name and a description, where mkdocstrings expects a type."""
+    if section["title"] == "Returns":
+        return f"{section['head']}:\n{textwrap.indent(section['body'], '    ')}"
+    return section["head"] + re.sub(r"^(\S.*?) : ", r"\1\n    ", section["body"], flags=re.MULTILINE)
 
 
 def _link(name: str, path: str, short: bool) -> str:

@@ -21,7 +21,7 @@ test: test-hopper test-musa-kernels test-musa test-core test-cuda test-doors tes
 
 # What neither compiles, nor runs on an emulator, nor is documentation; fewer random problems.
 FAST := -q -m "not compiler and not emulator and not docs and not device" --hypothesis-profile=fast
-SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failures numpy_suite records structure verify)
+SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failures numpy_suite records site structure verify)
 test-fast: $(STAMP) $(KERNELS)/.installed
 	$(BIN)/python -m pytest $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py plugins/gemmhub-hopper/tests/test_lower.py
@@ -46,7 +46,8 @@ test-hopper: $(KERNELS)/.installed
 
 # Users of torch, JAX and Dask, on the CPU.
 test-doors: $(DOORS)/.installed
-	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py docs/torch.md docs/jax.md docs/dask.md
+	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py tests/test_docstrings.py \
+		docs/torch.md docs/jax.md docs/dask.md docs/many-devices.md docs/tutorials docs/how-to
 
 # One process a plugin: a process loads one MUSA installation.
 test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things stay in the user's cache

@@ -23,7 +23,9 @@ class Operand:
     """One matrix (or stack of matrices) of a problem."""
 
     dtype: DType
+    """Dtype of the elements."""
     layout: MatrixLayout
+    """Rows, columns, batch dimensions and strides."""
     alignment: int = 16
     """Bytes: the largest power of two up to 256 that divides the address. CPU arrays: the itemsize, or 1
     where elements are not aligned or not a whole number of elements apart."""
@@ -34,7 +36,9 @@ class Bias:
     """A vector added to every row (``axis`` "n", length n) or to every column (``axis`` "m", length m)."""
 
     dtype: DType
+    """Dtype of the elements: the result's or the accumulator's."""
     axis: str
+    """The dimension that it runs along: "n" or "m"."""
     stride: int = 1
     """Elements between neighbours."""
 
@@ -44,27 +48,37 @@ class GemmProblem:
     """A kind of GEMM. Hashable; build one with :func:`gemmhub._call.describe.describe` or by hand in tests."""
 
     m: int
+    """Rows of a and of the result."""
     n: int
+    """Columns of b and of the result."""
     k: int
+    """Columns of a, rows of b."""
     a: Operand
+    """The left operand, (..., m, k)."""
     b: Operand
+    """The right operand, (..., k, n)."""
     out: Operand
+    """The result, (..., m, n)."""
     compute_dtype: DType
     """What products are accumulated in, and the epilogue computed in (the result's dtype, where integers make a
     floating one). On the CPU it is float64 (complex128) where alpha or beta is out of the range of float32's normal
     numbers, whatever the operands and the result are; on devices such scalars are refused."""
     batch: tuple[int, ...] = ()
+    """Leading dimensions, broadcast; empty for matrices."""
     c: Operand | None = None
     """The addend; None when beta == 0 (then it is never read)."""
     bias: Bias | None = None
+    """The vector that is added to rows or columns; None where there is none."""
     alpha_is_one: bool = True
     """True: alpha is always 1. False: it may be any number, 1 too (a plan's alpha may come from the data)."""
     activation: str | None = None
+    """"relu", "gelu" or "silu", applied last; None for none."""
     precision: str = "ieee"
     """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""
     deterministic: bool = False
     """Bitwise equal results from run to run are asked for."""
     device: Device = CPU
+    """Where all operands and the result are."""
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
 

@@ -27,7 +27,8 @@ from gemmhub.kit import corrections
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+DOCS = ROOT / "docs"
+PAGES = {x.relative_to(DOCS).as_posix(): x.read_text(encoding="utf-8") for x in sorted(DOCS.rglob("*.md"))}
 TEXT = "\n".join([README, *PAGES.values()])
 ERRORS = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x, errors.GemmhubError)]
 
@@ -179,7 +180,7 @@ def test_figures_of_predictions():
 
 
 def test_versions_agree():
-    """Each distribution, the changelog and the citation name one version."""
+    """Each distribution, the changelog, the citation and the site name one version."""
     pattern = r'^version = "(.*)"$'
     projects = [ROOT / "pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml")]
     versions = {re.search(pattern, x.read_text(encoding="utf-8"), re.MULTILINE)[1] for x in projects}
@@ -188,6 +189,8 @@ def test_versions_agree():
     assert re.search(r"^## ([\d.]+)", changelog, re.MULTILINE)[1] == gemmhub.__version__
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == gemmhub.__version__
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"gemmhub (\d+\.[\w.]+)", site)) == {gemmhub.__version__}
 
 
 def test_table_of_held_out_products():

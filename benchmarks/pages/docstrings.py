@@ -12,6 +12,7 @@ from gemmhub._call.options import DEFAULTS
 
 _ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):`(~?)([\w.]+)`")
 _LITERAL = re.compile(r"(?:^|(\S))::$", re.MULTILINE)
+_ENTRY = re.compile(r"^(?P<names>[\w.]+(?:, [\w.]+)*) : (?P<text>.*\n?(?:    .*\n?)*)", re.MULTILINE)
 _SECTION = re.compile(
     r"^(?P<head>(?P<title>Parameters|Returns|Raises)\n-+\n)(?P<body>.*?)(?=^\w+\n-+\n|\Z)", re.MULTILINE | re.DOTALL
 )
@@ -36,7 +37,9 @@ class Pages(griffe.Extension):
                 del function.parameters["options"]
                 for name, default in DEFAULTS.items():
                     kind = griffe.ParameterKind.keyword_only
-                    given = griffe.Parameter(name, annotation=options[name].annotation, kind=kind, default=repr(default))
+                    given = griffe.Parameter(
+                        name, annotation=options[name].annotation, kind=kind, default=repr(default)
+                    )
                     function.parameters.add(given)
 
 
@@ -47,10 +50,14 @@ def markdown(text: str, path: str) -> str:
 
 
 def _described(section: re.Match[str]) -> str:
-    """A numpydoc section whose first lines hold a name and a description, where mkdocstrings expects a type."""
+    """A numpydoc section whose first lines hold names and a description, where mkdocstrings expects a name and a type."""
     if section["title"] == "Returns":
         return f"{section['head']}:\n{textwrap.indent(section['body'], '    ')}"
-    return section["head"] + re.sub(r"^(\S.*?) : ", r"\1\n    ", section["body"], flags=re.MULTILINE)
+    return section["head"] + _ENTRY.sub(_entries, section["body"])
+
+
+def _entries(entry: re.Match[str]) -> str:
+    return "".join(f"{name}\n    {entry['text']}" for name in entry["names"].split(", "))
 
 
 def _link(name: str, path: str, short: bool) -> str:

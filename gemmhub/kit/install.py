@@ -22,7 +22,7 @@ def command(*requirements: str) -> str:
     Examples
     --------
     >>> from gemmhub.kit import install
-    >>> "gemmhub-cpu[numkong]" in install.command("gemmhub-cpu[numkong]")
+    >>> "gemmhub-cpu" in install.command("gemmhub-cpu[numkong]")
     True
     """
     origin = _origin()

@@ -1,0 +1,143 @@
+"""The site: it builds without a warning, its reference has every public name, and its links have the form of links."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import gemmhub
+from gemmhub import problem
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {x.relative_to(DOCS).as_posix(): x.read_text(encoding="utf-8") for x in sorted(DOCS.rglob("*.md"))}
+LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}}
+PACKAGE = Path(gemmhub.__file__).parent
+WHOLE = (
+    "accuracy", "array_library", "backend", "dtypes", "epilogues", "errors", "hookspecs", "layout", "lowering",
+    "problem", "records", *(f"kit.{path.stem}" for path in (PACKAGE / "kit").glob("[a-z]*.py")),
+)  # fmt: skip
+"""Modules of public words, and those for authors: every name that they define is public."""
+DOORS = ("numpy", "torch", "jax", "distributed", "testing", "kit.native")
+"""Modules whose ``__all__`` is public. They are read, not imported: the frameworks need not be there."""
+ALIASES = {"Array", "DType", "GROUP", "hookspec"}
+
+
+def public_names() -> list[str]:
+    found = [f"gemmhub.{name}" for name in gemmhub.__all__]
+    for module in DOORS:
+        modules = {path.stem for path in (PACKAGE / module.replace(".", "/")).glob("*.py")}  # build() is in build.py
+        names = _exported(_tree(module))
+        found += [
+            f"gemmhub.{module}.{name}.{name}" if name in modules else f"gemmhub.{module}.{name}" for name in names
+        ]
+    for module in WHOLE:
+        found += [f"gemmhub.{module}.{name}" for name in _defined(_tree(module)) if name not in ALIASES]
+    for kind in (problem.GemmProblem, problem.Operand, problem.Bias):
+        found += [f"gemmhub.problem.{kind.__name__}.{field.name}" for field in dataclasses.fields(kind)]
+    return found
+
+
+def _tree(module: str) -> ast.Module:
+    path = PACKAGE / module.replace(".", "/")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
+def _exported(tree: ast.Module) -> list[str]:
+    lists = [x.value for x in tree.body if isinstance(x, ast.Assign) and ast.unparse(x.targets[0]) == "__all__"]
+    return list(ast.literal_eval(lists[0]))
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    """Functions, classes and constants of a module. Type variables have one letter."""
+    names = [x.name for x in tree.body if isinstance(x, (ast.FunctionDef, ast.ClassDef))]
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names += [x.id for x in targets if isinstance(x, ast.Name) and len(x.id) > 1]
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocstrings")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def inventory(site):
+    """The names that other documentation may link to: what the reference has."""
+    *_, packed = (site / "objects.inv").read_bytes().split(b"\n", 4)
+    return {line.partition(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}
+
+
+@pytest.mark.parametrize("name", sorted(set(public_names())))
+def test_the_reference_has_every_public_name(inventory, name):
+    assert name in inventory
+
+
+@pytest.mark.parametrize("kind", [problem.GemmProblem, problem.Operand, problem.Bias], ids=lambda kind: kind.__name__)
+def test_each_field_of_a_problem_is_described(kind):
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    described = {
+        before.target.id
+        for before, after in zip(tree.body, tree.body[1:])
+        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
+    assert described == {field.name for field in dataclasses.fields(kind)}
+
+
+def test_the_version_is_on_each_page(site):
+    for page in ("index.html", "reference/products/index.html"):
+        assert f"gemmhub {gemmhub.__version__}" in (site / page).read_text(encoding="utf-8")
+
+
+def test_no_role_of_sphinx_is_left(site):
+    for page in (site / "reference").rglob("*.html"):
+        assert not re.findall(r":(?:func|class|meth|mod|attr|data|exc):", page.read_text(encoding="utf-8")), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_begins_with_what_its_reader_can_do(page):
+    text = re.sub(r"\A---\n.*?\n---\n", "", PAGES[page], flags=re.DOTALL).strip()
+    title, _, rest = text.partition("\n")
+    assert title.startswith("# ")
+    assert re.match(r"After this page (you|your)\b", rest.strip()), rest[:100]
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_links_to_other_sites(page):
+    prose = _prose(LINKED[page])
+    for link in re.findall(r"\]\(((?!#)[^)\s]*://[^)]*)\)", prose):
+        parts = urlsplit(link)
+        assert parts.scheme == "https", link
+        assert re.fullmatch(r"[\w.-]+\.[a-z]{2,}", parts.netloc), link
+        assert not re.search(r"\s|[.,;:]$", link), link
+    bare = re.sub(r"\]\([^)]*\)|<https://[^>\s]+>", "", prose)
+    assert not re.findall(r"\bhttps?://\S+", bare)
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_issues_are_links(page):
+    """An issue or pull request of another project that is cited is a link to it."""
+    prose = re.sub(r"\[[^\]]*\]\([^)]*\)", "", _prose(LINKED[page]))
+    assert not re.findall(r"(?:\b[Ii]ssues?|\bpull requests?|\bPR) #?\d{2,}|(?<![\w#&])#\d{2,}", prose)
+
+
+def _prose(text: str) -> str:
+    """A page without code."""
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))

@@ -115,6 +115,8 @@ def holds(wide: DType, narrow: DType) -> bool:
 def unsupported(argument: str, dtype: object) -> DTypeError:
     """The error for a dtype outside the table."""
     remedy = "convert it, for example with .astype(numpy.float32)"
+    if argument.endswith("dtype"):
+        remedy = "name one of these"
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         remedy = "its byte order is not this machine's: convert with .astype(x.dtype.newbyteorder('='))"
     return DTypeError(argument, f"dtype {dtype} is not supported", ", ".join(SUPPORTED), remedy)

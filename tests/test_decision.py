@@ -12,10 +12,10 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import Copy, Ready, Refusal, api, records
+from gemmhub import BackendDescription, Copy, Ready, Refusal, api, records
 from gemmhub._base import printing
 from gemmhub._call import bind
-from gemmhub._choice import decide
+from gemmhub._choice import decide, registry
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -500,6 +500,23 @@ def test_a_mistyped_preference_is_named(monkeypatch):
     monkeypatch.setenv("GEMMHUB_BACKEND", "nunpy")
     gemmhub.reload()
     assert "nunpy, preferred by GEMMHUB_BACKEND, is not known here" in gemmhub.explain(a, a).why
+
+
+def test_a_preference_for_another_device_has_a_row(operands, monkeypatch):
+    """Installed or not: the table has why a backend that a setting names does not run, and the plugin is not loaded."""
+    monkeypatch.setenv("GEMMHUB_BACKEND", "elsewhere, cublas")
+    gemmhub.reload()
+    elsewhere = Scripted("elsewhere")
+    described = BackendDescription("elsewhere", lambda: elsewhere, "for tests", contract=1, device_kinds=("cuda",))
+    registry.registry().add(described, "elsewhere", "gemmhub-elsewhere")
+    found = gemmhub.explain(*operands)
+    assert found.chosen == "numpy"
+    verdict = found["elsewhere"]
+    assert (verdict.status, verdict.reason, verdict.remedy) == ("refused", "the operands are on cpu", "it is for cuda")
+    assert found["cublas"].status == "not installed"
+    assert found["cublas"].remedy.startswith("pip install ")
+    assert found["cublas"].reason.startswith("for cuda: ")
+    assert not elsewhere.calls
 
 
 def test_a_decision_that_is_forgotten_at_once(monkeypatch):

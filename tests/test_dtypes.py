@@ -341,3 +341,8 @@ def test_random_shapes_with_float32_accumulation(dtype, rng):
     assert np.max(np.abs(got - exact)) < 4000 * 2.0**-24 * np.max(
         np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     )
+
+
+def test_an_unknown_result_dtype_gets_a_remedy_for_names():
+    with pytest.raises(DTypeError, match=r"out_dtype: dtype fp16 is not supported; allowed: float16, .*\. name one of"):
+        gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="fp16")

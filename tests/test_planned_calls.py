@@ -216,6 +216,7 @@ def test_a_plan_prints_what_it_was_made_for(dtype, options, rng):
     planned = gemmhub.plan(a, b, **options)
     assert isinstance(planned, gemmhub.Plan)
     assert not isinstance(gemmhub.matmul, gemmhub.Plan)
+    assert "object at 0x" not in repr(planned)
     for text in ("gemmhub.Plan(5x7x6", f"{dtype},{dtype}", "on cpu", "backend='numpy'"):
         assert text in repr(planned)
         with pytest.raises((InputError, TypeError), match=re.escape(text)):

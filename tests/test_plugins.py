@@ -494,6 +494,7 @@ def test_suggestions_name_what_to_install(site, operands):
     assert known
     for found in offered.values():
         assert found.remedy == install.command(found.distribution)
+        assert str(found) == f"{found.name} ({found.distribution}) not installed ({found.remedy})"
     site.install("gemmhub-cublas", {"cublas": "gemmhub_example_bad.hooks:one_good_one_bad"})
     assert not [s for s in gemmhub.backends() if s.name == "cublas"]
 

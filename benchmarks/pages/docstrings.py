@@ -50,7 +50,7 @@ def markdown(text: str, path: str) -> str:
 
 
 def _described(section: re.Match[str]) -> str:
-    """A numpydoc section whose first lines hold names and a description, where mkdocstrings expects a name and a type."""
+    """A numpydoc section whose lines have names and descriptions, where mkdocstrings expects names and types."""
     if section["title"] == "Returns":
         return f"{section['head']}:\n{textwrap.indent(section['body'], '    ')}"
     return section["head"] + _ENTRY.sub(_entries, section["body"])

@@ -59,6 +59,9 @@ class Recipe:
             if given.get(name) is not None and not self._why_not:
                 self._add(name, given[name])
 
+    def __repr__(self) -> str:
+        return "its recipe"  # what follows "bound method gemmhub.Plan(...) of"
+
     def _add(self, name: str, x: Any) -> None:
         if isinstance(x, PackedB):
             self._why_not = "a packed operand is of one process"

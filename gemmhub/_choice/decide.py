@@ -102,6 +102,7 @@ def _decide(
         else:
             able.append(answer)
     verdicts += _suggested(problem, verdicts, able, forced)
+    verdicts += _preferred(problem, settings, {v.backend for v in verdicts} | {x.entry.name for x in able})
     if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in able}:
         for entry in registry.registry().entries:
             if entry.passing == "memory":  # its backends may have the name
@@ -231,6 +232,24 @@ def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], 
         for s in registry.suggestions()
         if s.backend not in present and (s.device_kind == problem.device.kind or s.backend == forced)
     ]
+
+
+def _preferred(problem: GemmProblem, settings: Settings, present: set[str]) -> list[Verdict]:
+    """Verdicts for backends that the settings name and that are for another kind of device, loaded or not."""
+    found = []
+    for name in settings.backend:
+        entry = registry.registry().find(name)
+        if name in present:
+            continue
+        if entry is not None:
+            reason, remedy = f"the operands are on {problem.device}", f"it is for {', '.join(entry.device_kinds)}"
+            found.append(Verdict(name, entry.distribution, "refused", reason, remedy))
+            continue
+        for s in registry.suggestions():
+            if s.backend == name:
+                reason, remedy = f"for {s.device_kind}: {s.summary}", install.command(s.distribution)
+                found.append(Verdict(name, s.distribution, "not installed", reason, remedy))
+    return found
 
 
 def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[list[Able], str]:

@@ -31,7 +31,8 @@ class BackendStatus:
         return "; ".join(part for part in (self.reason, self.remedy) if part)
 
     def __str__(self) -> str:
-        detail = self.reason and f": {self.reason} ({self.remedy})"
+        reason = "" if self.reason == self.state else f": {self.reason}"
+        detail = self.reason and f"{reason} ({self.remedy})"
         return printing.line(f"{self.name} ({self.distribution}) {self.state}{detail}")
 
 

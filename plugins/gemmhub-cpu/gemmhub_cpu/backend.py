@@ -62,7 +62,7 @@ class CpuBackend(Backend):
         dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
         if kinds is None or dtypes <= {kinds[0]}:
             return Refusal(
-                f"{problem.a.dtype} by {problem.b.dtype} needs no conversion: nothing beats NumPy's BLAS there",
+                f"{problem.a.dtype} by {problem.b.dtype}: this plugin has nothing faster than NumPy's own product",
                 "use the numpy backend",
                 any_layout=True,
             )

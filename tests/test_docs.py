@@ -113,6 +113,13 @@ def test_what_is_not_run_says_why(page):
         assert re.fullmatch(known, directive)
 
 
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "skip: start if" in text])
+def test_what_needs_a_library_is_run_where_it_is_installed(page):
+    """`make test-doors` runs the pages whose examples are skipped for want of a library."""
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ntest-doors:")[2].partition("\n\n")[0]
+    assert {f"docs/{page}", f"docs/{page.rpartition('/')[0]}"} & set(recipe.split())
+
+
 SHELL = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
 
 

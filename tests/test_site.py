@@ -69,25 +69,34 @@ def _defined(tree: ast.Module) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def built(tmp_path_factory):
+    """The folder of the site, and what was wrong with it."""
     pytest.importorskip("mkdocstrings")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
+    complaints = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR", "  - "))]
+    return folder, complaints or [f"exit code {done.returncode}"] * bool(done.returncode)
 
 
 @pytest.fixture(scope="module")
-def inventory(site):
-    """The names that other documentation may link to: what the reference has."""
+def site(built):
+    if not (built[0] / "objects.inv").is_file():
+        pytest.fail("there is no site")
+    return built[0]
+
+
+def test_the_site_builds_without_a_warning(built):
+    assert not built[1]
+
+
+def test_the_reference_has_every_public_name(site):
+    """objects.inv lists what other documentation may link to: all that the reference has."""
     *_, packed = (site / "objects.inv").read_bytes().split(b"\n", 4)
-    return {line.partition(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}
-
-
-@pytest.mark.parametrize("name", sorted(set(public_names())))
-def test_the_reference_has_every_public_name(inventory, name):
-    assert name in inventory
+    inventory = {line.partition(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}
+    names = public_names()
+    assert len(names) > 200
+    assert not sorted(set(names) - inventory)
 
 
 @pytest.mark.parametrize("kind", [problem.GemmProblem, problem.Operand, problem.Bias], ids=lambda kind: kind.__name__)

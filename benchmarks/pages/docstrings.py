@@ -19,17 +19,13 @@ _SECTION = re.compile(
 
 
 class Pages(griffe.Extension):
-    """Rewrites each object once, when it is loaded."""
-
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for modules, classes, functions and attributes."""
-        if obj.docstring is not None:
-            obj.docstring.value = markdown(obj.docstring.value, obj.path)
+    """Rewrites the docstrings of gemmhub, and the signatures of products."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Called once for gemmhub: shows each option of a product where a signature has ``**options``."""
+        """Called once for each package that is loaded."""
         if pkg.path != "gemmhub":
             return
+        _rewrite(pkg)
         options = pkg["_call.options.Options"].attributes
         for function in pkg["api"].functions.values():
             function.overloads = None  # they are for type checkers
@@ -43,10 +39,15 @@ class Pages(griffe.Extension):
                     function.parameters.add(given)
 
 
-def markdown(text: str, path: str) -> str:
-    """``text`` of the object at ``path`` with links for roles, indented descriptions, and no double colons."""
-    text = _ROLE.sub(lambda match: _link(match[2], path, short=bool(match[1])), text)
-    return _SECTION.sub(_described, _LITERAL.sub(lambda match: f"{match[1]}:" if match[1] else "", text))
+def _rewrite(obj: griffe.Object) -> None:
+    """Docstrings of an object and all that it contains: links for roles, indented descriptions, no double colons."""
+    if obj.docstring is not None:
+        text = _ROLE.sub(lambda match: _link(match[2], obj, short=bool(match[1])), obj.docstring.value)
+        text = _LITERAL.sub(lambda match: f"{match[1]}:" if match[1] else "", text)
+        obj.docstring.value = _SECTION.sub(_described, text)
+    for member in obj.members.values():
+        if isinstance(member, griffe.Object):  # and no alias
+            _rewrite(member)
 
 
 def _described(section: re.Match[str]) -> str:
@@ -60,14 +61,9 @@ def _entries(entry: re.Match[str]) -> str:
     return "".join(f"{name}\n    {entry['text']}" for name in entry["names"].split(", "))
 
 
-def _link(name: str, path: str, short: bool) -> str:
-    """A link where the reference has the name, else code. A name without a dot stands in the same module or class."""
-    if name.startswith("gemmhub"):
-        target = name
-    elif "." in name and not name[0].isupper():
-        target = name  # of another package
-    else:
-        scope = path.rpartition(".")[0]
-        target = f"{scope}.{name}" if scope else name
+def _link(name: str, obj: griffe.Object, short: bool) -> str:
+    """A link where the reference has the name, else code. A short name is of the object itself, its class or module."""
+    scopes = [x for x in (obj, obj.parent, obj.module) if x is not None and name.partition(".")[0] in x.members]
+    target = f"{scopes[0].path}.{name}" if scopes else name
     shown = name.rpartition(".")[2] if short else name
     return f'<autoref optional identifier="{target}"><code>{shown}</code></autoref>'

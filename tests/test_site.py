@@ -23,8 +23,8 @@ PAGES = {x.relative_to(DOCS).as_posix(): x.read_text(encoding="utf-8") for x in 
 LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}}
 PACKAGE = Path(gemmhub.__file__).parent
 WHOLE = (
-    "accuracy", "array_library", "backend", "capability", "dtypes", "epilogues", "errors", "hookspecs", "layout", "lowering",
-    "problem", "records", *(f"kit.{path.stem}" for path in (PACKAGE / "kit").glob("[a-z]*.py")),
+    "accuracy", "array_library", "backend", "capability", "dtypes", "epilogues", "errors", "hookspecs", "layout",
+    "lowering", "problem", "records", *(f"kit.{path.stem}" for path in (PACKAGE / "kit").glob("[a-z]*.py")),
 )  # fmt: skip
 """Modules of public words, and those for authors: every name that they define is public."""
 DOORS = ("numpy", "torch", "jax", "distributed", "testing", "kit.native")

@@ -27,7 +27,7 @@ class Pages(griffe.Extension):
             return
         _rewrite(pkg)
         options = pkg["_call.options.Options"].attributes
-        for function in pkg["api"].functions.values():
+        for function in (*pkg["api"].functions.values(), pkg["_check.compare.compare"]):
             function.overloads = None  # they are for type checkers
             if "options" in function.parameters:
                 del function.parameters["options"]

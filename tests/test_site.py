@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import html
 import inspect
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 import gemmhub
 from gemmhub import problem
+from gemmhub._call import options
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -113,6 +115,15 @@ def test_each_field_of_a_problem_is_described(kind):
 def test_the_version_is_on_each_page(site):
     for page in ("index.html", "reference/products/index.html"):
         assert f"gemmhub {gemmhub.__version__}" in (site / page).read_text(encoding="utf-8")
+
+
+def test_a_product_has_its_options(site):
+    """Each with its default and a description, in the signature and in the list of parameters."""
+    page = (site / "reference" / "products" / "index.html").read_text(encoding="utf-8")
+    product = html.unescape(re.sub(r"<[^>]+>", "", page.partition('id="gemmhub.matmul"')[2].partition("<h3")[0]))
+    for name, default in options.DEFAULTS.items():
+        assert re.search(rf"\b{name}: [^=]+ = {default!r}\b", product)
+        assert re.search(rf"\b{name}\s+\([^)]*default:\s+{default!r}\s*\)\s+–\s+\S", product)
 
 
 def test_no_role_of_sphinx_is_left(site):

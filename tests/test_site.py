@@ -123,7 +123,7 @@ def test_a_product_has_its_options(site):
     product = html.unescape(re.sub(r"<[^>]+>", "", page.partition('id="gemmhub.matmul"')[2].partition("<h3")[0]))
     for name, default in options.DEFAULTS.items():
         assert re.search(rf"\b{name}: [^=]+ = {default!r}\b", product)
-        assert re.search(rf"\b{name}\s+\([^)]*default:\s+{default!r}\s*\)\s+–\s+\S", product)
+        assert re.search(rf"\b{name}\s+\([^)]*default:\s+{default!r}\s*\)\s+\u2013\s+\S", product)
 
 
 def test_no_role_of_sphinx_is_left(site):

@@ -46,7 +46,7 @@ test-hopper: $(KERNELS)/.installed
 
 # Users of torch, JAX and Dask, on the CPU.
 test-doors: $(DOORS)/.installed
-	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py tests/test_docstrings.py \
+	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py tests/test_docstring_examples.py \
 		docs/torch.md docs/jax.md docs/dask.md docs/many-devices.md docs/tutorials docs/how-to
 
 # One process a plugin: a process loads one MUSA installation.

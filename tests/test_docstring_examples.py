@@ -31,6 +31,8 @@ def test_the_examples_of_a_module(name, tmp_path, monkeypatch):
             names[door] = importlib.import_module(door)
     importlib.import_module("gemmhub.numpy")
     monkeypatch.chdir(tmp_path)
-    failed, tried = doctest.testmod(importlib.import_module(name), extraglobs=names)
+    failed, tried = doctest.testmod(
+        importlib.import_module(name), extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
     assert tried
     assert not failed

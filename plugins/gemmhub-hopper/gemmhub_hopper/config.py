@@ -287,7 +287,7 @@ class Variant:
         crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
         if form.registers_a and registers > (48 if form.num_planes > 1 else 96 if crowded else 128):
             return f"with {registers} accumulators a thread has no registers for elements of a"
-        if registers > 64 and form.num_planes > 1 and self.split_k:
+        if registers > (32 if form.sets_of_sums == 3 else 64) and form.num_planes > 1 and self.split_k:
             return f"with twice {registers} accumulators a thread has no registers for split-K"
         if registers > 32 and shape.cluster_k > 1 and self.split_k:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"

@@ -17,7 +17,7 @@ from gemmhub import config
 from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
 from gemmhub._call.cache import LOOK_CLOSELY, CallCache, kind_of
-from gemmhub._call.options import Options, request, signature, stream_handle, with_scalars
+from gemmhub._call.options import ARRAYS, NUMBERS, PLANNED, Options, request, signature, with_scalars
 from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
 
@@ -96,19 +96,20 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
                 return result
         if options:
             run = _find(kind_of(a, b, out, options))
-            if run is not None and run is not LOOK_CLOSELY and "stream" not in options:
-                get = options.get
-                return run(a, b, out, get("c"), get("bias"), get("alpha", 1), get("beta", 0), None)
+            if run is not None and run is not LOOK_CLOSELY:
+                return run(a, b, out, options)
         else:
             if out is None:
                 run = _find((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
-            elif out.__class__ is not _ndarray:
-                run = _find(kind_of(a, b, out, options))
-            else:
+            elif out.__class__ is _ndarray:
                 run = _find(
                     (kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
                      out.__class__, out.dtype, out.strides)
                 )  # fmt: skip
+            else:
+                run = _find(kind_of(a, b, out, options))
+                if run is not None:
+                    return run(a, b, out, options)
             if run is not None:
                 return run(a, b, out)
     except Exception:
@@ -128,13 +129,12 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
             deferred = _deferred("matmul", a, b, out, options)
             if deferred is not NotImplemented:
                 return deferred
-        if not {"alpha", "beta"}.isdisjoint(given):
+        if not given.keys().isdisjoint(NUMBERS):
             given = with_scalars(options)  # numbers of NumPy as Python's
         key, run = cache.look_up(a, b, out, given)
         if run is not None:
-            get, stream = given.get, stream_handle(given.get("stream"))
             try:
-                return run(a, b, out, get("c"), get("bias"), get("alpha", 1), get("beta", 0), stream)
+                return run(a, b, out, given)
             except (GemmhubError, MemoryError):
                 raise
             except BaseException as error:
@@ -165,7 +165,8 @@ def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options
     An array of a type that numpy.matmul leaves products to (a quantity with a unit, a labelled array) gets what that
     returns.
     """
-    result = registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options})
+    arrays = (a, b, out, *map(options.get, ARRAYS))
+    result = registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options}, arrays)
     if result is NotImplemented and call == "matmul" and not (type(a) is type(b) is _ndarray):
         from gemmhub._arrays import array_types
 
@@ -203,17 +204,18 @@ def _learn(
 
     problem = call.problem
     if problem.device.kind != "cpu":
-        _keep(cache, key, execute)
+        _keep(cache, key, bind.by_options(execute, False, options))
         fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
-        if fast is not None:
+        if fast is not None and not problem.demands:
             fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
             cache.fast[type(a)] = fast
         return
     run = bind.warm(call, kernel, execute, (a, b, options.get("c"), options.get("bias")))
+    alone = run is kernel.direct
     if not decision.layout_free:
         _keep(cache, kind_of(a, b, out, options), LOOK_CLOSELY)
         key = kind_of(a, b, out, options, closely=True) or key
-    _keep(cache, key, bind.with_rest(run) if problem.plain and run is kernel.direct else run)
+    _keep(cache, key, bind.by_options(run, alone, options))
     if options:
         return
     if out is not None and not isinstance(out, _ndarray):
@@ -274,7 +276,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 
         asked = request(options)
         call, decision, kernel = _decided(a, b, out, asked, cache)
-    with_epilogue = not options.keys().isdisjoint(("alpha", "beta", "c", "bias", "stream"))
+    with_epilogue = not options.keys().isdisjoint(PLANNED)
     recipe = Recipe(a, b, out, options)
     return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue, recipe)
 

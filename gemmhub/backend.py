@@ -44,6 +44,9 @@ class Run(Protocol):
     With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native stream handle (int) on
     devices, None on the CPU: work is put there, and run neither synchronises nor allocates beyond the workspace
     made by prepare.
+
+    Operands that a field of :attr:`GemmProblem.demands` describes follow as keyword arguments of that name, vectors on
+    the CPU and addresses on devices. A kernel of another problem is called without them.
     """
 
     def __call__(
@@ -70,7 +73,8 @@ class Kernel:
     numpy.matmul is such a function.
     """
     direct_epilogue: Callable[..., Array] | None = None
-    """``(a, b, out, c, bias, alpha, beta, stream) -> result``: the same for problems with an epilogue.
+    """``(a, b, out, c, bias, alpha, beta, stream) -> result``: the same for problems with an epilogue, not for those
+    with demands.
 
     Called with NumPy arrays of two dimensions or more, as the caller passed them; ``c`` broadcasts to the result,
     ``bias`` has one or two dimensions; ``out`` has the result's shape. It may
@@ -95,6 +99,10 @@ class Backend(ABC):
     """Lower case, unique: what ``backend=`` takes."""
     layout_sensitive: bool = True
     """False promises that ``supports``, ``estimate`` and kernels do not depend on strides or alignment."""
+    takes: frozenset[str] = frozenset()
+    """The fields of :attr:`GemmProblem.demands` that ``supports`` and kernels read. :func:`answer` refuses a problem
+    with any other: a backend that was written before a field existed cannot compute without it.
+    """
 
     @abstractmethod
     def probe(self) -> Ready | Absent:
@@ -146,6 +154,16 @@ class Backend(ABC):
     def import_times(self, path: Path, device: Device) -> Imported | Refusal:
         """Read times of this backend's candidates on ``device`` from a file of its library's own profiler."""
         return Refusal(f"{self.name} reads no profiler's file", "measure with gemmhub tune")
+
+
+def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
+    """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.supports` returns."""
+    unread = [name for name in problem.demands if name not in backend.takes]
+    if unread:
+        what = " and ".join(dict.fromkeys(problem.demands[name] for name in unread))
+        names = " and ".join(f"{name}=" for name in unread)
+        return Refusal(f"it has no {what}", f"leave {names} out, or choose a backend that has {what}", any_layout=True)
+    return backend.supports(problem)
 
 
 @dataclass(frozen=True)

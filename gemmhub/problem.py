@@ -8,7 +8,8 @@ problems may use the same kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
@@ -41,6 +42,15 @@ class Bias:
     """The dimension that it runs along: "n" or "m"."""
     stride: int = 1
     """Elements between neighbours."""
+
+
+def added(what: str) -> dict[str, str]:
+    """Metadata of a field of :class:`GemmProblem` that came after contract 1. ``what``: its noun, for refusals.
+
+    Its default, None, is neutral. Where it is set, gemmhub itself refuses for every backend whose
+    :attr:`~gemmhub.backend.Backend.takes` does not name it.
+    """
+    return {"what": what}
 
 
 @dataclass(frozen=True)
@@ -82,10 +92,17 @@ class GemmProblem:
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
 
-    @property
+    @cached_property
+    def demands(self) -> Mapping[str, str]:
+        """The fields of :func:`added` that are set, and their nouns."""
+        listed = {x.name: x.metadata["what"] for x in fields(self) if "what" in x.metadata}
+        return {name: what for name, what in listed.items() if getattr(self, name) is not None}
+
+    @cached_property
     def plain(self) -> bool:
-        """Just ``a @ b``: alpha 1, no c, no bias, no activation."""
-        return self.alpha_is_one and self.c is None and self.bias is None and self.activation is None
+        """Just ``a @ b``: alpha 1, no c, no bias, no activation, no demands."""
+        without = self.c is None and self.bias is None and self.activation is None and not self.demands
+        return self.alpha_is_one and without
 
     @property
     def batch_count(self) -> int:
@@ -126,7 +143,7 @@ class GemmProblem:
             )
             if used
         )
-        fields = [
+        parts = [
             f"{self.m}x{self.n}x{self.k}",
             f"batch={batch}" + (f":{broadcast}" if broadcast else ""),
             f"{self.a.dtype.name},{self.b.dtype.name}->{self.out.dtype.name}",
@@ -135,9 +152,10 @@ class GemmProblem:
             f"precision={self.precision}",
         ]
         natural = natural_compute_dtype(self.a.dtype, self.b.dtype, self.out.dtype)
-        fields += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
-        fields += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
-        return " ".join(fields)
+        parts += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
+        parts += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
+        parts += [f"{name}={getattr(self, name)}" for name in self.demands]
+        return " ".join(parts)
 
     def __str__(self) -> str:
         return f"{self.key} on {self.device}"

@@ -58,10 +58,15 @@ def direct(x: object) -> Any:
     return None
 
 
-def deferred(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """What the first deferring library among the operands returns for a call; NotImplemented where none takes it."""
+def deferred(
+    call: str, operands: tuple[Any, ...], options: Mapping[str, Any], arrays: tuple[Any, ...] | None = None
+) -> Any:
+    """What the first deferring library among ``arrays`` returns for a call; NotImplemented where none takes it.
+
+    ``arrays`` are all that the call reads or writes: its ``operands`` unless they are given.
+    """
     if deferring or doors:
-        for x in (*operands, *(options.get(name) for name in ("out", "c", "bias"))):
+        for x in operands if arrays is None else arrays:
             kinds = type(x).__mro__
             if doors:
                 _open(kinds)

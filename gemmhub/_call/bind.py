@@ -7,7 +7,8 @@ empty results need no work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gemmhub._base.geometry import DeviceView, as_matrix, broadcast, expand, sam
 from gemmhub._base.guard import propagates, translated
 from gemmhub._call import bind_device
 from gemmhub._call.describe import Call, flat
-from gemmhub._call.options import Request
+from gemmhub._call.options import EXTRA, Request, stream_handle
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
 from gemmhub.errors import KernelError, OutputError
@@ -35,7 +36,7 @@ def overlaps(call: Call) -> tuple[Copy, ...]:
     if call.out is None or call.problem.empty:
         return ()
     arrays, problem = call.arrays, call.problem
-    operands = {"a": call.a, "b": call.b, "bias": call.bias}
+    operands = {"a": call.a, "b": call.b, "bias": call.bias, **call.extra}
     if call.c is not None and not same_memory(call.c, expand(call.out, call.a.ndim, _ndim(call.b))):
         operands["c"] = call.c
     for name, operand in operands.items():
@@ -50,7 +51,7 @@ def _ndim(b: object) -> int:
 
 
 def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
-    """``execute(a, b, out=None, c=None, bias=None, alpha=1, beta=0, stream=None) -> result``.
+    """``execute(a, b, out=None, c=None, bias=None, alpha=1, beta=0, stream=None, extra=()) -> result``.
 
     For operands of the same kind, shapes and dtypes (and layouts, where the backend is sensitive to them)
     as ``call``'s. Raises KernelError or AllocationError.
@@ -68,7 +69,7 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
-        stream: Any = None,
+        stream: Any = None, extra: Any = (),
     ) -> Array:  # fmt: skip
         left = arrays.view(a, "a")
         right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
@@ -84,12 +85,17 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
                 None if c is None or beta == 0 else expand(broadcast(arrays.view(c, "c"), out_shape), a_ndim, b_ndim)
             )
             vector = None if bias is None else flat(arrays.view(bias, "bias"))
-            beside = out is not None and _meets(arrays.overlap, result, left, right, vector, addend, target)
+            compute: Callable[..., None] = run
+            more: Iterable[object] = ()
+            if extra:
+                named = {name: flat(arrays.view(x, name), name) for name, x in extra.items()}
+                compute, more = partial(run, **named), named.values()
+            beside = out is not None and _meets(arrays.overlap, result, (left, right, vector, *more), addend, target)
             place = arrays.twin(target) if beside else target
             if out is not None and written is not None:
                 written(out)
             try:
-                run(
+                compute(
                     as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
                     addend, vector, alpha, beta, stream,
                 )  # fmt: skip
@@ -107,9 +113,10 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
 def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
     """The kernel's own complete matmul, or its own product with an epilogue, where it has one; else ``execute``.
 
-    Takes ``(a, b, out, c, bias, alpha, beta, stream)``; a plain call's may be given ``(a, b, out)`` alone.
+    Takes ``(a, b, out)`` where it is ``kernel.direct``, and ``(a, b, out, c, bias, alpha, beta, stream)`` where it is
+    ``kernel.direct_epilogue``.
     """
-    if call.exact:
+    if call.exact and not call.problem.demands:
         if call.problem.plain:
             return kernel.direct or execute
         if kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
@@ -127,9 +134,38 @@ def warm(call: Call, kernel: Kernel, execute: Execute, operands: tuple[Array, ..
     return run
 
 
-def with_rest(direct: Callable[[Array, Array, Array | None], Array]) -> Execute:
-    """A kernel's own matmul as a function that is given the options, too."""
-    return lambda a, b, out, *_: direct(a, b, out)
+def by_options(
+    run: Execute, alone: bool, options: Iterable[str], alpha: Any = 1, beta: Any = 0
+) -> Callable[[Array, Array, Array | None, Mapping[str, Any]], Array]:
+    """``(a, b, out, options) -> result``: ``run`` for calls that give the options of these names, and no others.
+
+    ``alone``: it takes a, b and out alone. ``alpha`` and ``beta`` are the values where they are not given.
+    """
+    given = frozenset(options)
+    if alone:
+        return lambda a, b, out, options: run(a, b, out)
+    extra = tuple(name for name in EXTRA if name in given)
+    if extra or "stream" in given:
+
+        def everything(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
+            get = options.get
+            more = {name: options[name] for name in extra if options[name] is not None}
+            return run(
+                a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), stream_handle(get("stream")),
+                *((more,) if more else ()),
+            )  # fmt: skip
+
+        return everything
+    if not given.isdisjoint(("c", "alpha", "beta")):
+
+        def epilogue(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
+            get = options.get
+            return run(a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), None)
+
+        return epilogue
+    if "bias" in given:
+        return lambda a, b, out, options: run(a, b, out, None, options["bias"], alpha, beta, None)
+    return lambda a, b, out, options: run(a, b, out, None, None, alpha, beta, None)
 
 
 def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]) -> Callable[..., Array]:
@@ -154,10 +190,9 @@ def first_run(
 ) -> Array:
     """Run by the shortcut where there is one, else in full; exceptions in our words."""
     run = shortcut(call, kernel, execute)
-    rest = (request.c, request.bias, request.alpha, request.beta, request.stream)
     if run is not execute:
         try:
-            result = run(a, b, out) if call.problem.plain else run(a, b, out, *rest)
+            result = run(a, b, out) if call.problem.plain else run(a, b, out, *request.rest[:-1])
         except Exception:
             pass  # as in every later call, execute() finds out what is wrong and reports it
         except BaseException as error:
@@ -165,7 +200,7 @@ def first_run(
                 raise
         else:
             return product(result, call, out, backend)
-    return execute(a, b, out, *rest)
+    return execute(a, b, out, *request.rest)
 
 
 def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
@@ -182,15 +217,9 @@ def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
 
 
 def _meets(
-    overlap: Callable[[Array, Array], bool],
-    out: Array,
-    a: Array,
-    b: object,
-    bias: Array | None,
-    c: Array | None,
-    target: Array,
+    overlap: Callable[[Array, Array], bool], out: Array, read: Iterable[object], c: Array | None, target: Array
 ) -> bool:
-    operands = [x for x in (a, b, bias) if isinstance(x, np.ndarray)]
+    operands = [x for x in read if isinstance(x, np.ndarray)]
     if c is not None and not same_memory(c, target):
         operands.append(c)
     return any(overlap(out, x) for x in operands)

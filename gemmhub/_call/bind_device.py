@@ -5,7 +5,8 @@ Nothing here waits for the device, and with ``out`` nothing is allocated beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from gemmhub._arrays.torch.operands import TorchArrays
@@ -28,7 +29,7 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
 
     def execute(
         a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
-        stream: Any = None,
+        stream: Any = None, extra: Any = (),
     ) -> Array:  # fmt: skip
         with arrays.on(stream):
             result = arrays.empty(out_shape, out_dtype) if out is None else out
@@ -38,14 +39,19 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
                 right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
                 addend = None if c is None or beta == 0 else arrays.view(c, "c")
                 vector = None if bias is None else flat(arrays.view(bias, "bias"))
+                compute = run
+                more: Iterable[object] = ()
+                if extra:
+                    named = {name: flat(arrays.view(x, name), name) for name, x in extra.items()}
+                    compute, more = partial(run, **{name: x.address for name, x in named.items()}), named.values()
                 place, spare = target, None
-                if out is not None and overlapping(target, left, right, vector, addend, a_ndim, b_ndim):
+                if out is not None and overlapping(target, (left, right, vector, *more), addend, a_ndim, b_ndim):
                     spare = arrays.twin(target)
                     place = arrays.view(spare, "out")
                 if out is not None and written is not None:
                     written(out)
                 try:
-                    run(
+                    compute(
                         left.address, right if packed else right.address, place.address,
                         None if addend is None else addend.address,
                         None if vector is None else vector.address,
@@ -60,17 +66,9 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
     return execute
 
 
-def overlapping(
-    out: DeviceView,
-    a: DeviceView,
-    b: object,
-    bias: DeviceView | None,
-    c: DeviceView | None,
-    a_ndim: int,
-    b_ndim: int,
-) -> bool:
-    """Whether ``out`` shares memory with an operand, other than by being ``c``."""
-    operands: list[DeviceView] = [x for x in (a, b, bias) if isinstance(x, DeviceView)]
+def overlapping(out: DeviceView, read: Iterable[object], c: DeviceView | None, a_ndim: int, b_ndim: int) -> bool:
+    """Whether ``out`` shares memory with an operand, other than by being ``c``. ``read``: the others."""
+    operands = [x for x in read if isinstance(x, DeviceView)]
     if c is not None and not same_memory(expand(broadcast(c, out.shape), a_ndim, b_ndim), expand(out, a_ndim, b_ndim)):
         operands.append(c)
     return any(meet(out, x) for x in operands)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmhub import config
+from gemmhub._call.options import ARRAYS, NUMBERS
 from gemmhub.dtypes import scalar_kind
 from gemmhub.packed import PackedB
 
@@ -94,13 +95,13 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
             parts += (name, value)
         elif kind is float and _SMALL <= value <= _LARGE and value != 1:
             parts += (name, kind, value < 2**31 and value.is_integer())
-        elif name in ("alpha", "beta"):
+        elif name in NUMBERS:
             if kind not in _SCALARS:
                 return None
             parts += (name, scalar_kind(value))
         elif name == "stream" or value is None:
             parts += (name, value is None)
-        elif name in ("c", "bias"):
+        elif name in ARRAYS:
             parts.append(name)
             if not _add_array(parts, value, closely):
                 return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,14 @@ class Call:
     """Operands and out are numpy.ndarray itself: no subclass with ways of its own, nothing to be made an array."""
     natural: bool
     """The dtype of the result is that of the table, not one that was asked for."""
+    extra: Mapping[str, Array]
+    """The operands of :data:`EXTRA` by name."""
+
+
+EXTRA: Mapping[str, Callable[[ArrayLibrary, object, GemmProblem], tuple[Array, Any]]] = MappingProxyType({})
+"""How each operand of :data:`gemmhub._call.options.EXTRA` is described, given the problem without it: the native vector
+and the field of the problem.
+"""
 
 
 def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
@@ -113,13 +123,18 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     )
     if packed is not None:
         packed.check(problem)
+    extra = {name: EXTRA[name](arrays, x, problem) for name, x in request.extra.items()}
+    if extra:
+        problem = replace(problem, **{name: described for name, (_, described) in extra.items()})
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
-    natural_out = wanted is None
-    return Call(arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, natural_out)
+    return Call(
+        arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, wanted is None,
+        {name: native for name, (native, _) in extra.items()},
+    )  # fmt: skip
 
 
 def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
-    named = {"a": a, "b": b, "out": out, "c": request.c, "bias": request.bias}
+    named = {"a": a, "b": b, "out": out, **request.arrays}
     libraries: dict[str, ArrayLibrary] = {}
     for argument, x in named.items():
         if isinstance(x, PackedB):

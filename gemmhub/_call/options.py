@@ -1,13 +1,13 @@
-"""The keyword arguments of a product: one typed list for matmul, plan, explain and tune."""
+"""The keyword arguments of a product: one typed list and one table for matmul, plan, explain and tune."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from gemmhub import config
 from gemmhub.capability import CPU, Device
@@ -32,18 +32,40 @@ class Options(TypedDict, total=False):
     stream: Any
 
 
-DEFAULTS: dict[str, Any] = {
-    "out_dtype": None,
-    "alpha": 1,
-    "beta": 0,
-    "c": None,
-    "bias": None,
-    "activation": None,
-    "precision": None,
-    "deterministic": False,
-    "backend": None,
-    "stream": None,
+class Option(NamedTuple):
+    """How gemmhub treats one keyword argument of a product."""
+
+    default: Any
+    keyed: str = "value"
+    """What counts for the kind of a call: the "value" itself, the :func:`~gemmhub.dtypes.scalar_kind` of a "number",
+    the dtype, shape and strides of an "array", or the "presence" alone. A call of a plan takes all but values.
+    """
+
+
+OPTIONS: dict[str, Option] = {
+    "out_dtype": Option(None),
+    "alpha": Option(1, "number"),
+    "beta": Option(0, "number"),
+    "c": Option(None, "array"),
+    "bias": Option(None, "array"),
+    "activation": Option(None),
+    "precision": Option(None),
+    "deterministic": Option(False),
+    "backend": Option(None),
+    "stream": Option(None, "presence"),
 }
+"""The options by name, in the order of ``help()``."""
+
+DEFAULTS: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()}
+NUMBERS = tuple(name for name, option in OPTIONS.items() if option.keyed == "number")
+ARRAYS = tuple(name for name, option in OPTIONS.items() if option.keyed == "array")
+"""Options that are operands."""
+EXTRA = tuple(name for name in ARRAYS if name not in ("c", "bias"))
+"""Operands that a kernel gets by name, and only where the problem has them. Each is a field of
+:class:`~gemmhub.problem.GemmProblem` of the same name, described by :data:`gemmhub._call.describe.EXTRA`.
+"""
+PLANNED = frozenset(name for name, option in OPTIONS.items() if option.keyed != "value")
+"""Options that a call of a plan takes."""
 
 
 def signature() -> Callable[[F], F]:
@@ -78,6 +100,18 @@ class Request:
     bias: Any
     activation: str | None
     stream: Any
+    extra: Mapping[str, Any]
+    """The operands of :data:`EXTRA` that were given, by name."""
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The operands among the options, by name."""
+        return {"c": self.c, "bias": self.bias, **self.extra}
+
+    @property
+    def rest(self) -> tuple[Any, ...]:
+        """What follows a, b and out in a call of :data:`gemmhub._call.bind.Execute`."""
+        return self.c, self.bias, self.alpha, self.beta, self.stream, self.extra
 
     def check_scalars(self, a: DType, b: DType, out: DType) -> None:
         """Refuse scalars and activations that the arithmetic of the result cannot hold."""
@@ -134,10 +168,17 @@ def scalar(value: object, argument: str) -> Any:
 def with_scalars(options: Options) -> dict[str, Any]:
     """``options`` with alpha and beta as Python numbers; InputError where they are none."""
     given: dict[str, Any] = dict(options)
-    for name in ("alpha", "beta"):
+    for name in NUMBERS:
         if name in given:
             given[name] = scalar(given[name], name)
     return given
+
+
+def refuse_extra(options: Mapping[str, Any], where: str) -> None:
+    """InputError for an operand of :data:`EXTRA` in a kind of call that has none: ``where`` names the kind."""
+    for name in EXTRA:
+        if options.get(name) is not None:
+            raise InputError(name, f"given {where}", "None: not implemented there", f"leave {name}= out")
 
 
 _HANDLES = ("cuda_stream", "musa_stream", "ptr")
@@ -208,4 +249,5 @@ def request(options: Options) -> Request:
             raise
         out_dtype = as_dtype(wanted)  # unhashable: let the error name it
     stream = stream_handle(given["stream"])
-    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, stream)
+    extra = {name: given[name] for name in EXTRA if given[name] is not None}
+    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, stream, extra)

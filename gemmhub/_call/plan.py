@@ -18,10 +18,10 @@ import numpy as np
 
 from gemmhub._arrays.find import layout_key
 from gemmhub._base.guard import out_of_memory, propagates
-from gemmhub._call.bind import Array, Execute, bind, product, shortcut, with_rest
+from gemmhub._call.bind import Array, Execute, bind, by_options, product, shortcut
 from gemmhub._call.cache import CallCache, kind_of
 from gemmhub._call.describe import Call
-from gemmhub._call.options import Request, scalar, stream_handle
+from gemmhub._call.options import EXTRA, Request, scalar, stream_handle
 from gemmhub.backend import Kernel
 from gemmhub.dtypes import scalar_kind
 from gemmhub.errors import AllocationError, InputError, KernelError
@@ -38,8 +38,8 @@ class Plan(Protocol):
     ``__call__`` would cost 0.1 us more, a ``functools.partial`` 0.03 us. What it prints, and what Python calls it in
     errors, is its ``__qualname__``.)
 
-    It takes ``c`` and ``bias`` where they were planned, ``alpha``, ``beta`` and ``stream``, which default to the
-    planned ones. Raises InputError for operands that are not as planned, before anything is written.
+    It takes ``c``, ``bias`` and other operands where they were planned, ``alpha``, ``beta`` and ``stream``, which
+    default to the planned ones. Raises InputError for operands that are not as planned, before anything is written.
 
     One that was planned without any of these may be a function of ``(a, b, out=None)`` alone: keyword arguments that
     are never given would cost a sixth of what a planned call may.
@@ -78,22 +78,26 @@ def make_plan(
     takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
     planned: Any = None
     if call.exact or problem.packed_by:  # else describe() looks at the operands of every call
-        planned = tuple(map(facts, (call.a, b if isinstance(b, PackedB) else call.b, c_planned, request.bias)))
+        right = b if isinstance(b, PackedB) else call.b
+        planned = tuple(map(facts, (call.a, right, c_planned, request.bias, *request.extra.values())))
+    names = tuple(request.extra)
     scalars_planned = scalar_kind(request.alpha), scalar_kind(request.beta)
     out_planned = type(call.a), out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
-    request = replace(request, c=None, bias=None)  # examples, too
+    request = replace(request, c=None, bias=None, extra={})  # examples, too
 
     def checked(
         a: Any, b: Any, out: Any = None, *, c: Any = None, bias: Any = None, alpha: Any = None, beta: Any = None,
-        stream: Any = None,
+        stream: Any = None, **extra: Any,
     ) -> Array:  # fmt: skip
         try:
+            if extra:
+                extra = _extra(extra, names, name)
             alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
             beta = request.beta if beta is None else scalar(beta, "beta")
             stream = request.stream if stream is None else stream_handle(stream)
             try:
                 as_planned = (
-                    tuple(map(facts, (a, b, c, bias))) == planned
+                    tuple(map(facts, (a, b, c, bias, *map(extra.get, names)))) == planned
                     and (out is None or facts(out) == out_planned)
                     and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
                     and stream is None
@@ -109,12 +113,13 @@ def make_plan(
                 if c is None and beta != 0:
                     raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
                 now = replace(
-                    request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
-                )
+                    request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype,
+                    extra=extra,
+                )  # fmt: skip
                 given = describe(a, b, out, now)
                 _must_equal(given, problem, out_shape, layout_free)
                 _must_hold(given.problem, problem, alpha, beta)
-            return execute(a, b, out, c, bias, alpha, beta, stream)
+            return execute(a, b, out, c, bias, alpha, beta, stream, extra)
         except AllocationError:
             raise
         except MemoryError as error:
@@ -137,6 +142,16 @@ def make_plan(
     return cast("Plan", MethodType(made, recipe))
 
 
+def _extra(given: dict[str, Any], planned: tuple[str, ...], plan: str) -> dict[str, Any]:
+    """The operands beyond c and bias, without those that are None. TypeError and InputError for what has no place."""
+    for name, x in given.items():
+        if name not in EXTRA:
+            raise TypeError(f"{plan}() got an unexpected keyword argument {name!r}")
+        if x is not None and name not in planned:
+            raise InputError(name, f"given to {plan}", f"no {name}", f"make a plan with {name}=")
+    return {name: given[name] for name in planned if given.get(name) is not None}
+
+
 def _html(decision: Decision, kernel: Kernel) -> str:
     """What notebooks show of a plan."""
     from gemmhub._base import markup
@@ -150,12 +165,11 @@ def _learning_plan(
     call: Call, kernel: Kernel, run: Execute, checked: Execute, request: Request, closely: bool
 ) -> Execute:
     """A plan that checks each kind of operands once: later calls of that kind go straight to the kernel."""
-    cache = CallCache()
-    run = with_rest(run) if run is kernel.direct else run
+    cache, alone = CallCache(), run is kernel.direct
     arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
     alpha, beta, find = request.alpha, request.beta, cache.find
     fast = again = None
-    if problem.device.kind != "cpu" and problem.packed_by is None:
+    if problem.device.kind != "cpu" and problem.packed_by is None and not problem.demands:
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
         again = fast and (fast.planned or fast.call)
@@ -168,9 +182,8 @@ def _learning_plan(
                     return result
             else:
                 known = find(kind_of(a, b, out, epilogue, closely))
-                if known is not None and "stream" not in epilogue:
-                    get = epilogue.get
-                    return known(a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), None)
+                if known is not None:
+                    return known(a, b, out, epilogue)
         except Exception:
             pass  # checked() finds out what is wrong, and reports it
         except BaseException as error:
@@ -183,7 +196,7 @@ def _learning_plan(
             elif "stream" not in epilogue:
                 key = kind_of(a, b, out, epilogue, closely)
                 if key is not None:
-                    cache.put(key, run)
+                    cache.put(key, by_options(run, alone, epilogue, alpha, beta))
         return result
 
     return planned
@@ -195,7 +208,7 @@ def _short_plan(
 ) -> Execute:  # fmt: skip
     """A plan that checks no more than it must before handing over to a self-checking matmul."""
     run = direct
-    kind = replace(call, a=None, b=None, c=None, bias=None, out=None)  # the plan keeps no examples
+    kind = replace(call, a=None, b=None, c=None, bias=None, out=None, extra={})  # the plan keeps no examples
     a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
     b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
@@ -279,7 +292,7 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
     given = call.problem
     names = {"m": "m", "n": "n", "k": "k", "batch": "batch", "packed_by": "b"}
     differing = [name for field, name in names.items() if getattr(given, field) != getattr(planned, field)]
-    for name in ("a", "b", "out", "c", "bias"):
+    for name in ("a", "b", "out", "c", "bias", *{**planned.demands, **given.demands}):
         before, after = (_compared(getattr(x, name), layout_free) for x in (planned, given))
         if isinstance(before, Operand) and isinstance(after, Operand):
             after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
@@ -295,10 +308,10 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
         )
 
 
-def _compared(x: Operand | Bias | None, layout_free: bool) -> object:
+def _compared(x: object, layout_free: bool) -> object:
     """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
     if isinstance(x, Bias):
         return (x.dtype.name, x.axis) if layout_free else x
     if isinstance(x, Operand):
         return x.dtype.name if layout_free else replace(x, layout=x.layout.essential)
-    return None
+    return x

@@ -14,9 +14,10 @@ from gemmhub._arrays.find import arrays_of
 from gemmhub._arrays.host.operands import NUMPY
 from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
 from gemmhub._base.geometry import DeviceView
+from gemmhub._call.options import ARRAYS
 from gemmhub.packed import PackedB
 
-_ARRAYS = ("out", "c", "bias")
+_ARRAYS = ("out", *ARRAYS)
 
 
 class Example(NamedTuple):

@@ -18,6 +18,7 @@ from gemmhub import records
 from gemmhub._base.guard import guarded
 from gemmhub._choice import registry
 from gemmhub.backend import WORKSPACE, Backend, Kernel
+from gemmhub.backend import answer as answer_of
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import AllocationError, InputError, NoBackendError
@@ -180,7 +181,7 @@ def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusa
     if failure is not None:
         return no(failure, "failed")
     _log.debug("backend %s: asked about %s", entry.name, problem)
-    refusal = guarded(lambda: backend.supports(problem), "supports()", remedy)
+    refusal = guarded(lambda: answer_of(backend, problem), "supports()", remedy)
     if isinstance(refusal, Refusal):
         return no(refusal)
     if refusal is not None:

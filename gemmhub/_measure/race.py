@@ -194,10 +194,10 @@ def _scratch(call: Call, a: Any, b: Any) -> Any:
 def _runner(
     call: Call, request: Request, able: Able, candidate: str, kernel: Kernel, operands: tuple[Any, Any, Any]
 ) -> _Runner:
-    execute, x = bind.bind(call, able.entry.name, kernel), request
+    execute, rest = bind.bind(call, able.entry.name, kernel), request.rest
 
     def run() -> None:
-        execute(*operands, x.c, x.bias, x.alpha, x.beta, x.stream)
+        execute(*operands, *rest)
 
     return _Runner(able, candidate, run)
 

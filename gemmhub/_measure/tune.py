@@ -200,14 +200,14 @@ class _Trial:
             return
         execute = bind.bind(call, backend.entry.name, kernel)
         short = bind.shortcut(call, kernel, execute)
-        turn = cycle(self._sets)
+        turn, rest = cycle(self._sets), asked.rest
 
         def run() -> None:
             left, right = next(turn)
             if call.problem.plain:
                 short(left, right, target)
             else:
-                execute(left, right, target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+                execute(left, right, target, *rest)
 
         try:
             bind.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, asked)
@@ -220,7 +220,7 @@ class _Trial:
         """Whether a contender's result is; if not, ``rows`` say so."""
         asked, name = self._asked, x.backend.entry.name
         try:
-            result = x.execute(*self._sets[0], self._target, asked.c, asked.bias, asked.alpha, asked.beta, asked.stream)
+            result = x.execute(*self._sets[0], self._target, *asked.rest)
             ok, ratio, remark = check_result(self._hosted, asked, result, samples=self._samples(name))
         except GemmhubError as error:
             ok, remark = False, str(error)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemmhub.backend import Backend, Kernel
+from gemmhub.backend import Backend, Kernel, answer
 from gemmhub.capability import Copy, Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
@@ -105,14 +105,14 @@ def honest(refusal: Refusal, who: str) -> None:
 
 def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
     """The answer of ``supports``, asked twice with equal problems."""
-    answers = [_call("supports()", backend.supports, x) for x in (problem, replace(problem))]
-    for answer in answers:
-        require(answer is None or isinstance(answer, Refusal), f"supports() returned {answer!r}, not None or a Refusal")
+    answers = [_call("supports()", answer, backend, x) for x in (problem, replace(problem))]
+    for given in answers:
+        require(given is None or isinstance(given, Refusal), f"supports() returned {given!r}, not None or a Refusal")
     require(answers[0] == answers[1], f"supports() answered {answers[0]!r}, then {answers[1]!r} to an equal problem")
     if answers[0] is not None:
         honest(answers[0], "supports()")
     if not backend.layout_sensitive:
-        other = _call("supports()", backend.supports, dense(problem))
+        other = _call("supports()", answer, backend, dense(problem))
         require(
             (other is None) == (answers[0] is None),
             f"layout_sensitive is False, but supports() answers {answers[0]!r} here and {other!r} to dense operands",

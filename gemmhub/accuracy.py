@@ -1,7 +1,7 @@
 """The accuracy contract: how far a right result may be from the exact one.
 
-``out = activation(x)`` with ``x = alpha * a @ b + beta * c + bias``. For every element, with
-S = |alpha| |A| |B| + |beta| |C| + |bias| (a matrix of the result's shape)::
+``out = activation(x)`` with ``x = alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias``. For every element, with
+S = |alpha| |scale_a| |A| |B| |scale_b| + |beta| |C| + |bias| (a matrix of the result's shape)::
 
     |computed x - x|   <=  relative(k) * S + tiny
     |computed out - out| <= slope * (that) + evaluation * |x| + u_out * |out| + tiny_out
@@ -12,7 +12,8 @@ S = |alpha| |A| |B| + |beta| |C| + |bias| (a matrix of the result's shape)::
 - ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
 - ``slope`` bounds the derivative of the activation, ``evaluation`` is what computing it costs.
 - ``u_out`` is the rounding to a result dtype narrower than the accumulator.
-- ``tiny`` covers results below the normal range of the accumulator, ``tiny_out`` below that of the result.
+- ``tiny`` covers results below the normal range of the accumulator, ``tiny_out`` below that of the result. Scales
+  and alpha may be multiplied in any order: a partial product that underflows counts with all factors above 1.
 
 Integer products are exact (modulo the width of the result): their bound is 0. docs/accuracy.md derives every
 constant and states the rules for NaN, infinities and overflow. The bound holds for all data; typical errors
@@ -253,17 +254,21 @@ def reference(
     bias: Array | None = None,
     activation: str | None = None,
     out_dtype: DType | None = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
 ) -> Reference:
     """The product in double precision, with the bound that ``model`` gives for it.
 
     ``a`` (..., m, k), ``b`` (..., k, n), ``c`` and ``bias`` broadcastable to the result: numpy arrays of
     any supported dtype. Integer problems are computed in 64 bits, modulo ``out_dtype`` (int64 if None).
+    ``scale_a`` and ``scale_b`` are vectors; of elements whose scales are not finite nothing is promised.
     """
     if alpha == 0:  # as in BLAS, the product then counts for nothing, NaN or not
-        a, b = np.zeros_like(a), np.zeros_like(b)
+        a, b, scale_a, scale_b = np.zeros_like(a), np.zeros_like(b), None, None
+    scales = inner_products.Scales(scale_a, scale_b)
     if model.exact:
         with np.errstate(all="ignore"):
-            return _exact_reference(a, b, alpha, beta, c, bias, activation, out_dtype, model)
+            return _exact_reference(a, b, alpha, beta, c, bias, activation, out_dtype, model, scales)
     k = a.shape[-1]
     # NumPy 1.26 makes arrays of objects of ints beyond 64 bits.
     alpha, beta = (x if isinstance(x, complex) else float(x) for x in (alpha, beta))
@@ -279,8 +284,11 @@ def reference(
             relative = model.relative(k) + norm * gamma((2 if model.complex else 1) * (2 * k + 4), _REFERENCE_ROUNDOFF)
             risky = risky | (np.abs(value) <= relative * size + lost + model.absolute(k))
             scale, clean = 1.0, np.zeros_like(size, np.bool_)
-        overflow = size * max(1.0, scale)
-        value, size, lost = value * alpha, size * scale, lost * scale
+        grown = scales.grown(size, scale)
+        overflow = np.maximum(size * max(1.0, scale), grown) if scales.count else size * max(1.0, scale)
+        loose = loose | scales.extreme(scale, model.underflow, model.accumulator_largest)
+        value, size, lost = value * alpha * scales.factor, size * scale * scales.size, lost * scale * scales.size
+        extra += scales.count
         if alpha != 1:
             extra += 2
         addends = [] if c is None or beta == 0 else [(beta, widen(c), 3)]
@@ -295,7 +303,7 @@ def reference(
             extra += operations
         own = norm * gamma((2 if model.complex else 1) * (2 * k + 4 + extra), _REFERENCE_ROUNDOFF)
         relative = model.relative(k, extra)
-        tiny = lost + model.absolute(k, extra) * max(1.0, scale)
+        tiny = lost + model.absolute(k, extra) * grown
         bound = (relative + own) * size + (1.0 + relative) * tiny
         overflow = risky | ~(overflow * (1.0 + relative + own) < model.accumulator_largest)
         upward: Array = np.True_
@@ -317,7 +325,7 @@ def reference(
         if plain and np.isinf(size).any():
             far = inner_products.beyond_float64(a, b, relative + own, model.output)
             value, bound = (np.where(np.isinf(size), *pair) for pair in zip(far, (value, bound)))
-        bound = np.where(np.isnan(bound), inf, bound)  # 0 times a bound that is beyond float64
+        bound = np.where(np.isnan(bound) | ~scales.finite, inf, bound)  # NaN: 0 times a bound beyond float64
     return Reference(value, bound, size, model, clean, overflow, activation, upward, downward, loose)
 
 
@@ -331,6 +339,7 @@ def _exact_reference(
     activation: str | None,
     out_dtype: DType | None,
     model: ErrorModel,
+    scales: inner_products.Scales,
 ) -> Reference:
     """Integer products: exact modulo 2**64, then reduced to the width of the accumulator and the result."""
     wanted = np.dtype(np.int64) if out_dtype is None else out_dtype
@@ -346,8 +355,11 @@ def _exact_reference(
     # A floating result takes floating alpha, beta and bias; an integer one wraps throughout.
     working = np.dtype(np.float64 if rounded else np.int64)
     scalars = [x.real if rounded else int(x.real) for x in (complex(alpha), complex(beta))]
+    grown = scales.grown(np.abs(product.astype(np.float64)), abs(scalars[0])) if scales.count else 1.0
     terms = [product.astype(working) * scalars[0]]
-    operations = 1 + 2 * (alpha != 1)
+    if scales.count:
+        terms[0] = terms[0] * scales.factor
+    operations = 1 + 2 * (alpha != 1) + scales.count
     if c is not None and beta != 0:
         terms.append(c.astype(working) * scalars[1])
         operations += 3
@@ -361,11 +373,13 @@ def _exact_reference(
         return Reference(activate(value.astype(wanted), activation), np.zeros(value.shape), magnitude, model)
     roundings = gamma(operations, model.output) + gamma(operations, _REFERENCE_ROUNDOFF)
     # Finite scalars and addends may overflow or underflow in an epilogue computed in the result's dtype.
-    bound = roundings * magnitude + operations * info(wanted).smallest_normal
-    overflow = ~(magnitude * (1.0 + roundings) < model.largest)
+    bound = roundings * magnitude + operations * info(wanted).smallest_normal * grown
+    overflow = ~(np.maximum(magnitude, grown) * (1.0 + roundings) < model.largest)
     if activation is not None:
         function = ACTIVATIONS[activation]
         per_argument = function.evaluation * (model.output + _REFERENCE_ROUNDOFF)
         bound = function.slope * bound + per_argument * (np.abs(value) + bound)
         value = activate(value, activation)
-    return Reference(value, bound, magnitude, model, np.isfinite(magnitude), overflow, activation)
+    bound = np.where(scales.finite, bound, inf)
+    clean = np.isfinite(magnitude) | ~scales.finite
+    return Reference(value, bound, magnitude, model, clean, overflow, activation)

@@ -57,7 +57,7 @@ def matmul(
 def matmul(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> A: ...
 @signature()
 def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
-    """``activation(alpha * a @ b + beta * c + bias)`` on the best backend present.
+    """``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend present.
 
     Shapes are those of :func:`numpy.matmul`: (..., m, k) by (..., k, n), batch dimensions broadcast,
     vectors allowed. The result is of the operands' own array type and device.
@@ -72,6 +72,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
         CPU, and are refused on devices where it is float32.
     c : array that broadcasts to the result, of its dtype or of the accumulator's. May be ``out``.
     bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
+    scale_a, scale_b : float32 arrays of one element, or of one for each row of a (m,) and column of b (n,). For real
+        floating results, by backends that have scales of operands.
     activation : None, "relu", "gelu" (tanh form) or "silu".
     precision : "ieee" (default), "tf32" or "bf16": what float32 operands may be rounded to.
     deterministic : True demands bitwise equal results: of the same operands (strides included), with or without out.

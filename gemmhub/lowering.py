@@ -209,10 +209,10 @@ def fold_batch(problem: GemmProblem) -> GemmProblem | None:
     """One GEMM of batch*m rows, where every matrix of the batch is multiplied by the same b.
 
     Possible when a, out (and c) step from one matrix to the next as from one row to the next, and b and
-    the bias are shared. None where that does not hold, where nothing is batched, or where :func:`lower`
-    would take ``problem`` but not its folded form. The same pointers serve.
+    the vectors of the epilogue are shared. None where that does not hold, where nothing is batched, or where
+    :func:`lower` would take ``problem`` but not its folded form. The same pointers serve.
     """
-    if problem.batch_count <= 1 or (problem.bias and problem.bias.axis == "m"):
+    if problem.batch_count <= 1 or problem.per_row:
         return None
     if any(s != 0 for size, s in zip(problem.batch, strides_over(problem.b.layout, problem.batch)) if size > 1):
         return None

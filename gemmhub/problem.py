@@ -1,7 +1,7 @@
 """One kind of GEMM, described completely and immutably.
 
-``out = activation(alpha * a @ b + beta * c + bias)`` with a (m, k), b (k, n), c and out (m, n), each with
-the same leading batch dimensions (a stride of 0 where one is broadcast). A :class:`GemmProblem` holds
+``out = activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` with a (m, k), b (k, n), c and out (m, n),
+each with the same leading batch dimensions (a stride of 0 where one is broadcast). A :class:`GemmProblem` holds
 everything a backend may base a decision or a kernel on, and nothing of the data: two calls with equal
 problems may use the same kernel.
 """
@@ -9,7 +9,7 @@ problems may use the same kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import prod
 
@@ -42,6 +42,18 @@ class Bias:
     """The dimension that it runs along: "n" or "m"."""
     stride: int = 1
     """Elements between neighbours."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """float32 factors of an operand: for each row of a (``axis`` "m") or column of b ("n"), or one for all (None)."""
+
+    axis: str | None
+    stride: int = 1
+    """Elements between neighbours."""
+
+    def __str__(self) -> str:
+        return {"m": "rows", "n": "columns", None: "one"}[self.axis]
 
 
 def added(what: str) -> dict[str, str]:
@@ -91,6 +103,10 @@ class GemmProblem:
     """Where all operands and the result are."""
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
+    scale_a: Scale | None = field(default=None, metadata=added("scales of operands"))
+    """Factors of the rows of a. Set only where the result is real and floating, as is ``scale_b``."""
+    scale_b: Scale | None = field(default=None, metadata=added("scales of operands"))
+    """Factors of the columns of b."""
 
     @cached_property
     def demands(self) -> Mapping[str, str]:
@@ -103,6 +119,11 @@ class GemmProblem:
         """Just ``a @ b``: alpha 1, no c, no bias, no activation, no demands."""
         without = self.c is None and self.bias is None and self.activation is None and not self.demands
         return self.alpha_is_one and without
+
+    @property
+    def per_row(self) -> bool:
+        """Whether a vector has an element for each row of a matrix: the batch is then no matrix with more rows."""
+        return any(x is not None and x.axis == "m" for x in (self.bias, self.scale_a))
 
     @property
     def batch_count(self) -> int:

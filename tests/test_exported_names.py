@@ -18,7 +18,8 @@ EXPORTED = {
 }  # fmt: skip
 
 OPTIONS = {
-    "out": None, "out_dtype": None, "alpha": 1, "beta": 0, "c": None, "bias": None, "activation": None,
+    "out": None, "out_dtype": None, "alpha": 1, "beta": 0, "c": None, "bias": None, "scale_a": None,
+    "scale_b": None, "activation": None,
     "precision": None, "deterministic": False, "backend": None, "stream": None,
 }  # fmt: skip
 

@@ -139,3 +139,30 @@ def sides(a: Array, b: Array, largest: float) -> tuple[Array, Array]:
         positive = positive + (np.matmul(up_a, up_b) + np.matmul(down_a, down_b))
         negative = negative + (np.matmul(up_a, down_b) + np.matmul(down_a, up_b))
     return positive, negative
+
+
+class Scales:
+    """The scales of operands as one factor for each element of the result."""
+
+    def __init__(self, scale_a: Array | None, scale_b: Array | None) -> None:
+        given = [] if scale_a is None else [widen(scale_a)[:, np.newaxis]]
+        given += [] if scale_b is None else [widen(scale_b)[np.newaxis]]
+        self.count = len(given)
+        self.factor: Array = 1.0
+        self.reach: Array = 1.0
+        """The product of those above 1: no product of some of them is larger."""
+        self.finite: Array = np.True_
+        for scale in given:
+            finite = np.isfinite(scale)
+            self.factor, self.finite = self.factor * scale, self.finite & finite
+            self.reach = self.reach * np.where(finite, np.maximum(np.abs(scale), 1.0), 1.0)
+        self.size: Array = np.where(self.finite, np.abs(self.factor), 0.0) if given else 1.0
+
+    def grown(self, size: Array, alpha: float) -> Array:
+        """The most that an error of one partial product is multiplied by, given abs(alpha) and the sums of sizes."""
+        return max(1.0, alpha) * self.reach * (np.maximum(size, 1.0) if self.count else 1.0)
+
+    def extreme(self, alpha: float, smallest: float, largest: float) -> Array:
+        """Where the factors alone overflow or underflow: times an infinite sum that may be NaN."""
+        alone = self.size * alpha
+        return (alone < smallest) | (alone > largest) if self.count else np.False_

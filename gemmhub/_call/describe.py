@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from gemmhub.dtypes import DType
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.packed import PackedB
-from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.problem import Bias, GemmProblem, Operand, Scale
 
 Array = Any
 
@@ -43,12 +43,6 @@ class Call:
     """The dtype of the result is that of the table, not one that was asked for."""
     extra: Mapping[str, Array]
     """The operands of :data:`EXTRA` by name."""
-
-
-EXTRA: Mapping[str, Callable[[ArrayLibrary, object, GemmProblem], tuple[Array, Any]]] = MappingProxyType({})
-"""How each operand of :data:`gemmhub._call.options.EXTRA` is described, given the problem without it: the native vector
-and the field of the problem.
-"""
 
 
 def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
@@ -242,6 +236,34 @@ def _bias(
     return vector, Bias(native.dtype, axis, stride)
 
 
+def _scale(
+    arrays: ArrayLibrary, x: object, problem: GemmProblem, argument: str, axis: str
+) -> tuple[Array, Scale]:  # fmt: skip
+    out, size = problem.out.dtype, problem.m if axis == "m" else problem.n
+    if dtypes.info(out).kind != "float":
+        raise DTypeError(argument, f"given for a result of {out}", "real floating results", "give out_dtype=")
+    native = operand(arrays, x, argument)
+    if native.dtype != np.float32:
+        remedy = "convert it, or pass one number as alpha="
+        raise DTypeError(argument, f"dtype {native.dtype}", "float32", remedy)
+    whole = (size, 1) if axis == "m" else (1, size)
+    if native.size != 1 and native.shape not in ((size,), whole):
+        raise ShapeError(argument, f"shape {native.shape}", f"one element, ({size},) or {whole}")
+    vector = flat(native, argument)
+    if native.size == 1:
+        return vector, Scale(None)
+    return vector, Scale(axis, vector.strides[0] // vector.itemsize)
+
+
+EXTRA: dict[str, Callable[[ArrayLibrary, object, GemmProblem], tuple[Array, Any]]] = {
+    "scale_a": partial(_scale, argument="scale_a", axis="m"),
+    "scale_b": partial(_scale, argument="scale_b", axis="n"),
+}
+"""How each operand of :data:`gemmhub._call.options.EXTRA` is described, given the problem without it: the native vector
+and the field of the problem.
+"""
+
+
 def _either(out_dtype: DType, compute: DType) -> str:
     """The dtypes that c and bias may have, in words."""
     return " or ".join(dict.fromkeys((str(out_dtype), str(compute))))
@@ -252,6 +274,7 @@ def flat(bias: Array, argument: str = "bias") -> Array:
     on devices, where gemmhub moves no data, InputError.
     """
     if isinstance(bias, DeviceView):
+        bias = bias if bias.ndim else bias.inserted(0)
         long = max(range(bias.ndim), key=lambda axis: bias.shape[axis])
         step = bias.strides[long] if bias.size > 1 else bias.itemsize
         vector = DeviceView(bias.address, bias.dtype, (bias.size,), (step,), bias.owner)

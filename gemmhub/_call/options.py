@@ -25,6 +25,8 @@ class Options(TypedDict, total=False):
     beta: complex
     c: Any
     bias: Any
+    scale_a: Any
+    scale_b: Any
     activation: Literal["relu", "gelu", "silu"] | None
     precision: Literal["ieee", "tf32", "bf16"] | None
     deterministic: bool
@@ -48,6 +50,8 @@ OPTIONS: dict[str, Option] = {
     "beta": Option(0, "number"),
     "c": Option(None, "array"),
     "bias": Option(None, "array"),
+    "scale_a": Option(None, "array"),
+    "scale_b": Option(None, "array"),
     "activation": Option(None),
     "precision": Option(None),
     "deterministic": Option(False),

@@ -26,7 +26,7 @@ from gemmhub.backend import Kernel
 from gemmhub.dtypes import scalar_kind
 from gemmhub.errors import AllocationError, InputError, KernelError
 from gemmhub.packed import PackedB
-from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.problem import Bias, GemmProblem, Operand, Scale
 from gemmhub.verdict import Decision
 
 
@@ -310,8 +310,8 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
 
 def _compared(x: object, layout_free: bool) -> object:
     """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
-    if isinstance(x, Bias):
-        return (x.dtype.name, x.axis) if layout_free else x
+    if isinstance(x, (Bias, Scale)) and layout_free:
+        return replace(x, stride=1)
     if isinstance(x, Operand):
         return x.dtype.name if layout_free else replace(x, layout=x.layout.essential)
     return x

@@ -198,7 +198,8 @@ def _host_side(here: _Side, options: Options) -> _Side:
         call.arrays.synchronize()  # copies are made on the current stream
     fetch = call.arrays.to_host
     a, b = fetch(call.a.owner), fetch(call.b.owner)
-    there = {name: fetch(x.owner) for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
+    given = {"c": call.c, "bias": call.bias, **call.extra}
+    there = {name: fetch(x.owner) for name, x in given.items() if x is not None}
     asked = request(cast(Options, {**options, **there, "stream": None}))
     return _Side(describe.describe(a, b, None, asked), a, b, asked)
 
@@ -223,7 +224,8 @@ def on_host(call: Call) -> Call:
         c = expand(np.broadcast_to(fetch(call.c.owner), call.out_shape), call.a.ndim, call.b.ndim)
     if call.bias is not None:
         bias = fetch(call.bias.owner).reshape(-1)
-    return replace(call, a=a, b=b, c=c, bias=bias)
+    extra = {name: fetch(x.owner).reshape(-1) for name, x in call.extra.items()}
+    return replace(call, a=a, b=b, c=c, bias=bias, extra=extra)
 
 
 def check_result(
@@ -248,6 +250,9 @@ def check_result(
     bias = call.bias
     if bias is not None and problem.bias is not None and problem.bias.axis == "m":
         bias = bias[rows, np.newaxis]
+    extra = dict(call.extra)
+    if problem.scale_a is not None and problem.scale_a.axis == "m":
+        extra["scale_a"] = extra["scale_a"][rows]
     expected = accuracy.reference(
         left,
         as_matrix(call.b, "b"),
@@ -258,6 +263,7 @@ def check_result(
         bias=bias,
         activation=problem.activation,
         out_dtype=problem.out.dtype,
+        **extra,
     )
     got = expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
     ratio = float(np.max(expected.ratio(got), initial=0.0))

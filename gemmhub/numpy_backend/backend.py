@@ -35,6 +35,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     layout_sensitive = False
+    takes = frozenset({"scale_a", "scale_b"})
 
     def probe(self) -> Ready:
         return probe()
@@ -87,7 +88,7 @@ class NumpyBackend(Backend):
             return _native_kernel(problem)
         kernel = blocked_kernel(problem, workspace_limit)
         small = problem.m * problem.n * problem.batch_count <= _SMALL
-        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by):
+        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by or problem.demands):
             return replace(kernel, direct_epilogue=with_epilogue(problem))
         return kernel
 
@@ -135,14 +136,15 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
     folded = stacked if one is None else BlockedGemm(one, workspace_limit, copy)
 
     def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
+        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any,
+        **scales: Array,
+    ) -> None:  # fmt: skip
         if one is not None and b.ndim == 2 and all(_is_stack(x, problem.batch) for x in (a, out, c)):
             a, out = a.reshape(one.m, one.k), out.reshape(one.m, one.n)
             c = None if c is None else c.reshape(one.m, one.n)
-            folded(a, b, out, c, bias, alpha, beta)
+            folded(a, b, out, c, bias, alpha, beta, **scales)
         else:
-            stacked(a, b, out, c, bias, alpha, beta)
+            stacked(a, b, out, c, bias, alpha, beta, **scales)
 
     blocks = folded.blocks
     description = (
@@ -157,8 +159,7 @@ def _as_one(problem: GemmProblem) -> GemmProblem | None:
 
     Only the sizes: whether the arrays of a call can be viewed so, the kernel sees when it gets them.
     """
-    along_m = problem.bias is not None and problem.bias.axis == "m"
-    if problem.batch_count <= 1 or along_m or any(problem.b.layout.batch_strides):
+    if problem.batch_count <= 1 or problem.per_row or any(problem.b.layout.batch_strides):
         return None
     return replace(problem, m=problem.batch_count * problem.m, batch=())
 

@@ -148,19 +148,30 @@ class BlockedGemm:
         self._adds_directly = work == accumulator
 
     def __call__(
-        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
-    ) -> None:
+        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
+        scale_a: Array | None = None, scale_b: Array | None = None,
+    ) -> None:  # fmt: skip
         """The whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
         with quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
             if bias is not None:
                 bias = bias.astype(self._finish_dtype, copy=False)
+            scales = self._scales(scale_a, scale_b)
             batch = self.problem.batch
             for lead, stack in _stacks(batch, self.blocks.stacks):
                 lease.used = 0
                 left, right, result = (_part(x, len(batch), lead, stack) for x in (a, b, out))
                 addend = None if c is None else _part(c, len(batch), lead, stack)
-                self._stack(lease, left, right, result, addend, bias, alpha, beta)
+                self._stack(lease, left, right, result, addend, bias, alpha, beta, scales)
+
+    def _scales(self, scale_a: Array | None, scale_b: Array | None) -> list[tuple[Array, str | None]]:
+        """The factors as rows and columns, and the axis of the result that each has an element for."""
+        found: list[tuple[Array, str | None]] = []
+        if scale_a is not None and self.problem.scale_a is not None:
+            found.append((scale_a[:, np.newaxis], self.problem.scale_a.axis))
+        if scale_b is not None and self.problem.scale_b is not None:
+            found.append((scale_b[np.newaxis], self.problem.scale_b.axis))
+        return found
 
     def _convert(self, lease: Lease, x: Array, dtype: DType) -> Array:
         if x.dtype == dtype:
@@ -170,8 +181,9 @@ class BlockedGemm:
         return block
 
     def _stack(
-        self, lease: Lease, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
-    ) -> None:
+        self, lease: Lease, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
+        scales: list[tuple[Array, str | None]],
+    ) -> None:  # fmt: skip
         problem, blocks = self.problem, self.blocks
         start = lease.used
         for col in range(0, problem.n, blocks.cols):
@@ -191,6 +203,10 @@ class BlockedGemm:
                 if bias is not None and problem.bias is not None:
                     vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
                 addend = None if c is None else c[..., rows, cols]
+                if scales and alpha != 0:  # else the product counts for nothing, NaN or not
+                    here = {"m": (rows,), "n": (slice(None), cols), None: ()}
+                    for factors, axis in scales:
+                        np.multiply(tile, factors[here[axis]], out=tile)
                 finish(lease, tile, addend, vector, alpha, beta, problem.activation)
                 self._copy(target, tile, casting="unsafe")
 

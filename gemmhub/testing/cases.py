@@ -55,6 +55,10 @@ class Case:
     bias_offset: int = 0
     """Elements between the bias and where ``offset`` would put it: how it is aligned, no problem tells."""
     bias_dtype: str | None = None
+    scale_a: str | None = None
+    """None, "one" (a single factor) or "each" (one for each row of a; of ``scale_b``: for each column of b)."""
+    scale_b: str | None = None
+    scale_stride: int = 1
     activation: str | None = None
     precision: str = "ieee"
     deterministic: bool = False
@@ -114,6 +118,8 @@ def possible(values: Values) -> bool:
     if kind in ("int", "uint") and any(x != int(x.real) or (kind == "uint" and x.real < 0) for x in scalars):
         return False
     if kind != "complex" and any(isinstance(x, complex) for x in scalars):
+        return False
+    if kind != "float" and (values.get("scale_a") or values.get("scale_b")):
         return False
     activation = values.get("activation")
     if activation and (kind in ("complex", "bool") or (activation != "relu" and kind in ("int", "uint"))):
@@ -237,6 +243,25 @@ def _covering() -> Iterator[Values]:
         yield values
 
 
+def _scaled() -> Iterator[Values]:
+    """Scales of operands, alone and with every other part of the epilogue."""
+    square = {**_plain(), "m": 32, "n": 32, "k": 32}  # no shape tells the one axis from the other
+    for kind, result in (
+        ("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("float64", "float64"),
+        ("float8_e4m3fn", "bfloat16"), ("int8", "float32"), ("int8", "float64"), ("uint8", "float32"),
+    ):  # fmt: skip
+        plain = {**square, "a_dtype": kind, "b_dtype": kind, "out_dtype": result}
+        for scale_a, scale_b in (("one", None), (None, "one"), ("each", None), (None, "each"), ("each", "each")):
+            yield {**plain, "scale_a": scale_a, "scale_b": scale_b}
+        both = {"scale_a": "each", "scale_b": "each"}
+        yield {**plain, **both, "m": 17, "n": 41, "k": 70, "b": "col", "out": "col", "scale_stride": 2}
+        yield {**plain, **both, "batch": (3,), "b_batch": "missing", "m": 5, "packed": True}
+        epilogue = {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "gelu"}
+        yield {**plain, **both, **epilogue, "batch": (3,), "b_batch": "missing"}
+        yield {**plain, **both, "alpha": 0, "c": "row", "beta": 1}
+        yield {**plain, **both, "m": 130, "n": 150, "k": 600, "threads": 4, "deterministic": True}
+
+
 def _value(choice: tuple[str, int]) -> Values:
     return AXES[choice[0]].values[choice[1]]
 
@@ -290,6 +315,10 @@ def matrix() -> tuple[Case, ...]:
             unique.setdefault(str(case), case)
     for case in edges():
         unique.setdefault(str(case), case)
+    for values in _scaled():
+        case = _case(values, seed=5000 + len(unique))
+        if case is not None:
+            unique.setdefault(str(case), case)
     return tuple(unique.values())
 
 
@@ -333,6 +362,8 @@ def draw(rng: np.random.Generator) -> Case:
             values.update(axis.values[0 if plain else int(rng.integers(len(axis.values)))])
         sizes = np.exp(rng.uniform(0.0, np.log(200.0), 3)).astype(int)
         values.update(zip("mnk", (int(x) for x in sizes)))
+        if rng.random() < 0.1:
+            values["scale_a"], values["scale_b"] = (str(x) for x in rng.choice(["one", "each"], 2))
         case = _case(values, seed=int(rng.integers(2**31)))
         if case is not None:
             return case

@@ -17,7 +17,7 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub.problem import Bias, GemmProblem, Operand, Scale
 from gemmhub.testing.cases import Case
 
 Array = Any
@@ -249,11 +249,20 @@ class Operands:
             length, step = (case.n if case.bias == "n" else case.m), case.bias_stride
             self.bias = Placed(memory, dtype, (length,), (step,), case.offset + case.bias_offset, max(1, length * step))
             bias = Bias(dtype, case.bias, step)
+        self.scales: dict[str, Placed] = {}
+        scales: dict[str, Scale] = {}
+        for name, kind, axis, size in (("scale_a", case.scale_a, "m", case.m), ("scale_b", case.scale_b, "n", case.n)):
+            if kind is not None:
+                length, step = (1, 1) if kind == "one" else (size, case.scale_stride)
+                place = case.offset, max(1, length * step)
+                self.scales[name] = Placed(memory, np.dtype(np.float32), (length,), (step,), *place)
+                scales[name] = Scale(None) if length == 1 else Scale(axis, step)
         self.problem = GemmProblem(
             m=case.m, n=case.n, k=case.k, a=a_operand, b=b_operand, out=out_operand,
             compute_dtype=case.compute_dtype, batch=case.batch, c=c_operand, bias=bias,
             alpha_is_one=case.alpha == 1, activation=case.activation, precision=case.precision,
             deterministic=case.deterministic, device=memory.device,
+            scale_a=scales.get("scale_a"), scale_b=scales.get("scale_b"),
         )  # fmt: skip
         self.seed, self.filled = case.seed, False
         self.addend: Array | None = None
@@ -274,7 +283,7 @@ class Operands:
 
     @property
     def inputs(self) -> dict[str, Placed]:
-        named = {"a": self.a, "b": self.b, "c": self.c, "bias": self.bias}
+        named = {"a": self.a, "b": self.b, "c": self.c, "bias": self.bias, **self.scales}
         return {name: placed for name, placed in named.items() if placed is not None}
 
     def fill(self, seed: int, b: Array | None = None) -> None:
@@ -309,7 +318,10 @@ class Operands:
         right = self.b.array if packed is None else packed
         self.memory.synchronize()
         with np.errstate(all="ignore"):
-            kernel.run(self.a.array, right, self.out.array, addend, bias, case.alpha, case.beta, self.memory.stream)
+            kernel.run(
+                self.a.array, right, self.out.array, addend, bias, case.alpha, case.beta, self.memory.stream,
+                **{name: placed.array for name, placed in self.scales.items()},
+            )  # fmt: skip
         self.memory.synchronize()
 
     def expected(self, **changes: Any) -> accuracy.Reference:
@@ -322,6 +334,7 @@ class Operands:
             "a": self.a.values, "b": self.b.values, "model": accuracy.problem_model(self.problem),
             "alpha": case.alpha, "beta": case.beta, "c": self.addend, "bias": bias,
             "activation": case.activation, "out_dtype": self.out.dtype,
+            **{name: placed.values for name, placed in self.scales.items()},
         }  # fmt: skip
         arguments.update(changes)
         with np.errstate(all="ignore"):
@@ -351,4 +364,6 @@ def dense(problem: GemmProblem) -> GemmProblem:
         problem, a=contiguous(problem.a), b=contiguous(problem.b), out=contiguous(problem.out),
         c=None if problem.c is None else contiguous(problem.c),
         bias=None if problem.bias is None else replace(problem.bias, stride=1),
+        scale_a=None if problem.scale_a is None else replace(problem.scale_a, stride=1),
+        scale_b=None if problem.scale_b is None else replace(problem.scale_b, stride=1),
     )  # fmt: skip

@@ -151,6 +151,7 @@ def test_a_case_is_the_problem_that_gemmhub_would_describe() -> None:
             given.update(c=c, beta=case.beta)
         if x.bias is not None:
             given["bias"] = x.bias.array if case.bias == "n" else x.bias.array[:, np.newaxis]
+        given.update({name: scale.array for name, scale in x.scales.items()})
         described = describe.describe(x.a.array, x.b.array, x.out.array, options.request(given)).problem
         if case.bias == "m" and (case.m == 1 or case.n == 1):
             continue  # a vector of one element, or one that numpy reads along n

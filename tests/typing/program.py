@@ -22,6 +22,7 @@ assert_type(gemmhub.matmul(a, b), npt.NDArray[np.float32])
 assert_type(gemmhub.matmul(Tensor(), Tensor()), Tensor)
 assert_type(gemmhub.matmul([[1.0]], a), Any)
 gemmhub.matmul(a, b, bias=a[0], activation="gelu", precision="tf32", alpha=2, beta=0.5, c=a, deterministic=True)
+gemmhub.matmul(a, b, scale_a=a[0], scale_b=a[0, :1])
 
 plan = gemmhub.plan(a, b, backend="numpy")
 assert_type(plan.decision, gemmhub.Decision)

@@ -16,7 +16,7 @@ from dask.base import tokenize
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._call.describe import product_shapes
-from gemmhub._call.options import DEFAULTS, Request, request
+from gemmhub._call.options import DEFAULTS, Request, refuse_extra, request
 from gemmhub._doors.dask.packed import PackedBlocks
 from gemmhub.capability import CPU
 from gemmhub.dtypes import DType
@@ -106,6 +106,7 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
         )  # fmt: skip
     given = {name: value for name, value in options.items() if name != "out"}
     asked = request(given)  # type: ignore[arg-type]
+    refuse_extra(given, "with arrays of Dask")
     if asked.stream is not None:
         raise InputError("stream", "given for arrays of Dask", "None", "each worker works on its current stream")
     if isinstance(b, PackedB):

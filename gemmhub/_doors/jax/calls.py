@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gemmhub import dtypes
+from gemmhub._call.options import EXTRA, refuse_extra
 from gemmhub._doors.jax import product
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.packed import PackedB
@@ -19,7 +20,10 @@ Array = Any
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """The product of a call with tracers; NotImplemented for calls that need numbers, which refuse them."""
-    return matmul(*operands, **options) if call == "matmul" else NotImplemented
+    if call != "matmul":
+        return NotImplemented
+    refuse_extra(options, "in a function that JAX traces")
+    return matmul(*operands, **{name: x for name, x in options.items() if name not in EXTRA})
 
 
 def matmul(

@@ -10,11 +10,12 @@ import torch
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
+from gemmhub._call.options import ARRAYS, EXTRA, refuse_extra
 from gemmhub._doors.torch import gradients
 from gemmhub.errors import InputError, OutputError
 from gemmhub.packed import PackedB
 
-_TENSORS = ("out", "c", "bias")
+_TENSORS = ("out", *ARRAYS)
 """Options that may be tensors."""
 
 
@@ -24,6 +25,7 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
     found = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
     if _sharded(found.values()):
+        refuse_extra(options, "with a DTensor")
         from gemmhub._doors.torch import sharded
 
         return sharded.take(call, operands, options)
@@ -33,12 +35,12 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
         return NotImplemented  # plan and pack refuse tensors that require grad: they would lose it
     if traced(found.values()):
         return through_operator(operands, options)
-    cast = autocast(found.values(), options)
+    cast = autocast([x for name, x in found.items() if name not in EXTRA], options)
     if recorded:
         return _recorded(operands, options, found, cast)
     if cast is None:
         return NotImplemented
-    return api.matmul(*map(cast, operands), **{name: cast(x) for name, x in options.items()})
+    return api.matmul(*map(cast, operands), **_cast(options, cast))
 
 
 def _sharded(found: Iterable[torch.Tensor]) -> bool:
@@ -119,8 +121,13 @@ def _recorded(
             "no out with tensors that require grad", "drop out=, or call under torch.no_grad()",
         )  # fmt: skip
     if cast is not None:
-        operands, options = tuple(map(cast, operands)), {name: cast(x) for name, x in options.items()}
+        operands, options = tuple(map(cast, operands)), _cast(options, cast)
     return gradients.product(*operands, **options)
+
+
+def _cast(options: Mapping[str, Any], cast: Callable[[Any], Any]) -> dict[str, Any]:
+    """``options`` under autocast, which leaves scales in the dtype that they must have."""
+    return {name: x if name in EXTRA else cast(x) for name, x in options.items()}
 
 
 def _without_gradients(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:

@@ -19,11 +19,14 @@ import torch
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub._call.options import EXTRA, refuse_extra
 from gemmhub.errors import InputError
 
 Tensor = Any
 Multiply = Callable[..., Tensor]
 """``matmul`` of gemmhub, or the operator of torch that stands for it where calls are traced."""
+
+_EXTRA = frozenset(EXTRA)
 
 _DIRECT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 """Dtypes that products are made in. The gradient of an operand of another one (float8) is rounded to it afterwards."""
@@ -33,6 +36,8 @@ def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """A product that autograd records; arguments and errors are those of :func:`gemmhub.matmul`."""
     after = None
     if options:
+        if not _EXTRA.isdisjoint(options):
+            refuse_extra(options, "with a tensor that requires grad")
         if options.get("stream") is not None:
             raise InputError(
                 "stream", "given with a tensor that requires grad: its backward pass has no stream",

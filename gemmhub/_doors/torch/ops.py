@@ -18,6 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 from gemmhub import dtypes
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._call.options import EXTRA, refuse_extra
 from gemmhub._doors.torch import gradients
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
@@ -36,7 +37,9 @@ _OPTIONS = (
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Tensor:
-    """:func:`gemmhub.matmul` by the operators, with the same arguments."""
+    """:func:`gemmhub.matmul` by the operators, with the same arguments. InputError for scales of operands."""
+    refuse_extra(options, "in a function that torch traces")
+    options = {name: x for name, x in options.items() if name not in EXTRA}
     if hasattr(a, "device_mesh") or hasattr(b, "device_mesh"):  # DTensors, which torch's compiler knows as tensors
         from gemmhub._doors.torch import sharded
 

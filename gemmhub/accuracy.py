@@ -325,7 +325,7 @@ def reference(
         if plain and np.isinf(size).any():
             far = inner_products.beyond_float64(a, b, relative + own, model.output)
             value, bound = (np.where(np.isinf(size), *pair) for pair in zip(far, (value, bound)))
-        bound = np.where(np.isnan(bound) | ~scales.finite, inf, bound)  # NaN: 0 times a bound beyond float64
+        bound = np.where(np.isnan(bound), inf, bound)  # 0 times a bound that is beyond float64
     return Reference(value, bound, size, model, clean, overflow, activation, upward, downward, loose)
 
 
@@ -380,6 +380,5 @@ def _exact_reference(
         per_argument = function.evaluation * (model.output + _REFERENCE_ROUNDOFF)
         bound = function.slope * bound + per_argument * (np.abs(value) + bound)
         value = activate(value, activation)
-    bound = np.where(scales.finite, bound, inf)
-    clean = np.isfinite(magnitude) | ~scales.finite
+    clean = np.isfinite(magnitude) | ~scales.finite  # the bound of an infinite factor is infinite, too
     return Reference(value, bound, magnitude, model, clean, overflow, activation)

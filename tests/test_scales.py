@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -120,8 +121,11 @@ def test_out_over_a_scale(rng):
 
 def test_alpha_zero_leaves_scales_away(rng):
     a, b = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32)
-    scale = np.array([np.nan, np.inf, 1], F32)
-    assert np.array_equal(gemmhub.matmul(a, b, alpha=0, scale_a=scale), np.zeros((3, 5), F32))
+    scale, nothing = np.array([np.nan, np.inf, 1], F32), np.zeros((3, 5), F32)
+    assert np.array_equal(gemmhub.matmul(a, b, alpha=0, scale_a=scale), nothing)
+    assert ratio(nothing, a, b, alpha=0, scale_a=scale) == 0
+    nothing[0, 2] = 1e-20
+    assert ratio(nothing, a, b, alpha=0, scale_a=scale) > 1
 
 
 def test_factors_that_are_not_finite_stay_in_their_rows(rng):
@@ -130,6 +134,37 @@ def test_factors_that_are_not_finite_stay_in_their_rows(rng):
     assert np.isnan(got[0]).all()
     assert np.isinf(got[1]).all()
     assert np.isfinite(got[2]).all()
+
+
+@pytest.mark.parametrize("kind", [F32, I8])
+def test_the_bound_promises_nothing_of_factors_that_are_not_finite(kind, rng):
+    a, b, scale = draw(rng, (3, 4), kind), draw(rng, (4, 5), kind), np.array([np.nan, np.inf, 1], F32)
+    got = gemmhub.matmul(a, b, out_dtype="float32", scale_a=scale)
+    got[:2] = 3
+    assert ratio(got, a, b, scale_a=scale) <= 1
+    got[2, 3] = np.nan
+    assert ratio(got, a, b, scale_a=scale) > 1
+
+
+def test_the_bound_counts_an_operation_for_each_scale():
+    one, scale = np.ones((1, 1), F32), np.ones(1, F32)
+    model = accuracy.error_model(F32, F32, F32, F32)
+    bounds = [accuracy.reference(one, one, model=model, scale_a=x, scale_b=y).bound[0, 0] for x, y in (
+        (None, None), (scale, None), (scale, scale))]  # fmt: skip
+    assert np.allclose(np.diff(bounds), 2.0**-24, rtol=1e-3)
+
+
+def test_partial_products_that_underflow():
+    """Factors of any size in any order: the sum by a small one first, or two small ones first."""
+    a, b = np.full((1, 1), 1 + 2.0**-9, F32), np.full((1, 1), 2.0**-40, F32)
+    small, large = np.full(1, 2.0**-105, F32), np.full(1, 2.0**105, F32)
+    got = gemmhub.matmul(a, b, scale_a=small, scale_b=large)
+    assert got[0, 0] != b[0, 0] * a[0, 0]
+    assert ratio(got, a, b, scale_a=small, scale_b=large) <= 1
+    small, b = np.full(1, 2.0**-80, F32), np.full((1, 1), 2.0**60, F32)
+    for kind, wide in ((F32, b), (I8, np.ones((1, 1), I8))):
+        first = ratio(np.zeros((1, 1), F32), np.ones((1, 1), kind), wide, scale_a=small, scale_b=small)
+        assert first <= 1, kind
 
 
 def test_factors_whose_product_leaves_the_range_of_float32(rng):
@@ -262,6 +297,42 @@ def test_a_backend_without_scales_refuses_and_says_so(rng):
     with pytest.raises(NoBackendError) as caught:
         gemmhub.matmul(a, b, scale_a=scale, backend="unscaled")
     assert caught.value.decision["unscaled"].reason == "it has no scales of operands"
+
+
+def test_a_kernel_gets_scales_that_out_lies_over_and_no_shortcut(rng):
+    from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
+    from gemmhub._choice import registry
+
+    def run(a, b, out, c, bias, alpha, beta, stream, scale_a):
+        out[...] = np.nan
+        np.matmul(a, b, out=out)
+        out *= scale_a[:, None]
+
+    def never(*_):
+        raise AssertionError("the product without its scales")
+
+    class Scaled(Backend):
+        name = "scaled"
+        takes = frozenset({"scale_a"})
+
+        def probe(self):
+            return Ready((Device(),))
+
+        def supports(self, problem):
+            return None
+
+        def prepare(self, problem, candidate, workspace_limit):
+            return Kernel(run, "scaled", direct=never, direct_epilogue=never)
+
+    registry.registry().add(BackendDescription("scaled", Scaled, "for tests", contract=1), "scaled", "scaled")
+    a, b, out = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32), np.empty((6, 6), F32)
+    plan = gemmhub.plan(a, b, out=out, scale_a=out[2], backend="scaled")
+    for call in (partial(gemmhub.matmul, backend="scaled"), plan):
+        for _ in range(2):
+            out[...] = factors(rng, 36).reshape(6, 6)
+            scale = out[2].copy()
+            call(a, b, out=out, scale_a=out[2])
+            assert ratio(out, a, b, scale_a=scale) <= 1
 
 
 def test_a_warm_call_describes_nothing(rng, monkeypatch):

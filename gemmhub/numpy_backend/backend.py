@@ -88,7 +88,7 @@ class NumpyBackend(Backend):
             return _native_kernel(problem)
         kernel = blocked_kernel(problem, workspace_limit)
         small = problem.m * problem.n * problem.batch_count <= _SMALL
-        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by or problem.demands):
+        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by):
             return replace(kernel, direct_epilogue=with_epilogue(problem))
         return kernel
 

@@ -203,7 +203,7 @@ class BlockedGemm:
                 if bias is not None and problem.bias is not None:
                     vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
                 addend = None if c is None else c[..., rows, cols]
-                if scales and alpha != 0:  # else the product counts for nothing, NaN or not
+                if scales:
                     here = {"m": (rows,), "n": (slice(None), cols), None: ()}
                     for factors, axis in scales:
                         np.multiply(tile, factors[here[axis]], out=tile)

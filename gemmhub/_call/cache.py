@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmhub import config
-from gemmhub._call.options import ARRAYS, NUMBERS
+from gemmhub._call.options import NUMBERS, VALUES
 from gemmhub.dtypes import scalar_kind
 from gemmhub.packed import PackedB
 
@@ -75,53 +75,52 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
     Of NumPy arrays strides and alignment count only where ``closely``: most decisions on the CPU hold for any. Where
     one does not, :data:`LOOK_CLOSELY` is kept under the key. The key may be unhashable.
     """
-    parts: list[Any] = [_settings()]
+    key: tuple[Any, ...]
     if a.__class__ is _ndarray and b.__class__ is _ndarray and not closely:
-        parts += (a.dtype, b.dtype, a.shape, b.shape)
-    elif not (_add_array(parts, a, closely) and _add_array(parts, b, closely)):
-        return None
-    if out is not None:
-        # Its strides tell whether elements share memory.
-        parts.append(out.strides if out.__class__ is _ndarray else None)
-        if not _add_array(parts, out, closely):
+        key = _settings(), a.dtype, b.dtype, a.shape, b.shape
+    else:
+        left, right = _facts(a, closely), _facts(b, closely)
+        if left is None or right is None:
             return None
-    for name, value in options.items():
+        key = _settings(), *left, *right
+    if out.__class__ is _ndarray and not closely:
+        key += (out.strides, out.dtype, out.shape)  # strides tell whether elements share memory
+    elif out is not None:
+        facts = _facts(out, closely)
+        if facts is None:
+            return None
+        key += (None, *facts)
+    for name, value in options.items():  # a tuple and not a list: most calls have one or two
         kind = value.__class__
-        if kind is _ndarray and value.shape:
-            parts += (name, value.dtype, value.shape)
-            if closely:
-                parts += (value.strides, value.flags.aligned)
-        elif kind is str:
-            parts += (name, value)
+        if kind is _ndarray and value.shape and not closely:
+            key += (name, value.dtype, value.shape)
+        elif name in VALUES:
+            key += (name, kind, value)
         elif kind is float and _SMALL <= value <= _LARGE and value != 1:
-            parts += (name, kind, value < 2**31 and value.is_integer())
+            key += (name, kind, value < 2**31 and value.is_integer())
         elif name in NUMBERS:
             if kind not in _SCALARS:
                 return None
-            parts += (name, scalar_kind(value))
+            key += (name, scalar_kind(value))
         elif name == "stream" or value is None:
-            parts += (name, value is None)
-        elif name in ARRAYS:
-            parts.append(name)
-            if not _add_array(parts, value, closely):
-                return None
+            key += (name, value is None)
         else:
-            parts += (name, kind, value)
-    return tuple(parts)
+            facts = _facts(value, closely)
+            if facts is None:
+                return None
+            key += (name, *facts)
+    return key
 
 
-def _add_array(parts: list[Any], x: Any, closely: bool) -> bool:
-    """Append the facts of one array to a key; False where it tells too little of itself."""
+def _facts(x: Any, closely: bool) -> tuple[Any, ...] | None:
+    """The facts of one array for a key; None where it tells too little of itself."""
     if x.__class__ is _ndarray:
-        parts += (x.dtype, x.shape, x.strides, x.flags.aligned) if closely else (x.dtype, x.shape)
-        return True
+        return (x.dtype, x.shape, x.strides, x.flags.aligned) if closely else (x.dtype, x.shape)
     if isinstance(x, PackedB):
-        parts += (PackedB, x.backend, x.dtype, x.shape, x.a_dtype, x.device)
-        return True
+        return PackedB, x.backend, x.dtype, x.shape, x.a_dtype, x.device
     from gemmhub._arrays.find import layout_key  # not for NumPy's arrays, so that they import no other library's module
 
     try:
-        parts += (type(x), x.dtype, x.shape, *layout_key(x))
+        return type(x), x.dtype, x.shape, *layout_key(x)
     except Exception:  # foreign code; describing the operand finds out what is wrong
-        return False
-    return True
+        return None

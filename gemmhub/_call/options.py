@@ -68,7 +68,8 @@ EXTRA = tuple(name for name in ARRAYS if name not in ("c", "bias"))
 """Operands that a kernel gets by name, and only where the problem has them. Each is a field of
 :class:`~gemmhub.problem.GemmProblem` of the same name, described by :data:`gemmhub._call.describe.EXTRA`.
 """
-PLANNED = frozenset(name for name, option in OPTIONS.items() if option.keyed != "value")
+VALUES = frozenset(name for name, option in OPTIONS.items() if option.keyed == "value")
+PLANNED = frozenset(OPTIONS) - VALUES
 """Options that a call of a plan takes."""
 
 

@@ -40,12 +40,13 @@ class FastPath(NamedTuple):
     call: Callable[[Any, Any, Any, Mapping[str, Any]], Any]
     """``(a, b, out, options) -> result``; None where the call is of no kind that was learned, and nothing was done.
 
-    May raise whatever it likes: then, too, nothing was done, and gemmhub looks at the call itself.
+    It may raise any exception: nothing was done then, too, and gemmhub checks the call itself.
     """
     learn: Callable[[Any, GemmProblem, tuple[int, ...], Callable[..., None], Any, Any, Any, Mapping[str, Any]], None]
     """``(library, problem, shape of the result, a kernel's run, a, b, out, options)``: remember this kind of call.
 
-    One fast path serves all devices of a library: ``library`` is that of the call's own device.
+    One fast path serves all devices of a library: ``library`` is that of the call's own device. It is not called for
+    problems with :attr:`~gemmhub.problem.GemmProblem.demands`, whose kernels take more than ``run`` is given here.
     """
     another: Callable[[], Callable[[Any, Any, Any, Mapping[str, Any]], Any]] | None = None
     """A ``call`` of the same kinds for one caller alone, such as a layer of a model: where it compares a call with the
@@ -82,7 +83,7 @@ class ArrayLibrary(Protocol):
         """
 
     def clone(self, x: Array) -> Array:
-        """A copy of an array (native or not) that lies in memory as it does."""
+        """A copy of an array (native or not) with the same strides."""
 
     def from_host(self, x: Array) -> Array:
         """A new array with the contents of an ndarray."""
@@ -166,7 +167,7 @@ class HostArrays:
         return np.ndarray(x.shape, x.dtype, self.empty((span,), np.dtype(np.uint8)), first, x.strides)
 
     def clone(self, x: Array) -> Array:
-        """A copy that lies in memory as ``x`` does."""
+        """A copy with the strides of ``x``."""
         twin = self.twin(x)
         twin[...] = x
         return twin

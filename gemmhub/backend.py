@@ -3,7 +3,7 @@
 A plugin's hook returns :class:`BackendDescription` objects. Once a process, when first needed, gemmhub
 calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of problem it asks
 :meth:`Backend.supports` and :meth:`Backend.estimate`; from the chosen one it gets a :class:`Kernel` by
-:meth:`Backend.prepare`, and from then on only the kernel is called.
+:meth:`Backend.prepare`, and then calls the kernel alone.
 
 Rules: a "no" is returned, not raised. An exception from any of these methods is treated as a refusal with
 its traceback kept; after a MemoryError the next call asks again. Methods may be called from several threads.
@@ -23,18 +23,18 @@ from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.problem import GemmProblem
 
 CONTRACT = 1
-"""Version of this file's promises. A plugin states the one it was written for."""
+"""Version of this contract. A plugin states the one that it implements."""
 
 WORKSPACE = 64 * 2**20
-"""Bytes of scratch memory that a kernel may use where neither the user nor its backend says another number."""
+"""Bytes of workspace that a kernel may use where neither the user nor its backend sets another limit."""
 
 Array = Any
-"""On the CPU a numpy.ndarray. On devices the address (an int) of the operand's first element: the problem tells
-the rest, so that a kernel need not know whose array it is."""
+"""On the CPU a numpy.ndarray. On devices the address (an int) of the operand's first element: shape, strides and dtype
+are in the problem, so that a kernel depends on no array library."""
 
 
 class Run(Protocol):
-    """What a kernel's ``run`` looks like. Writes the result into ``out``; returns nothing.
+    """The signature of a kernel's ``run``. It writes the result into ``out`` and returns nothing.
 
     On the CPU ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of
     the problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. On
@@ -56,13 +56,13 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A prepared way to run one problem."""
+    """A prepared implementation of one problem."""
 
     run: Run
     description: str
-    """For people: the algorithm, its tile, what it does to operands."""
+    """Text for users: the algorithm, its tile, what it copies or converts."""
     workspace_bytes: int = 0
-    """Scratch memory that run uses or holds."""
+    """Bytes of workspace that ``run`` uses or holds."""
     direct: Callable[[Array, Array, Array | None], Array] | None = None
     """``(a, b, out) -> result`` for plain problems, if that is a complete, self-checking matmul.
 
@@ -113,15 +113,15 @@ class Backend(ABC):
         """None when this backend will run ``problem`` within its error bound; otherwise why not."""
 
     def estimate(self, problem: GemmProblem) -> float | None:
-        """Expected seconds a call, host time included; None when nothing can be said."""
+        """Expected seconds a call, host time included; None where there is no estimate."""
         return None
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """One clause for decision tables: how ``candidate`` would run this, and what kept better ways away."""
+        """One clause for decision tables: the algorithm of ``candidate``, and why a faster one is not possible."""
         return ""
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Copies of whole operands that each call would make; none of them may go unsaid."""
+        """Copies of whole operands that each call would make: all of them."""
         return ()
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
@@ -129,25 +129,25 @@ class Backend(ABC):
         return ("default",)
 
     def default_workspace(self, device: Device) -> int:
-        """Bytes of scratch memory that a kernel on ``device`` may use where the user has set no limit.
+        """Bytes of workspace that a kernel on ``device`` may use where the user has set no limit.
 
-        The same number each time: decisions and tuning records count on it. ``supports``, ``estimate`` and
-        ``copies``, which know no limit, had better go by it, too.
+        The number must not change: decisions and tuning records depend on it. ``supports``, ``estimate`` and
+        ``copies`` are given no limit and should assume this one.
         """
         return WORKSPACE
 
     @abstractmethod
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Compile, choose, allocate: everything that must not happen in a call.
+        """Do what must not happen in a call: compile, choose, allocate.
 
-        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds scratch memory in bytes: the
+        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds the workspace in bytes: the
         user's limit, else :meth:`default_workspace`. The kernel must be usable from several threads at once.
         """
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """An owned, prepacked form of ``b`` (k, n) for problems like ``problem`` with any m.
 
-        It must not change when ``b`` is rewritten. None of gemmhub looks inside.
+        It must not change when ``b`` is rewritten. gemmhub never reads it.
         """
         return Refusal(f"{self.name} has no packed form", "multiply without pack()")
 
@@ -168,7 +168,7 @@ def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
 
 @dataclass(frozen=True)
 class BackendDescription:
-    """What a plugin says of a backend before any of its heavy code is imported."""
+    """What a plugin declares of a backend before any of its heavy code is imported."""
 
     name: str
     load: Callable[[], Backend]
@@ -176,6 +176,6 @@ class BackendDescription:
     summary: str
     """One line for `gemmhub backends`."""
     device_kinds: tuple[str, ...] = ("cpu",)
-    """Backends of other kinds are not even loaded for a problem."""
+    """Kinds of device that it runs on. For problems on others it is not loaded."""
     contract: int = field(kw_only=True)
-    """The :data:`CONTRACT` it was written for, as a literal number: a later gemmhub can then tell."""
+    """The :data:`CONTRACT` that it implements, as a literal number: a later gemmhub compares it with its own."""

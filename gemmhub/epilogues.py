@@ -1,7 +1,8 @@
 """The list of activation functions that end a product: formula, gradient and error bound of each.
 
-``out = activation(alpha * a @ b + beta * c + bias)``. Backends fuse them; what checks or differentiates a product reads
-them here.
+``out = activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)``. Backends fuse them; what checks or
+differentiates a product reads them here. The operands of an epilogue are fields of
+:class:`~gemmhub.problem.GemmProblem`, and options of a call (:data:`gemmhub._call.options.OPTIONS`).
 """
 
 from __future__ import annotations

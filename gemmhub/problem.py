@@ -28,8 +28,8 @@ class Operand:
     layout: MatrixLayout
     """Rows, columns, batch dimensions and strides."""
     alignment: int = 16
-    """Bytes: the largest power of two up to 256 that divides the address. CPU arrays: the itemsize, or 1
-    where elements are not aligned or not a whole number of elements apart."""
+    """Largest power of two, up to 256, that divides the address in bytes. Of CPU arrays: the itemsize, or 1 where
+    elements are not aligned or strides are no multiples of the itemsize."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Bias:
     axis: str
     """The dimension that it runs along: "n" or "m"."""
     stride: int = 1
-    """Elements between neighbours."""
+    """Stride in elements."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Scale:
 
     axis: str | None
     stride: int = 1
-    """Elements between neighbours."""
+    """Stride in elements."""
 
     def __str__(self) -> str:
         return {"m": "rows", "n": "columns", None: "one"}[self.axis]
@@ -82,13 +82,13 @@ class GemmProblem:
     out: Operand
     """The result, (..., m, n)."""
     compute_dtype: DType
-    """What products are accumulated in, and the epilogue computed in (the result's dtype, where integers make a
+    """Dtype of the accumulator and of the epilogue (which is computed in the result's dtype where integers make a
     floating one). On the CPU it is float64 (complex128) where alpha or beta is out of the range of float32's normal
     numbers, whatever the operands and the result are; on devices such scalars are refused."""
     batch: tuple[int, ...] = ()
     """Leading dimensions, broadcast; empty for matrices."""
     c: Operand | None = None
-    """The addend; None when beta == 0 (then it is never read)."""
+    """The addend; None where beta is 0, because it is never read then."""
     bias: Bias | None = None
     """The vector that is added to rows or columns; None where there is none."""
     alpha_is_one: bool = True
@@ -98,7 +98,7 @@ class GemmProblem:
     precision: str = "ieee"
     """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""
     deterministic: bool = False
-    """Bitwise equal results from run to run are asked for."""
+    """Whether results must be bitwise equal from run to run."""
     device: Device = CPU
     """Where all operands and the result are."""
     packed_by: str | None = None
@@ -131,7 +131,7 @@ class GemmProblem:
 
     @property
     def empty(self) -> bool:
-        """The result has no elements. (k == 0 is not empty: the result is then zeros plus the epilogue.)"""
+        """Whether the result has no elements. With k == 0 it has: zeros and the epilogue."""
         return self.m == 0 or self.n == 0 or self.batch_count == 0
 
     @property
@@ -142,7 +142,7 @@ class GemmProblem:
 
     @property
     def nbytes(self) -> float:
-        """Bytes that must move at least: every operand read once, the result written once."""
+        """Least memory traffic in bytes: each operand is read once, the result is written once."""
         a, b = (x.layout.distinct_elements * x.dtype.itemsize for x in (self.a, self.b))
         out = self.m * self.n * self.batch_count * self.out.dtype.itemsize
         c = self.c.layout.distinct_elements * self.c.dtype.itemsize if self.c else 0

@@ -186,7 +186,7 @@ def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]
 
 
 def run_once(call: Call, backend: str, kernel: Kernel, a: Array, b: Array, request: Request) -> Array:
-    """The product in a new array, by this kernel, with exceptions in our words."""
+    """The product in a new array, by this kernel; exceptions become those of :mod:`gemmhub.errors`."""
     execute = bind(call, backend, kernel)
     return first_run(call, backend, kernel, execute, a, b, None, request)
 
@@ -194,13 +194,13 @@ def run_once(call: Call, backend: str, kernel: Kernel, a: Array, b: Array, reque
 def first_run(
     call: Call, backend: str, kernel: Kernel, execute: Execute, a: Array, b: Array, out: Array | None, request: Request
 ) -> Array:
-    """Run by the shortcut where there is one, else in full; exceptions in our words."""
+    """Run by the shortcut where there is one, else in full; exceptions become those of :mod:`gemmhub.errors`."""
     run = shortcut(call, kernel, execute)
     if run is not execute:
         try:
             result = run(a, b, out) if call.problem.plain else run(a, b, out, *request.rest[:-1])
         except Exception:
-            pass  # as in every later call, execute() finds out what is wrong and reports it
+            pass  # as in every later call, execute() finds the reason and reports it
         except BaseException as error:
             if propagates(error):
                 raise

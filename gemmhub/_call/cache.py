@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gemmhub.array_library import FastPath
 
 LOOK_CLOSELY = object()
-"""Kept under the key of calls whose decision depends on strides: another key has them."""
+"""Kept under the key of calls whose decision depends on strides: the decision is under a key with strides."""
 _MOST = 4096
 _SCALARS = (int, float, complex)
 _SMALL, _LARGE = 2.0**-126, 2.0**127
@@ -54,7 +54,7 @@ class CallCache:
         key = kind_of(a, b, out, options)
         try:
             found = self.find(key)
-        except TypeError:  # an object whose shape is a list, say
+        except TypeError:  # unhashable: an object whose shape is a list, for example
             return None, None
         if found is LOOK_CLOSELY:
             key = kind_of(a, b, out, options, closely=True)
@@ -70,7 +70,7 @@ class CallCache:
 
 
 def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool = False) -> tuple[Any, ...] | None:
-    """The kind of a call, as a key; None where an argument tells too little of itself (a list), or is no number.
+    """The kind of a call, as a key; None where an argument has no facts to compare (a list), or is no number.
 
     Of NumPy arrays strides and alignment count only where ``closely``: most decisions on the CPU hold for any. Where
     one does not, :data:`LOOK_CLOSELY` is kept under the key. The key may be unhashable.
@@ -84,7 +84,7 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
             return None
         key = _settings(), *left, *right
     if out.__class__ is _ndarray and not closely:
-        key += (out.strides, out.dtype, out.shape)  # strides tell whether elements share memory
+        key += (out.strides, out.dtype, out.shape)  # by its strides elements may share memory
     elif out is not None:
         facts = _facts(out, closely)
         if facts is None:
@@ -113,7 +113,7 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
 
 
 def _facts(x: Any, closely: bool) -> tuple[Any, ...] | None:
-    """The facts of one array for a key; None where it tells too little of itself."""
+    """The facts of one array for a key; None where it has too few."""
     if x.__class__ is _ndarray:
         return (x.dtype, x.shape, x.strides, x.flags.aligned) if closely else (x.dtype, x.shape)
     if isinstance(x, PackedB):

@@ -38,15 +38,15 @@ class Call:
     bias: Array | None
     out: Array | None
     exact: bool
-    """Operands and out are numpy.ndarray itself: no subclass with ways of its own, nothing to be made an array."""
+    """Whether operands and out are numpy.ndarray itself: neither subclasses nor what has to be made an array."""
     natural: bool
-    """The dtype of the result is that of the table, not one that was asked for."""
+    """Whether the dtype of the result is that of the table, and not one that was asked for."""
     extra: Mapping[str, Array]
     """The operands of :data:`EXTRA` by name."""
 
 
 def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
-    """Check the operands and say what problem they are.
+    """Check the operands and describe the problem.
 
     Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
     """
@@ -181,8 +181,8 @@ def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, .
 
 
 def layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
-    """Strides in elements. Where one is no whole number of elements the matrices have no dense order, and batch
-    strides are only known not to be 0; the operand's alignment of 1 says so.
+    """The layout, strides in elements. Where a stride is no multiple of the itemsize the matrices have no dense order,
+    and batch strides are only known not to be 0; the operand's alignment is 1 then.
     """
     size = x.itemsize
     if any(s % size for s in x.strides):
@@ -232,7 +232,7 @@ def _bias(
     if axis is None:
         raise ShapeError("bias", f"shape {native.shape}", " or ".join(map(str, shapes)))
     vector = flat(native, "bias")
-    stride = vector.strides[0] // vector.itemsize if vector.size > 1 else 1  # without neighbours it means nothing
+    stride = vector.strides[0] // vector.itemsize if vector.size > 1 else 1  # of one element it means nothing
     return vector, Bias(native.dtype, axis, stride)
 
 
@@ -265,13 +265,13 @@ and the field of the problem.
 
 
 def _either(out_dtype: DType, compute: DType) -> str:
-    """The dtypes that c and bias may have, in words."""
+    """The dtypes that c and bias may have, for an error."""
     return " or ".join(dict.fromkeys((str(out_dtype), str(compute))))
 
 
 def flat(bias: Array, argument: str = "bias") -> Array:
-    """A bias as a vector: a view. On the CPU a copy where its elements are not aligned or no whole elements apart;
-    on devices, where gemmhub moves no data, InputError.
+    """A bias or scales as a vector: a view. Where elements are not aligned or strides are no multiples of the itemsize,
+    a copy on the CPU; on devices, where gemmhub moves no data, InputError.
     """
     if isinstance(bias, DeviceView):
         bias = bias if bias.ndim else bias.inserted(0)

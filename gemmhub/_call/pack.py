@@ -60,7 +60,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
     raise NoBackendError(
         "no backend packs this operand",
-        Decision(problem, None, "nobody has a packed form", (*refused, *others), settings.origin),
+        Decision(problem, None, "no backend has a packed form", (*refused, *others), settings.origin),
     )
 
 

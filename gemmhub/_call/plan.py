@@ -77,7 +77,7 @@ def make_plan(
 
     takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
     planned: Any = None
-    if call.exact or problem.packed_by:  # else describe() looks at the operands of every call
+    if call.exact or problem.packed_by:  # else describe() checks the operands of every call
         right = b if isinstance(b, PackedB) else call.b
         planned = tuple(map(facts, (call.a, right, c_planned, request.bias, *request.extra.values())))
     names = tuple(request.extra)
@@ -102,7 +102,7 @@ def make_plan(
                     and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
                     and stream is None
                 )
-            except Exception:  # a list, or foreign code that raises: describe() looks at it
+            except Exception:  # a list, or foreign code that raises: describe() checks it
                 as_planned = False
             if not as_planned:
                 if c is not None and not takes_c:
@@ -213,9 +213,9 @@ def _short_plan(
     b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
     shape, single = call.out_shape, not call.problem.batch  # a stack NumPy would broadcast to a larger one
-    # Strides tell the itemsize. Of types as wide as float32 and complex128 NumPy refuses to round into any other;
+    # Strides imply the itemsize. Of types as wide as float32 and complex128 NumPy refuses to round into any other;
     # float64 it would round into complex64. (One attribute is a tenth of what a planned call may cost.)
-    told_by_strides = single and out_dtype.itemsize != 8
+    implied = single and out_dtype.itemsize != 8
 
     def first(a: Any, b: Any, out: Any) -> Array:
         nonlocal run
@@ -237,13 +237,13 @@ def _short_plan(
                 elif (
                     out.strides == out_strides
                     and b.ndim == b_ndim
-                    and (told_by_strides or (out.dtype is out_dtype and (single or out.shape == shape)))
+                    and (implied or (out.dtype is out_dtype and (single or out.shape == shape)))
                 ):
                     return run(a, b, out)
         except KernelError:
             raise  # of the first product: direct does not return one
         except Exception:
-            pass  # said below, in our words
+            pass  # checked() raises the error
         except BaseException as error:
             if propagates(error):
                 raise
@@ -298,7 +298,7 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
             after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
         differing += [name] if before != after else []
     if call.out_shape != out_shape and not differing:
-        differing = ["a, b"]  # a vector and a matrix of one row, say
+        differing = ["a, b"]  # a vector and a matrix of one row, for example
     if differing:
         raise InputError(
             ", ".join(dict.fromkeys(differing)),

@@ -1,7 +1,7 @@
-"""Products on NVIDIA GPUs by cuBLASLt.
+"""The backend for NVIDIA GPUs by cuBLASLt.
 
-Candidates are its algorithms, named by their configuration. The first one, which runs untuned, is the library's own
-first choice.
+Its candidates are the library's algorithms, named by their configuration. The first one, which runs untuned, is the
+library's own first choice.
 """
 
 from __future__ import annotations
@@ -23,39 +23,44 @@ from gemmhub_cublas.library import Library, StatusError, words
 from gemmhub_cublas.lower import Form, Lowered
 
 WORKSPACE = 64 * 2**20
-"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+"""Bytes of workspace that candidates may need: gemmhub's default limit."""
 _USUAL_WORKSPACE = 32 * 2**20
-"""What the library is asked to propose algorithms for first: told of more it was seen to begin with slower ones (2 % of
-random products lost more than 3 %, up to 37 %). It is what torch.matmul grants it."""
+"""Bytes of workspace for which the library first proposes algorithms, as torch.matmul does.
+
+With more it ranks slower ones first: 2 % of random products lost more than 3 %, up to 37 %.
+"""
 _ANSWERS = (0, 7, 8, 15)
-"""Statuses that speak of the problem (success, INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED), not of the moment."""
+"""Statuses that depend on the problem only: success, INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED."""
 _LARGEST = 2**33
-"""Elements of a result for which the library is asked about algorithms that it did not propose: beyond, its check
-was seen to crash where the number of tiles overflows."""
+"""Largest number of elements of a result for which algorithms are checked that the library did not propose.
+
+Above it, the library's check crashes where the number of tiles overflows.
+"""
 _NOTHING = "nothing"
-"""The one candidate for a result without elements."""
+"""Name of the only candidate for a result without elements."""
 
 
 @dataclass
 class Analysis:
-    """A problem that the library runs."""
+    """A lowered problem with the algorithms for its forms."""
 
     lowered: Lowered
     algorithms: dict[Form, list[Algorithm]]
-    """At least one for each of ``lowered.forms``, the library's first choice first."""
+    """At least one algorithm for each of ``lowered.forms``, the library's first choice first."""
 
     @property
     def form(self) -> Form:
-        """The form that the candidates are for."""
+        """The form whose algorithms are the candidates."""
         return self.lowered.forms[0]
 
     @property
     def candidates(self) -> list[str]:
+        """The names of the candidates, the library's first choice first."""
         return [algorithm.config for algorithm in self.algorithms[self.form]]
 
 
 class CublasBackend(MachineBackend[probe.Machine]):
-    """See the module."""
+    """cuBLASLt on NVIDIA GPUs."""
 
     name = "cublas"
 
@@ -64,18 +69,19 @@ class CublasBackend(MachineBackend[probe.Machine]):
         open_driver: Callable[[], Driver] = cuda.load,
         open_library: Callable[[int], Library] = library.load,
     ) -> None:
-        """For tests: other ways to come by the driver and the library."""
+        """Tests pass other functions that open the driver and the library."""
         super().__init__(lambda: probe.look(open_driver, open_library))
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
+        """Return None, or the reason why the library does not run ``problem``."""
         answer = self._analyse(problem)
         return answer if isinstance(answer, Refusal) else None
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """None where the result has no elements. The library is asked once for a problem."""
+        """Return the analysis or refusal of ``problem``, made once; None where the result has no elements."""
         devices = len(self.machine.gpus)
         if problem.device.kind != "cuda" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
@@ -88,7 +94,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         return lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
 
     def _ask(self, problem: GemmProblem, lowered: Lowered) -> Analysis | Refusal:
-        """The library's algorithms for every form that calls may need."""
+        """Return the library's algorithms for every form that calls may need."""
         analysis = Analysis(lowered, {})
         with self.machine.gpus[problem.device.index]:
             for form in lowered.forms:
@@ -100,9 +106,9 @@ class CublasBackend(MachineBackend[probe.Machine]):
                 if not proposed:
                     return self._no_algorithm(problem, form, status)
                 analysis.algorithms[form] = proposed
-            chooser, known = self._chooser(problem, analysis.form), analysis.algorithms[analysis.form]
+            chooser, proposed = self._chooser(problem, analysis.form), analysis.algorithms[analysis.form]
             if analysis.form.d.rows * analysis.form.d.cols <= _LARGEST:
-                _add(known, [chooser.swizzled(algorithm) for algorithm in known])
+                _add(proposed, [chooser.swizzled(algorithm) for algorithm in proposed])
         return analysis
 
     def _chooser(self, problem: GemmProblem, form: Form) -> Chooser:
@@ -118,6 +124,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         )
 
     def estimate(self, problem: GemmProblem) -> float | None:
+        """Return the seconds of the library's first choice; None where the device's rates are not reported."""
         analysis = self._analyse(problem)
         gpu = self.machine.gpus[problem.device.index]
         if not isinstance(analysis, Analysis):
@@ -125,6 +132,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         return corrections.seconds(problem, analysis.lowered, gpu, self.machine.library.version)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``: algorithm, launches, fused epilogue."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
@@ -140,11 +148,15 @@ class CublasBackend(MachineBackend[probe.Machine]):
         return ", ".join(parts)
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the algorithms, the library's first choice first."""
         analysis = self._analyse(problem)
         return analysis.candidates if isinstance(analysis, Analysis) else (_NOTHING,)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for a candidate that is none, or does not fit, and MemoryError without device memory."""
+        """Return ``candidate`` ready to run, or another algorithm where it does not fit into the workspace.
+
+        Raises ValueError where the library does not run it or none fits, and MemoryError without device memory.
+        """
         analysis = self._analyse(problem)
         if analysis is None:
             return NOTHING_TO_DO
@@ -166,9 +178,9 @@ class CublasBackend(MachineBackend[probe.Machine]):
     def _fitting(
         self, problem: GemmProblem, analysis: Analysis, form: Form, config: str | None, limit: int
     ) -> Algorithm:
-        """The algorithm called ``config``, else the best one, with at most ``limit`` bytes of workspace."""
-        known = analysis.algorithms[form]
-        wanted = [algorithm for algorithm in known if config in (None, algorithm.config)]
+        """Return the algorithm called ``config``, else the best one, within ``limit`` bytes of workspace."""
+        proposed = analysis.algorithms[form]
+        wanted = [algorithm for algorithm in proposed if config in (None, algorithm.config)]
         with self.machine.gpus[problem.device.index]:
             if config is not None and not wanted:
                 rebuilt = self._chooser(problem, form).rebuilt(config)
@@ -183,7 +195,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         return fitting[0]
 
 
-def _add(known: list[Algorithm], found: Sequence[Algorithm | None]) -> None:
-    """Append those that exist, fit and are new."""
-    configs = {algorithm.config for algorithm in known}
-    known += [x for x in found if x is not None and x.workspace <= WORKSPACE and x.config not in configs]
+def _add(algorithms: list[Algorithm], found: Sequence[Algorithm | None]) -> None:
+    """Append the algorithms that exist, fit and are new."""
+    configs = {algorithm.config for algorithm in algorithms}
+    algorithms += [x for x in found if x is not None and x.workspace <= WORKSPACE and x.config not in configs]

@@ -1,11 +1,11 @@
-"""Algorithms: what the library proposes for a form, and rebuilding one from its configuration.
+"""The algorithms that the library proposes for a form, and their reconstruction from a configuration.
 
-A configuration is nine numbers in one word, "66.29.1.0.1.1.35.0.3": the algorithm's id, its tile, the parts that
-k is split into, the reduction of their sums, swizzling of thread blocks, custom option, stages, inner shape,
-cluster shape. It means the same in every process that has the same version of the library and the same card.
+A configuration is nine numbers in one word, "66.29.1.0.1.1.35.0.3": the algorithm's id, its tile, the splits of
+split-K, the reduction of partial sums, CTA swizzling, custom option, stages, inner shape and cluster shape. It has the
+same meaning in every process with the same version of the library and the same card.
 
-Partial sums of a split k may only be added in the accumulator's type, in a fixed order: sums in the result's type
-would break the error bound. And the parts must be all of k (:func:`_covers_k`), which the library does not ensure.
+Split-K must add partial sums in the accumulator's type and in a fixed order: sums in the result's type would break the
+error bound. The splits must also cover all of K (:func:`_covers_k`), which the library does not ensure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemmhub_cublas.library import Library
 from gemmhub_cublas.lower import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 
 WANTED = 16
-"""Algorithms to ask for. The library gave 8 at most."""
+"""Number of algorithms to ask for. The library returns at most 8."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _FIELDS = "iIiIIIIHH"
@@ -34,10 +34,11 @@ _HALVES = (TYPE["float16"], TYPE["bfloat16"])
 _NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE = 0, 2
 _MAX_WORKSPACE, _REDUCTION_MASK, _MIN_ALIGNMENTS, _IMPLEMENTATIONS = 1, 3, (5, 6, 7, 8), 12
 _ANY_BUT_GAUSSIAN = 2**64 - 1 - 2**32
-"""Not the way to multiply complex numbers by three real products: its error is beyond the bound."""
+"""The implementations without Gaussian complex products, three real ones, whose error exceeds the bound."""
 _ALGO_BYTES = 64
+"""Bytes of cublasLtMatmulAlgo_t."""
 _STEP = 128
-"""Bytes of k."""
+"""Bytes along K of one stage of the algorithms for Hopper."""
 
 
 class _Result(ctypes.Structure):
@@ -54,20 +55,21 @@ class _Result(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm, configured for one form."""
+    """An algorithm, configured for one form."""
 
     config: str
+    """The configuration in one word; the name of the candidate."""
     data: bytes
-    """cublasLtMatmulAlgo_t."""
+    """The bytes of its cublasLtMatmulAlgo_t."""
     workspace: int
-    """Bytes."""
+    """Bytes of workspace that it needs."""
 
 
 def parse(config: str) -> tuple[int, ...]:
-    """The nine numbers. ValueError for anything else."""
+    """Return the nine numbers of a configuration. Raises ValueError for anything else."""
     words = config.split(".")
     if len(words) != len(_FIELDS) or not all(_INTEGER.fullmatch(word) for word in words):
-        raise ValueError(f"{config!r} is no configuration: nine numbers with dots between them")
+        raise ValueError(f"{config!r} is no configuration, which is nine numbers separated by dots")
     numbers = tuple(map(int, words))
     for number, width in zip(numbers, _FIELDS):
         try:
@@ -78,12 +80,12 @@ def parse(config: str) -> tuple[int, ...]:
 
 
 def text(numbers: tuple[int, ...]) -> str:
-    """The inverse of :func:`parse`."""
+    """Return the configuration of ``numbers``, the inverse of :func:`parse`."""
     return ".".join(map(str, numbers))
 
 
 class Chooser:
-    """The algorithms for one form on one device; ``handle`` is the library's for that device, made current."""
+    """The algorithms for one form on one device, which is current; ``handle`` is the library's for that device."""
 
     def __init__(self, library: Library, handle: int, form: Form) -> None:
         self._lt: Any = library.lt
@@ -93,7 +95,7 @@ class Chooser:
         self._descriptors = Descriptors(library, form)
 
     def proposed(self, limit: int) -> tuple[list[Algorithm], int]:
-        """(the library's proposals with at most ``limit`` bytes of workspace, best first; its status)."""
+        """Return the library's proposals within ``limit`` bytes of workspace, the best first, and its status."""
         preference = Object(self._library, "MatmulPreference")
         preference.set(_MAX_WORKSPACE, "Q", limit)
         preference.set(_REDUCTION_MASK, "I", _REDUCTION_IN_COMPUTE_TYPE)
@@ -114,7 +116,7 @@ class Chooser:
         return list(found.values()), status
 
     def rebuilt(self, config: str) -> Algorithm | None:
-        """The algorithm of that configuration; None where the library does not run it on this form."""
+        """Return the algorithm of that configuration; None where the library does not run it on this form."""
         numbers, form = parse(config), self._form
         algo = ctypes.create_string_buffer(_ALGO_BYTES)
         types = (form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type)
@@ -124,14 +126,14 @@ class Chooser:
             return None
         for attribute, (number, width) in enumerate(zip(numbers, _FIELDS)):
             value = struct.pack(width, number)
-            # The id is set by now; attributes that a library does not know may stay at their default, 0.
+            # The id is set already; attributes that a version of the library lacks may stay at their default, 0.
             refused = attribute and self._lt.cublasLtMatmulAlgoConfigSetAttribute(algo, attribute, value, len(value))
             if refused and number:
                 return None
         return self._checked(config, algo)
 
     def swizzled(self, algorithm: Algorithm) -> Algorithm | None:
-        """The same with its swizzling of thread blocks switched over; None where it has no such variant."""
+        """Return the algorithm with the other CTA swizzling; None where there is no such variant."""
         numbers = list(parse(algorithm.config))
         numbers[_SWIZZLE] = 0 if numbers[_SWIZZLE] else 1
         algo = ctypes.create_string_buffer(algorithm.data, _ALGO_BYTES)
@@ -157,22 +159,22 @@ class Chooser:
 
 
 def _bytes(result: Any) -> bytes:
-    # The field itself would be cut off at the first zero byte.
+    # Reading the field itself would stop at the first zero byte.
     return ctypes.string_at(addressof(result), _ALGO_BYTES)
 
 
 def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
-    """Whether everything is added in the accumulator's type, in a fixed order, and rounded once.
+    """Return whether all is added in the accumulator's type, in a fixed order, and rounded once.
 
-    Algorithms older than Hopper's were seen to add a bias to sums already rounded to a 16-bit result, when k was split
-    or there was an addend, too; and to make 0 of NaN by relu. All were seen to be off by 2**-18 in gelu, which a result
-    of 16 bits hides, as do factors of fewer bits than that.
+    Observed: algorithms older than Hopper's add a bias to sums already rounded to a 16-bit result, with split-K or with
+    an addend, and their relu turns NaN into 0. The gelu of all has an error of 2**-18, which results of 16 bits hide,
+    and so do operands of fewer bits.
     """
     if numbers[_REDUCTION] not in (_NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE) or not _covers_k(numbers, form):
         return False
     halves = form.d.type in _HALVES
-    wide_factors = form.a.type in (*_HALVES, TYPE["float32"]) and form.compute == COMPUTE["float32"]
-    if form.epilogue & GELU and not halves and wide_factors:
+    wide_operands = form.a.type in (*_HALVES, TYPE["float32"]) and form.compute == COMPUTE["float32"]
+    if form.epilogue & GELU and not halves and wide_operands:
         return False
     if numbers[_ID] == HOPPER:
         return True
@@ -182,13 +184,13 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
 
 
 def _covers_k(numbers: tuple[int, ...], form: Form) -> bool:
-    """Whether all of k is in one of the parts that it is cut into.
+    """Return whether the splits of split-K cover all of K.
 
-    Algorithms for Hopper make each floor(k / parts) elements, up to a whole step of 128 bytes. Where that is a whole
-    step already, and parts do not divide k, nobody adds the rest: cuBLASLt 13 was seen to leave out the last 8 of 21128
-    products in ten parts, and torch.matmul, which called it so, with it. Of some 70 000 algorithms for random products
-    of 16 bits, all to which this applies were wrong and no other; of float32 all were right, and none are Hopper's
-    (benchmarks/run/cublas_parts.py).
+    Algorithms for Hopper give each split floor(K / splits) elements, rounded up to a step of 128 bytes. Where that is a
+    whole step already, and the splits do not divide K, the K remainder is left out: cuBLASLt 13 omits the last 8 of
+    21128 elements with ten splits, and so does torch.matmul, which calls it. Of some 70 000 algorithms for random
+    products of 16 bits, exactly those to which this applies were wrong; of float32 all were right, and none are
+    Hopper's (benchmarks/run/cublas_parts.py).
     """
-    parts, step = numbers[_SPLIT], _STEP // ITEMSIZE[form.a.type]
-    return numbers[_ID] != HOPPER or parts < 2 or -(-(form.k // parts) // step) * step * parts >= form.k
+    splits, step = numbers[_SPLIT], _STEP // ITEMSIZE[form.a.type]
+    return numbers[_ID] != HOPPER or splits < 2 or -(-(form.k // splits) // step) * step * splits >= form.k

@@ -1,4 +1,4 @@
-"""Estimates of cuBLASLt: the analytic model times a learned correction, where one was fitted on this card.
+"""The learned corrections of the cost model, where one was fitted on the card.
 
 The library has one candidate here, its own first choice, so that estimates depend on the problem alone.
 """
@@ -23,14 +23,17 @@ complex products have none.
 FIRST = "first"
 """Name of the one candidate: the first algorithm that the library proposes."""
 DATA = Path(__file__).parent / "data"
+"""Folder with one folder of networks for each card."""
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 64))
 _MOST_ALIGNED = 128
-"""Bytes of a cache line: alignment beyond is not told apart."""
+"""Bytes of a cache line: a larger alignment gains nothing."""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
-    """The known ones of ``names``; None for products without a kind, without elements, or which the library does not
-    take, and for cards whose rates are unknown.
+    """Describe those of ``names`` that are candidates, with their features.
+
+    Returns None for products without a kind, without elements, or which the library refuses, and for cards whose rates
+    are not reported.
     """
     kind = kind_of(problem)
     if kind is None or problem.empty or problem.k == 0 or not model.rated(card):
@@ -38,26 +41,26 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     lowered = lower.lowered(problem)
     if not isinstance(lowered, Lowered):
         return None
-    known = [name for name in names if name == FIRST]
+    found = [name for name in names if name == FIRST]
     modelled = model.seconds(problem, lowered, card)
     return Described(
-        kind, known, [modelled for _ in known], [_features(problem, lowered, card, modelled) for _ in known]
+        kind, found, [modelled for _ in found], [_features(problem, lowered, card, modelled) for _ in found]
     )
 
 
 def kind_of(problem: GemmProblem) -> str | None:
-    """One of :data:`KINDS`; None for float64 and complex products."""
+    """Return one of :data:`KINDS`; None for float64 and complex products."""
     return model.kind(problem) if problem.compute_dtype.name in ("float32", "int32") else None
 
 
 def find(problem: GemmProblem, card: Card, library: str) -> Correction | None:
-    """The correction for ``problem`` on ``card`` with that version of cuBLASLt; None where none was fitted."""
+    """Return the correction for ``problem`` on ``card`` with that version of cuBLASLt; None where none was fitted."""
     kind = kind_of(problem)
     return corrections.find(DATA, kind, card.name, card.sms, card.bandwidth, library) if kind else None
 
 
 def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) -> float | None:
-    """The estimate of a call; None where the driver does not report how fast the device is."""
+    """Return the seconds of a call; None where the driver does not report the device's rates."""
     if not model.rated(card):
         return None
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
@@ -67,13 +70,13 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
 
 
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:
-    """The product as the library sees it: column-major, a and b exchanged where the result is stored by rows."""
+    """Return the features of the product as lowered: column-major, a and b swapped where the result is row-major."""
     form = lowered.forms[0]
     m, n, count = form.d.rows, form.d.cols, form.count * len(lowered.offsets)
     tiles = []
     for rows, cols in _TILES:
         waves = ceil(m / rows) * ceil(n / cols) * count / card.sms
-        # The share of the multiprocessors' time that results take: edges of the product, and the last wave, are lost.
+        # Waves, and the share of the SMs' time that tile and wave quantization leave.
         tiles += [log(waves), m * n * count / (ceil(waves) * card.sms * rows * cols)]
     return [
         log(m), log(n), log(form.k), log(count), float(form.trans_a), float(form.trans_b),

@@ -1,4 +1,4 @@
-"""cuBLASLt's descriptors of one form, alive as long as the Python object is."""
+"""The cuBLASLt descriptors of one form, which live as long as their Python object."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 
 
 class Object:
-    """One opaque object of the library, destroyed with this one."""
+    """An opaque object of the library, which is destroyed with this one."""
 
     def __init__(self, library: Library, kind: str, *arguments: Any) -> None:
-        """Calls cublasLt<kind>Create. StatusError when that fails."""
+        """Call cublasLt<kind>Create. Raises StatusError where it fails."""
         lt, handle = library.lt, c_void_p()
         self._destroy = getattr(lt, f"cublasLt{kind}Destroy")
         self._set = getattr(lt, f"cublasLt{kind}SetAttribute")
@@ -45,7 +45,7 @@ def _layout(library: Library, matrix: Matrix, count: int) -> Object:
 
 
 class Descriptors:
-    """The operation and the layouts of A, B, C, D."""
+    """The descriptors of the operation and of the layouts of A, B, C and D."""
 
     def __init__(self, library: Library, form: Form) -> None:
         self.operation = Object(library, "MatmulDesc", form.compute, form.scale)
@@ -59,10 +59,10 @@ class Descriptors:
         self.layouts = [_layout(library, matrix, form.count) for matrix in (form.a, form.b, form.c, form.d)]
 
     def set_bias(self, address: int) -> None:
-        """The next product adds the bias that stands there."""
+        """Set the address of the bias for the next product."""
         self.operation.set(_BIAS_POINTER, "Q", address)
 
     @property
     def handles(self) -> tuple[int | None, ...]:
-        """Operation, A, B, C, D."""
+        """The handles of the operation, A, B, C and D."""
         return (self.operation.handle, *(layout.handle for layout in self.layouts))

@@ -1,4 +1,4 @@
-"""The launch of a prepared product: what a call does."""
+"""Launches a prepared product: by cublasLtMatmul, or by a recorded launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTHING = nullcontext()
 
 
 def scalar(value: Any, dtype: str) -> Any:
-    """alpha or beta in host memory, as the library reads it for the compute dtype named ``dtype``."""
+    """Return alpha or beta in host memory, as the library reads it for the compute dtype ``dtype``."""
     part = _PART.get(dtype)
     if part is not None:
         return (part * 2)(value.real, value.imag)
@@ -32,7 +32,7 @@ def scalar(value: Any, dtype: str) -> Any:
 
 
 class Launch:
-    """One form with its algorithm, ready for cublasLtMatmul."""
+    """A form with its algorithm, ready for cublasLtMatmul."""
 
     def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
         self.workspace = algorithm.workspace
@@ -44,8 +44,9 @@ class Launch:
         self.algo = addressof(self._algo)
 
     def with_bias(self, address: int) -> Descriptors:
-        """Descriptors with that bias, for one call: the address is part of the operation's, and a call that comes in
-        between, on another thread or nested in this one, has another. To be put back into ``free``.
+        """Return descriptors with the bias at ``address``, for one call; the caller puts them back into ``free``.
+
+        The address is part of the operation's descriptor, and a concurrent or nested call has another.
         """
         try:
             descriptors = self.free.pop()
@@ -56,7 +57,7 @@ class Launch:
 
 
 class Gemm:
-    """A prepared problem: :attr:`run` is the kernel. Safe in any number of threads."""
+    """A prepared product: :attr:`run` launches it. Safe in any number of threads."""
 
     def __init__(
         self,
@@ -66,8 +67,9 @@ class Gemm:
         algorithms: Mapping[Form, Algorithm],
         workspace_limit: int,
     ) -> None:
-        """``algorithms`` has one for each of ``lowered.forms``; together with ``lowered.zero_bytes`` their workspaces
-        are within ``workspace_limit``. Raises AllocationError or StatusError.
+        """``algorithms`` has one for each of ``lowered.forms``, whose workspaces are at most ``workspace_limit`` bytes.
+
+        Raises AllocationError or StatusError.
         """
         index = problem.device.index
         self._matmul = machine.library.lt.cublasLtMatmul
@@ -86,35 +88,36 @@ class Gemm:
 
     @property
     def run(self) -> Run:
-        """The function of gemmhub's contract; a short one where one call of the library is all there is to do."""
+        """The function of gemmhub's contract: a fast path where it is one call of the library."""
         main = self._lowered.main
         if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
             launch = self._launches[main]
             if not launch.workspace:
-                short = self._short(launch)
-                return self._recorded(main, short) or short
+                fast_path = self._fast_path(launch)
+                return self._recorded(main, fast_path) or fast_path
         return self._run
 
-    def _recorded(self, form: Form, short: Run) -> Run | None:
+    def _recorded(self, form: Form, fast_path: Run) -> Run | None:
+        """Return a recorded launch of ``fast_path``; None where there is none."""
         if self._versions not in recorded.VERIFIED:
             return None
 
         def enqueue(a: int, b: int, out: int, stream: int) -> None:
-            short(a, b, out, None, None, 1, 0, stream)
+            fast_path(a, b, out, None, None, 1, 0, stream)
 
         first, second = (form.b, form.a) if self._lowered.swapped else (form.a, form.b)
-        return recorded.record(self._gpu, enqueue, (first.alignment, second.alignment, form.d.alignment), short)
+        return recorded.record(self._gpu, enqueue, (first.alignment, second.alignment, form.d.alignment), fast_path)
 
-    def _short(self, launch: Launch) -> Run:
-        """For alpha 1, beta 0 and no bias; one product without workspace; one device."""
+    def _fast_path(self, launch: Launch) -> Run:
+        """Return the function for alpha 1, beta 0 and no bias, one launch without workspace, and one device."""
         matmul, handle, swapped = self._matmul, self._handle, self._lowered.swapped
         operation, a_layout, b_layout, d_layout, algo = launch.operation, launch.a, launch.b, launch.d, launch.algo
         one, nil, owner, gpu = addressof(self._one), addressof(self._nil), self, self._gpu
-        is_current, slow = gpu.is_current, self._run
+        is_current, slow_path = gpu.is_current, self._run
 
         def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
             if not is_current():
-                slow(a, b, out, c, bias, alpha, beta, stream)
+                slow_path(a, b, out, c, bias, alpha, beta, stream)
                 return
             if swapped:
                 a, b = b, a
@@ -131,7 +134,7 @@ class Gemm:
         lowered, form = self._lowered, self._lowered.main
         product = form is not None and not (alpha == 0 and lowered.zero is not None)
         if not product:
-            # alpha 1, as some algorithms leave early when it is 0, without the epilogue.
+            # alpha is 1, as some algorithms return early where it is 0, without the epilogue.
             form, a, b, alpha = lowered.zero, self._zeros, self._zeros, 1
         elif lowered.swapped:
             a, b = b, a
@@ -141,7 +144,7 @@ class Gemm:
             launch = self._launches[bias_anywhere(form)]
         descriptors = None if bias is None else launch.with_bias(bias)
         operation = launch.operation if descriptors is None else descriptors.operation.handle
-        # In local variables, so that they live while the library reads them.
+        # Local variables keep the scalars alive while the library reads them.
         alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
         alpha_at, beta_at = addressof(alpha_here), addressof(beta_here)
         with _NOTHING if self._gpu.is_current() else self._gpu, self._workspace(launch, stream) as lease:
@@ -160,7 +163,7 @@ class Gemm:
             launch.free.append(descriptors)
 
     def _workspace(self, launch: Launch, stream: Any) -> Any:
-        """A lease of what the algorithm needs."""
+        """Return a lease of the workspace that the algorithm needs."""
         if not launch.workspace:
             return _NOTHING
         return self._memory.lease(stream or 0, launch.workspace, self._limit)
@@ -169,5 +172,5 @@ class Gemm:
         return self._one if value == 1 else self._nil if value == 0 else scalar(value, self._dtype)
 
     def failed(self, status: int) -> KernelError:
-        """The exception for a product that the library did not take."""
+        """Return the exception for a call that the library refused."""
         return KernelError("cublas", f"cublasLtMatmul: {words(status)}")

@@ -1,7 +1,7 @@
-"""libcublasLt: finding it, loading it, declaring what is called, saying its status codes in words.
+"""Finds and loads libcublasLt, declares its functions and describes its status codes.
 
-A copy that is in the process already (torch's, cupy's) comes first: two copies would hold two sets of kernels
-on the device. Then the one cuda-pathfinder finds (wheels, conda, CUDA_HOME), then the dynamic linker's.
+A copy that is loaded already (torch's, cupy's) comes first: two copies would hold two sets of kernels on the device.
+The one that cuda-pathfinder finds (wheels, conda, CUDA_HOME) comes next, then that of the dynamic linker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 from gemmhub.kit import install
 
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+"""Names of the library for the dynamic linker, the newest first."""
 
 STATUS = {
-    1: ("NOT_INITIALIZED", "the library could not be set up on this device, or its handle is gone"),
-    3: ("ALLOC_FAILED", "the library got no memory for itself"),
-    7: ("INVALID_VALUE", "it takes no such combination of parameters"),
-    8: ("ARCH_MISMATCH", "this device lacks what the operation needs"),
+    1: ("NOT_INITIALIZED", "the library could not be initialised on this device, or its handle is gone"),
+    3: ("ALLOC_FAILED", "the library could not allocate memory for itself"),
+    7: ("INVALID_VALUE", "the library does not support this combination of parameters"),
+    8: ("ARCH_MISMATCH", "this device does not support the operation"),
     11: ("MAPPING_ERROR", "device memory could not be accessed"),
     13: (
         "EXECUTION_FAILED",
@@ -28,10 +29,10 @@ STATUS = {
         "restart the process), or an address is not of this device",
     ),
     14: ("INTERNAL_ERROR", "an operation inside the library failed"),
-    15: ("NOT_SUPPORTED", "it has no algorithm for this"),
+    15: ("NOT_SUPPORTED", "the library has no algorithm for this"),
     16: ("LICENSE_ERROR", "the library found no licence"),
 }
-"""cublasStatus_t: the name without CUBLAS_STATUS_, and what it means here."""
+"""cublasStatus_t: the name without CUBLAS_STATUS_, and its meaning here."""
 
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "cublasLtGetVersion": (c_size_t, ()),
@@ -52,11 +53,13 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "cublasLtMatmulAlgoConfigSetAttribute": (c_int, (c_void_p, c_int, c_void_p, c_size_t)),
     "cublasLtMatmul": (c_int, (*(c_void_p,) * 14, c_size_t, c_void_p)),
 }
-"""What is called: (result, arguments). Enumerations are ints; handles, descriptors and addresses void pointers."""
+"""The functions that are called: (result, arguments). Enumerations are ints; handles, descriptors and addresses are
+void pointers.
+"""
 
 
 class LibraryError(Exception):
-    """No usable library: ``reason`` and ``remedy`` for a person."""
+    """There is no usable library: ``reason`` and ``remedy`` explain it to the user."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
@@ -65,7 +68,7 @@ class LibraryError(Exception):
 
 
 class StatusError(RuntimeError):
-    """A call of cuBLASLt failed; ``status`` is its code."""
+    """A call of cuBLASLt failed with the code ``status``."""
 
     def __init__(self, function: str, status: int) -> None:
         super().__init__(f"{function}: {words(status)}")
@@ -73,22 +76,22 @@ class StatusError(RuntimeError):
 
 
 def words(status: int) -> str:
-    """A status code for people: name, number, meaning."""
+    """Return the name, number and meaning of a status code."""
     name, meaning = STATUS.get(status, ("", ""))
     return f"CUBLAS_STATUS_{name} ({status}): {meaning}" if name else f"unknown status {status}"
 
 
 def check(function: str, status: int) -> None:
-    """StatusError unless ``status`` is success."""
+    """Raise StatusError unless ``status`` is success."""
     if status:
         raise StatusError(function, status)
 
 
 class Library:
-    """A loaded cuBLASLt. Its functions are attributes of ``lt``, with their types declared."""
+    """A loaded cuBLASLt. Its functions are attributes of ``lt``, with declared types."""
 
     def __init__(self, lt: Any, where: str) -> None:
-        """LibraryError when ``lt``, loaded from ``where``, lacks a function."""
+        """Raise LibraryError where ``lt``, loaded from ``where``, lacks a function."""
         for name, (result, arguments) in FUNCTIONS.items():
             try:
                 function = getattr(lt, name)
@@ -133,11 +136,11 @@ def _by_linker() -> Iterator[tuple[Any, str]]:
 
 
 SOURCES: tuple[Callable[[], Iterator[tuple[Any, str]]], ...] = (_loaded, _by_pathfinder, _by_linker)
-"""Where to look, in this order: each yields (loaded library, where from)."""
+"""Where the library is looked for, in this order: each yields (loaded library, its origin)."""
 
 
 def load(driver_major: int) -> Library:
-    """The first usable library. LibraryError when there is none: that of the first one that was found.
+    """Return the first usable library. Raises LibraryError where there is none, for the first one that was found.
 
     ``driver_major`` is the newest CUDA that the driver runs.
     """

@@ -1,7 +1,7 @@
-"""A problem in cuBLASLt's words: column-major matrices, type codes, batch strides, epilogue. No library is called.
+"""Lowers a problem to calls of cublasLtMatmul, or returns a refusal. No library is called.
 
-The library knows dense column-major matrices with a leading dimension, one evenly spaced batch, and a bias with
-an element per row of the (column-major) result. :func:`lowered` says a problem in those terms, or why it cannot.
+The library multiplies dense column-major matrices with a leading dimension, one evenly spaced batch of them, and adds a
+bias with one element for each row of the column-major result.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ TYPE = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "complex64": 4, "complex128": 5, "int32": 10,
     "bfloat16": 14, "float8_e4m3fn": 28, "float8_e5m2": 29,
 }  # fmt: skip
-"""cudaDataType."""
+"""cudaDataType by dtype."""
 ITEMSIZE = {code: as_dtype(name).itemsize for name, code in TYPE.items()}
 """Bytes of an element, by type code."""
 COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex128": 70}
-"""cublasComputeType, by gemmhub's compute dtype."""
+"""cublasComputeType by gemmhub's compute dtype."""
 FAST_TF32 = 77
+"""cublasComputeType of tf32 products."""
 RELU, BIAS, GELU = 2, 4, 32
 ACTIVATION = {None: 0, "relu": RELU, "gelu": GELU}
 NO_EPILOGUE = 1
-"""cublasLtEpilogue: parts to be combined, and the code where there is none."""
-MOST_LAUNCHES = 4096
-"""Products a call may consist of, where its batch is not evenly spaced."""
-MOST_COUNTED = 2**31 - 1
-"""Products of one launch."""
+"""cublasLtEpilogue: flags that are combined, and the code of none."""
+MAX_LAUNCHES = 4096
+"""Largest number of launches of a call whose batch is not evenly spaced."""
+MAX_BATCH = 2**31 - 1
+"""Largest batch of one launch."""
 BIAS_ALIGNMENT = 16
-"""Bytes at which a bias lies as a rule: arrays begin there, slices may not."""
+"""The usual alignment of a bias in bytes: arrays have it, slices may not."""
 
 _SMALL = {"float16", "bfloat16", "float32"}
 _RESULTS = {
@@ -48,29 +49,33 @@ _RESULTS = {
     ("float8_e4m3fn", "float8_e5m2"): _SMALL,
     ("float8_e5m2", "float8_e4m3fn"): _SMALL,
 }
-"""The results that the library has for each pair of operands."""
+"""The result dtypes that the library supports for each pair of operands."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A stack of column-major matrices as they are stored, before any transposition."""
+    """A batch of column-major matrices as they are stored, before any transposition."""
 
     type: int
+    """The cudaDataType of the elements."""
     rows: int
     cols: int
     ld: int
+    """The leading dimension in elements."""
     stride: int
-    """Elements from one matrix of the batch to the next."""
+    """The batch stride in elements."""
     alignment: int
-    """Bytes that divide every matrix's address."""
+    """The alignment of every matrix in bytes."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One cublasLtMatmul but for addresses and scalars: everything an algorithm may depend on."""
+    """The parameters of one cublasLtMatmul without addresses and scalars: all that an algorithm may depend on."""
 
     compute: int
+    """The cublasComputeType."""
     scale: int
+    """The cudaDataType of alpha and beta."""
     trans_a: bool
     trans_b: bool
     a: Matrix
@@ -78,54 +83,55 @@ class Form:
     c: Matrix
     d: Matrix
     count: int = 1
+    """Products of the batch."""
     epilogue: int = NO_EPILOGUE
     bias_type: int | None = None
     bias_alignment: int = BIAS_ALIGNMENT
     addend: bool = False
-    """beta * C is added."""
+    """Whether beta * C is added."""
 
     @property
     def k(self) -> int:
-        """Of the product."""
+        """The K of the product."""
         return self.a.rows if self.trans_a else self.a.cols
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """How a call of the problem goes."""
+    """A problem as one or several calls of cublasLtMatmul."""
 
     main: Form | None
-    """The product; None where k is 0."""
+    """The form of the product; None where K is 0."""
     zero: Form | None
-    """The same result without the product (of two matrices of zeros); where k is 0, or alpha may be."""
+    """The form for the same result without the product, by two matrices of zeros: where K is 0, or alpha may be 0."""
     swapped: bool
-    """The library's A is the problem's b, its B the problem's a."""
+    """Whether the library's A is the problem's b, and its B the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
-    """Bytes to add to the addresses of the library's A, B, C, D: one product for each."""
+    """For each launch, the offsets in bytes of the library's A, B, C and D."""
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """Every form that calls may need, the usual one first."""
+        """All forms that calls may need, the usual one first."""
         usual = tuple(form for form in (self.main, self.zero) if form is not None)
         return usual + tuple(bias_anywhere(form) for form in usual if form.bias_type is not None)
 
     @property
     def zero_bytes(self) -> int:
-        """Size of a matrix of zeros that serves as A and as B of ``zero``."""
+        """Bytes of the zeros that serve as A and as B of ``zero``."""
         return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
 
 
 def bias_anywhere(form: Form) -> Form:
-    """The variant that takes a bias at the address of any element."""
+    """Return the variant of ``form`` for a bias at any address."""
     return replace(form, bias_alignment=4 if form.bias_type == TYPE["float32"] else 2)
 
 
 _ZERO_COLUMN = 16
-"""Bytes of a column of zeros: the library's fast ways ask for multiples of 16 bytes, and fp8 for k = 16."""
+"""Bytes of a column of zeros: the library's fast algorithms need multiples of 16 bytes, and fp8 a K of 16."""
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
-    """``problem``, whose result has elements, as calls of cublasLtMatmul; or what stands in the way."""
+    """Lower ``problem``, whose result has elements, or return the reason why the library does not take it."""
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
@@ -134,14 +140,14 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     if isinstance(call, Refusal):
         return call
     dim, outer = lowering.split(call.batch)
-    if dim.count > MOST_COUNTED:
-        return Refusal(f"a batch of {dim.count} products: cuBLASLt counts to {MOST_COUNTED}", "multiply in parts")
+    if dim.count > MAX_BATCH:
+        return Refusal(f"a batch of {dim.count} products: cuBLASLt allows {MAX_BATCH}", "multiply in parts")
     launches = 1
     for each in outer:
         launches *= each.count
-    if launches > MOST_LAUNCHES:
+    if launches > MAX_LAUNCHES:
         return Refusal(
-            f"the batch is not evenly spaced and takes {launches} products, at most {MOST_LAUNCHES} are made",
+            f"the batch is not evenly spaced and takes {launches} launches: at most {MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
     c_operand = problem.c or problem.out
@@ -160,7 +166,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     epilogue = ACTIVATION[problem.activation] | (BIAS if problem.bias else 0)
     compute = problem.compute_dtype.name
     form = Form(
-        # For "bf16", too: the library's own bfloat16 mode is no faster.
+        # Also for "bf16": the library's own bfloat16 mode is no faster.
         compute=COMPUTE[compute] if problem.precision == "ieee" else FAST_TF32,
         scale=TYPE[compute],
         trans_a=call.trans_a,
@@ -177,7 +183,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     refusal = _narrow(form) if k else None
     if refusal is not None:
         return refusal
-    # An integer product is finite: alpha = 0 needs no care.
+    # An integer product is finite, so that alpha = 0 gives 0 without a form of its own.
     zero = k == 0 or not (problem.alpha_is_one or compute == "int32")
     return Lowered(
         form if k else None,
@@ -188,7 +194,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:
-    """What of the dtypes and the epilogue the library has nothing for."""
+    """Return a refusal of dtypes or an epilogue that the library does not support."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     results = _RESULTS.get((a, b))
     if results is None:
@@ -199,9 +205,9 @@ def check_types(problem: GemmProblem) -> Refusal | None:
             f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {', '.join(sorted(results))}"
         )
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
-        return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds one of the result's dtype", f"convert c to {out}")
+        return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds only a c of the result's dtype", f"convert c to {out}")
     if problem.activation not in ACTIVATION:
-        return Refusal(f"cuBLASLt has no {problem.activation}", "apply it to the product afterwards")
+        return Refusal(f"cuBLASLt has no activation {problem.activation}", "apply it to the product afterwards")
     if problem.compute_dtype.name != "float32" and (problem.bias or problem.activation):
         return Refusal(
             f"cuBLASLt has no bias or activation for products accumulated in {problem.compute_dtype}",
@@ -223,13 +229,13 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 
 def _reading(problem: GemmProblem) -> BlasCall | Refusal:
-    """The problem as a column-major call whose bias, if any, has an element per row of the result."""
+    """Return the problem as a column-major call whose bias, if any, has one element for each row of the result."""
     calls = readings(problem, "col")
     return calls if isinstance(calls, Refusal) else with_bias(calls, problem, "cuBLASLt")
 
 
 def _narrow(form: Form) -> Refusal | None:
-    """int8: the library proposes algorithms for matrices that it then cannot run, or runs wrong."""
+    """Refuse int8 matrices for which the library proposes algorithms that fail or compute wrong results."""
     if form.a.type != TYPE["int8"]:
         return None
     for matrix in (form.a, form.b, form.c) if form.addend else (form.a, form.b):
@@ -243,7 +249,7 @@ def _narrow(form: Form) -> Refusal | None:
 
 
 def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
-    """``form`` with A^T and B of zeros, just long enough for every dtype's requirements."""
+    """Return ``form`` with A^T and B of zeros, whose K is just long enough for every dtype."""
     k = _ZERO_COLUMN // itemsize
     a, b = (Matrix(x.type, k, count, k, 0, 256) for x, count in ((form.a, m), (form.b, n)))
     return replace(form, trans_a=True, trans_b=False, a=a, b=b)
@@ -253,7 +259,7 @@ _NAME = {code: name for name, code in TYPE.items()}
 
 
 def stored(form: Form) -> str:
-    """How the operands lie, for people who wonder why no algorithm takes them."""
+    """Describe how the operands are stored, for refusals."""
     words = [
         f"{name} {_NAME[x.type]} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
         for name, x in (("A", form.a), ("B", form.b), ("D", form.d))
@@ -263,11 +269,11 @@ def stored(form: Form) -> str:
 
 
 def advice(problem: GemmProblem, form: Form) -> str:
-    """What would most likely help where the library has no algorithm."""
+    """Return the most likely remedy where the library has no algorithm."""
     if form.epilogue & RELU:
         return "apply relu to the product afterwards: algorithms older than Hopper's turn NaN into 0"
     if form.epilogue & GELU and form.d.type == TYPE["float32"]:
-        return "apply gelu to the product afterwards, or ask for a 16-bit result: the library's has 18 bits"
+        return "apply gelu to the product afterwards, or ask for a 16-bit result: the library's gelu has 18 bits"
     if form.addend and form.bias_type is not None:
         return "add the bias afterwards: algorithms older than Hopper's round the sum before they add it"
     if problem.a.dtype.itemsize == 1:

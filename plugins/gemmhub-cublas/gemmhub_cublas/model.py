@@ -1,8 +1,7 @@
-"""The analytic estimate of a call of cuBLASLt: the best of some tiles, in waves over the multiprocessors, beside the
-memory traffic.
+"""The cost model of cuBLASLt: waves of the best of some tile sizes, overlapped with the memory traffic.
 
-It models a good library in general and knows no algorithm. :mod:`gemmhub_cublas.corrections` corrects it where it was
-measured. The constants were fitted to times on an H200, :data:`MISALIGNED` to times on an H100 and an H200.
+It models a good library in general and no particular algorithm. :mod:`gemmhub_cublas.corrections` corrects it where it
+was measured. The constants are fitted to times on an H200, :data:`MISALIGNED` to times on an H100 and an H200.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TMA = 16
 
 
 class Card(Protocol):
-    """What estimates know of a device; :class:`gemmhub.kit.cuda.Gpu` is one."""
+    """The facts of a device that estimates use; :class:`gemmhub.kit.cuda.Gpu` has them."""
 
     @property
     def name(self) -> str: ...
@@ -41,26 +40,26 @@ class Card(Protocol):
 
 
 class Constants(NamedTuple):
-    """Cycles of a multiprocessor at its highest clock, unless stated otherwise."""
+    """The constants of the model, in cycles of an SM at its highest clock unless another unit is given."""
 
     launch: float
     """Seconds between the end of one kernel and the start of the next."""
     start: float
-    """Launching the blocks of a kernel and their first load."""
+    """Launching the CTAs of a kernel and their first load."""
     multiply: float
     """Cycles that one cycle of arithmetic at the peak rate takes."""
     feed: float
-    """Bytes of operands that a multiprocessor loads in a cycle."""
+    """Bytes of operands that an SM loads in a cycle."""
     least: float
-    """Least cycles for 128 bytes of k."""
+    """Least cycles for 128 bytes along K."""
     tile: float
     """Overhead of a tile, besides its arithmetic."""
     store: float
-    """Bytes of results, at 4 an element, that a multiprocessor stores in a cycle."""
+    """Bytes of results, at 4 an element, that an SM stores in a cycle."""
     split: float
-    """Overhead of the reduction of a split k."""
-    parts: float
-    """Bytes of partial sums that a multiprocessor adds in a cycle."""
+    """Overhead of the reduction of split-K."""
+    partials: float
+    """Bytes of partial sums that an SM adds in a cycle."""
     reading: float
     """Share of the memory bandwidth that reading reaches."""
     writing: float
@@ -71,22 +70,23 @@ class Constants(NamedTuple):
 
 HALF = Constants(
     launch=1.591e-6, start=2092.0, multiply=1.266, feed=100.1, least=163.7, tile=83.27, store=57.04, split=7317.0,
-    parts=62.33, reading=0.9132, writing=0.6441, overlap=0.2689,
+    partials=62.33, reading=0.9132, writing=0.6441, overlap=0.2689,
 )  # fmt: skip
 TF32 = Constants(
     launch=2.974e-6, start=2308.0, multiply=1.307, feed=48.8, least=209.8, tile=151.6, store=37.99, split=1556.0,
-    parts=13.85, reading=0.9491, writing=0.5305, overlap=0.2381,
+    partials=13.85, reading=0.9491, writing=0.5305, overlap=0.2381,
 )  # fmt: skip
 SINGLE = Constants(
     launch=2.517e-6, start=1890.0, multiply=1.24, feed=74.79, least=203.9, tile=1200.0, store=85.23, split=6421.0,
-    parts=40.0, reading=0.8511, writing=0.9515, overlap=0.9,
+    partials=40.0, reading=0.8511, writing=0.9515, overlap=0.9,
 )  # fmt: skip
 """Products of float32 and of wider types."""
 
 MISALIGNED = {"half": {2: 5.8, 4: 3.7, 8: 2.2}, "tf32": {4: 2.8, 8: 1.9}}
-"""By kind and by the bytes that rows and addresses are aligned to: the factor on all but a kernel's fixed time. Rows
-that are not aligned to 16 bytes exclude TMA, and the library's other kernels load a few elements at a time. Fitted to
-25 products of benchmarks/run/map.py and of torch.matmul on an H100 and an H200.
+"""Factors on all but a kernel's fixed time, by kind and by the alignment of rows and addresses in bytes.
+
+Rows that are not aligned to 16 bytes exclude TMA, and the library's other kernels load a few elements at a time. Fitted
+to 25 products of benchmarks/run/map.py and of torch.matmul on an H100 and an H200.
 """
 
 _TILES = (
@@ -95,24 +95,27 @@ _TILES = (
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _K_BYTES = 128
-_COUNTED = 4
+_ACCUMULATOR = 4
 """Bytes of an accumulator."""
 _HALF_RATE = {7: 1024, 8: 2048, 9: 4096, 10: 8192, 12: 2048}
-"""float16 operations of the tensor cores of a multiprocessor in a cycle, by major compute capability."""
+"""float16 operations of the tensor cores of an SM in a cycle, by major compute capability."""
 _NO_TENSOR_CORES = 256
+"""The same without tensor cores."""
 _SINGLE_RATE = 256
-"""float32 operations of a multiprocessor in a cycle, without tensor cores."""
+"""float32 operations of an SM in a cycle, without tensor cores."""
 _DOUBLE_RATE = {8: 128, 9: 256, 10: 128}
+"""float64 operations of an SM in a cycle, by major compute capability of cards for data centres."""
 _LITTLE_DOUBLE = 4
+"""The same for other cards."""
 
 
 def rated(card: Card) -> bool:
-    """Whether the driver reports the device's rates: it may report 0."""
+    """Return whether the driver reports the device's rates: it may report 0."""
     return bool(card.sms and card.clock and card.bandwidth)
 
 
 def rate(problem: GemmProblem, card: Card) -> float:
-    """The peak rate of the device's units for these dtypes, in operations a second."""
+    """Return the peak rate of the device for these dtypes, in operations a second."""
     major = card.capability[0]
     half = _HALF_RATE.get(major, _NO_TENSOR_CORES)
     compute, itemsize = problem.compute_dtype.name, problem.a.dtype.itemsize
@@ -130,20 +133,21 @@ def rate(problem: GemmProblem, card: Card) -> float:
 
 
 def kind(problem: GemmProblem) -> str:
-    """The kind of product, by the units that multiply: "byte", "half", "tf32", or "single" for float32 and wider."""
+    """Return the kind of product: "byte", "half", "tf32", or "single" for float32 and wider dtypes."""
     if problem.a.dtype.itemsize <= 2:
         return "half" if problem.a.dtype.itemsize == 2 else "byte"
     return "tf32" if problem.compute_dtype.name == "float32" and problem.precision != "ieee" else "single"
 
 
 def constants(problem: GemmProblem) -> Constants:
+    """Return the constants for the kind of ``problem``."""
     return {"half": HALF, "byte": HALF, "tf32": TF32, "single": SINGLE}[kind(problem)]
 
 
 def seconds(problem: GemmProblem, lowered: Lowered, card: Card) -> float:
-    """Seconds of a call of ``problem``, which ``lowered`` is the lowering of, on a card that is :func:`rated`."""
+    """Return the seconds of a call of ``problem``, lowered as ``lowered``, on a card that is :func:`rated`."""
     c = constants(problem)
-    # float32 vectors have kernels of their own, which wait for memory alone.
+    # float32 vectors have kernels of their own, which are bound by memory alone.
     vector = c is SINGLE and 1 in (problem.m, problem.n)
     least = c.start + (0.0 if vector else min(_cycles_of_tiles(problem, card)))
     moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
@@ -156,41 +160,41 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card) -> float:
 
 
 def alignment(form: Form) -> int:
-    """Bytes that the addresses and the leading dimensions of a, b and d are aligned to, at most :data:`TMA`."""
+    """Return the alignment in bytes of the addresses and leading dimensions of a, b and d, at most :data:`TMA`."""
     return min(TMA, *alignments(form))
 
 
 def alignments(form: Form) -> tuple[int, int, int]:
-    """The largest power of two of bytes that a, b and d are each aligned to, at every column."""
-    # A single column has none after it, so that its leading dimension does not matter.
+    """Return the alignments of a, b and d in bytes, at every column."""
+    # The leading dimension of a single column is not used.
     a, b, d = (_power(gcd(x.alignment, x.ld * ITEMSIZE[x.type] if x.cols > 1 else 0)) for x in (form.a, form.b, form.d))
     return a, b, d
 
 
 def _power(number: int) -> int:
-    """The largest power of two that divides ``number``."""
+    """Return the largest power of two that divides ``number``."""
     return number & -number
 
 
 def _cycles_of_tiles(problem: GemmProblem, card: Card) -> list[float]:
-    """Cycles of the product in each size of tiles."""
+    """Return the cycles of the product for each tile size."""
     each = rate(problem, card) / (card.sms * card.clock)
     return [_cycles(problem, tile, each, card.sms, constants(problem)) for tile in _TILES]
 
 
 def _cycles(problem: GemmProblem, tile: tuple[int, int], each: float, sms: int, c: Constants) -> float:
-    """Cycles in tiles of this size with the best split of k; a multiprocessor makes ``each`` operations in a cycle."""
+    """Return the cycles for this tile size with the best split-K; an SM makes ``each`` operations in a cycle."""
     size = problem.a.dtype.itemsize
     area = tile[0] * tile[1]
     tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.batch_count
     stages = max(1, -(-problem.k * size // _K_BYTES))
     operations = 8 if problem.compute_dtype.kind == "c" else 2
     stage = max(c.multiply * operations * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.least)
-    around = c.tile + area * _COUNTED / c.store
+    around = c.tile + area * _ACCUMULATOR / c.store
     found = []
     for splits in _SPLITS:
         if splits > stages or (splits > 1 and tiles * splits > 2 * sms):
             break
-        added = c.split + splits * area * _COUNTED / c.parts if splits > 1 else 0.0
+        added = c.split + splits * area * _ACCUMULATOR / c.partials if splits > 1 else 0.0
         found.append(-(-tiles * splits // sms) * (-(-stages // splits) * stage + around) + added)
     return min(found)

@@ -1,4 +1,4 @@
-"""What the machine has: a driver, devices, a cuBLASLt that fits them."""
+"""Probes the machine for a driver, devices and a cuBLASLt that fits them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
 
 OLDEST_DRIVER = 12
-"""Major version of CUDA."""
+"""The oldest CUDA of the driver, by its major version."""
 
 
 class Machine:
-    """The driver, the library and the devices; library handles and workspaces are made when first needed."""
+    """The driver, the library and the devices; handles of the library are created when they are first needed."""
 
     def __init__(self, driver: Driver, gpus: tuple[Gpu, ...], library: Library) -> None:
         self.driver = driver
@@ -27,7 +27,7 @@ class Machine:
         self._lock = locks.lock()
 
     def handle(self, index: int) -> int:
-        """The library's handle for a device, for all threads. StatusError when it cannot be made."""
+        """Return the library's handle for a device, for all threads. Raises StatusError where creating it fails."""
         handle = self._handles.get(index)
         if handle is None:
             with self._lock, self.gpus[index]:
@@ -40,7 +40,7 @@ class Machine:
 
 
 def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Library]) -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = cuda.look(open_driver, "525", "an NVIDIA GPU")
     if isinstance(found, Absent):
         return found
@@ -53,24 +53,24 @@ def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Librar
         )
     try:
         machine = Machine(driver, gpus, open_library(major))
-        # One handle, to see that the library works: on the device that is in use already, if there is one.
+        # One handle shows that the library works: on the device that is in use already, if there is one.
         machine.handle(driver.current_device() or 0)
     except LibraryError as error:
         return Absent(error.reason, error.remedy)
     except StatusError as error:
         return Absent(
             f"{error} ({machine.library.where})",
-            "see that the device has free memory and that nvidia-smi lists it in compute mode Default",
+            "check that the device has free memory and that nvidia-smi lists it in compute mode Default",
         )
     except DriverError as error:
         return Absent(
-            f"the device cannot be used: {error}", "see whether nvidia-smi shows it healthy and with free memory"
+            f"the device cannot be used: {error}", "check that nvidia-smi shows it healthy and with free memory"
         )
     return machine
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """Return the devices and versions of ``machine``."""
     return Ready(
         tuple(Device("cuda", gpu.index) for gpu in machine.gpus),
         {"cublasLt": machine.library.version, **cuda.versions(machine.driver, machine.gpus)},

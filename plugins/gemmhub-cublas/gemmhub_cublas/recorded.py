@@ -1,15 +1,15 @@
-"""Recorded launches: the kernel that a product amounts to, launched again without the library.
+"""Recorded launches: the kernel of a product, launched again without the library.
 
-cublasLtMatmul takes some microseconds of host time to arrive at the same kernel launch every time: only the
-addresses of A, B and D differ. So while a product is prepared it is captured three times into a graph, each time
-with other addresses (nothing runs), and the parameters of the one kernel in it are compared. If every difference
-is an address that was passed in, plus a constant, the launch is known for all addresses of the same alignment, and
-a call is one cuLaunchKernelEx with those words filled in. In every other case (several kernels, a memset, any word
-that cannot be explained) there is no recording, and calls go through the library.
+cublasLtMatmul takes some microseconds of host time to arrive at the same kernel launch every time: only the addresses
+of A, B and D differ. So preparing a product captures it three times into a graph, each time with other addresses
+(nothing runs), and compares the parameters of the one kernel in it. If every difference is an address that was passed
+in, plus a constant, the launch is determined for all addresses of the same alignment, and a call is one
+cuLaunchKernelEx with those words filled in. In every other case (several kernels, a memset, any word that is not
+explained) nothing is recorded, and calls go through the library.
 
 The parameters hold no state and no data: they are a pure function of the addresses, checked at each of the three. How a
-version of the library packs them is not documented, so launches are recorded only with those versions of library and
-driver that the tests on a card (tests/test_device.py) have passed with: :data:`VERIFIED`.
+version of the library packs them is not documented, so launches are recorded only with the versions of library and
+driver with which the tests on a card (tests/test_device.py) passed: :data:`VERIFIED`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from gemmhub.kit.cuda import Driver, DriverError, Gpu
 from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, LaunchAttribute, LaunchConfig
 
 VERIFIED = {("13.1.0", (13, 0))}
-"""Versions of cuBLASLt, and the newest CUDA that the driver runs. The card tests ran on an H100 and an H200, with torch
-2.11 and driver 580.159."""
+"""Verified versions of cuBLASLt, each with the newest CUDA that the driver runs.
+
+The tests on a card ran on an H100 and an H200, with torch 2.11 and driver 580.159.
+"""
 
 Enqueue = Callable[[int, int, int, int], None]
-"""Puts the product of (a, b, out) on a stream."""
+"""A function that enqueues the product of (a, b, out) on a stream."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuStreamCreate": (c_void_p, c_uint),
@@ -48,8 +50,10 @@ _NON_BLOCKING, _RELAXED, _KERNEL_NODE = 1, 2, 0
 _POINTER, _SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 _ATTRIBUTES = (2, 4, 5, 6, 8, 9, 10)
 """CUlaunchAttributeID: cooperative, cluster dimension, cluster scheduling policy, programmatic stream
-serialization, priority, memory synchronisation domain map and domain."""
+serialization, priority, memory synchronisation domain map and domain.
+"""
 _DEFAULTS = {9: b"\x00\x01"}
+"""Values of attributes whose default is not 0, without trailing zeros."""
 
 
 class _NodeParams(ctypes.Structure):
@@ -68,7 +72,7 @@ class _NodeParams(ctypes.Structure):
 
 
 class Node(NamedTuple):
-    """One captured kernel launch."""
+    """A captured kernel launch."""
 
     function: int
     grid: tuple[int, ...]
@@ -87,9 +91,9 @@ class Patch(NamedTuple):
 
 
 def record(gpu: Gpu, enqueue: Enqueue, alignments: tuple[int, int, int], fallback: Run) -> Run | None:
-    """A kernel's ``run`` for plain products that launches what ``enqueue`` does; None where that is not known.
+    """Return a function that launches what ``enqueue`` launches; None where it is not one explained kernel.
 
-    ``alignments``: bytes that divide the addresses of a, b and out. Where a launch fails, ``fallback`` is called.
+    ``alignments``: the alignments of a, b and out in bytes. Where a launch fails, ``fallback`` is called.
     """
     try:
         if not _declared(gpu.driver):
@@ -106,7 +110,7 @@ def record(gpu: Gpu, enqueue: Enqueue, alignments: tuple[int, int, int], fallbac
 
 
 def _declared(driver: Driver) -> bool:
-    """Whether this driver has what is needed; declares it."""
+    """Declare the functions; return whether this driver has all of them."""
     for name, arguments in _FUNCTIONS.items():
         function = getattr(driver.cuda, name, None)
         if function is None:
@@ -116,7 +120,7 @@ def _declared(driver: Driver) -> bool:
 
 
 def _addresses(alignments: tuple[int, int, int], seed: int) -> tuple[int, int, int]:
-    """Addresses that nothing lies at, far apart, and aligned to no more than is promised."""
+    """Return addresses without memory, far apart, and aligned to no more than is promised."""
     generator = random.Random(seed)
     base = 0x7000_0000_0000
     a, b, out = (
@@ -127,7 +131,7 @@ def _addresses(alignments: tuple[int, int, int], seed: int) -> tuple[int, int, i
 
 
 def explained(parameters: list[bytes], samples: list[tuple[int, int, int]]) -> list[Patch] | None:
-    """Where the addresses of each sample stand in its parameters; None where some difference is none of them."""
+    """Return the words of the parameters that are addresses; None where a difference is not explained by an address."""
     size = len(parameters[0])
     if size % WORD or any(len(each) != size for each in parameters):
         return None
@@ -151,7 +155,7 @@ def explained(parameters: list[bytes], samples: list[tuple[int, int, int]]) -> l
 
 @contextmanager
 def _private_stream(gpu: Gpu) -> Iterator[int]:
-    """A stream of our own, with captures elsewhere in this thread left alone."""
+    """Create a private stream, without disturbing other captures of this thread."""
     driver, stream = gpu.driver, c_void_p()
     with gpu.outside_captures():
         driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
@@ -162,7 +166,7 @@ def _private_stream(gpu: Gpu) -> Iterator[int]:
 
 
 def _captured(gpu: Gpu, enqueue: Enqueue, addresses: tuple[int, int, int]) -> Node | None:
-    """The launch that ``enqueue`` makes for these addresses; None unless it is one kernel."""
+    """Return the launch of ``enqueue`` for these addresses; None unless it is one kernel."""
     driver, graph = gpu.driver, c_void_p()
     with _private_stream(gpu) as stream:
         driver.call("cuStreamBeginCapture_v2", stream, _RELAXED)
@@ -170,7 +174,7 @@ def _captured(gpu: Gpu, enqueue: Enqueue, addresses: tuple[int, int, int]) -> No
         try:
             enqueue(*addresses, stream)
         except Exception:
-            failed = True  # the library does not take such addresses: then there is no recording
+            failed = True  # the library refuses such addresses: nothing is recorded
         ended = driver.cuda.cuStreamEndCapture(stream, byref(graph))
         if ended or not graph.value:
             return None
@@ -207,7 +211,7 @@ def _only_kernel(driver: Driver, graph: c_void_p) -> Node | None:
 
 
 def _buffer(extra: Any) -> bytes | None:
-    """The parameters, where the launch passed them in one buffer."""
+    """Return the parameters where the launch passed them in one buffer."""
     if not extra:
         return None
     address = size = None
@@ -222,7 +226,7 @@ def _buffer(extra: Any) -> bytes | None:
 
 
 class _Slot:
-    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them."""
+    """The memory of one launch while it is prepared: configuration and parameters."""
 
     def __init__(self, node: Node) -> None:
         size = len(node.parameters)
@@ -240,12 +244,13 @@ class _Slot:
         self._config.attributes, self._config.count = addressof(self._attributes), len(node.attributes)
         self.config, self.extra = byref(self._config), byref(self._extra)
         self.a = self.b = self.out = -1
-        """The addresses in ``words``."""
+        """The addresses that ``words`` holds."""
         self.launch = (c_uint64 * (ctypes.sizeof(LaunchConfig) // WORD)).from_buffer(self._config)
 
 
 def _launcher(gpu: Gpu, node: Node, patches: list[Patch], fallback: Run) -> Run:
-    # A function without declared types and arguments that are pointers already: 0.15 us less of conversions a call.
+    """Return a function that fills the patches of a slot and launches ``node``."""
+    # A function without declared types, whose arguments are pointers already, saves 0.15 us of conversions a call.
     launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(gpu.driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
     function = byref(c_char.from_address(node.function))
     free: list[_Slot] = []
@@ -255,7 +260,7 @@ def _launcher(gpu: Gpu, node: Node, patches: list[Patch], fallback: Run) -> Run:
 
     def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
         try:
-            slot = free.pop()  # one for each call that is between here and the launch
+            slot = free.pop()  # one for each call between here and the launch
         except IndexError:
             slot = _Slot(node)
         words = slot.words
@@ -278,7 +283,7 @@ def _launcher(gpu: Gpu, node: Node, patches: list[Patch], fallback: Run) -> Run:
                 status = launch(slot.config, function, None, slot.extra)
         free.append(slot)
         if status:
-            # The library launches it in its own way, or says what is wrong.
+            # The library launches the product itself, or raises an error.
             fallback(a, b, out, c, bias, alpha, beta, stream)
 
     return run

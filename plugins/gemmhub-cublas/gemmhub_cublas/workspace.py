@@ -7,14 +7,14 @@ from gemmhub.kit.cuda_scratch import Scratch
 
 
 class Workspace(Scratch):
-    """Nothing in a workspace must be zero, and what the library has left there no later product reads."""
+    """Workspaces that need not be zero: no product reads what an earlier one left there."""
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__(gpu, zeroed=False)
         self._zeros = (0, 0)
 
     def zeros(self, nbytes: int) -> int:
-        """The address of ``nbytes`` zero bytes, never to be written."""
+        """Return the address of ``nbytes`` zero bytes, which must not be written."""
         address, size = self._zeros
         if size < nbytes:
             address = self._gpu.allocate(nbytes, zeroed=True)

@@ -39,7 +39,7 @@ def test_result_structure():
 
 
 def test_words():
-    assert library.words(15) == "CUBLAS_STATUS_NOT_SUPPORTED (15): it has no algorithm for this"
+    assert library.words(15) == "CUBLAS_STATUS_NOT_SUPPORTED (15): the library has no algorithm for this"
     assert "restart the process" in library.words(13)
     assert library.words(4711) == "unknown status 4711"
 

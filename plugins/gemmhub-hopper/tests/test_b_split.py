@@ -83,7 +83,7 @@ def test_shapes():
         Variant(SMALL, replace(form, registers_a=False)), Variant(SMALL, replace(form, input="tf32")),
         Variant(Shape(64, 64, 2, consumers=1, cluster_m=2), form),
     ):  # fmt: skip
-        assert "b is split in shared memory where" in changed.refusal
+        assert "b is split in shared memory only where" in changed.refusal
 
 
 def test_maps():

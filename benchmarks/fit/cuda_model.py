@@ -31,16 +31,17 @@ from gemmhub.testing.problems import problem
 H200 = Card(132, 1.98e9, 4.8e12, (9, 0), 232448, 233472, 2048)
 KERNELS = {"float32": "SINGLE", "bfloat16": "TENSOR", "float16": "TENSOR"}
 LIMITS = {
-    "clock": (0.5, 1.0), "alone": (1.0, 4.0), "near": (200.0, 1500.0), "far": (500.0, 2500.0), "sharpness": (1.5, 12.0),
-    "start": (500.0, 3000.0), "l2_bytes": (30.0, 64.0), "store_bytes": (16.0, 64.0), "meet": (1000.0, 8000.0),
-    "part": (50.0, 2000.0), "part_bytes": (16.0, 128.0), "dram": (0.7, 0.95),
+    "clock": (0.5, 1.0), "single_warp": (1.0, 4.0), "l2_latency": (200.0, 1500.0), "memory_latency": (500.0, 2500.0),
+    "sharpness": (1.5, 12.0), "start": (500.0, 3000.0), "l2_bytes": (30.0, 64.0), "store_bytes": (16.0, 64.0),
+    "split_sync": (1000.0, 8000.0), "split_cycles": (50.0, 2000.0), "partial_bytes": (16.0, 128.0),
+    "dram": (0.7, 0.95),
 }  # fmt: skip
 """Range of each constant that makes sense for a card; the measurements hardly determine some of them."""
 _WITHOUT_HOST = model.LAUNCH - 1.5e-6
 """Seconds that an estimate has beyond what was measured: a graph starts its next kernel in less time than a program."""
 
 Row = list[tuple[Choice, float]]
-"""The ways in which a product was run, each with its seconds."""
+"""The measured candidates of a product, each with its seconds."""
 
 
 def rows(record: dict[str, Any]) -> list[Row]:
@@ -52,10 +53,10 @@ def rows(record: dict[str, Any]) -> list[Row]:
             row["m"], row["n"], row["k"], record["dtype"], b="col" if row["order"] == "nt" else "row",
             device=Device("cuda"),
         )  # fmt: skip
-        way = lowered(asked, H200.capability)
-        assert not isinstance(way, Refusal)
+        lowering = lowered(asked, H200.capability)
+        assert not isinstance(lowering, Refusal)
         names = [(*name.partition("/")[::2], us) for name, us in row["us"].items()]
-        found.append([(Choice(way, shapes[name], int(parts or 1)), 1e-6 * us) for name, parts, us in names])
+        found.append([(Choice(lowering, shapes[name], int(parts or 1)), 1e-6 * us) for name, parts, us in names])
     return found
 
 
@@ -136,8 +137,8 @@ def main() -> None:
         found = fit(measured, getattr(fitted, name), options.tries)
         for row in measured:
             lost, error = losses(row, found)
-            way = row[0][0].way
-            print(f"{name} {way.m:6}{way.n:6}{way.k:6}  lost {lost:6.1%}  error {math.sqrt(error):6.1%}")
+            lowering = row[0][0].lowering
+            print(f"{name} {lowering.m:6}{lowering.n:6}{lowering.k:6}  lost {lost:6.1%}  error {math.sqrt(error):6.1%}")
         whole = path.read_text()
         before, rest = whole.split(f"{name} = ", 1)
         after = rest.partition("  # fmt: skip\n")[2]

@@ -81,7 +81,7 @@ def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace)
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    timed = model.every(analysis.way, backend.machine.cards[0], _WORKSPACE)
+    timed = model.all_choices(analysis.lowering, backend.machine.cards[0], _WORKSPACE)
     fastest = timed[0][0]
     return [choice.name for seconds, choice in timed if seconds < 3 * fastest]
 

@@ -1,4 +1,4 @@
-"""Products on NVIDIA GPUs by handwritten kernels. Candidates are shapes of a kernel, named as Choice.name says."""
+"""The backend for NVIDIA GPUs by handwritten kernels. Its candidates are tile shapes (:attr:`Choice.name`)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import corrections, mma, model, probe, sources
 from gemmhub_cuda.launch import Launch
-from gemmhub_cuda.lower import Lowered, check_types, lowered
+from gemmhub_cuda.lower import Lowering, check_types, lowered
 from gemmhub_cuda.model import Choice
 from gemmhub_cuda.sources import Variant
 
 WORKSPACE = 64 * 2**20
-"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+"""Bytes of workspace that candidates may need: gemmhub's default limit."""
 _PROPOSED = 8
-"""Candidates for tuning to time."""
+"""Number of candidates that tuning times."""
 MARGIN = 1.1
-"""Factor on the smallest of many estimates, which is on average less than the time it estimates. Without it, beside
-gemmhub-cublas and gemmhub-hopper, this backend was chosen for 14 of 2038 random 16-bit products: for 13 of them
-another was faster, and it lost 9 % on the average.
+"""Factor on the least of many estimates, which is too low on average (selection bias).
+
+Without it, next to gemmhub-cublas and gemmhub-hopper, this backend was chosen for 14 of 2038 random 16-bit products:
+for 13 of them another was faster, and it lost 9 % on average.
 """
 _NOTHING = "nothing"
-"""The one candidate for a result without elements."""
+"""Name of the only candidate for a result without elements."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A problem that there are kernels for."""
+    """The lowering and the fastest candidates of a problem."""
 
-    way: Lowered
+    lowering: Lowering
     choices: tuple[Choice, ...]
-    """The best ones, best first."""
+    """The fastest candidates, the fastest first."""
     seconds: float
     """The estimate of the first."""
     measured: bool
-    """A correction serves on this card."""
+    """Whether a correction was fitted on this card."""
 
 
 class CudaBackend(MachineBackend[probe.Machine]):
-    """See the module."""
+    """Handwritten CUDA kernels for every NVIDIA GPU."""
 
     name = "cuda"
 
@@ -55,7 +56,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         open_driver: Callable[[], Driver] = probe.open_driver,
         open_compiler: Callable[[], Compiler] = nvrtc.load,
     ) -> None:
-        """For tests: other ways to come by the driver and the compiler."""
+        """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
         self._functions: dict[tuple[int, Variant], int] = {}
 
@@ -63,15 +64,16 @@ class CudaBackend(MachineBackend[probe.Machine]):
         return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
+        """Return None, or the reason why no kernel runs ``problem``."""
         answer = self._analyse(problem)
         return answer if isinstance(answer, Refusal) else None
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """None where the result has no elements."""
+        """Return the analysis or refusal of ``problem``; None where the result has no elements."""
         indices = [gpu.index for gpu in self.machine.usable]
         if problem.device.kind != "cuda" or problem.device.index not in indices:
             return Refusal(
-                f"the operands are on {problem.device}, which there are no kernels for",
+                f"the operands are on {problem.device}, for which there are no kernels",
                 f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
             )
         if problem.empty:
@@ -80,23 +82,25 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
         card = self.machine.cards[problem.device.index]
-        way = lowered(problem, card.capability)
-        if isinstance(way, Refusal):
-            return way
-        correction = corrections.find(way, card)
-        timed = corrections.ranked(way, card, WORKSPACE, correction)
+        lowering = lowered(problem, card.capability)
+        if isinstance(lowering, Refusal):
+            return lowering
+        correction = corrections.find(lowering, card)
+        timed = corrections.ranked(lowering, card, WORKSPACE, correction)
         if not timed:
-            return Refusal("the result has too many tiles", "multiply in parts")
+            return Refusal("the result has too many tiles for one launch", "multiply in parts")
         choices = tuple(choice for _, choice in timed[:_PROPOSED])
-        return Analysis(way, choices, timed[0][0], correction is not None)
+        return Analysis(lowering, choices, timed[0][0], correction is not None)
 
     def estimate(self, problem: GemmProblem) -> float:
+        """Return the seconds of the fastest candidate."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return model.LAUNCH
         return analysis.seconds * MARGIN * (1.0 if analysis.measured else UNMEASURED)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``: tile, split-K, width of loads, launches."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
@@ -104,11 +108,15 @@ class CudaBackend(MachineBackend[probe.Machine]):
         return words if analysis.measured else f"{words}, {NOTE}"
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the fastest candidates, the fastest first."""
         analysis = self._analyse(problem)
         return [choice.name for choice in analysis.choices] if isinstance(analysis, Analysis) else (_NOTHING,)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for a candidate that is none, and CompilerError, DriverError or AllocationError."""
+        """Return ``candidate`` ready to run, without split-K where it does not fit into the workspace.
+
+        Raises ValueError for an unknown candidate, CompilerError, DriverError or AllocationError.
+        """
         analysis = self._analyse(problem)
         if analysis is None:
             return NOTHING_TO_DO
@@ -119,7 +127,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         refusal, note = model.refusal(choice, card, workspace_limit), ""
         if refusal is not None and choice.splits > 1:
             note = f" ({candidate}: {refusal})"
-            choice = Choice(choice.way, choice.shape, 1)
+            choice = Choice(choice.lowering, choice.shape, 1)
             refusal = model.refusal(choice, card, workspace_limit)
         if refusal is not None:
             raise ValueError(f"{candidate} does not run {problem}: {refusal}")
@@ -127,13 +135,13 @@ class CudaBackend(MachineBackend[probe.Machine]):
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
             machine.gpus[index], choice, self._function(index, choice.variant),
-            model.room(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
+            model.ctas_per_sm(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
         return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
 
     def _function(self, index: int, variant: Variant) -> int:
-        """The variant's kernel on a device; compiled and loaded once."""
+        """Return the handle of a variant on a device; it is compiled and loaded once."""
         key = index, variant
         with self._lock:
             if key not in self._functions:
@@ -144,20 +152,21 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
 
 def _named(analysis: Analysis, name: str) -> Choice:
-    """The choice of that name, proposed or not. ValueError where there is no such shape."""
-    return next((x for x in analysis.choices if x.name == name), None) or model.named(analysis.way, name)
+    """Return the choice called ``name``, proposed or not. Raises ValueError where there is no such shape."""
+    return next((x for x in analysis.choices if x.name == name), None) or model.named(analysis.lowering, name)
 
 
 def _words(choice: Choice) -> str:
-    shape, way = choice.shape, choice.way
-    parts = [f"tile {shape.m}x{shape.n}x{shape.k}, {shape.threads} threads"]
+    """Return the description of ``choice`` for remarks."""
+    shape, lowering = choice.shape, choice.lowering
+    words = [f"tile {shape.m}x{shape.n}x{shape.k}, {shape.threads} threads"]
     if isinstance(shape, mma.Shape):
-        parts.append(f"tensor cores, {shape.stages} stages")
+        words.append(f"tensor cores, {shape.stages} stages")
     if choice.splits > 1:
-        parts.append(f"k in {choice.splits} parts")
-    if way.form.aligned < 16:
-        parts.append(f"operands loaded {way.form.aligned} bytes at a time, as that is what their rows are aligned to")
-    launches = sum(1 for _ in way.offsets())
+        words.append(f"split-K of {choice.splits}")
+    if lowering.form.alignment < 16:
+        words.append(f"operands loaded {lowering.form.alignment} bytes at a time, the alignment of their rows")
+    launches = sum(1 for _ in lowering.offsets())
     if launches > 1:
-        parts.append(f"{launches} launches, as the batch is not evenly spaced")
-    return ", ".join(parts)
+        words.append(f"{launches} launches, as the batch is not evenly spaced")
+    return ", ".join(words)

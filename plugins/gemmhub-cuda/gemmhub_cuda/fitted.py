@@ -1,4 +1,4 @@
-"""Constants of the cost model, fitted by benchmarks/fit/cuda_model.py to times measured on an NVIDIA H200."""
+"""The constants of the cost model, fitted by benchmarks/fit/cuda_model.py to times on an NVIDIA H200."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fitted:
-    """Of one kernel. Where there is no measurement of a card, it is taken to be an H200 of another size and clock."""
+    """The constants of one kernel. Every other card is modelled as an H200 of another size and clock."""
 
     clock: float
-    """Of the maximum clock: what cards fall back to under load."""
-    alone: float
-    """Times its issue slots that a warp takes for a step of k where nobody fills its gaps."""
-    near: float
-    """Cycles until what was asked for is in shared memory, behind a barrier: from L2 ..."""
-    far: float
-    """... and from memory."""
+    """Share of the highest clock that cards keep under load."""
+    single_warp: float
+    """Factor on the issue slots of a step along K where a warp runs alone."""
+    l2_latency: float
+    """Cycles from a request to L2 until the data are in shared memory, barrier included."""
+    memory_latency: float
+    """The same for a request to memory."""
     sharpness: float
-    """How sharply the slower of work and waiting decides: the exponent of ``cost_model.either``."""
+    """Exponent of ``model.overlapped`` for work and waiting: the larger, the less the shorter of them counts."""
     start: float
-    """Cycles: a block's first tile, the end of its last one."""
+    """Cycles for the first tile of a CTA and the end of its last one."""
     l2_bytes: float
-    """That a multiprocessor gets from L2 in a cycle when all of them read."""
+    """Bytes a cycle that L2 delivers to an SM when all SMs read."""
     store_bytes: float
-    """Of results that a multiprocessor gets rid of in a cycle."""
-    meet: float
-    """Cycles for the blocks of a tile to find out who is last, where k is split."""
-    part: float
-    """Cycles to add a part, at least..."""
-    part_bytes: float
-    """...and how many bytes of parts a block reads in a cycle."""
+    """Bytes of results that an SM stores in a cycle."""
+    split_sync: float
+    """Cycles for the splits of a tile to determine the last one to arrive."""
+    split_cycles: float
+    """The least cycles for adding the partial sums of a split."""
+    partial_bytes: float
+    """Bytes of partial sums that a CTA reads in a cycle."""
     dram: float
-    """Of the memory's bandwidth."""
+    """Share of the memory's bandwidth."""
     efficiency: Mapping[str, float]
-    """By shape: what all else makes of its steps; 1 where there is none."""
+    """Factors on the speed of each shape's steps, for all other effects; 1 for shapes without one."""
 
 
 SINGLE = Fitted(
-    clock=0.8297, alone=1.035, near=580.2, far=719, sharpness=4.113, start=3000,
-    l2_bytes=44, store_bytes=63.3, meet=4629, part=401.3, part_bytes=61.44, dram=0.95,
+    clock=0.8297, single_warp=1.035, l2_latency=580.2, memory_latency=719, sharpness=4.113, start=3000,
+    l2_bytes=44, store_bytes=63.3, split_sync=4629, split_cycles=401.3, partial_bytes=61.44, dram=0.95,
     efficiency={
         "128x128x16t128": 1.008,
         "128x128x8t128": 1.058,
@@ -57,8 +57,8 @@ SINGLE = Fitted(
     },
 )  # fmt: skip
 TENSOR = Fitted(
-    clock=1, alone=1, near=708.1, far=958.6, sharpness=2.819, start=2421,
-    l2_bytes=64, store_bytes=16, meet=5731, part=50, part_bytes=74.5, dram=0.8676,
+    clock=1, single_warp=1, l2_latency=708.1, memory_latency=958.6, sharpness=2.819, start=2421,
+    l2_bytes=64, store_bytes=16, split_sync=5731, split_cycles=50, partial_bytes=74.5, dram=0.8676,
     efficiency={
         "mma128x128x32x4w4": 0.986,
         "mma128x128x32x4w8": 0.960,

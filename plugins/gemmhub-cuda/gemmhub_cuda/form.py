@@ -1,51 +1,63 @@
-"""What a problem's operands and epilogue demand of a kernel: the macros that params.cuh names."""
+"""What the operands and the epilogue of a problem demand of a kernel: the macros of kernels/params.cuh."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
+"""Number of each element type."""
 BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
 @dataclass(frozen=True)
 class Form:
-    """In the kernel's own m and n: neighbours in d are neighbours along n."""
+    """What a problem demands, in the kernel's own m and n: d is contiguous along N."""
 
     a_m_major: bool
-    """Neighbours along m (not k) are neighbours in memory."""
+    """Whether a is contiguous along M; else along K."""
     b_n_major: bool
-    a_aligned: int
-    """Bytes that the start of every row of neighbours is a multiple of, and every row's length if they are along m
-    (n): 16, 8, 4 or 2."""
-    b_aligned: int
+    """Whether b is contiguous along N; else along K."""
+    a_alignment: int
+    """Alignment in bytes of the contiguous rows of a, and of their length if they are along M: 16, 8, 4 or 2."""
+    b_alignment: int
+    """The same of b, along N."""
     input: str
+    """The dtype of a and b."""
     output: str
+    """The dtype of d."""
     scaled: bool = False
+    """Whether the product is multiplied by alpha."""
     addend: bool = False
+    """Whether beta * c is added."""
     bias: str | None = None
+    """The axis of the bias, "m" or "n"; None where there is no bias."""
     bias_type: str = "float32"
+    """The dtype of the bias."""
     activation: str | None = None
+    """The activation function: a key of :data:`ACTIVATIONS`."""
 
     @property
-    def aligned(self) -> int:
-        """Bytes that both operands can be loaded at a time."""
-        return min(self.a_aligned, self.b_aligned)
+    def alignment(self) -> int:
+        """Bytes of the widest load for both operands."""
+        return min(self.a_alignment, self.b_alignment)
 
     @property
     def input_bytes(self) -> int:
+        """Bytes of an element of a or b."""
         return 4 if self.input == "float32" else 2
 
     @property
     def output_bytes(self) -> int:
+        """Bytes of an element of d."""
         return 4 if self.output == "float32" else 2
 
     @property
     def macros(self) -> dict[str, int]:
+        """The macros of kernels/params.cuh."""
         return {
             "A_M_MAJOR": int(self.a_m_major), "B_N_MAJOR": int(self.b_n_major),
-            "A_BYTES_ALIGNED": self.a_aligned, "B_BYTES_ALIGNED": self.b_aligned,
+            "A_BYTES_ALIGNED": self.a_alignment, "B_BYTES_ALIGNED": self.b_alignment,
             "INPUT": TYPES[self.input], "OUTPUT": TYPES[self.output],
             "SCALED": int(self.scaled), "ADDEND": int(self.addend), "BIAS": BIASES[self.bias],
             "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0, "ACTIVATION": ACTIVATIONS[self.activation],

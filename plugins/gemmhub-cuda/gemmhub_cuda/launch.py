@@ -1,4 +1,4 @@
-"""Launching a kernel: its parameters in memory, filled in with addresses, and one call of cuLaunchKernelEx."""
+"""Launches a kernel: fills addresses into prepared parameters and calls cuLaunchKernelEx."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmhub_cuda.model import Choice
 
 
 class Params(ctypes.Structure):
-    """Params of params.cuh."""
+    """``Params`` of kernels/params.cuh."""
 
     _fields_ = (
         *((name, c_int) for name in ("m", "n", "k", "splits", "tiles_m", "tiles_n", "group", "batch")),
@@ -28,29 +28,29 @@ class Params(ctypes.Structure):
 
 
 def params(choice: Choice, at_once: int) -> Params:
-    """All but the addresses and scalars of a call. ``at_once``: blocks that the card runs at once."""
-    way, batch = choice.way, choice.way.batch
+    """Return the parameters without addresses and scalars. ``at_once``: CTAs that the card runs at once."""
+    lowering, batch = choice.lowering, choice.lowering.batch
     return Params(
-        m=way.m, n=way.n, k=way.k, splits=choice.splits, tiles_m=choice.tiles[0], tiles_n=choice.tiles[1],
-        group=choice.group(at_once), batch=batch.count, alpha=1.0, beta=0.0,
-        a_ld=way.lda, b_ld=way.ldb, c_ld=way.ldc, d_ld=way.ldd,
-        a_batch=batch.stride_a, b_batch=batch.stride_b, c_batch=batch.stride_c, d_batch=batch.stride_d,
+        m=lowering.m, n=lowering.n, k=lowering.k, splits=choice.splits, tiles_m=choice.tiles[0],
+        tiles_n=choice.tiles[1], group=choice.group(at_once), batch=batch.count, alpha=1.0, beta=0.0, a_ld=lowering.lda,
+        b_ld=lowering.ldb, c_ld=lowering.ldc, d_ld=lowering.ldd, a_batch=batch.stride_a, b_batch=batch.stride_b,
+        c_batch=batch.stride_c, d_batch=batch.stride_d,
     )  # fmt: skip
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of the kernel."""
+    """The arguments of the kernel."""
 
     _fields_ = (("p", Params),)
 
 
 def _word(name: str) -> int:
-    """Which 8-byte word of the arguments it is."""
+    """Return the index of the 8-byte word of a parameter."""
     return int(getattr(Params, name).offset) // WORD
 
 
 class Launch:
-    """A product with its kernel: :attr:`run` calls it. Safe in any number of threads."""
+    """A prepared product: :attr:`run` launches its kernel. Safe in any number of threads."""
 
     def __init__(
         self, gpu: Gpu, choice: Choice, function: int, at_once: int, workspace: Scratch, limit: int, alone: bool
@@ -58,7 +58,7 @@ class Launch:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device."""
         self._gpu, self._choice, self._workspace, self._limit = gpu, choice, workspace, limit
         self._alone = alone
-        self._calls = tuple(choice.way.offsets())
+        self._calls = tuple(choice.lowering.offsets())
         self._template = Arguments(params(choice, at_once))
         self._slots: list[Slot] = []
         self._starter = Starter(gpu.driver, function)
@@ -70,20 +70,20 @@ class Launch:
 
     @property
     def run(self) -> Run:
-        """The function of gemmhub's contract; a short one where only addresses differ from call to call."""
-        form = self._choice.way.form
+        """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
+        form = self._choice.lowering.form
         bare = self._choice.splits == 1 and len(self._calls) == 1 and not (form.scaled or form.addend or form.bias)
-        return self._short() if bare and self._alone else self._run
+        return self._fast_path() if bare and self._alone else self._run
 
-    def _short(self) -> Run:
+    def _fast_path(self) -> Run:
         launch, function = self._starter.launch, self._starter.function
-        free, make, slow = self._slots, self._slot, self._run
-        first, second = ("b", "a") if self._choice.way.swapped else ("a", "b")
+        free, make, slow_path = self._slots, self._slot, self._run
+        first, second = ("b", "a") if self._choice.lowering.swapped else ("a", "b")
         a_word, b_word, d_word = _word(first), _word(second), _word("d")
 
         def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
             try:
-                slot = free.pop()  # one for each thread that is between here and the launch
+                slot = free.pop()  # one for each thread between here and the launch
             except IndexError:
                 slot = make()
             words = slot.words
@@ -94,8 +94,8 @@ class Launch:
             status = launch(slot.config, function, slot.places, None)
             free.append(slot)
             if status:
-                # A thread whose context is not the device's.
-                slow(a, b, out, c, bias, alpha, beta, stream)
+                # The context of this thread is not the device's: the slow path sets it.
+                slow_path(a, b, out, c, bias, alpha, beta, stream)
 
         return run
 
@@ -104,7 +104,7 @@ class Launch:
             slot = self._slots.pop()
         except IndexError:
             slot = self._slot()
-        if self._choice.way.swapped:
+        if self._choice.lowering.swapped:
             a, b = b, a
         stream = stream or 0
         p = slot.arguments.p
@@ -126,7 +126,7 @@ class Launch:
             self._slots.append(slot)
 
     def _launch_all(self, slot: Slot, stream: int, a: int, b: int, c: int | None, d: int) -> int:
-        """The CUresult of the last launch; none follows one that failed."""
+        """Launch for each part of the batch until one fails; return the CUresult of the last launch."""
         p, status = slot.arguments.p, 0
         for at_a, at_b, at_c, at_d, count in self._calls:
             p.a, p.b, p.c, p.d = a + at_a, b + at_b, c + at_c if c else 0, d + at_d

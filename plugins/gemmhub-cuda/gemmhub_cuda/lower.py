@@ -1,7 +1,7 @@
-"""A problem in the kernels' words, or what stands in the way. No driver is called.
+"""Lowers a problem to the kernels' operands, strides and form, or returns a refusal. No driver is called.
 
-The kernels write d with neighbours along n next to each other, and read a and b with neighbours along k or along m (n).
-A column-major result is computed as d^T = b^T a^T: :func:`gemmhub.lowering.lower` exchanges the operands.
+The kernels write a d that is contiguous along N, and read a and b K-major or MN-major. A column-major result is
+computed as d^T = b^T a^T: :func:`gemmhub.lowering.lower` swaps the operands.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from gemmhub_cuda import mma
 from gemmhub_cuda.form import ACTIVATIONS, TYPES, Form
 
 LONGEST = 2**31 - 512
-"""Elements along a side: coordinates have 31 bits, and a tile may overhang."""
-MOST_MATRICES = 65535
-"""Of a batch in one launch: gridDim.z."""
+"""Largest number of elements along a side: coordinates have 31 bits, and a tile may overhang."""
+MAX_BATCH = 65535
+"""Largest batch of one launch: gridDim.z."""
 _OLDEST = (7, 0)
 _FURTHEST = 2**31 - 2**16
-"""Elements from the first to the last row that a block of the float32 kernel reads at a time."""
+"""Largest number of elements from the first to the last row that a CTA of the float32 kernel reads at once."""
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """``m`` and ``n`` are the kernel's: those of the transposed problem where it is ``swapped``."""
+class Lowering:
+    """A problem as the kernels run it: ``m`` and ``n`` are the kernel's own."""
 
     swapped: bool
-    """The kernel's a is the problem's b, its b the problem's a."""
+    """Whether the kernel's a is the problem's b, and its b the problem's a."""
     m: int
     n: int
     k: int
     form: Form
     lda: int
+    """Leading dimension of a in elements, and likewise for b, c and d."""
     ldb: int
     ldc: int
     ldd: int
     batch: BatchDim
-    """What a launch steps through."""
+    """The batch dimension of one launch."""
     outer: tuple[BatchDim, ...]
-    """What takes launches of its own."""
+    """Batch dimensions that take launches of their own."""
 
     def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """For each launch: bytes to add to the addresses of a, b, c and d; matrices."""
+        """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
         sizes = (self.form.input_bytes,) * 2 + (self.form.output_bytes,) * 2
         for place in lowering.offsets(self.outer, sizes):
-            for first in range(0, self.batch.count, MOST_MATRICES):
+            for first in range(0, self.batch.count, MAX_BATCH):
                 steps = (first * stride * size for stride, size in zip(self.batch.strides, sizes))
                 a, b, c, d = (x + y for x, y in zip(place, steps))
-                yield a, b, c, d, min(MOST_MATRICES, self.batch.count - first)
+                yield a, b, c, d, min(MAX_BATCH, self.batch.count - first)
 
 
-def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refusal:
-    """``problem``, whose result has elements, for a card of that capability; or why the kernels do not take it."""
+def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Refusal:
+    """Lower ``problem``, whose result has elements, for a card of that compute capability, or return a refusal."""
     refusal = check_types(problem, capability)
     if refusal is not None:
         return refusal
@@ -64,7 +65,7 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refu
     if isinstance(call, Refusal):
         return call
     if max(problem.m, problem.n, problem.k, problem.batch_count) > LONGEST:
-        return Refusal(f"a side is longer than {LONGEST}", "multiply in parts")
+        return Refusal(f"a side is longer than {LONGEST} elements", "multiply in parts")
     batch, outer = lowering.split(call.batch, lambda dim: True)
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
     a = _read(first, "row" if not call.swapped else "col", call.m, [x.stride_a for x in call.batch])
@@ -76,8 +77,8 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refu
     form = Form(
         a_m_major=a.mn_major,
         b_n_major=b.mn_major,
-        a_aligned=a.aligned,
-        b_aligned=b.aligned,
+        a_alignment=a.alignment,
+        b_alignment=b.alignment,
         input=problem.a.dtype.name,
         output=problem.out.dtype.name,
         scaled=not problem.alpha_is_one,
@@ -86,11 +87,11 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowered | Refu
         bias_type=bias.dtype.name if bias else "float32",
         activation=problem.activation,
     )
-    return Lowered(call.swapped, call.m, call.n, call.k, form, a.ld, b.ld, call.ldc, call.ldd, batch, outer)
+    return Lowering(call.swapped, call.m, call.n, call.k, form, a.ld, b.ld, call.ldc, call.ldd, batch, outer)
 
 
 def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
-    """What of dtypes and epilogue there is no kernel for."""
+    """Return a refusal of dtypes or an epilogue that there is no kernel for."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a != b or a not in TYPES:
         return Refusal(f"there is no kernel for {a} by {b}", "pass two float32, two float16 or two bfloat16 operands")
@@ -104,7 +105,7 @@ def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | 
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
     if problem.activation not in ACTIVATIONS:
-        return Refusal(f"there is no {problem.activation} in the epilogue", "apply it after the product")
+        return Refusal(f"the kernels have no activation {problem.activation}", "apply it after the product")
     bias = problem.bias
     if bias is not None and bias.dtype.name not in TYPES:
         return Refusal(f"the bias is {bias.dtype}", f"convert it to one of {', '.join(TYPES)}")
@@ -121,34 +122,38 @@ class _Reading:
     """How a kernel reads an operand."""
 
     mn_major: bool
-    """Neighbours along m (n), not k, are neighbours in memory."""
+    """Whether the operand is contiguous along M (N); else along K."""
     ld: int
-    """From a row of neighbours to the next; 0 where there is one only: what would follow is as aligned as that."""
-    aligned: int
-    """``Form.a_aligned``"""
+    """Leading dimension in elements; 0 where there is one contiguous row only, as it is not used then."""
+    alignment: int
+    """Its alignment in bytes, as in :class:`Form`."""
 
 
 def _read(operand: Operand, k_major: str, side: int, steps: list[int]) -> _Reading:
-    """``side``: its m (n); ``k_major``: the order in which neighbours along k are neighbours; ``steps``: of the batch.
+    """Return how the kernel reads an operand.
 
-    An operand that is one row or column can be read both ways: the wider loads decide. Where neighbours are along m
-    (n), rows must end at a multiple of what is loaded at once, too: the kernels have no wide loads for parts.
+    ``side`` is its m (n), ``k_major`` the order that is contiguous along K, ``steps`` the strides of the batch. An
+    operand of one row or column has both orders: the wider loads decide. MN-major rows must also end at a multiple of a
+    load: the kernels have no wide loads for remainders.
     """
     found, layout = [], operand.layout
     for order in ("row", "col"):
         if layout.stored(order):
             mn_major, rows = order != k_major, layout.rows if order == "row" else layout.cols
             ld = layout.leading_dimension(order) if rows > 1 else 0
-            aligned = lowering.alignment(operand, [*steps, ld, side * mn_major])
-            found.append(_Reading(mn_major, ld, min(16, aligned)))
-    return max(found, key=lambda reading: (reading.aligned, not reading.mn_major))
+            alignment = lowering.alignment(operand, [*steps, ld, side * mn_major])
+            found.append(_Reading(mn_major, ld, min(16, alignment)))
+    return max(found, key=lambda reading: (reading.alignment, not reading.mn_major))
 
 
 def _check_span(call: BlasCall, *readings: _Reading) -> Refusal | None:
-    """The float32 kernel counts elements from a tile's first one with 31 bits."""
+    """Refuse rows that are too far apart: the float32 kernel's offsets within a tile have 31 bits."""
     names = ("b", "a") if call.swapped else ("a", "b")
     for name, reading, side in zip(names, readings, (call.m, call.n)):
         rows = 16 if reading.mn_major else min(side, 256)
         if (rows - 1) * reading.ld > _FURTHEST:
-            return Refusal(f"{name} has rows {reading.ld} elements apart", "multiply in parts, each a copy")
+            return Refusal(
+                f"{name} has a leading dimension of {reading.ld} elements: a tile would span more than {_FURTHEST}",
+                "multiply in parts, each a copy",
+            )
     return None

@@ -1,4 +1,4 @@
-"""What gemmhub finds through the entry point: a description, nothing heavy."""
+"""Describes the backend to gemmhub through the entry point, without heavy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine has: a driver, NVIDIA devices, NVRTC."""
+"""Probes the machine for a driver, NVIDIA devices and NVRTC."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from gemmhub.kit.nvrtc import Compiler
 from gemmhub_cuda.model import Card
 
 OLDEST_DRIVER = (12, 4)
-"""Of CUDA."""
+"""The oldest CUDA version of the driver."""
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **cuda.KERNELS,
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
 }
-"""Of the driver, beside what every plugin calls."""
+"""Functions of the driver that the plugin calls, with their arguments."""
 
 
 def open_driver() -> Driver:
-    """As :func:`gemmhub.kit.cuda.load`."""
+    """Load the driver, as :func:`gemmhub.kit.cuda.load` does."""
     return cuda.load(FUNCTIONS)
 
 
 def oldest(compiler: Compiler) -> tuple[int, int]:
-    """The first compute capability that this NVRTC compiles for: 13 knows none before 7.5."""
+    """Return the first compute capability for which this NVRTC compiles: NVRTC 13 begins with 7.5."""
     return (7, 0) if compiler.version[0] < 13 else (7, 5)
 
 
 class Machine:
-    """The driver, the compiler and the devices, and a workspace on each."""
+    """The driver, the compiler and the devices, with a workspace for each."""
 
     def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
         self.driver = driver
         self.compiler = compiler
         self.gpus = gpus
-        """All of them: their numbers are those of gemmhub's devices."""
+        """All devices: their indices are those of gemmhub's devices."""
         self.cards = tuple(map(Card.of, gpus))
         self.workspaces = tuple(map(Scratch, gpus))
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
-        """Those that kernels can be compiled for."""
+        """The devices for which kernels can be compiled."""
         return tuple(gpu for gpu in self.gpus if gpu.capability >= oldest(self.compiler))
 
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
-    """The machine, or what it lacks and what to do. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = cuda.look(open_driver, "550", "an NVIDIA GPU")
     if isinstance(found, Absent):
         return found
@@ -69,7 +69,7 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
     if all(gpu.capability < oldest(compiler) for gpu in gpus):
         names = ", ".join(sorted({f"{gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in gpus}))
         return Absent(
-            "NVRTC {}.{} compiles for compute capability {}.{} and later; here is {}".format(
+            "NVRTC {}.{} compiles for compute capability {}.{} and later; this machine has {}".format(
                 *compiler.version, *oldest(compiler), names
             ),
             "install NVRTC 12 (gemmhub-cuda[cu12]), which compiles for 7.0 and later, or use another backend",
@@ -78,7 +78,7 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
 
 
 def ready(machine: Machine) -> Ready:
-    """What gemmhub keeps of it."""
+    """Return the devices and versions of ``machine``."""
     return Ready(
         tuple(Device("cuda", gpu.index) for gpu in machine.usable),
         {"nvrtc": "{}.{}".format(*machine.compiler.version), **cuda.versions(machine.driver, machine.usable)},

@@ -1,4 +1,4 @@
-"""What a variant of a kernel is compiled from."""
+"""The sources and compiler options of a variant."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gemmhub_cuda import mma, sgemm
 Variant = sgemm.Variant | mma.Variant
 
 KERNEL = "gemm"
-"""The function's name, in every file."""
+"""Name of the function, the same in every source."""
 
 
 def source(variant: Variant, capability: tuple[int, int]) -> Source:
-    """The kernel and its headers, for cards of that capability."""
+    """Return the kernel and its headers, for cards of that compute capability."""
     return Source(
         name=f"cuda-{variant.name}-sm{capability[0]}{capability[1]}",
         main=variant.main,

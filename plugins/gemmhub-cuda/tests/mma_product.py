@@ -33,7 +33,7 @@ class Product:
     dtype: str = "bfloat16"
     out: str = "float32"
     splits: int = 1
-    split: bool = False
+    split_k: bool = False
     """The variant for splits, even where there is only one."""
     batch: int = 1
     shared: str = ""
@@ -61,7 +61,7 @@ class Product:
             self.a == "m", self.b == "n", *self.aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
             self.bias_type, self.activation,
         )  # fmt: skip
-        return Variant(self.shape, form, self.split or self.splits > 1)
+        return Variant(self.shape, form, self.split_k or self.splits > 1)
 
     def __str__(self):
         words = [self.shape.name, f"{self.m}x{self.n}x{self.k}", self.a + self.b, self.dtype, self.out]

@@ -29,4 +29,4 @@ class Single(Product):
             self.a == "m", self.b == "n", *aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
             self.bias_type, self.activation,
         )  # fmt: skip
-        return Variant(self.shape, form, self.split or self.splits > 1)
+        return Variant(self.shape, form, self.split_k or self.splits > 1)

@@ -126,7 +126,7 @@ def test_a_batch_is_one_launch(home, backend):
 
 def test_a_batch_that_needs_several(home, backend, monkeypatch):
     """Two dimensions that are not evenly spaced, and more matrices than a grid has places for."""
-    monkeypatch.setattr(lower, "MOST_MATRICES", 2)
+    monkeypatch.setattr(lower, "MAX_BATCH", 2)
     call = Call(home, 64, 64, 32, batch=(2, 3))
     asked = problem(64, 64, 32, batch=(2, 3))
     shared = replace(asked.b, layout=MatrixLayout(32, 64, 64, 1, (2, 3), (0, 32 * 64)))
@@ -186,7 +186,7 @@ def test_candidates_by_name(backend):
     asked = problem(64, 72, 1024)
     for name, words in {
         "128x128x8t256": "tile 128x128x8, 256 threads",
-        "16x128x16t128/4": "tile 16x128x16, 128 threads, k in 4 parts",
+        "16x128x16t128/4": "tile 16x128x16, 128 threads, split-K of 4",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
     for name in ("64x64x5", "nonsense", f"{NAME}/", f"{NAME}/0", "nothing"):
@@ -225,7 +225,7 @@ def with_a(layout):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (replace(problem(), device=Device("cuda", 3)), "which there are no kernels for"),
+        (replace(problem(), device=Device("cuda", 3)), "for which there are no kernels"),
         (problem(dtype="float64"), "no kernel for float64"),
         (problem(out="float64"), "a result of float64"),
         (problem(c=operand("float16", 64, 64)), "c is float16"),
@@ -233,7 +233,7 @@ def with_a(layout):
         (problem(bias=bias(stride=2)), "a stride of 2"),
         (problem(c=operand("float32", 64, 64, "col")), "different storage orders"),
         (with_a(MatrixLayout(64, 64, 128, 2)), "dense dimension"),
-        (with_a(MatrixLayout(64, 64, 2**30, 1)), "elements apart"),
+        (with_a(MatrixLayout(64, 64, 2**30, 1)), "leading dimension of 1073741824 elements"),
         (problem(2**31 - 100, 1, 1), "a side is longer"),
     ],
 )

@@ -45,7 +45,7 @@ class TestEmulated(ConformanceSuite):
     def _small_tiles(self, monkeypatch):
         """One shape of each kernel: fewer variants to compile. The others are in test_sgemm_kernel.py and
         test_mma_kernel.py."""
-        monkeypatch.setattr(sgemm, "SHAPES", (sgemm.Shape(64, 64, 16, 32, 32, blocks=4),))
+        monkeypatch.setattr(sgemm, "SHAPES", (sgemm.Shape(64, 64, 16, 32, 32, ctas_per_sm=4),))
         monkeypatch.setattr(mma, "SHAPES", (mma.Shape(64, 64, 64, 4, 32, 32),))
 
     @pytest.fixture(autouse=True)

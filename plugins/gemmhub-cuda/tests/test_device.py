@@ -85,8 +85,8 @@ def test_every_shape(backend, index, splits):
         asked = problem(*size, dtype, "float32", a=a, b=b)
         if dtype not in types(backend):
             continue
-        way = backend._analyse(asked).way
-        if model.refusal(model.Choice(way, shape, splits), card, LIMIT) is None:
+        lowering = backend._analyse(asked).lowering
+        if model.refusal(model.Choice(lowering, shape, splits), card, LIMIT) is None:
             product = tensors(*size, dtype, a, b)
             product.run(backend.prepare(asked, f"{shape.name}/{splits}", LIMIT).run)
             assert product.right, (dtype, a, b, size)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_cuda.lower import MOST_MATRICES, lowered
+from gemmhub_cuda.lower import MAX_BATCH, lowered
 from problems import bias, operand, problem
 
 from gemmhub.layout import MatrixLayout
@@ -15,7 +15,7 @@ from gemmhub.testing.problems import unsigned_bytes
 H200 = (9, 0)
 
 
-def way(*given, **named):
+def lowering(*given, **named):
     return lowered(problem(*given, **named), H200)
 
 
@@ -24,7 +24,7 @@ def way(*given, **named):
 @pytest.mark.parametrize("d", ["row", "col"])
 def test_orders(a, b, d):
     """The kernel's idea of the operands, as strides, gives the problem's product."""
-    found = way(8, 12, 16, a=a, b=b, d=d)
+    found = lowering(8, 12, 16, a=a, b=b, d=d)
     assert found.swapped == (d == "col")
     rng = np.random.default_rng(0)
     x, y = rng.integers(-3, 4, (8, 16)).astype(np.float32), rng.integers(-3, 4, (16, 12)).astype(np.float32)
@@ -43,8 +43,8 @@ def test_orders(a, b, d):
 
 
 def test_the_bias_follows():
-    assert way(bias=bias(axis="m")).form.bias == "m"
-    assert way(bias=bias(axis="m"), d="col").form.bias == "n"
+    assert lowering(bias=bias(axis="m")).form.bias == "m"
+    assert lowering(bias=bias(axis="m"), d="col").form.bias == "n"
 
 
 @pytest.mark.parametrize(
@@ -59,27 +59,27 @@ def test_the_bias_follows():
     ],
 )
 def test_alignment(changes, expected):
-    form = way(**changes).form
-    assert (form.a_aligned, form.b_aligned) == expected
+    form = lowering(**changes).form
+    assert (form.a_alignment, form.b_alignment) == expected
 
 
 def test_alignment_of_the_address():
     found = lowered(replace(problem(), a=operand("float32", 64, 64, alignment=8)), H200)
-    assert (found.form.a_aligned, found.form.b_aligned) == (8, 16)
+    assert (found.form.a_alignment, found.form.b_alignment) == (8, 16)
 
 
 def test_one_row_has_no_step():
     """And is read along its neighbours, whichever way it is said."""
-    assert [way(m, 64, 64).lda for m in (1, 2)] == [0, 64]
-    assert [way(64, n, 64, b="col").ldb for n in (1, 2)] == [0, 64]
+    assert [lowering(m, 64, 64).lda for m in (1, 2)] == [0, 64]
+    assert [lowering(64, n, 64, b="col").ldb for n in (1, 2)] == [0, 64]
     for order in ("row", "col"):
-        column = way(64, 1, 64, b=order)
+        column = lowering(64, 1, 64, b=order)
         assert not column.form.b_n_major
-        assert (column.ldb, column.form.b_aligned) == (0, 16)
-        outer = way(64, 64, 1, a=order, b=order)
+        assert (column.ldb, column.form.b_alignment) == (0, 16)
+        outer = lowering(64, 64, 1, a=order, b=order)
         assert outer.form.a_m_major
         assert outer.form.b_n_major
-        assert (outer.lda, outer.ldb, outer.form.a_aligned, outer.form.b_aligned) == (0, 0, 16, 16)
+        assert (outer.lda, outer.ldb, outer.form.a_alignment, outer.form.b_alignment) == (0, 0, 16, 16)
 
 
 def test_padded_rows_along_m_end_where_they_end():
@@ -87,15 +87,15 @@ def test_padded_rows_along_m_end_where_they_end():
     layout = MatrixLayout(65, 64, 1, 68)
     found = lowered(replace(problem(65, 64, 64), a=replace(operand("float32", 65, 64), layout=layout)), H200)
     assert found.form.a_m_major
-    assert found.form.a_aligned == 4
+    assert found.form.a_alignment == 4
 
 
 def test_batches():
-    found = way(8, 8, 8, batch=(2, 3))
+    found = lowering(8, 8, 8, batch=(2, 3))
     assert (found.batch.count, found.outer) == (6, ())
     assert list(found.offsets()) == [(0, 0, 0, 0, 6)]
-    many = way(8, 8, 8, batch=(MOST_MATRICES + 2,))
-    assert list(many.offsets()) == [(0, 0, 0, 0, MOST_MATRICES), (*(4 * 64 * MOST_MATRICES,) * 4, 2)]
+    many = lowering(8, 8, 8, batch=(MAX_BATCH + 2,))
+    assert list(many.offsets()) == [(0, 0, 0, 0, MAX_BATCH), (*(4 * 64 * MAX_BATCH,) * 4, 2)]
 
 
 def test_a_shared_b_makes_one_product():
@@ -105,7 +105,7 @@ def test_a_shared_b_makes_one_product():
 
 
 def test_no_k():
-    found = way(8, 16, 0)
+    found = lowering(8, 16, 0)
     assert found.k == 0
     assert not found.form.scaled
 

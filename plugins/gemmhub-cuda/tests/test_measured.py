@@ -49,7 +49,7 @@ def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
     asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")
     card = cuda_model.H200
     gpu = SimpleNamespace(sms=card.sms, clock=card.clock, bandwidth=card.bandwidth, capability=card.capability)
-    own = cost_model.choices(timed[0][0].way, card, 2**26)[0][0]
+    own = cost_model.choices(timed[0][0].lowering, card, 2**26)[0][0]
     if row["ratio"] < 0.95:
         assert model.seconds(asked, forms.lowered(asked), gpu) < own
 
@@ -74,7 +74,7 @@ def test_a_table():
 
 
 def distorted(constants):
-    return replace(constants, clock=0.6, near=1000.0, efficiency={})
+    return replace(constants, clock=0.6, l2_latency=1000.0, efficiency={})
 
 
 @pytest.mark.parametrize("dtype", READ)

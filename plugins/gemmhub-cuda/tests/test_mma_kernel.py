@@ -37,7 +37,7 @@ PRODUCTS = [
     # k in parts, the first longer than the last; in parts of one tile; and a single part.
     *(Product(SMALL, 72, 136, 330, a, b, splits=splits) for a, b in ORDERS[::3] for splits in (2, 4)),
     Product(SMALL, 72, 136, 330, splits=11),
-    Product(SMALL, 72, 136, 330, split=True),
+    Product(SMALL, 72, 136, 330, split_k=True),
     Product(SHAPES[0], 200, 100, 150, splits=2, out="bfloat16"),
     # Batches, also with one matrix for all.
     *(Product(SMALL, 40, 70, 72, batch=3, shared=shared) for shared in ("", "a", "b")),

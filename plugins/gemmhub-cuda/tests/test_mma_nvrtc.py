@@ -31,7 +31,7 @@ def cases():
             orders, b_n_major=not orders.b_n_major, scaled=True, addend=True, bias="nm"[i % 2], activation="gelu"
         )
         found += [(Variant(shape, orders), cards[i % len(cards)])]
-        found += [(Variant(shape, full, split=True), cards[(i + 1) % len(cards)])]
+        found += [(Variant(shape, full, split_k=True), cards[(i + 1) % len(cards)])]
     rng = random.Random(0)
     while len(found) < len(SHAPES) * 2 + 20:
         case = Variant(rng.choice(SHAPES), drawn(rng), rng.random() < 0.5), rng.choice(list(LIMITS))
@@ -82,7 +82,7 @@ def test_compiles(case):
     assert made.registers > 0, made.log
     assert made.spilled == 0, made.log
     # As many blocks as the shape says fit with these registers, which are given out by eights.
-    assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.blocks <= 65536
+    assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.ctas_per_sm <= 65536
 
 
 def test_the_sample_has_every_value():
@@ -109,7 +109,7 @@ def test_every_card_has_large_and_small_shapes():
 def test_every_alignment_has_a_shape():
     """Only the largest shapes need rows of 16 bytes."""
     for aligned in (2, 4, 8):
-        form = replace(PLAIN, b_aligned=aligned)
+        form = replace(PLAIN, b_alignment=aligned)
         assert any(Variant(x, form).refusal(LIMITS[8, 6]) is None for x in SHAPES if x.m == x.n == 128)
 
 
@@ -118,7 +118,7 @@ def test_every_alignment_has_a_shape():
     [
         (Variant(SHAPES[1], PLAIN), "147568 bytes of shared memory, a block has at most 101376"),
         (Variant(SHAPES[4], replace(PLAIN, input="float32")), "do not multiply float32"),
-        (Variant(SHAPES[0], replace(PLAIN, a_aligned=4)), "no registers for rows that are aligned to 4 bytes"),
+        (Variant(SHAPES[0], replace(PLAIN, a_alignment=4)), "no registers for rows that are aligned to 4 bytes"),
     ],
     ids=["shared", "float32", "aligned"],
 )

@@ -51,8 +51,8 @@ def test_few_tiles_split_k():
 
 
 def test_no_split_without_workspace():
-    way = lowered(problem(256, 256, 16384), (9, 0))
-    assert all(choice.splits == 1 for _, choice in model.choices(way, H200, 0))
+    lowering = lowered(problem(256, 256, 16384), (9, 0))
+    assert all(choice.splits == 1 for _, choice in model.choices(lowering, H200, 0))
 
 
 def test_launches_are_paid_for():
@@ -78,8 +78,8 @@ def test_misaligned_rows_are_slow(card, dtype, orders, m, n, k, microseconds):
 
 @pytest.mark.parametrize(("n", "aligned"), [(4096, 16), (4100, 8), (4098, 4), (4097, 2)])
 def test_the_factor_of_alignment(n, aligned):
-    way = lowered(problem(512, n, 512, "bfloat16"), (9, 0))
-    assert way.form.aligned == aligned
+    lowering = lowered(problem(512, n, 512, "bfloat16"), (9, 0))
+    assert lowering.form.alignment == aligned
     near = chosen(512, 4096, 512, dtype="bfloat16")[0][0]
     ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - model.LAUNCH) / (near - model.LAUNCH)
     # One column of tiles more, and no shapes with more than 64 sums a thread, beside the factor.
@@ -87,9 +87,9 @@ def test_the_factor_of_alignment(n, aligned):
 
 
 def test_names_of_choices():
-    way = lowered(problem(512, 512, 4096), (9, 0))
-    for _, choice in model.choices(way, H200, LIMIT):
-        assert model.named(way, choice.name) == choice
+    lowering = lowered(problem(512, 512, 4096), (9, 0))
+    for _, choice in model.choices(lowering, H200, LIMIT):
+        assert model.named(lowering, choice.name) == choice
 
 
 @settings(deadline=None, max_examples=60)
@@ -106,12 +106,12 @@ def test_every_choice_can_run(m, n, k, batch, dtype, card):
         assert seconds > model.LAUNCH
         assert model.refusal(choice, card, LIMIT) is None
         rows, columns = choice.tiles
-        assert rows * choice.shape.m >= choice.way.m
-        assert columns * choice.shape.n >= choice.way.n
-        assert 1 <= choice.splits <= choice.blocks_of_k
-        room = model.room(choice.variant, card)
-        assert room * choice.variant.shared_bytes <= card.shared_per_sm
-        assert 1 <= choice.group(room * card.sms) <= rows
+        assert rows * choice.shape.m >= choice.lowering.m
+        assert columns * choice.shape.n >= choice.lowering.n
+        assert 1 <= choice.splits <= choice.k_blocks
+        ctas_per_sm = model.ctas_per_sm(choice.variant, card)
+        assert ctas_per_sm * choice.variant.shared_bytes <= card.shared_per_sm
+        assert 1 <= choice.group(ctas_per_sm * card.sms) <= rows
 
 
 def test_workspace():
@@ -120,9 +120,9 @@ def test_workspace():
     assert choice.workspace_bytes == COUNTERS + 2 * 4 * 3 * 128 * 128 * 4
     assert "workspace" in model.refusal(choice, H200, choice.workspace_bytes - 1)
     assert model.refusal(choice, H200, choice.workspace_bytes) is None
-    assert "fewer than 600 parts" in model.refusal(Choice(choice.way, choice.shape, 600), H200, 2**40)
+    assert "fewer than 600 splits" in model.refusal(Choice(choice.lowering, choice.shape, 600), H200, 2**40)
     many = Choice(lowered(problem(2**15, 2**15, 4096), (9, 0)), sgemm.SHAPES[3], 2)
-    assert "have counters" in model.refusal(many, H200, 2**40)
+    assert "65536 counters: there are 16384" in model.refusal(many, H200, 2**40)
 
 
 def test_parameters():

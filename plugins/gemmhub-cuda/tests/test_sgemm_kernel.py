@@ -33,7 +33,7 @@ PRODUCTS = [
     *(Single(SMALL, 300, 200, 20, "k", "n", group=group) for group in (1, 3, 5)),
     # k in parts, the first longer than the last; in parts of one tile; and a single part.
     *(Single(SMALL, 72, 132, 165, "k", "n", splits=splits) for splits in (2, 4, 11)),
-    Single(SMALL, 72, 132, 165, "k", "n", split=True),
+    Single(SMALL, 72, 132, 165, "k", "n", split_k=True),
     Single(LOW, 5, 132, 165, "m", "k", (4, 16), splits=3, batch=2, beta=0.5, bias="n"),
     Single(SHAPES[3], 140, 132, 45, "k", "n", splits=3),
     # Batches, also with one matrix for all.
@@ -115,8 +115,8 @@ def test_nan_stays_in_its_row():
 
 
 def test_a_shape_says_what_it_needs():
-    shape = Shape(128, 128, 8, 32, 64, blocks=2)
-    assert (shape.threads, shape.sums, shape.name) == (256, 64, "128x128x8t256")
+    shape = Shape(128, 128, 8, 32, 64, ctas_per_sm=2)
+    assert (shape.threads, shape.accumulators, shape.name) == (256, 64, "128x128x8t256")
     variant = Single(shape, 128, 128, 8, "k", "n").variant
     assert variant.refusal(49152) is None
     assert "bytes of shared memory" in variant.refusal(8192)

@@ -32,7 +32,7 @@ def variants():
     found += [(Variant(LARGE, FULL, True), capability) for capability in CAPABILITIES]
     found += [
         (Variant(SHAPES[1], replace(FULL, a_m_major=True, b_n_major=False)), (9, 0)),
-        (Variant(LARGE, replace(PLAIN, a_aligned=4, b_aligned=4)), (8, 6)),
+        (Variant(LARGE, replace(PLAIN, a_alignment=4, b_alignment=4)), (8, 6)),
         (Variant(LARGE, FULL), (7, 5)),
         (Variant(LARGE, FULL), (10, 0)),
         (Variant(LARGE, FULL), (12, 0)),
@@ -50,8 +50,8 @@ def drawn(rng):
     form = Form(
         a_m_major=rng.random() < 0.5,
         b_n_major=rng.random() < 0.5,
-        a_aligned=rng.choice([16, 16, 8, 4]),
-        b_aligned=rng.choice([16, 16, 8, 4]),
+        a_alignment=rng.choice([16, 16, 8, 4]),
+        b_alignment=rng.choice([16, 16, 8, 4]),
         input="float32",
         output=rng.choice(["bfloat16", "float16", "float32"]),
         scaled=rng.random() < 0.5,
@@ -82,9 +82,9 @@ def name(given):
     variant, capability = given
     form = variant.form
     letters = ("m" if form.a_m_major else "k") + ("n" if form.b_n_major else "k")
-    words = [variant.name, "sm{}{}".format(*capability), letters, f"{form.a_aligned},{form.b_aligned}", form.output]
+    words = [variant.name, "sm{}{}".format(*capability), letters, f"{form.a_alignment},{form.b_alignment}", form.output]
     words += [form.activation or "", f"bias_{form.bias}" if form.bias else ""]
-    flags = {"c": form.addend, "alpha": form.scaled, "split": variant.split}
+    flags = {"c": form.addend, "alpha": form.scaled, "split": variant.split_k}
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
 
@@ -95,12 +95,12 @@ def test_compiles(given):
     assert made.cubin[:4] == b"\x7fELF"
     # Of older compilers NVRTC 13.0 spills before and after the loop over tiles, though not in it.
     assert made.spilled <= (0 if nvrtc.load().version >= (13, 5) else 512), made.log
-    assert 0 < made.registers <= min(255, 65536 // (variant.blocks * variant.threads)), made.log
+    assert 0 < made.registers <= min(255, 65536 // (variant.ctas_per_sm * variant.threads)), made.log
 
 
 def test_spills_would_show():
     """Registers for four times as many blocks do not hold the sums."""
-    made = compiled((Variant(replace(SHAPES[0], blocks=4 * SHAPES[0].blocks), PLAIN), (9, 0)))
+    made = compiled((Variant(replace(SHAPES[0], ctas_per_sm=4 * SHAPES[0].ctas_per_sm), PLAIN), (9, 0)))
     assert made.spilled > 0
 
 

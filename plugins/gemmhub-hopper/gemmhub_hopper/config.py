@@ -163,7 +163,7 @@ class Form:
         return self.block_k_bytes // 32 * _PLANE_PRODUCTS.get(self.input, 1)
 
     def tile_bytes(self, mn_major: bool, rows: int) -> int:
-        """Bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
+        """Return the bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
         return (-(-rows // 64) * 64 if mn_major else rows) * self.block_k_bytes
 
 

@@ -10,7 +10,7 @@ from gemmhub_mublas.lower import Lowered
 
 
 def copies(problem: GemmProblem) -> tuple[Copy, ...]:
-    """The copy as `explain` lists it; whether c is the result's own memory is known only in a call."""
+    """Return the copy as `explain` lists it; only a call shows whether c is the result's own memory."""
     if problem.c is None or problem.empty:
         return ()
     nbytes = problem.batch_count * problem.m * problem.n * problem.out.dtype.itemsize
@@ -38,7 +38,7 @@ class Addend:
         self._dense_bytes = self._width * self._height if dense else 0
 
     def copy(self, c: int, out: int, stream: int) -> None:
-        """Put the copies on ``stream``. Raises MusaError."""
+        """Enqueue the copies on ``stream``. Raises MusaError."""
         for to, source in self._starts:
             if self._dense_bytes:
                 self._runtime.memcpy_async(out + to, c + source, self._dense_bytes, ON_DEVICE, stream)

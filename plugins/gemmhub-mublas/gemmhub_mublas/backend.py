@@ -1,4 +1,4 @@
-"""Products by muBLAS. Candidates are its functions: "sgemm", "ex_strided", "ex_tensor_op" and so on."""
+"""The backend of muBLAS. Its candidates are the library's functions: "sgemm", "ex_strided" and so on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmhub_mublas.probe import Machine
 from gemmhub_mublas.proof import Proofs
 
 _FEW_LAUNCHES = 8
-"""Up to here, an uneven batch costs less in launches than in copying arrays of addresses to the device."""
+"""Launches up to which an uneven batch costs less than copying arrays of addresses to the device."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,24 @@ class Analysis:
 
     lowered: Lowered
     candidates: tuple[Candidate, ...]
-    """At least one, the default first; all proven on the problem's device."""
+    """At least one candidate, the default first; all are proven on the problem's device."""
 
     def named(self, name: str) -> Candidate | None:
-        """The candidate of that name."""
+        """Return the candidate of that name."""
         return next((each for each in self.candidates if each.name == name), None)
 
     def launches(self, candidate: Candidate) -> int:
-        """The number of calls of the library that a product takes."""
+        """Return the number of calls of the library that a product takes."""
         return 1 if candidate.kind == BATCHED else len(self.lowered.offsets)
 
 
 class MublasBackend(MusaBackend[Machine, Analysis]):
-    """See the module."""
+    """muBLAS on Moore Threads GPUs."""
 
     name = "mublas"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another function that looks at the machine."""
+        """Tests pass another function that looks at the machine."""
         super().__init__(look)
         self._proofs: Proofs[Candidate] = Proofs("muBLAS", self._unproven)
 
@@ -72,6 +72,7 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
         return Gemm(self.machine, problem, lowered, candidate).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
+        """Return the seconds of the usual candidate; None without a known rate."""
         analysis = self.analysis(problem)
         launches = analysis.launches(analysis.candidates[0]) if isinstance(analysis, Analysis) else 0
         copied = sum(2 * copy.nbytes for copy in addend.copies(problem))
@@ -79,38 +80,43 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
         return model.seconds(problem, arch, launches + bool(copied), copied)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``."""
         analysis = self.analysis(problem)
         chosen = analysis.named(candidate) if isinstance(analysis, Analysis) else None
         if chosen is None or not isinstance(analysis, Analysis):
             return ""
-        parts = [chosen.function]
+        words = [chosen.function]
         if analysis.launches(chosen) > 1:
-            parts.append(f"{analysis.launches(chosen)} launches, as the batch is not evenly spaced")
+            words.append(f"{analysis.launches(chosen)} launches, as the batch is not evenly spaced")
         if chosen.kind == BATCHED:
-            parts.append("addresses copied to the device when they change")
+            words.append("addresses copied to the device when they change")
         if problem.precision != "ieee" and chosen.label != "tf32":
-            parts.append("in full precision")
+            words.append("in full precision")
         if self.machine.library.codes.without_header is not None:
-            parts.append("by public numbers, without the header")
-        return ", ".join(parts + self.machine.guard.remarks())
+            words.append("with public numbers, as there is no header")
+        return ", ".join(words + self.machine.guard.remarks())
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
+        """Return the copy of c."""
         return addend.copies(problem)
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the candidates, the usual one first."""
         analysis = self.analysis(problem)
         return [each.name for each in analysis.candidates] if isinstance(analysis, Analysis) else (NOTHING,)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for a candidate that is none, or does not fit, and AllocationError without memory."""
+        """Return ``candidate`` ready to run.
+
+        Raises ValueError where it is unknown or does not fit into the workspace, AllocationError without memory.
+        """
         analysis = self.runnable(problem)
         if analysis is None:
             return NOTHING_TO_DO
         chosen = analysis.named(candidate)
         if chosen is None:
-            raise ValueError(
-                f"muBLAS runs no {candidate!r} here, but {', '.join(each.name for each in analysis.candidates)}"
-            )
+            allowed = ", ".join(each.name for each in analysis.candidates)
+            raise ValueError(f"muBLAS has no candidate {candidate!r} here; allowed: {allowed}")
         gemm = Gemm(self.machine, problem, analysis.lowered, chosen)
         description = f"muBLAS {self.machine.version} {chosen.function}"
         self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
@@ -118,7 +124,7 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
 
 
 def _kinds(lowered: Lowered) -> tuple[str, ...]:
-    """Kinds of launches for a batch like this, best first."""
+    """Return the kinds of launches for such a batch, best first."""
     calls, each = len(lowered.offsets), lowered.forms[0].count
     one = STRIDED if each > 1 else GEMM
     if calls * each == 1:

@@ -1,7 +1,7 @@
 """The candidates for a product: functions of muBLAS with their compute type and algorithm, in order of preference.
 
 Candidates have names such as "sgemm_strided" and "ex_tensor_op". Which of them there are depends on the dtypes, on the
-library's exported functions and on the numbers that are known (:mod:`gemmhub_mublas.enums`).
+library's exported functions and on the available numbers (:mod:`gemmhub_mublas.enums`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Candidate:
 
 
 def candidates(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Candidate] | Refusal:
-    """The candidates for products like ``form``, best first; ``kinds`` of launches come in the order of preference.
+    """Return the candidates for products like ``form``, best first; ``kinds`` of launches are in order of preference.
 
     A refusal names the functions or numbers that the library or its headers lack.
     """
@@ -78,7 +78,8 @@ def candidates(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Can
     if isinstance(short, Refusal):
         return short
     return Refusal(
-        f"{library.where} exports no {function_name(letter, kinds[0])} under any known name", "install a newer MUSA SDK"
+        f"{library.where} exports no {function_name(letter, kinds[0])} under any of its names",
+        "install a newer MUSA SDK",
     )
 
 
@@ -90,7 +91,7 @@ def _no_types(a: str, b: str, d: str) -> Refusal:
 
 
 def _ex(form: Form, library: Library) -> list[tuple[int, int, str]] | Refusal:
-    """(compute type, algorithm, label) of the Ex functions, best first."""
+    """Return (compute type, algorithm, label) of the Ex functions, best first."""
     a, b, d, compute = form.types
     if (a, b, d) not in _EX_TYPES:
         return _no_types(a, b, d)

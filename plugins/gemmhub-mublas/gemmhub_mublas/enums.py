@@ -38,9 +38,9 @@ TYPE = {
     "float16": "MUSA_R_16F", "bfloat16": "MUSA_R_16BF", "float32": "MUSA_R_32F", "float64": "MUSA_R_64F",
     "int8": "MUSA_R_8I", "int32": "MUSA_R_32I",
 }  # fmt: skip
-"""musaDataType_t, by dtype."""
+"""musaDataType_t by dtype."""
 COMPUTE = {"float32": "MUBLAS_COMPUTE_32F", "float64": "MUBLAS_COMPUTE_64F", "int32": "MUBLAS_COMPUTE_32I"}
-"""mublasComputeType_t, by gemmhub's compute dtype."""
+"""mublasComputeType_t by gemmhub's compute dtype."""
 FAST_TF32 = "MUBLAS_COMPUTE_32F_FAST_TF32"
 DEFAULT_MATH = ("MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT")
 """The math mode of full precision, under its newer and its oldest name."""
@@ -55,23 +55,23 @@ class Codes:
 
     @classmethod
     def of(cls, header: Mapping[str, int] | None, why_not: str = "") -> Codes:
-        """The numbers of ``header``; the public ones where it is None, for the reason ``why_not``."""
+        """Return the numbers of ``header``; the public ones where it is None, for the reason ``why_not``."""
         if header is not None:
             return cls(dict(header))
         return cls({name: value for name, value in ATTESTED.items() if value is not None}, why_not)
 
     def missing(self, *names: str) -> list[str]:
-        """The ``names`` that have no number."""
+        """Return the ``names`` that have no number."""
         return [name for name in dict.fromkeys(names) if name not in self.values]
 
     def first(self, names: tuple[str, ...]) -> int | None:
-        """The number of the first of ``names`` that has one."""
+        """Return the number of the first of ``names`` that has one."""
         return next((self.values[name] for name in names if name in self.values), None)
 
     def surprises(self) -> list[str]:
         """Sentences on names whose number in the installed header differs from the public one."""
         return [
-            f"{name} is {self.values[name]} in mublas.h, {known} in public programs"
-            for name, known in ATTESTED.items()
-            if known is not None and self.values.get(name, known) != known
+            f"{name} is {self.values[name]} in mublas.h, {public} in public programs"
+            for name, public in ATTESTED.items()
+            if public is not None and self.values.get(name, public) != public
         ]

@@ -28,9 +28,9 @@ class Handles:
             spare.append(self._create())
 
     def take(self, index: int, stream: int) -> int:
-        """A handle for one call on a stream of device ``index``, which must be the current one; :meth:`give` it back.
+        """Return a handle for one call on a stream of device ``index``, the current one; :meth:`give` returns it.
 
-        A new one is made only where none is free.
+        A new one is created only where none is free.
         """
         free = self._free.get((index, key_of(stream)), [])
         return self._popped(free) or self._popped(self._spare.get(index, [])) or self._create()

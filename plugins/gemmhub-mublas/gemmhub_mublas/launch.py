@@ -1,4 +1,4 @@
-"""Runs prepared products with muBLAS: all that a warm call does."""
+"""Launches prepared products with muBLAS."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Gemm:
             else:
                 shared = False
             assert arguments is not None
-            # In local variables, so that they live while the library reads them.
+            # Local variables keep the scalars alive while the library reads them.
             alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
             scalars = addressof(alpha_here), addressof(beta_here)
             handle = machine.handles.take(self._index, stream)

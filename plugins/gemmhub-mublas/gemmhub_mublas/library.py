@@ -46,7 +46,7 @@ _TYPED_KINDS = {
 """The same for the functions of one dtype, which are exported as C does."""
 
 GEMM, STRIDED, BATCHED = "gemm", "strided", "batched"
-"""One product; products whose matrices are evenly spaced; products whose addresses stand in arrays."""
+"""Kinds of calls: one product; an evenly spaced batch; a batch whose addresses are in arrays."""
 _EX = {GEMM: "mublasGemmEx", STRIDED: "mublasGemmStridedBatchedEx", BATCHED: "mublasGemmBatchedEx"}
 _TYPED = dict(zip((GEMM, STRIDED, BATCHED), _TYPED_KINDS))
 
@@ -69,12 +69,12 @@ class StatusError(CallError):
 
 
 def function_name(letter: str | None, kind: str) -> str:
-    """The function for products of ``kind``: for the dtype of ``letter`` ("S", "D", "C", "Z"), or the Ex one."""
+    """Return the function for products of ``kind``: for the dtype of ``letter`` ("S", "D", "C", "Z"), or the Ex one."""
     return _EX[kind] if letter is None else _TYPED[kind].format(letter)
 
 
 def status_words(lib: CDLL | None) -> Callable[[int], str]:
-    """A function that formats a status: its number (the numbers are not public) and the library's text for it."""
+    """Return a function that formats a status: its number, which is not public, and the library's text for it."""
     text = None
     for name in ("mublasGetStatusString", "mublasStatus_to_string"):  # its newer and its older name
         text = text or getattr(lib, name, None)
@@ -136,13 +136,13 @@ class Library:
             raise StatusError(function, status, self.words(status))
 
     def create(self) -> int:
-        """A new handle on the current device. Raises StatusError where the library makes none."""
+        """Return a new handle on the current device. Raises StatusError where the library makes none."""
         handle = c_void_p()
         self.check("mublasCreate", self.lib.mublasCreate(byref(handle)))
         return handle.value or 0
 
     def version(self, handle: int) -> str:
-        """The version number that the library reports; "unknown" where it reports none."""
+        """Return the version number that the library reports; "unknown" where it reports none."""
         function, number = self._declared("mublasGetVersion", "pp"), c_int64()
         # Eight zero bytes, in case the number is wider than an int.
         return str(number.value) if function is not None and function(handle, byref(number)) == 0 else "unknown"

@@ -15,9 +15,9 @@ from gemmhub.lowering import BlasCall, fold_batch
 from gemmhub.problem import GemmProblem
 
 LARGEST = 2**31 - 1
-"""Sizes, leading dimensions and batch counts are C ints."""
-MOST_LAUNCHES = 4096
-"""The most products of a call whose batch is not evenly spaced."""
+"""Largest size, leading dimension and batch count: C ints."""
+MAX_LAUNCHES = 4096
+"""Largest number of launches of a call whose batch is not evenly spaced."""
 _ZERO_K = {1: 16}
 """K of a product of zeros, by itemsize; 1 for all others. Kernels for 8-bit types take long rows only."""
 
@@ -31,9 +31,9 @@ class Matrix:
     cols: int
     ld: int
     stride: int
-    """Elements from one matrix of the batch to the next."""
+    """The batch stride in elements."""
     alignment: int
-    """Bytes that divide every matrix's address."""
+    """The alignment of every matrix in bytes."""
 
     @property
     def itemsize(self) -> int:
@@ -77,7 +77,7 @@ class Lowered:
     swapped: bool
     """Whether the library's A is the problem's b, and its B the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
-    """Bytes to add to the addresses of the library's A, B, C, D: one product of ``count`` matrices for each."""
+    """For each launch, the offsets in bytes of the library's A, B, C and D."""
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -86,14 +86,14 @@ class Lowered:
 
     @property
     def zero_bytes(self) -> int:
-        """Size of a matrix of zeros that serves as A and as B of ``zero``."""
+        """Bytes of the zeros that serve as A and as B of ``zero``."""
         if self.zero is None:
             return 0
         return max(x.ld * x.cols * x.itemsize for x in (self.zero.a, self.zero.b))
 
 
 def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered | Refusal:
-    """The lowered form of ``problem``, whose result has elements, or a refusal.
+    """Return the lowered form of ``problem``, whose result has elements, or a refusal.
 
     The library adds a bias and applies activations if ``fused``, and takes a batch in one call if ``batched``.
     """
@@ -110,10 +110,10 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
         return refusal
     dim, outer = lowering.split(call.batch) if batched else (lowering.SINGLE, call.batch)
     launches = prod(each.count for each in outer)
-    if launches > MOST_LAUNCHES:
+    if launches > MAX_LAUNCHES:
         return Refusal(
-            f"the batch takes {launches} products (one call makes those that are evenly spaced"
-            f"{'' if batched else ', but not with the installed header'}); at most {MOST_LAUNCHES} are made",
+            f"the batch takes {launches} launches (one runs an evenly spaced batch"
+            f"{'' if batched else ', but not with the installed header'}): at most {MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
@@ -151,7 +151,8 @@ def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
         )
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(
-            f"c is {problem.c.dtype}: the library adds one of the result's dtype", f"convert c to {problem.out.dtype}"
+            f"c is {problem.c.dtype}: the library adds only a c of the result's dtype",
+            f"convert c to {problem.out.dtype}",
         )
     if fused:
         return None
@@ -160,12 +161,12 @@ def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
             "muBLAS adds no bias", "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards"
         )
     if problem.activation is not None:
-        return Refusal(f"muBLAS has no {problem.activation}", "apply it to the product afterwards")
+        return Refusal(f"muBLAS has no activation {problem.activation}", "apply it to the product afterwards")
     return None
 
 
 def _too_large(call: BlasCall) -> Refusal | None:
-    """The library's integers are 32 bits wide; batch strides are 64."""
+    """Refuse sizes beyond the library's 32-bit integers; batch strides are 64-bit."""
     numbers = {
         "m": call.m, "n": call.n, "k": call.k, "a leading dimension": max(call.lda, call.ldb, call.ldc, call.ldd),
         "the batch": max((dim.count for dim in call.batch), default=1),
@@ -173,14 +174,14 @@ def _too_large(call: BlasCall) -> Refusal | None:
     for name, number in numbers.items():
         if number > LARGEST:
             return Refusal(
-                f"{name} is {number} here: the library's integers end at {LARGEST}",
+                f"{name} is {number} here: the library allows {LARGEST}",
                 "multiply in parts along that dimension",
             )
     return None
 
 
 def _without_product(form: Form) -> Form:
-    """``form`` with A^T and B of zeros, and a short inner dimension."""
+    """Return ``form`` with A^T and B of zeros, and a short inner dimension."""
     k = _ZERO_K.get(form.a.itemsize, 1)
     a = Matrix(form.a.dtype, k, form.m, k, 0, 256)
     b = Matrix(form.b.dtype, k, form.n, k, 0, 256)
@@ -188,7 +189,7 @@ def _without_product(form: Form) -> Form:
 
 
 def stored(form: Form) -> str:
-    """The storage of the operands, as a text."""
+    """Return the storage of the operands, as a text."""
     words = [
         f"{name} {x.dtype} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
         for name, x in (("A", form.a), ("B", form.b), ("D", form.d))

@@ -19,16 +19,16 @@ _RATE: dict[tuple[int, int], dict[str, float]] = {
     },
     (3, 1): {"float16": 384.7e12, "bfloat16": 296.5e12, "tf32": 158.9e12, "float32": 24.4e12, "int8": 446.4e12},
 }  # fmt: skip
-"""Operations a second, by compute capability and what is multiplied."""
+"""Operations a second, by compute capability and kind of operands."""
 _FP8 = {(3, 1): 713.5e12}
 _BANDWIDTH = {(2, 1): 448e9, (2, 2): 768e9, (3, 1): 1422e9}
-"""Bytes a second."""
+"""Memory bandwidth in bytes a second, by compute capability."""
 
 
 def seconds(
     problem: GemmProblem, arch: tuple[int, int] | None, launches: int, extra_bytes: float = 0.0
 ) -> float | None:
-    """A call with that many launches that moves ``extra_bytes`` more than it must; None where nothing is known."""
+    """Return the seconds of a call with ``launches`` that moves ``extra_bytes`` besides; None without a known rate."""
     rate = _rate(problem, arch) if arch else None
     if arch is None or rate is None:
         return None
@@ -37,12 +37,12 @@ def seconds(
 
 
 def _rate(problem: GemmProblem, arch: tuple[int, int]) -> float | None:
-    known = _RATE.get(arch)
-    if known is None:
+    rates = _RATE.get(arch)
+    if rates is None:
         return None
     name = problem.a.dtype.name
     if name.startswith("float8"):
         return _FP8.get(arch)
     if name == "float32" and problem.precision != "ieee":
-        return known.get("tf32", known["float32"])
-    return known.get({"complex64": "float32", "complex128": "float64"}.get(name, name))
+        return rates.get("tf32", rates["float32"])
+    return rates.get({"complex64": "float32", "complex128": "float64"}.get(name, name))

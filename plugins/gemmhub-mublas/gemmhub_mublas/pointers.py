@@ -48,7 +48,7 @@ class _Table:
 def _free(runtime: Runtime, index: int, address: int) -> None:
     free = CFUNCTYPE(c_int, c_void_p)(("musaFreeHost", runtime.library.cdll))
     with suppress(MusaError), runtime.device(index):
-        runtime.synchronize()  # a copy from it may be under way
+        runtime.synchronize()  # a copy from it may be pending
         if free(address):
             runtime.clear_error()
 

@@ -1,4 +1,4 @@
-"""Looks at the machine for muBLAS: devices, libmublas, and the numbers in its header."""
+"""Probes the machine for muBLAS: devices, libmublas, and the numbers in its header."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Machine(BlasDevices):
 
 
 def codes(sdk: Sdk) -> Codes:
-    """The numbers of the installed mublas.h; the public ones where it is missing or does not compile."""
+    """Return the numbers of the installed mublas.h; the public ones where it is missing or does not compile."""
     if not sdk.has_header("mublas.h"):
         return Codes.of(None, f"mublas.h is not in {sdk.include or 'any folder that was found'}")
     found = enumerators(sdk, "mublas.h", tuple(ATTESTED))
@@ -53,7 +53,7 @@ def codes(sdk: Sdk) -> Codes:
 
 
 def look() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -64,7 +64,7 @@ def look() -> Machine | Absent:
 
 
 def set_up(library: str, make: Callable[[], M]) -> M | Absent:
-    """The machine that ``make`` makes, or a report of what ``library`` lacks."""
+    """Return the machine that ``make`` makes, or a report of what ``library`` lacks."""
     try:
         return make()
     except LibraryError as error:
@@ -72,12 +72,12 @@ def set_up(library: str, make: Callable[[], M]) -> M | Absent:
     except (StatusError, MusaError) as error:
         return Absent(
             f"{library} cannot be set up: {error}",
-            "see that the device has free memory, and that mthreads-gmi lists it",
+            "check that the device has free memory, and that mthreads-gmi lists it",
         )
 
 
 def ready(machine: Machine) -> Ready:
-    """The devices, versions and features of ``machine``."""
+    """Return the devices, versions and features of ``machine``."""
     library = machine.library
     features = [f"muBLAS from {library.where}"]
     hows = sorted({found.how for found in library.functions.values()} - {"plain"})

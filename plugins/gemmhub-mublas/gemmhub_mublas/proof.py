@@ -49,7 +49,7 @@ class Proofs(Generic[C]):
         self._lock = locks.lock()
 
     def of(self, devices: BlasDevices, problem: GemmProblem, candidate: C) -> Refusal | None:
-        """None where ``candidate`` is right for problems like ``problem``, else a refusal; proven at the first call.
+        """Return None where ``candidate`` is right for such problems, else a refusal; proven at the first call.
 
         Raises AllocationError, CallError or MusaError where the device's state prevents a proof.
         """
@@ -77,7 +77,7 @@ class Proofs(Generic[C]):
         return None
 
     def _prove(self, runtime: Runtime, problem: GemmProblem, candidate: C) -> int | Refusal:
-        """The number that sizes must be multiples of, or a refusal."""
+        """Return the number that sizes must be multiples of, or a refusal."""
         failures: list[KernelError] = []
         refusal = self._tried(runtime, problem, candidate, selftest.SIZES, _SIZES, failures)
         if refusal is None:
@@ -106,7 +106,7 @@ class Proofs(Generic[C]):
         full: _Sizes,
         failures: list[KernelError],
     ) -> Refusal | None:
-        """None where all products are right. The library's own refusals are appended to ``failures``."""
+        """Return None where all products are right. The library's own refusals are appended to ``failures``."""
 
         def prepare(asked: GemmProblem) -> Kernel | Refusal:
             run = self._kernel(asked, candidate)
@@ -132,6 +132,6 @@ class Proofs(Generic[C]):
         try:
             kernel = prepare(asked)
             return kernel if isinstance(kernel, Refusal) else proof.compare(runtime, asked, kernel, exact=exact)
-        except Exception as error:  # whatever a library does on first contact
+        except Exception as error:  # any failure of the library's first call
             reason = f"the first product with everything ({asked.key}) failed: {type(error).__name__}: {error}"
             return Refusal(reason, selftest.REMEDY, repr(error))

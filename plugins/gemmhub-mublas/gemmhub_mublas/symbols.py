@@ -2,7 +2,7 @@
 
 libmublas exports its functions as C does, except the three ...Ex ones, which some SDKs export as C++ does: the name
 then encodes the parameters, and a type renamed by the vendor renames the function. There is an older overload of each
-as well, with other parameters, that must not be called by mistake. So where the two known names are missing, the
+as well, with other parameters, that must not be called by mistake. So where both usual names are missing, the
 library's table of dynamic symbols is read and a function is taken only if its parameters are, one by one, the expected
 kinds.
 """
@@ -34,7 +34,7 @@ class _UnreadableError(Exception):
 
 
 def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
-    """The function called ``name``; None where the library has none with parameters of these ``kinds``.
+    """Return the function called ``name``; None where the library has none with parameters of these ``kinds``.
 
     ``mangled`` is its usual C++ name, ``kinds`` the result of :func:`parameters` for it.
     """
@@ -50,7 +50,7 @@ def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
 
 
 def where(library: CDLL, symbol: str = "mublasCreate") -> Path | None:
-    """The file that ``symbol`` of a loaded library was loaded from; None where the system does not report it."""
+    """Return the file that ``symbol`` of a loaded library was loaded from; None where the system does not report it."""
     function = getattr(library, symbol, None)
     if function is None:
         return None
@@ -68,7 +68,7 @@ def where(library: CDLL, symbol: str = "mublasCreate") -> Path | None:
 
 
 def exported(path: Path) -> set[str]:
-    """Names of the functions in the dynamic symbol table of a 64-bit little-endian ELF file; empty for other files."""
+    """Return the functions in the dynamic symbol table of a 64-bit little-endian ELF file; empty for other files."""
     try:
         data = path.read_bytes()
         return set(_functions(data))
@@ -94,7 +94,7 @@ def _functions(data: bytes) -> Iterator[str]:
 
 
 def parameters(symbol: str) -> str:
-    """The kinds of parameters that an Itanium-mangled plain function has, a letter each; "" where it is not one.
+    """Return the kinds of parameters that an Itanium-mangled plain function has, a letter each; "" where it is not one.
 
     "p" any pointer, "e" a named type (here: an enumeration), else the letter of the builtin type ("i" int, "x" long
     long, "f" float): ``parameters("_Z1f3FooiPKvx") == "eipx"``.

@@ -107,9 +107,9 @@ def test_uneven_batches(backend):
 
 
 @pytest.mark.parametrize(("asked", "words"), [
-    (problem(bias=bias()), "pass it as c="), (problem(activation="relu"), "no relu; apply it"),
+    (problem(bias=bias()), "pass it as c="), (problem(activation="relu"), "no activation relu; apply it"),
     (problem(dtype="float16", out="bfloat16"), "give out_dtype= one of float16, float32"),
-    (problem(dtype="int32"), "no product of int32"), (problem(2**31), "end at 2147483647"),
+    (problem(dtype="int32"), "no product of int32"), (problem(2**31), "allows 2147483647"),
     (problem(index=7), "on musa:7"), (replace(problem(), device=Device("cuda")), "on cuda:0"),
     (problem(c=operand("float64", 16, 16)), "convert c to float32"),
 ])  # fmt: skip
@@ -120,7 +120,7 @@ def test_refusals(backend, asked, words):
 def test_preparing_what_is_refused(backend):
     with pytest.raises(ValueError, match="adds no bias"):
         backend.prepare(problem(bias=bias()), "sgemm", LIMIT)
-    with pytest.raises(ValueError, match="no 'dgemm' here, but sgemm, ex"):
+    with pytest.raises(ValueError, match="no candidate 'dgemm' here; allowed: sgemm, ex"):
         backend.prepare(problem(), "dgemm", LIMIT)
     with pytest.raises(ValueError, match="workspace_mib"):
         backend.prepare(problem(k=0), "sgemm", 10)
@@ -164,7 +164,7 @@ def test_without_a_header_the_public_numbers_run(backend):
         assert name in text
         assert "not public, and mublas.h is not here" in text
         assert "install the MUSA SDK's headers" in text
-    assert "without the header" in bare.remark(problem(), "sgemm")
+    assert "as there is no header" in bare.remark(problem(), "sgemm")
     assert "public numbers only" in bare.probe().features[-1]
     asked = problem(dtype="float16")
     operands = Operands(asked)
@@ -208,7 +208,7 @@ def test_wrong_numbers_are_shown(backend, monkeypatch):
     right = launch.scalar
     monkeypatch.setattr(launch, "scalar", lambda value, compute: right(3 * value, compute))
     text = refused(MublasBackend(), problem())
-    assert "is wrong: numpy has [[" in text
+    assert "is wrong: NumPy has [[" in text
     assert "it has [[" in text
 
 

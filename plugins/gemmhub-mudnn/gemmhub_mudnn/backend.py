@@ -1,4 +1,4 @@
-"""Products on Moore Threads GPUs by muDNN's MatMul and BatchMatMul."""
+"""The backend of muDNN: products by its MatMul and BatchMatMul."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gemmhub_mudnn.proof import Kind
 
 
 class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
-    """See the module."""
+    """muDNN on Moore Threads GPUs."""
 
     name = "mudnn"
 
     def __init__(self, look: Callable[[], probe.Machine | Absent] = probe.look) -> None:
-        """For tests: another function that looks at the machine."""
+        """Tests pass another function that looks at the machine."""
         super().__init__(look)
         self._tested: dict[tuple[int, str, str], Refusal | None] = {}
         self._proven: dict[tuple[int, Kind], Refusal | None] = {}
@@ -32,7 +32,7 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
         return probe.ready(machine)
 
     def analysis(self, problem: GemmProblem) -> Lowered | Refusal | None:
-        """The analysis of ``problem``; unknown dtypes are refused for results without elements, too."""
+        """Return the analysis of ``problem``; unknown dtypes are refused for results without elements, too."""
         found = super().analysis(problem)
         return lower.check(problem) if found is None else found
 
@@ -43,17 +43,19 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
         return self._lacking(found.forms[0]) or self._unproven(problem.device.index, found) or found
 
     def _lacking(self, form: Form) -> Refusal | None:
-        """A refusal where the installed header has no function for ``form``."""
+        """Return a refusal where the installed header has no function for ``form``."""
         has = self.machine.library.features
         api = f"the installed muDNN ({self.machine.library.generation.name})"
         if "bfloat16" in (form.dtype, form.result) and not has & glue.BFLOAT16:
             return Refusal(f"{api} has no bfloat16", "convert to float16 or float32")
         if form.deterministic and not has & glue.DETERMINISTIC:
-            return Refusal(f"{api} has no known switch for deterministic products", "leave deterministic=True away")
+            return Refusal(
+                f"{api} has no documented switch for deterministic products", "leave deterministic=True away"
+            )
         if form.addend and not has & glue.SEPARATE_ADDEND:
             return Refusal(f"{api} adds no c", "add it to the product afterwards")
         if form.bias and not has & (glue.BIAS_ON_ADDEND if form.addend else glue.BIAS):
-            return Refusal(f"{api} adds no bias{' beside c' * form.addend}", "add it to the product afterwards")
+            return Refusal(f"{api} adds no bias{' together with c' * form.addend}", "add it to the product afterwards")
         return None
 
     def _unproven(self, index: int, lowered: Lowered) -> Refusal | None:
@@ -72,25 +74,29 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
         return None
 
     def estimate(self, problem: GemmProblem) -> float:
+        """Return the seconds of a call."""
         analysis = self.analysis(problem)
         launches = len(analysis.offsets) if isinstance(analysis, Lowered) else 0
         return model.seconds(problem, self.machine.arch[problem.device.index], launches)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``."""
         analysis = self.analysis(problem)
         if not isinstance(analysis, Lowered):
             return ""
         form = analysis.forms[0]
-        parts = ["BatchMatMul" if form.stack else "MatMul"]
+        words = ["BatchMatMul" if form.stack else "MatMul"]
         if form.dtype == "float32":
-            parts.append("TF32" if form.tensor_math else "no TF32")
+            words.append("TF32" if form.tensor_math else "no TF32")
         if len(analysis.offsets) > 1:
-            parts.append(f"{len(analysis.offsets)} launches, as the batch is not evenly spaced")
-        return ", ".join(parts)
+            words.append(f"{len(analysis.offsets)} launches, as the batch is not evenly spaced")
+        return ", ".join(words)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for problems that are refused or need more workspace, AllocationError without memory, and
-        MudnnError where the library takes this kind of product but not this one.
+        """Return the product ready to run.
+
+        Raises ValueError where it is refused or needs more workspace, AllocationError without memory, and MudnnError
+        where the library takes this kind of product but not this one.
         """
         analysis = self.runnable(problem)
         if analysis is None:

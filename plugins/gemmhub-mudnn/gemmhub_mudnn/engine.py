@@ -21,7 +21,7 @@ _Places = tuple[int | None, ...]
 
 @dataclass
 class _Growth:
-    """Memory that the library takes beyond the workspace that it had asked for, while it begins a product."""
+    """Memory that the library takes beyond the reported workspace, while it begins a product."""
 
     leases: ExitStack
     stream: int
@@ -32,11 +32,11 @@ class _Growth:
 
 
 class Plan:
-    """A form that the library has taken, and the bytes of workspace that a run needs."""
+    """A form that the library has accepted, with the bytes of workspace that a run needs."""
 
     def __init__(self, library: Library, pointer: int) -> None:
         self.pointer = pointer
-        # At exit the library may be gone already.
+        # At exit the library may be unloaded already.
         weakref.finalize(self, library.forget, pointer).atexit = False
         self.workspace = library.workspace(pointer)
 
@@ -61,16 +61,16 @@ class Engine:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Make this device current and keep other threads out: the handle's stream is one thread's at a time."""
+        """Make this device current and exclude other threads: the handle's stream belongs to one thread at a time."""
         with self._lock, self.runtime.device(self.index):
             yield
 
     def plan(self, form: Form, addend: int) -> Plan:
-        """A plan for ``form``, with an addend as for :meth:`Library.plan`. Raises MudnnError."""
+        """Return a plan for ``form``, with an addend as for :meth:`Library.plan`. Raises MudnnError."""
         return Plan(self.library, self.library.plan(self._handle, form, addend))
 
     def run(self, plan: Plan, calls: Iterable[_Places], alpha: float, beta: float, stream: int, limit: int) -> None:
-        """Put products on ``stream``; a call is the addresses of a, b, c, d and the bias. Raises KernelError."""
+        """Enqueue products on ``stream``; a call is the addresses of a, b, c, d and the bias. Raises KernelError."""
         with ExitStack() as leases:
             block = leases.enter_context(self.workspace.lease(stream, plan.workspace)) if plan.workspace else None
             address, nbytes = (block.address, block.nbytes) if block else (0, 0)
@@ -97,7 +97,7 @@ class Engine:
             growth.nbytes += nbytes
             if growth.nbytes > growth.limit:
                 raise AllocationError(
-                    f"muDNN wants a workspace of {growth.nbytes} bytes, the limit is {growth.limit}: raise the setting "
+                    f"muDNN needs {growth.nbytes} bytes of workspace: {growth.limit} are allowed; raise the setting "
                     "workspace_mib"
                 )
             return growth.leases.enter_context(self.workspace.lease(growth.stream, nbytes)).address

@@ -1,4 +1,4 @@
-"""Runs prepared products with muDNN: all that a warm call does."""
+"""Launches prepared products with muDNN."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gemm:
             self.workspace_bytes = most + lowered.zero_bytes
             if most > self._limit:
                 raise ValueError(
-                    f"muDNN needs {self.workspace_bytes} bytes of workspace, the limit is {limit}: raise the setting "
+                    f"muDNN needs {self.workspace_bytes} bytes of workspace: {limit} are allowed; raise the setting "
                     "workspace_mib"
                 )
             engine.workspace.reserve(most, self._limit)
@@ -55,7 +55,7 @@ class Gemm:
 
 
 def _addends(form: Form) -> tuple[int, ...]:
-    """The places of c: none, the result's memory (if c has the result's layout), memory of its own."""
+    """Return the places of c: none, the result's memory (if c has the result's layout), memory of its own."""
     if not form.addend:
         return (NO_ADDEND,)
     return (NO_ADDEND, SEPARATE, IN_PLACE) if form.c == form.d else (NO_ADDEND, SEPARATE)

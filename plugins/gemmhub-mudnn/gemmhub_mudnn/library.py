@@ -50,7 +50,7 @@ C = Generation("C API", "mudnn.h", "mudnn", "c_api.cpp")
 
 
 def generations(sdk: Sdk) -> tuple[Generation, ...]:
-    """The APIs that the installed headers may have, the preferred one first."""
+    """Return the APIs that the installed headers may have, the preferred one first."""
     found = [CXX_APART] if sdk.has_header(CXX_APART.header) else []
     if sdk.include is not None and sdk.has_header("mudnn.h"):
         text = "".join(path.read_text(errors="replace") for path in sorted(sdk.include.glob("mudnn*.h")))
@@ -59,7 +59,7 @@ def generations(sdk: Sdk) -> tuple[Generation, ...]:
 
 
 def load(sdk: Sdk, arch: str) -> Library | Absent:
-    """The glue for the installed muDNN: from the cache, or compiled now. ``arch`` is the architecture for mcc.
+    """Return the glue for the installed muDNN: from the cache, or compiled now. ``arch`` is the architecture for mcc.
 
     The host's compiler compiles the glue where the header allows it; else mcc does. Never raises.
     """
@@ -151,13 +151,13 @@ class Library:
             raise MudnnError(self._glue.gemmhub_mudnn_message().decode(errors="replace"))
 
     def create(self, device: int, grow: Any) -> int:
-        """A handle for ``device``, which must be the current one. ``grow`` is called when a run needs more memory."""
+        """Return a handle for ``device``, the current one. ``grow`` is called when a run needs more memory."""
         handle = c_void_p()
         self._check(self._glue.gemmhub_mudnn_create(device, grow, ctypes.byref(handle)))
         return handle.value or 0
 
     def plan(self, handle: int, form: Form, addend: int) -> int:
-        """A plan for ``form``, which :meth:`forget` frees. ``addend`` is NO_ADDEND, IN_PLACE or SEPARATE."""
+        """Return a plan for ``form``, which :meth:`forget` frees. ``addend`` is NO_ADDEND, IN_PLACE or SEPARATE."""
         tensors = (_tensor(x, form.stack) for x in (form.a, form.b, form.c, form.d))
         words = _Form(
             DTYPES.index(form.dtype), form.tensor_math, form.trans_a, form.trans_b, addend, form.bias,
@@ -168,7 +168,7 @@ class Library:
         return plan.value or 0
 
     def workspace(self, plan: int) -> int:
-        """Bytes of workspace that a run needs, as the library reports them."""
+        """Return the bytes of workspace that a run needs, as the library reports them."""
         nbytes = c_size_t()
         self._check(self._glue.gemmhub_mudnn_workspace(plan, ctypes.byref(nbytes)))
         return nbytes.value

@@ -18,11 +18,11 @@ from gemmhub.lowering import BatchDim, fold_batch
 from gemmhub.problem import GemmProblem, Operand
 
 DTYPES = ("float16", "bfloat16", "float32")
-MOST_LAUNCHES = 4096
-"""The most products of a call whose batch is not evenly spaced."""
+MAX_LAUNCHES = 4096
+"""Largest number of launches of a call whose batch is not evenly spaced."""
 _INT32 = 2**31
 _VECTOR = 16
-"""Bytes that divide the address of most operands: those of arrays, but not of all slices."""
+"""The usual alignment of operands in bytes: arrays have it, slices may not."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tensor:
     cols: int
     ld: int
     stride: int
-    """Elements from one matrix to the next."""
+    """The batch stride in elements."""
 
     @property
     def dense(self) -> bool:
@@ -76,9 +76,9 @@ class Lowered:
     swapped: bool
     """Whether the library's a is the problem's b, and its b the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
-    """Bytes to add to the addresses of the library's a, b, c, d: one product for each."""
+    """For each launch, the offsets in bytes of the library's a, b, c and d."""
     aligned: bool
-    """Whether 16 divides the address of every operand of every product."""
+    """Whether every operand of every launch is aligned to 16 bytes."""
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -94,12 +94,12 @@ class Lowered:
 
 
 def tensor_math(problem: GemmProblem) -> bool:
-    """Whether tensor cores keep the promised accuracy: always but for float32 by IEEE rules."""
+    """Return whether tensor cores keep the promised accuracy: always but for float32 by IEEE rules."""
     return problem.a.dtype.name != "float32" or problem.precision != "ieee"
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
-    """The lowered form of ``problem``, whose result has elements, or a refusal."""
+    """Return the lowered form of ``problem``, whose result has elements, or a refusal."""
     refusal = check(problem)
     if refusal is not None:
         return refusal
@@ -117,15 +117,15 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     lds = (call.lda, call.ldb, call.ldc, call.ldd)
     dim, outer = lowering.split(call.batch, _even([rows * ld for (rows, cols), ld in zip(sizes, lds)]))
     launches = prod(each.count for each in outer)
-    if launches > MOST_LAUNCHES:
+    if launches > MAX_LAUNCHES:
         return Refusal(
-            f"the batch is not evenly spaced and takes {launches} products, at most {MOST_LAUNCHES} are made",
+            f"the batch is not evenly spaced and takes {launches} launches: at most {MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
     a, b, c, d = (_tensor(dim.count, rows, cols, ld, step) for (rows, cols), ld, step in zip(sizes, lds, dim.strides))
     large = max(m, n, k, *(max(x.ld, x.stride if x.count > 1 else 0, x.count) for x in (a, b, c, d)))
     if large >= _INT32:
-        return Refusal(f"a size or stride is {large}, those of muDNN's matrices are below 2**31", "multiply in parts")
+        return Refusal(f"a size or stride is {large}: muDNN allows less than 2**31", "multiply in parts")
     form = Form(
         dtype=problem.a.dtype.name,
         result=problem.out.dtype.name,
@@ -152,7 +152,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def check(problem: GemmProblem) -> Refusal | None:
-    """A refusal for dtypes and epilogues that the library does not have."""
+    """Return a refusal for dtypes and epilogues that the library does not have."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a not in DTYPES or b not in DTYPES:
         given = a if a not in DTYPES else b
@@ -160,11 +160,13 @@ def check(problem: GemmProblem) -> Refusal | None:
             return Refusal(f"muDNN multiplies no {given}", "use the backend mublas (pip install gemmhub-mublas)")
         return Refusal(f"muDNN's products of {given} are not supported here", f"convert to one of {', '.join(DTYPES)}")
     if a != b:
-        return Refusal(f"muDNN multiplies operands of one dtype, these are {a} and {b}", "convert one of them")
+        return Refusal(f"the operands are {a} and {b}: muDNN multiplies operands of one dtype", "convert one of them")
     if out not in (a, "float32"):
-        return Refusal(f"muDNN's product of {a} is {a} or float32, not {out}", f"give out_dtype='{a}' or 'float32'")
+        return Refusal(
+            f"the result is {out}: muDNN's product of {a} is {a} or float32", f"give out_dtype='{a}' or 'float32'"
+        )
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
-        return Refusal(f"c is {problem.c.dtype}: muDNN adds one of the result's dtype", f"convert c to {out}")
+        return Refusal(f"c is {problem.c.dtype}: muDNN adds only a c of the result's dtype", f"convert c to {out}")
     if problem.activation is not None:
         return Refusal(f"{problem.activation} is not fused into muDNN's products here", "apply it to the product")
     if problem.bias is not None:
@@ -179,12 +181,12 @@ def check(problem: GemmProblem) -> Refusal | None:
 
 
 def _tensor(count: int, rows: int, cols: int, ld: int, step: int) -> Tensor:
-    """A tensor whose ``stride`` is that of a dense one where there is one matrix, as the library requires."""
+    """Return a tensor whose ``stride`` is that of a dense one where there is one matrix, as the library requires."""
     return Tensor(1 if step == 0 else count, rows, cols, ld, rows * ld if step == 0 or count == 1 else step)
 
 
 def _even(extents: list[int]) -> Callable[[BatchDim], bool]:
-    """A test whether the library steps through a batch dimension.
+    """Return a test whether the library steps through a batch dimension.
 
     It does where no matrix begins before the last one ended; a and b may also have a stride of 0.
     """
@@ -197,7 +199,7 @@ def _even(extents: list[int]) -> Callable[[BatchDim], bool]:
 
 
 def _without_product(form: Form, m: int, n: int) -> Form:
-    """``form`` with a column and a row of zeros, so that alpha has no effect."""
+    """Return ``form`` with a column and a row of zeros, so that alpha has no effect."""
     count = form.d.count
     a, b = Tensor(count, m, 1, 1, m), Tensor(1, 1, n, n, n)
     return replace(form, trans_a=False, trans_b=False, a=a, b=b)

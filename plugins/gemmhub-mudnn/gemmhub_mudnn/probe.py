@@ -1,4 +1,4 @@
-"""Looks at the machine: a MUSA installation, devices, and a muDNN that the glue compiles and loads against."""
+"""Probes the machine for a MUSA installation, devices, and a muDNN against which the glue compiles and loads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Machine(Devices):
         self._lock = locks.lock()
 
     def engine(self, index: int) -> Engine:
-        """The engine of a device. Raises MudnnError where the library makes no handle for it."""
+        """Return the engine of a device. Raises MudnnError where the library makes no handle for it."""
         with self._lock:
             if index not in self._engines:
                 self._engines[index] = Engine(self.library, self.musa.runtime, index)
@@ -33,7 +33,7 @@ class Machine(Devices):
 
 
 def look() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     musa = runtime.machine()
     if isinstance(musa, Absent):
         return musa
@@ -42,7 +42,7 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """The devices, versions and features of ``machine``."""
+    """Return the devices, versions and features of ``machine``."""
     musa, glue = machine.musa, machine.library
     where = Path(glue.where).name
     return Ready(

@@ -1,6 +1,6 @@
 """Proves each kind of product right: a small one is compared with NumPy before the first problem of its kind runs.
 
-Only public programs that call muDNN show what it computes. Whether it honours leading dimensions, takes a bias beside a
+Only public programs that call muDNN show what it computes. Whether it honours leading dimensions, takes a bias with a
 batch and keeps TF32 out of float32 is tried on the installed library and device, with sizes that fit no tile. A kind
 whose product is wrong, or not taken, is refused from then on.
 """
@@ -36,7 +36,7 @@ _REPORT = "use another backend (mublas), and report this with the output of `gem
 
 @dataclass(frozen=True)
 class Kind:
-    """The properties of a form, beside its sizes, that the library may get wrong."""
+    """The properties of a form, except its sizes, that the library may get wrong."""
 
     dtype: str
     result: str
@@ -55,6 +55,7 @@ class Kind:
 
     @classmethod
     def of(cls, form: Form, aligned: bool) -> Kind:
+        """Return the kind of ``form``."""
         return cls(
             form.dtype, form.result, form.tensor_math, form.trans_a, form.trans_b, form.stack,
             form.stack and form.a.count == 1, form.stack and form.b.count == 1,
@@ -167,7 +168,7 @@ def _verdict(kind: Kind, right: accuracy.Reference, got: Any, strays: int) -> Re
     if wrong:
         return Refusal(f"muDNN's product is wrong ({kind}): {wrong}", _REPORT)
     if strays:
-        return Refusal(f"muDNN writes {strays} bytes beside the result ({kind})", kind.advice)
+        return Refusal(f"muDNN writes {strays} bytes outside the result ({kind})", kind.advice)
     return None
 
 
@@ -201,7 +202,7 @@ class _Operand:
         self._write()
 
     def read(self) -> tuple[Any, int]:
-        """(values, bytes beside them that are no longer what :meth:`reset` wrote) in device memory."""
+        """Return the values in device memory, and how many bytes around them :meth:`reset` did not write."""
         image = np.empty_like(self._image)
         self._runtime.memcpy(image.ctypes.data, self._base, image.nbytes, TO_HOST)
         values = self._view(image).copy()

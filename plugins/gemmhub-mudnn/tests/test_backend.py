@@ -241,7 +241,7 @@ def test_wrong_layouts_are_found_out(backend, monkeypatch):
     monkeypatch.setattr(Library, "plan", plan)
     refusal = backend.supports(problem())
     assert "the first product" in refusal.reason
-    assert "is wrong: numpy has" in refusal.reason
+    assert "is wrong: NumPy has" in refusal.reason
     monkeypatch.undo()
     assert backend.supports(problem()) == refusal  # remembered
 

@@ -1,4 +1,4 @@
-"""Products by the kernels of this plugin. Candidates are kernels and tile policies, with or without copied operands."""
+"""The backend of handwritten MUSA kernels. Its candidates are kernels and tiles, with or without copied operands."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Analysis:
     """At least one, the best guess first."""
 
     def named(self, name: str) -> Candidate | None:
-        """The candidate of that name."""
+        """Return the candidate of that name."""
         return next((each for each in self.candidates if each.name == name), None)
 
 
 class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
-    """See the module."""
+    """Handwritten kernels for Moore Threads GPUs."""
 
     name = library.NAME
 
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
-        """For tests: another function that looks at the machine."""
+        """Tests pass another function that looks at the machine."""
         super().__init__(look)
         self._libraries: Libraries | None = None
         self._proven: dict[Hashable, Refusal | None] = {}
@@ -67,11 +67,12 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         return Analysis(gemm, choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied))
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the candidates, the usual one first."""
         analysis = self.analysis(problem)
         return [each.name for each in analysis.candidates] if isinstance(analysis, Analysis) else (NOTHING,)
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """The copies of an untuned call. Candidates without them are named after the same kernels."""
+        """Return the copies of an untuned call. Candidates without them are named after the same kernels."""
         analysis = self.analysis(problem)
         if not isinstance(analysis, Analysis):
             return ()
@@ -86,6 +87,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         return [Copy(named[x], copies.scratch_bytes(gemm, x), why[gemm.order(x)]) for x in chosen.transposed]
 
     def estimate(self, problem: GemmProblem) -> float | None:
+        """Return the seconds of the usual candidate; None without a known rate."""
         analysis = self.analysis(problem)
         arch = self.machine.cards[problem.device.index].arch
         if not isinstance(analysis, Analysis):
@@ -95,16 +97,17 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         return model.seconds(problem, arch, chosen.kernel, copied, 1 + len(chosen.transposed))
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``."""
         analysis = self.analysis(problem)
         chosen = analysis.named(candidate) if isinstance(analysis, Analysis) else None
         if chosen is None or not isinstance(analysis, Analysis):
             return ""
-        parts = [candidate]
+        words = [candidate]
         if analysis.candidates[0].transposed and not chosen.transposed:
-            parts.append("which copies nothing")
+            words.append("without copies")
         if self._libraries is not None:
-            parts += self._libraries.cleared.remarks()
-        return ", ".join(parts)
+            words += self._libraries.cleared.remarks()
+        return ", ".join(words)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         """Compile the candidate if needed, and prove it by small products first.
@@ -117,13 +120,13 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         chosen = analysis.named(candidate)
         if chosen is None:
             raise ValueError(
-                f"there is no {candidate!r} here, but {', '.join(each.name for each in analysis.candidates)}"
+                f"there is no candidate {candidate!r}; allowed: {', '.join(each.name for each in analysis.candidates)}"
             )
         needed = sum(copies.scratch_bytes(analysis.gemm, operand) for operand in chosen.transposed)
         if needed > workspace_limit:
             raise ValueError(
-                f"{candidate} copies operands to {needed} bytes of workspace, {workspace_limit} are allowed: raise the "
-                "setting workspace_mib, or tune: there are candidates that copy nothing"
+                f"{candidate} copies operands to {needed} bytes of workspace: {workspace_limit} are allowed; raise the "
+                "setting workspace_mib, or tune, as there are candidates that copy nothing"
             )
         refusal = self._proof(problem, chosen)
         if refusal is not None:
@@ -151,7 +154,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         return self.libraries.get(library.TRANSPOSE, arch, ())
 
     def _proof(self, problem: GemmProblem, candidate: Candidate) -> Refusal | None:
-        """None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
+        """Return None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
         index, dtypes = problem.device.index, (problem.a.dtype.name, problem.out.dtype.name)
         key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), dtypes)
 
@@ -159,8 +162,8 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
             gemm = lowered(small)
             if isinstance(gemm, Refusal):
                 return gemm
-            turned = tuple("ab") if candidate.transposed else ()
-            product = self._product(small, gemm, Candidate(candidate.kernel, candidate.tile, turned))
+            copied = tuple("ab") if candidate.transposed else ()
+            product = self._product(small, gemm, Candidate(candidate.kernel, candidate.tile, copied))
             return product if isinstance(product, Refusal) else Kernel(product.run, candidate.name)
 
         with self._lock:
@@ -187,4 +190,4 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         try:
             return packed.pack(self.machine.runtime, problem.device.index, copier, b, problem.b.layout)
         except (KernelError, MusaError) as error:
-            return Refusal(f"packing failed: {error}", "see whether other work on the device failed before")
+            return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")

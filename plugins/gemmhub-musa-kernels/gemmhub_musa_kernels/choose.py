@@ -10,7 +10,7 @@ from gemmhub_musa_kernels.copies import REACH
 from gemmhub_musa_kernels.lower import Gemm
 
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
-"""Threads of a hardware warp, by architecture that the kernels know."""
+"""Threads of a hardware warp, by the architectures that the kernels support."""
 SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
 """Kernels, by the names of their files."""
 _VECTOR = 8
@@ -40,10 +40,11 @@ class Tile:
         return {f"GEMMHUB_{field.name.upper()}": str(getattr(self, field.name)) for field in fields(self)}
 
     def threads(self, warp: int) -> int:
+        """Return the threads of a block."""
         return self.warps_m * self.warps_n * warp
 
     def shared_bytes(self, warp: int, deep_a: bool, deep_b: bool) -> int:
-        """Bytes of shared memory that a block uses, as the kernel computes them."""
+        """Return the bytes of shared memory that a block uses, as the kernel computes them."""
 
         def operand(extent: int, deep: bool) -> int:
             run, lines = (self.k, extent) if deep else (extent, self.k)
@@ -66,7 +67,7 @@ OTHERS = {
         Tile(128, 128, 64, 2, 4), Tile(128, 64, 32, 4, 2), Tile(64, 128, 32, 2, 4),
     ),
 }  # fmt: skip
-"""Tiles worth timing, by warp: the usual one, the one for small results, and others that a tuner may like better."""
+"""Tiles worth timing, by warp: the usual one, the one for small results, and others that tuning may prefer."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """The name that users see and choose it by."""
         parts = [self.kernel] + [str(self.tile)] * (self.tile is not None)
         return "-".join(parts + ["copying"] * bool(self.transposed))
 
@@ -87,7 +89,7 @@ class Candidate:
 def candidates(
     gemm: Gemm, arch: str, multiprocessors: int, shared_bytes: int, transposed: tuple[str, ...]
 ) -> tuple[Candidate, ...]:
-    """Every candidate for ``gemm``, the best guess first. ``transposed`` are operands that should be copied first."""
+    """Return every candidate for ``gemm``, the best guess first. ``transposed``: operands to copy first."""
     warp = WARP[arch]
     if arch == "mp_21":
         return (Candidate(SCALAR),)  # it has no matrix instructions that are public
@@ -108,10 +110,11 @@ def candidates(
 
 
 C_TYPES = {"float16": "half", "bfloat16": "__mt_bfloat16", "float32": "float"}
+"""Names of the dtypes in MUSA."""
 
 
 def defines(candidate: Candidate, arch: str, operand: DType, result: DType) -> tuple[str, ...]:
-    """The compiler's flags for the kernel of ``candidate``."""
+    """Return the compiler's flags for the kernel of ``candidate``."""
     named = {"GEMMHUB_WARP": str(WARP[arch]), "GEMMHUB_OPERAND": C_TYPES[operand.name]}
     named["GEMMHUB_RESULT"] = C_TYPES[result.name]
     named |= candidate.tile.defines if candidate.tile else {}

@@ -27,12 +27,12 @@ MOST_BYTES = 48 * 2**20
 
 
 def scratch_bytes(gemm: Gemm, operand: str) -> int:
-    """Bytes that a copy of "a" or "b" takes."""
+    """Return the bytes that a copy of "a" or "b" takes."""
     return 2 * gemm.k * pitch(gemm.extent(operand))
 
 
 def worthwhile(gemm: Gemm) -> tuple[str, ...]:
-    """The operands to copy, "a" before "b"."""
+    """Return the operands to copy, "a" before "b"."""
     found: list[str] = []
     left = MOST_BYTES
     for operand, other in (("a", gemm.n), ("b", gemm.m)):
@@ -44,7 +44,7 @@ def worthwhile(gemm: Gemm) -> tuple[str, ...]:
 
 
 def _saved(gemm: Gemm, operand: str, other: int, nbytes: int) -> float:
-    """Bytes that a copy saves; negative where it moves more."""
+    """Return the bytes that a copy saves; negative where it moves more."""
     if not (gemm.shared(operand) or gemm.batch_count == 1):
         return 0.0
     order, strides = gemm.order(operand), gemm.strides(operand)

@@ -1,4 +1,4 @@
-"""Runs prepared products: all that a warm call does."""
+"""Launches prepared products."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Product:
             raise KernelError(NAME, str(error)) from error
 
     def _copy(self, call: Parameters, scratch: int, stream: int) -> None:
-        """Put the copies of operands on the stream, and their addresses into ``call``."""
+        """Enqueue the copies of operands, and put their addresses into ``call``."""
         assert self._copier is not None
         gemm = self._gemm
         for operand, offset in self._offsets.items():

@@ -24,12 +24,12 @@ PIPELINED, TRANSPOSE = "pipelined", "transpose"
 
 
 class Library:
-    """One compiled file. Its functions put work on a stream and return; they raise KernelError for a failed launch."""
+    """A compiled file. Its functions enqueue work on a stream; they raise KernelError for a failed launch."""
 
     def __init__(self, cdll: ctypes.CDLL, file: str, runtime: Runtime, cleared: Cleared) -> None:
         self._runtime, self._cleared = runtime, cleared
         self.deep = file == PIPELINED
-        # By [], which gives function objects of their own.
+        # [] creates new function objects, so that other users may declare other types.
         if file == TRANSPOSE:
             self._copy = cdll["gemmhub_copy"]
             self._copy.argtypes = (
@@ -58,7 +58,7 @@ class Library:
             self._check("preparing the kernel", self._configure(deep_a, deep_b), 0)
 
     def shared_bytes(self, deep_a: bool, deep_b: bool) -> int:
-        """Bytes of shared memory that a block of the pipelined kernel uses."""
+        """Return the bytes of shared memory that a block of the pipelined kernel uses."""
         return int(self._shared_bytes(deep_a, deep_b))
 
     def gemm(self, parameters: Parameters, deep_a: bool, deep_b: bool, stream: int) -> None:
@@ -91,7 +91,7 @@ class Libraries:
         self._lock = locks.lock()
 
     def get(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
-        """The library of kernels/``file``.mu for ``arch``; compiled at the first call, which takes seconds."""
+        """Return the library of kernels/``file``.mu for ``arch``; compiled at the first call, which takes seconds."""
         key = (file, arch, defines)
         with self._lock:
             if key not in self._known:

@@ -1,6 +1,6 @@
 """Lowers a problem to the kernels' form: any strides, and a result whose rows are contiguous where that is possible.
 
-``lowered`` exchanges the operands of a column-major result (D^T = B^T A^T), merges batch dimensions, and refuses
+``lowered`` swaps the operands of a column-major result (D^T = B^T A^T), merges batch dimensions, and refuses
 problems that no kernel takes. It is independent of the device.
 """
 
@@ -31,9 +31,9 @@ class Strides:
     col: int
     batch: tuple[int, ...]
     alignment: int = 256
-    """Bytes that divide the first matrix's address."""
+    """Alignment of the first matrix in bytes."""
     padded: bool = False
-    """Whether it is a copy of this plugin's, whose rows can be read to the end of a line (:func:`pitch`)."""
+    """Whether it is a copy by this plugin, whose rows can be read to the end of a line (:func:`pitch`)."""
 
     @property
     def in_vectors(self) -> bool:
@@ -42,13 +42,14 @@ class Strides:
         return self.alignment % 16 == 0 and not any(step % 8 for step in (line, *self.batch))
 
     @property
-    def turned(self) -> Strides:
+    def transposed(self) -> Strides:
+        """The strides of the transposed matrices."""
         return replace(self, row=self.col, col=self.row)
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """D = activation(alpha A B + beta C + bias), as the kernels see it."""
+    """D = activation(alpha A B + beta C + bias), as the kernels compute it."""
 
     m: int
     n: int
@@ -66,35 +67,37 @@ class Gemm:
 
     @property
     def batch_count(self) -> int:
+        """Matrices of the batch."""
         return prod(self.batch)
 
     def order(self, operand: str) -> str | None:
-        """The contiguous dimension of "a" or "b": K ("deep"), M or N ("wide"), or none (None)."""
+        """Return the contiguous dimension of "a" or "b": K ("deep"), M or N ("wide"), or none (None)."""
         wide, deep = (self.a.row, self.a.col) if operand == "a" else (self.b.col, self.b.row)
         if wide == 1 or (self.extent(operand) == 1 and deep != 1):
             return "wide"
         return "deep" if deep == 1 or self.k == 1 else None
 
     def extent(self, operand: str) -> int:
-        """m for "a", n for "b"."""
+        """Return m for "a", n for "b"."""
         return self.m if operand == "a" else self.n
 
     def strides(self, operand: str) -> Strides:
+        """Return the strides of "a" or "b"."""
         return self.a if operand == "a" else self.b
 
     def shared(self, operand: str) -> bool:
-        """Whether all matrices of the batch have the same "a" or "b"."""
+        """Return whether all matrices of the batch have the same "a" or "b"."""
         return not any(self.strides(operand).batch)
 
 
 def pitch(extent: int) -> int:
-    """Elements from row to row of a copied operand with rows of ``extent``: each starts a line."""
+    """Return the elements from row to row of a copied operand with rows of ``extent``: each starts a line."""
     each = _LINE // 2
     return -(-extent // each) * each
 
 
 def lowered(problem: GemmProblem) -> Gemm | Refusal:
-    """The kernels' form of ``problem``, whose result has elements; a refusal where no kernel takes it."""
+    """Return the kernels' form of ``problem``, whose result has elements; a refusal where no kernel takes it."""
     refusal = _unfit(problem)
     if refusal is not None:
         return refusal
@@ -105,7 +108,7 @@ def lowered(problem: GemmProblem) -> Gemm | Refusal:
     problem = fold_batch(problem) or problem
     operands = [problem.a, problem.b, problem.c, problem.out]
     layouts = [_layout(x.layout, problem.batch) if x else None for x in operands]
-    swap = _turns(problem.out.layout.essential)
+    swap = _swaps(problem.out.layout.essential)
     steps = [x.batch_strides if x else (0,) * len(problem.batch) for x in layouts]
     dims = collapse(problem.batch, *steps)
     if len(dims) > BATCH_DIMS:
@@ -126,7 +129,7 @@ def lowered(problem: GemmProblem) -> Gemm | Refusal:
     axis = problem.bias.axis if problem.bias else None
     m, n = problem.m, problem.n
     if swap:
-        left, right, c, d = right.turned, left.turned, c.turned if c else None, d.turned
+        left, right, c, d = right.transposed, left.transposed, c.transposed if c else None, d.transposed
         axis = {"m": "n", "n": "m", None: None}[axis]
         m, n = n, m
     return Gemm(m, n, problem.k, left, right, c, d, tuple(size for size, _ in dims), swap, axis)
@@ -148,20 +151,23 @@ def _unfit(problem: GemmProblem) -> Refusal | None:
     named = (("a", problem.a), ("b", problem.b), ("out", problem.out), ("c", problem.c))
     for name, operand in named:
         if operand is not None and operand.alignment < operand.dtype.itemsize:
-            return Refusal(f"{name} has elements that are not aligned", f"pass a contiguous copy of {name}")
+            return Refusal(
+                f"the address of {name} is aligned to {operand.alignment} bytes, less than an element",
+                f"pass a contiguous copy of {name}",
+            )
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "the batch": problem.batch_count}
     for name, size in sizes.items():
         if size > _LARGEST:
-            return Refusal(f"{name} is {size}: the kernels count to {_LARGEST}", "multiply in parts")
+            return Refusal(f"{name} is {size}: the kernels allow {_LARGEST}", "multiply in parts")
     return None
 
 
-def _turns(out: MatrixLayout) -> bool:
-    """Whether a result of that layout is written as its transpose: only its columns are contiguous."""
+def _swaps(out: MatrixLayout) -> bool:
+    """Return whether a result of that layout is written as its transpose: only its columns are contiguous."""
     return out.row_stride == 1 and out.col_stride != 1
 
 
 def _layout(layout: MatrixLayout, batch: tuple[int, ...]) -> MatrixLayout:
-    """``layout`` with a stride for each dimension of ``batch``, and strides of 0 along dimensions of one element."""
+    """Return ``layout`` with a stride for each dimension of ``batch``, and 0 along dimensions of one element."""
     missing = (0,) * (len(batch) - len(layout.batch_strides))
     return replace(layout, batch=batch, batch_strides=missing + layout.batch_strides).essential

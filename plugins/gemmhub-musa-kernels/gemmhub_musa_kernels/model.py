@@ -12,13 +12,13 @@ from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
 LAUNCH = 6.3e-6
 """Seconds for a launch, as published for the S5000."""
 _RATE = {PIPELINED: 53.6e12, WMMA: 3.6e12, SCALAR: 0.5e12}
-"""Operations a second on mp_22. The scalar kernel's is a guess from its reads of L2."""
+"""Operations a second on mp_22. The scalar kernel's rate is a guess from its reads of L2."""
 _BANDWIDTH = 768e9
-"""Bytes a second."""
+"""Memory bandwidth of mp_22 in bytes a second."""
 
 
 def seconds(problem: GemmProblem, arch: str, kernel: str, copied_bytes: int, launches: int) -> float | None:
-    """Seconds for a call with ``launches`` launches that also copies ``copied_bytes``; None where no rate is known."""
+    """Return the seconds of a call with ``launches`` that also copies ``copied_bytes``; None without a known rate."""
     if arch != "mp_22":
         return None
     traffic = problem.nbytes + 3.0 * copied_bytes

@@ -1,4 +1,4 @@
-"""b as :func:`gemmhub.pack` keeps it: a copy of its own, row-major, each row at the start of a line."""
+"""A packed b, as :func:`gemmhub.pack` returns it: a row-major copy, each row at the start of a line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ class PackedMatrix:
 
     @property
     def address(self) -> int:
+        """The address of the copy."""
         return self._memory.address
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the copy."""
         return self._memory.nbytes
 
 
 def pack(runtime: Runtime, index: int, copier: Library, address: int, b: MatrixLayout) -> PackedMatrix:
-    """A copy of the (k, n) matrix at ``address``. Waits for all work on the device, before and after.
+    """Return a copy of the (k, n) matrix at ``address``. Waits for all work on the device, before and after.
 
     Raises AllocationError without memory, KernelError and MusaError where the device fails.
     """

@@ -15,9 +15,11 @@ _BATCH = c_longlong * BATCH_DIMS
 
 
 class Parameters(Structure):
+    """``struct Gemm`` of kernels/gemm.h."""
+
     _fields_ = (
         *((name, c_void_p) for name in ("a", "b", "c", "bias", "d")),
-        *((f"{name}_{way}", c_longlong) for name in "abcd" for way in ("row", "col")),
+        *((f"{name}_{step}", c_longlong) for name in "abcd" for step in ("row", "col")),
         ("bias_step", c_longlong),
         *((f"batch_{name}", _BATCH) for name in "abcd"),
         ("batch_size", c_int * BATCH_DIMS),
@@ -40,7 +42,7 @@ def copied(gemm: Gemm, operands: tuple[str, ...]) -> Gemm:
 
 
 def parameters(gemm: Gemm, problem: GemmProblem) -> Parameters:
-    """The parameters of ``gemm``, without addresses, alpha and beta."""
+    """Return the parameters of ``gemm``, without addresses, alpha and beta."""
     made = Parameters(m=gemm.m, n=gemm.n, k=gemm.k, batch_dims=len(gemm.batch))
     made.a_readable = pitch(gemm.m) if gemm.a.padded else gemm.m
     made.b_readable = pitch(gemm.n) if gemm.b.padded else gemm.n

@@ -1,4 +1,4 @@
-"""Looks at the machine: devices that the kernels know, and a compiler for them."""
+"""Probes the machine for devices that the kernels support, and for a compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_musa_kernels.choose import WARP
 
 VERSION = "1"
-"""The version of the kernels in tuning records; to be raised whenever their speed may have changed."""
+"""The version of the kernels in tuning records; raise it whenever their speed may have changed."""
 
 
 class Card:
@@ -33,7 +33,7 @@ class Machine(Devices):
 
 
 def look() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -50,15 +50,15 @@ def look() -> Machine | Absent:
                 numbers = (found.runtime.attribute(name, index) for name in (MULTIPROCESSORS, SHARED_PER_BLOCK))
                 cards[index] = Card(arch, *numbers)
     except MusaError as error:
-        return Absent(f"the devices could not be asked: {error}", "see whether mthreads-gmi lists them")
+        return Absent(f"querying the devices failed: {error}", "check that mthreads-gmi lists them")
     if not cards:
         seen = ", ".join(sorted({found.arch_name(index) for index in range(found.count)}))
-        return Absent(f"the devices here are {seen}, the kernels are for {', '.join(WARP)}", "use another backend")
+        return Absent(f"the devices are {seen}: the kernels support {', '.join(WARP)}", "use another backend")
     return Machine(found, (identity((str(compiler),)) or "mcc").splitlines()[0], cards)
 
 
 def ready(machine: Machine) -> Ready:
-    """The devices, versions and features of ``machine``."""
+    """Return the devices, versions and features of ``machine``."""
     versions = {"musa-kernels": VERSION, "mcc": machine.compiler, **machine.musa.versions}
     features = [f"musa:{index} is {card.arch}" for index, card in machine.cards.items()]
     return Ready(machine.devices, versions, tuple(features))

@@ -42,7 +42,7 @@ class Finding:
 
 
 def findings(runtime: ctypes.CDLL | None = None) -> list[Finding]:
-    """All findings since the last :func:`clear`; of the loaded simulated runtime unless another one is given."""
+    """Return all findings since the last :func:`clear`; of the loaded simulated runtime unless another one is given."""
     library = runtime or loaded_runtime()
     library.musaSimReports.restype = ctypes.c_char_p
     return [Finding(**entry) for entry in json.loads(library.musaSimReports())]

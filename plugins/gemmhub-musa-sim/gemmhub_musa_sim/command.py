@@ -17,7 +17,7 @@ _SOURCES = (".mu", ".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
 class UsageError(Exception):
-    """The command line asks for something that the simulator cannot do; the message is for the user."""
+    """The command line requires what the simulator cannot do; the message is for the user."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Command:
 
 
 def parse(arguments: list[str]) -> Command:
-    """The command that ``arguments`` describe.
+    """Return the command that ``arguments`` describe.
 
     Raises UsageError for what the simulator cannot do, and for an option without its value.
     """
@@ -113,7 +113,7 @@ def parse(arguments: list[str]) -> Command:
 
 
 def architecture(command: Command) -> str:
-    """The one architecture to build for: the device's if the command asks for it, else the last one it asks for."""
+    """Return the architecture to build for: the device's if the command names it, else the last one that it names."""
     asked = list(dict.fromkeys(command.architectures)) or ["mp_22"]
     wanted = os.environ.get("MUSA_SIM_ARCH", "22").removeprefix("mp_")
     return f"mp_{wanted}" if f"mp_{wanted}" in asked else asked[-1]

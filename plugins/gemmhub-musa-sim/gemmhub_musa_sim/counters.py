@@ -1,4 +1,4 @@
-"""Counts a kernel's memory accesses, for authors who have no card to profile it on.
+"""Counts a kernel's memory accesses, for authors without a card to profile it on.
 
 Kernels compiled with the checker's hooks (see :mod:`checks`) are counted while :func:`counting` is on. The rules are
 simple on purpose: a transaction with global memory moves a line of 128 bytes and nothing is cached; shared memory has
@@ -107,7 +107,7 @@ class KernelCounters:
         return self._sum("wavefronts_8", "shared") - self._sum("ideal_wavefronts_8", "shared")
 
     def table(self) -> str:
-        """The counters as text, a line for each site."""
+        """Return the counters as text, a line for each site."""
         lines = [
             f"{self.kernel}: {self.launches} launches, {self.blocks} blocks, {self.threads} threads",
             f"  barriers {self.barriers}, asynchronous copies {self.async_copies} ({self.async_bytes} bytes)",
@@ -127,7 +127,7 @@ class KernelCounters:
 
 
 def read(runtime: ctypes.CDLL | None = None) -> list[KernelCounters]:
-    """The counters since the last clear (:func:`checks.clear`), a kernel each."""
+    """Return the counters since the last clear (:func:`checks.clear`), a kernel each."""
     library = runtime or loaded_runtime()
     library.musaSimCounters.restype = ctypes.c_char_p
     entries = json.loads(library.musaSimCounters())

@@ -1,7 +1,7 @@
 """The numbers in the simulated headers.
 
 There are three sorts. *Attested*: a public source gives the number, and every generation has it. *Inferred*: no source
-gives it, but it mirrors a known library; 4.3 and 5.1 have the likely number, 3.1 another one. *Unknown*: made up, far
+gives it, but it mirrors another library; 4.3 and 5.1 have the likely number, 3.1 another one. *Unknown*: made up, far
 from CUDA's numbers and different in each generation. So code works under all generations only if it takes every number
 that is not attested from the installed header.
 """
@@ -26,7 +26,7 @@ def _unknown(profile: Profile, enum: str, names: Sequence[str]) -> Enum:
 
 
 def _inferred(profile: Profile, attested: Enum, likely: Enum) -> Enum:
-    """The likely numbers; on 3.1 moved by 1000, so that code which relies on them fails there."""
+    """Return the likely numbers; on 3.1 moved by 1000, so that code which relies on them fails there."""
     moved = {name: number + 1000 * (profile.sdk == "3.1") for name, number in likely.items()}
     return {**attested, **moved}
 
@@ -157,10 +157,10 @@ def _mudnn(profile: Profile) -> dict[str, Enum]:
 
 
 def enums(profile: Profile) -> dict[str, Enum]:
-    """Every enumeration of a generation's headers: its name, then its members and their numbers."""
+    """Return every enumeration of a generation's headers: its name, then its members and their numbers."""
     return {**_mublas(profile), **_mublas_lt(profile), **_mudnn(profile)}
 
 
 def lt_algorithm_words(profile: Profile) -> int:
-    """The number of 64-bit words of mublasLtMatmulAlgo_t (cuBLASLt's has 8); none is published."""
+    """Return the number of 64-bit words of mublasLtMatmulAlgo_t (cuBLASLt's has 8); none is published."""
     return 11 if profile.sdk == "4.3" else 13

@@ -29,7 +29,7 @@ _TEMPLATES = {
 
 
 def headers(profile: Profile, symbols: Symbols) -> dict[str, str]:
-    """The text of each header by its path in ``include``."""
+    """Return the text of each header by its path in ``include``."""
     places = {name: name for name in ("library_types.h", "muComplex.h", "mublas.h")}
     if profile.mublas_lt:
         places["mublasLt.h"] = "mublasLt.h"
@@ -41,7 +41,7 @@ def headers(profile: Profile, symbols: Symbols) -> dict[str, str]:
 
 
 def folder(profile: Profile, symbols: Symbols) -> Path:
-    """A folder in the cache that holds these headers, and is not changed once it is there."""
+    """Return a folder in the cache that holds these headers, and is not changed once it is there."""
     texts = headers(profile, symbols)
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
     place = native.folder().path / f"musa-sim-include-{digest}"
@@ -78,7 +78,7 @@ def _render(template: Path, profile: Profile, symbols: Symbols) -> str:
 
 
 def _parts(text: str, conditions: dict[str, bool]) -> str:
-    """``text`` less the parts whose condition does not hold; parts do not nest."""
+    """Return ``text`` less the parts whose condition does not hold; parts do not nest."""
     kept, keeping = [], True
     for line in text.splitlines(keepends=True):
         begin = re.fullmatch(r"@if (not )?(\w+)@\s*", line)

@@ -57,7 +57,7 @@ def _own(profile: Profile, symbols: Symbols) -> list[_Library]:
 
 
 def build_libraries(profile: Profile, symbols: Symbols, include: Path, runtime: Path) -> dict[str, Path] | Refusal:
-    """Each library's file by its soname, from the cache or compiled now.
+    """Return each library's file by its soname, from the cache or compiled now.
 
     ``include`` is the folder of the generation's headers (headers.folder), ``runtime`` the built libmusart.
     """

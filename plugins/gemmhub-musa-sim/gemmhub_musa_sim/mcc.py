@@ -40,7 +40,7 @@ _LESS = {"-O2": "-O1", "-O3": "-O1"}
 
 
 def _digest(home: Path) -> str:
-    """A hash of the simulator itself: of its headers, and of the modules that rewrite sources and call the compiler."""
+    """Return a hash of the simulator: its headers, and the modules that rewrite sources and call the compiler."""
     digest = hashlib.sha256()
     own = Path(__file__).parent
     modules = [own / name for name in ("mcc.py", "command.py", "rewrite.py")]
@@ -64,7 +64,7 @@ class Compiler:
         return os.environ.get(CHECK_VARIABLE, str(int(self.checks))) not in ("", "0")
 
     def version(self) -> str:
-        """The vendor's line, then a line with everything of this simulator that a compiled file depends on."""
+        """Return the vendor's line, then a line with everything of this simulator that a compiled file depends on."""
         if self.engine == "cuda":
             return f"mcc version {self.toolkit}\nsimulator: engine cuda, {nvcc.describe()}\n"
         hooks = "with" if self.checked else "without"

@@ -36,7 +36,7 @@ class LaunchError(ValueError):
 
 
 def rewrite(text: str) -> str:
-    """``text`` (the output of the preprocessor) as C++; LaunchError for a ``<<<`` without ``>>>``."""
+    """Return ``text`` (the output of the preprocessor) as C++; LaunchError for a ``<<<`` without ``>>>``."""
     edits: list[tuple[int, int, str]] = []
     kernels: list[tuple[str, int]] = []
     for found in _TOKEN.finditer(text):
@@ -87,7 +87,7 @@ def _dynamic(kind: str, name: str) -> str:
 
 
 def _shared(text: str, start: int, end: int, align: str) -> tuple[int, int, str]:
-    """The edit that makes the declaration with ``__shared__`` at ``start:end`` thread-local."""
+    """Return the edit that makes the declaration with ``__shared__`` at ``start:end`` thread-local."""
     lines = "\n" * text.count("\n", start, end)
     found = _DECLARATION.match(text, end)
     if found is None:
@@ -102,7 +102,7 @@ def _shared(text: str, start: int, end: int, align: str) -> tuple[int, int, str]
 
 
 def _launch(text: str, start: int, end: int) -> list[tuple[int, int, str]]:
-    """The edits for a launch whose ``<<<`` is at ``start:end``; musa_launch.h says what comes out."""
+    """Return the edits for a launch whose ``<<<`` is at ``start:end``; musa_launch.h describes the output."""
     close = _end_of_launch(text, end)
     first = _callee(text, start)
     kernel = " ".join(text[first:start].split())
@@ -115,7 +115,7 @@ def _launch(text: str, start: int, end: int) -> list[tuple[int, int, str]]:
 
 
 def _callee(text: str, end: int) -> int:
-    """The start of the expression that names the kernel before a ``<<<`` at ``end``: ``a::b<1, (2 > 1)>``, ``(p)``."""
+    """Return the start of the kernel's name before a ``<<<`` at ``end``, such as ``a::b<1, (2 > 1)>`` or ``(p)``."""
     position = len(text[:end].rstrip())
     while position:
         last = text[position - 1]
@@ -138,7 +138,7 @@ def _callee(text: str, end: int) -> int:
 
 
 def _opening(text: str, position: int) -> int:
-    """The position of the bracket that the one at ``position`` closes: of template arguments, or round."""
+    """Return the position of the bracket that the one at ``position`` closes: of template arguments, or round."""
     pairs = {")": "(", ">": "<", "]": "["}
     stack: list[str] = []
     for at in range(position, -1, -1):
@@ -153,7 +153,7 @@ def _opening(text: str, position: int) -> int:
 
 
 def _end_of_launch(text: str, position: int) -> tuple[int, int]:
-    """The span of the ``>>>`` that ends the configuration which begins at ``position``."""
+    """Return the span of the ``>>>`` that ends the configuration which begins at ``position``."""
     depth = 0
     for found in _BRACKET.finditer(text, position):
         if found["close"] and depth == 0:
@@ -166,7 +166,7 @@ def _end_of_launch(text: str, position: int) -> tuple[int, int]:
 
 
 def _closing(text: str, position: int) -> int:
-    """The position after the bracket that closes the one at ``position``; -1 if none does."""
+    """Return the position after the bracket that closes the one at ``position``; -1 if none does."""
     depth = 0
     for found in _BRACKET.finditer(text, position):
         if found["bracket"]:
@@ -177,12 +177,12 @@ def _closing(text: str, position: int) -> int:
 
 
 def _declaration_before(text: str, position: int) -> str:
-    """The text between the end of the last declaration or statement and ``position``."""
+    """Return the text between the end of the last declaration or statement and ``position``."""
     return text[max(text.rfind(mark, 0, position) for mark in ";}{") + 1 : position]
 
 
 def _kernel(text: str, start: int, end: int) -> tuple[str, int] | None:
-    """The name of the kernel whose ``__global__`` is at ``start:end``, and where its body ends.
+    """Return the name of the kernel whose ``__global__`` is at ``start:end``, and where its body ends.
 
     None for declarations, and for templates: those have no address until something names their arguments.
     """

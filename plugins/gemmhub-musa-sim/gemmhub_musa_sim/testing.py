@@ -19,7 +19,7 @@ from gemmhub_musa_sim.home import make_home
 
 
 def kept_home(sdk: str = "4.3", **options: Any) -> Path:
-    """The home that ``make_home(path, sdk, **options)`` makes, in gemmhub's cache; made at the first call.
+    """Return the home that ``make_home(path, sdk, **options)`` makes, in gemmhub's cache; made at the first call.
 
     Code compiled in it is found in the cache the next time. Do not change the home: copy it.
     """
@@ -29,7 +29,7 @@ def kept_home(sdk: str = "4.3", **options: Any) -> Path:
 
 
 def kept(name: str, source: Path, facts: object, witness: str, make: Callable[[Path], object]) -> Path:
-    """A folder in gemmhub's cache whose path is ``name`` and a hash of what it was made from.
+    """Return a folder in gemmhub's cache whose path is ``name`` and a hash of what it was made from.
 
     The hash covers the files of the folder ``source`` and the repr of ``facts``. ``make(path)`` makes the folder, whole
     or not at all, unless its file ``witness`` is there.

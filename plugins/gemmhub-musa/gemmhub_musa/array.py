@@ -1,6 +1,6 @@
-"""A minimal array on a MUSA device, for those who have no torch_musa: owned memory, views of it, copies to and fro.
+"""A minimal array on a MUSA device, for programs without torch_musa: owned memory, views of it, copies.
 
-It is no array library: it slices, transposes, goes to and from numpy, and is what gemmhub.matmul takes and returns.
+It is no array library: it slices, transposes, converts from and to NumPy, and gemmhub.matmul takes and returns it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST, MusaError, Runti
 
 HostArray = npt.NDArray[Any]
 _USUAL_CACHE = 64 * 2**20
-"""Bytes of L2 cache to flush before a measurement where the device does not tell how many it has."""
+"""Bytes of L2 cache to flush before a measurement where the device does not report its size."""
 
 
 class Memory:
-    """Device memory, freed when nothing refers to it any more (but not at exit: the runtime may be gone by then)."""
+    """Device memory, freed with the last reference (but not at exit, when the runtime may be unloaded already)."""
 
     def __init__(self, rt: Runtime, device: int, nbytes: int) -> None:
-        """AllocationError where there is no room."""
+        """Allocate ``nbytes``. Raises AllocationError without memory."""
         self.runtime, self.device_id, self.nbytes = rt, device, nbytes
         with rt.device(device):
             self.address = rt.malloc(nbytes)
@@ -43,9 +43,9 @@ class Memory:
 
 
 def _free(rt: Runtime, device: int, address: int) -> None:
-    # A device that fails here has failed before: who used it was told, and a finalizer cannot tell anybody.
+    # A device that fails here has failed before, which was reported then; a finalizer can report nothing.
     with suppress(MusaError), rt.device(device):
-        rt.synchronize()  # work that uses it may be under way; that musaFree waits for it is not public
+        rt.synchronize()  # work that uses it may be pending; that musaFree waits for it is not documented
         rt.free(address)
 
 
@@ -95,7 +95,7 @@ class Array:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Array:
-        """A view, by whole numbers, slices, ``...`` and None. IndexError for what is outside, else TypeError."""
+        """Return a view, by whole numbers, slices, ``...`` and None. IndexError for what is outside, else TypeError."""
         parts = key if isinstance(key, tuple) else (key,)
         for part in parts:
             if part is not None and part is not Ellipsis and not isinstance(part, slice):
@@ -104,7 +104,7 @@ class Array:
                 operator.index(part)
         if not any(part is Ellipsis for part in parts):
             parts = (*parts, Ellipsis)  # so that numpy gives a view, and reads nothing
-        # numpy does the arithmetic, on an array whose elements are never looked at.
+        # NumPy computes the view, of an array whose elements are never read.
         model = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
         view = model[parts]
         offset = view.__array_interface__["data"][0] - model.__array_interface__["data"][0]
@@ -112,24 +112,24 @@ class Array:
         return Array(place, self.dtype, view.shape, view.strides)
 
     def numpy(self) -> HostArray:
-        """A copy on the host; waits for the device."""
+        """Return a copy on the host; waits for the device."""
         return self.library().to_host(self)
 
     def __repr__(self) -> str:
         return f"<gemmhub_musa.Array {self.dtype} {self.shape} on {self.device}>"
 
     def library(self) -> MusaArrays:
-        """The array library of this array's device."""
+        """Return the array library of this array's device."""
         return _arrays_on(self.data.memory.runtime, self.data.device_id)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """kDLExtDev, as torch_musa's tensors say it too: DLPack has no number of MUSA's own."""
+        """Return kDLExtDev, as torch_musa's tensors do: DLPack has no number for MUSA."""
         return dlpack.DEVICE, self.data.device_id
 
     def __dlpack__(
         self, *, stream: int | None = None, max_version: object = None, dl_device: object = None, copy: object = None
     ) -> object:
-        """A capsule that shares the memory; waits for the work that is under way on the device.
+        """Return a capsule that shares the memory; waits for pending work on the device.
 
         BufferError for another device, for a copy, and for dtypes that DLPack has no code for.
         """
@@ -143,7 +143,7 @@ class Array:
 
 
 def from_numpy(x: npt.ArrayLike, device: int = 0) -> Array:
-    """A new C-ordered array on a device, with the contents of ``x``.
+    """Return a new C-ordered array on a device, with the contents of ``x``.
 
     Raises DeviceError where there is no such device, AllocationError where it is full.
     """
@@ -151,7 +151,7 @@ def from_numpy(x: npt.ArrayLike, device: int = 0) -> Array:
 
 
 def empty(shape: tuple[int, ...], dtype: DType, device: int = 0) -> Array:
-    """A new C-ordered array with undefined contents. Raises as :func:`from_numpy` does."""
+    """Return a new C-ordered array with undefined contents. Raises as :func:`from_numpy` does."""
     return arrays(device).empty(shape, dtype)
 
 
@@ -218,12 +218,12 @@ class MusaArrays(DeviceArrays):
         return np.ndarray(native.shape, native.dtype, memory, first, native.strides).copy()
 
     def copy(self, into: Array, source: Array) -> None:
-        """On the current stream, between arrays of one dtype that lie alike (ValueError)."""
+        """Copy on the current stream, between arrays of one dtype, shape and strides; else raises ValueError."""
         if (into.shape, into.strides, into.dtype) != (source.shape, source.strides, source.dtype):
-            raise ValueError(f"{source!r} and {into!r} do not lie alike")
+            raise ValueError(f"{source!r} and {into!r} differ in dtype, shape or strides")
         stream = self.current_stream()
         with self.runtime.device(self.device.index):
-            for offset, width, pitch, height in pieces(into.shape, into.strides, into.itemsize):
+            for offset, width, pitch, height in rows_of(into.shape, into.strides, into.itemsize):
                 to, origin = into.data.ptr + offset, source.data.ptr + offset
                 if height == 1:
                     self.runtime.memcpy_async(to, origin, width, ON_DEVICE, stream)
@@ -231,7 +231,7 @@ class MusaArrays(DeviceArrays):
                     self.runtime.memcpy_2d_async(to, pitch, origin, pitch, width, height, stream)
 
     def current_stream(self) -> int:
-        """The stream of the innermost :meth:`on` of this thread; the default one outside of any."""
+        """Return the stream of the innermost :meth:`on` of this thread; the default one outside of any."""
         return getattr(self._streams, "current", 0)
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
@@ -265,7 +265,7 @@ class MusaArrays(DeviceArrays):
 
 
 class Event:
-    """A moment on the current stream of a arrays."""
+    """An event on the current stream of ``arrays``."""
 
     def __init__(self, of: MusaArrays) -> None:
         self._arrays_on = of
@@ -287,14 +287,14 @@ def _destroy(rt: Runtime, event: int) -> None:
 
 
 def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Bytes, in C order."""
+    """Return the strides in bytes of a C-ordered array."""
     return tuple(itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def pieces(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, int, int, int]]:
-    """An array's bytes as rows: (offset of the first from element [0, ...], width, pitch, how many rows).
+def rows_of(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield an array's bytes as rows: (offset of the first from element [0, ...], width, pitch, how many rows).
 
-    No byte between elements is part of a piece. Elements must not share memory.
+    No byte between elements is part of a row. Elements must not share memory.
     """
     if 0 in shape:
         return
@@ -309,7 +309,7 @@ def pieces(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> I
 
 
 def arrays(index: int) -> MusaArrays:
-    """The library of the arrays on device ``index``; DeviceError where there is none."""
+    """Return the library of the arrays on device ``index``; DeviceError where there is none."""
     found = runtime.machine()
     if isinstance(found, Absent):
         raise DeviceError("device", f"musa:{index}: {found.reason}", "a MUSA device that is here", found.remedy)

@@ -1,4 +1,4 @@
-"""A base for backends on MUSA devices: it refuses wrong devices, and analyses each problem once."""
+"""The base of backends on MUSA devices: it refuses wrong devices and analyses each problem once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MusaError
 
 NOTHING = "nothing"
-"""The one candidate for a result without elements."""
+"""Name of the only candidate for a result without elements."""
 
 M = TypeVar("M", bound=Devices)
 A = TypeVar("A")
@@ -34,11 +34,12 @@ class MusaBackend(MachineBackend[M], Generic[M, A]):
         """
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
+        """Return None, or the reason why the backend does not run ``problem``."""
         answer = self.analysis(problem)
         return answer if isinstance(answer, Refusal) else None
 
     def analysis(self, problem: GemmProblem) -> A | Refusal | None:
-        """The analysis of ``problem``, remembered; None where the result has no elements."""
+        """Return the analysis of ``problem``, remembered; None where the result has no elements."""
         refusal = self.machine.refusal(problem.device)
         if refusal is not None:
             return refusal
@@ -50,10 +51,10 @@ class MusaBackend(MachineBackend[M], Generic[M, A]):
             reason = f"{self.name} could not be tried, as there is no memory: {error}"
             return Refusal(reason, "free some device memory")
         except (CallError, MusaError) as error:
-            return Refusal(f"{self.name} could not be tried: {error}", "see that the device has free memory")
+            return Refusal(f"{self.name} could not be tried: {error}", "check that the device has free memory")
 
     def runnable(self, problem: GemmProblem) -> A | None:
-        """The analysis of ``problem``, as :meth:`analysis` returns it. Raises ValueError for what is refused."""
+        """Return the analysis of ``problem``, as :meth:`analysis` returns it. Raises ValueError for what is refused."""
         analysis = self.analysis(problem)
         if isinstance(analysis, Refusal):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
@@ -63,6 +64,6 @@ class MusaBackend(MachineBackend[M], Generic[M, A]):
         """Raise ValueError where a kernel needs more workspace than ``limit`` bytes."""
         if needed > limit:
             raise ValueError(
-                f"{self.name} needs {needed} bytes of workspace for {problem}, {limit} are allowed: raise the setting "
+                f"{self.name} needs {needed} bytes of workspace for {problem}: {limit} are allowed; raise the setting "
                 "workspace_mib"
             )

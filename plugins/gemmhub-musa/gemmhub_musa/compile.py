@@ -24,7 +24,9 @@ from gemmhub_musa.sdk import Sdk
 
 STANDARD = "-std=c++17"
 SHARED = ("-O2", "-fPIC", "-shared", "-fno-strict-aliasing")
-"""Kernels read shared memory by several types, so aliasing rules are off, as in the vendor's own builds."""
+"""Flags of shared libraries. Kernels read shared memory by several types, so strict aliasing is off, as in the vendor's
+own builds.
+"""
 _HOST = ("g++", "c++", "clang++")
 _VERSION_SECONDS = 30.0
 _ENUM_SECONDS = 120.0
@@ -32,7 +34,7 @@ _FORMAT = 1
 
 
 def mcc(sdk: Sdk) -> Path | Refusal:
-    """The MUSA compiler: GEMMHUB_MCC, else the installation's, else the one on PATH."""
+    """Return the MUSA compiler: GEMMHUB_MCC, else the installation's, else the one on PATH."""
     chosen = os.environ.get("GEMMHUB_MCC")
     if chosen:
         found = shutil.which(chosen)
@@ -47,7 +49,7 @@ def mcc(sdk: Sdk) -> Path | Refusal:
 
 
 def host_compiler() -> tuple[str, ...] | Refusal:
-    """The command of the C++ compiler: CXX, else g++, c++ or clang++."""
+    """Return the command of the C++ compiler: CXX, else g++, c++ or clang++."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     for command in [chosen] if chosen else [[name] for name in _HOST]:
         found = shutil.which(command[0])
@@ -58,7 +60,7 @@ def host_compiler() -> tuple[str, ...] | Refusal:
 
 
 def identity(command: Sequence[str]) -> str:
-    """The output of a compiler's ``--version``; empty where there is none."""
+    """Return the output of a compiler's ``--version``; empty where there is none."""
     try:
         status = os.stat(command[0])
     except OSError:
@@ -123,7 +125,7 @@ def compile_host(
 
 
 def no_headers(sdk: Sdk) -> Refusal:
-    """The refusal where the installation has no ``include``."""
+    """Return the refusal where the installation has no ``include``."""
     where = f"{sdk.home} has" if sdk.home else "there are"
     return Refusal(f"{where} no MUSA headers", "install the MUSA SDK with its headers, and set MUSA_HOME to it")
 
@@ -149,12 +151,12 @@ def _compile(
         *options, *(f"-I{folder}" for folder in folders),
         *(f"-L{folder}" for folder in sdk.libraries), *(f"-l{stem}" for stem in libraries),
     )  # fmt: skip
-    known = f"{version}\n{headers_digest(sdk)}"
-    return native.build(Recipe(command, flags, (path,), tuple(depends), name, identity=known), timeout=timeout)
+    identity = f"{version}\n{headers_digest(sdk)}"
+    return native.build(Recipe(command, flags, (path,), tuple(depends), name, identity=identity), timeout=timeout)
 
 
 def _as_file(source: Path | str, name: str, suffix: str) -> Path | Refusal:
-    """``source`` as a file; a text is stored in the cache, so that the compiler's messages name a file that exists."""
+    """Return ``source`` as a file; a text is stored in the cache, so that compiler messages name an existing file."""
     if isinstance(source, Path):
         return source
     data = source.encode()
@@ -166,7 +168,7 @@ def _as_file(source: Path | str, name: str, suffix: str) -> Path | Refusal:
 
 
 def headers_digest(sdk: Sdk) -> str:
-    """A hash of the installation's own headers; empty where it has none."""
+    """Return a hash of the installation's own headers; empty where it has none."""
     if sdk.include is None:
         return ""
     files = sorted([*sdk.include.glob("*.h"), *sdk.include.glob("mudnncxx/*.h")])
@@ -193,7 +195,7 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def enumerators(sdk: Sdk, header: str, names: Sequence[str]) -> dict[str, int] | Refusal:
-    """The values of ``names`` in ``header`` of the installation; names that the header does not have are left out.
+    """Return the values of ``names`` in ``header`` of the installation, without names that the header lacks.
 
     Names may be any constant expressions (``sizeof(mublasLtMatmulAlgo_t)``). Values are kept on disk, by the headers'
     contents. Returns a Refusal where the header is missing, or does not compile by itself.
@@ -208,14 +210,14 @@ def enumerators(sdk: Sdk, header: str, names: Sequence[str]) -> dict[str, int] |
     wanted = tuple(dict.fromkeys(names))
     facts = json.dumps([_FORMAT, header, wanted, headers_digest(sdk), identity(command)])
     file_name = f"values-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
-    known = _read(file_name)
-    if known is not None:
-        return known
+    cached = _read(file_name)
+    if cached is not None:
+        return cached
     found = _values(sdk, header, wanted)
     if isinstance(found, Refusal):
         alone = _values(sdk, header, ())
         if isinstance(alone, Refusal):
-            return Refusal(f"{header} cannot be asked: {alone.reason}", alone.remedy, alone.traceback)
+            return Refusal(f"the values of {header} cannot be read: {alone.reason}", alone.remedy, alone.traceback)
         found = _each(sdk, header, wanted)
     if not isinstance(found, Refusal):
         with suppress(OSError):  # the next process compiles it again
@@ -236,14 +238,14 @@ def _read(file_name: str) -> dict[str, int] | None:
 
 
 def _each(sdk: Sdk, header: str, names: tuple[str, ...]) -> dict[str, int] | Refusal:
-    """The values of the names that compile, found by trying halves of the list until each failing name is alone."""
+    """Return the values of the names that compile, found by bisection of the list until each failing name is alone."""
     if not names:
         return {}
     found = _values(sdk, header, names)
     if isinstance(found, dict):
         return found
     if len(names) == 1:
-        # Only a name that the compiler complains about is unknown: it may also have been out of memory or time.
+        # A name is unknown only where the compiler reports an error: it may also have run out of memory or time.
         word = re.search(r"\w+", names[0].removeprefix("sizeof"))
         complained = word is not None and re.search(rf"error.*\b{word[0]}\b", found.traceback or "")
         return {} if complained else found

@@ -1,4 +1,4 @@
-"""Makes these arrays known to gemmhub's command line: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
+"""Registers these arrays for gemmhub's command line: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ kind = "musa"
 
 
 def count() -> int | Refusal:
-    """The number of MUSA devices."""
+    """Return the number of MUSA devices."""
     found = runtime.machine()
     return found if isinstance(found, Absent) else found.count
 
 
 def arrays(index: int) -> array.MusaArrays:
-    """The library of the arrays on one device."""
+    """Return the library of the arrays on one device."""
     return array.arrays(index)
 
 
 def device_name(index: int) -> str:
-    """The device's name by the driver, else its architecture."""
+    """Return the device's name by the driver, else its architecture."""
     found = runtime.machine()
     return "" if isinstance(found, Absent) else found.names[index] or found.arch_name(index)
 
 
 def versions() -> dict[str, str]:
-    """The versions of the runtime and the driver."""
+    """Return the versions of the runtime and the driver."""
     found = runtime.machine()
     return {} if isinstance(found, Absent) else found.versions

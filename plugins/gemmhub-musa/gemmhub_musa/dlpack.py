@@ -50,7 +50,7 @@ class _At:
 def capsule(
     owner: object, address: int, device: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> object:
-    """A DLPack capsule; ``strides`` are in bytes. ``owner`` lives as long as the consumer needs the memory.
+    """Return a DLPack capsule; ``strides`` are in bytes. ``owner`` lives as long as the consumer needs the memory.
 
     Raises BufferError for dtypes without a code, and for strides that are no whole number of elements.
     """

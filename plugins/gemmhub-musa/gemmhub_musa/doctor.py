@@ -1,4 +1,4 @@
-"""``gemmhub doctor musa``: reports all about MUSA on this machine that a description of a problem needs."""
+"""``gemmhub doctor musa``: reports the facts about MUSA on this machine that a bug report needs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _libraries(found: Sdk) -> Iterator[Finding]:
 
 
 def _inside(found: Sdk, library: Library) -> bool:
-    """Whether a library is the installation's own; always true without a home, as there is none to mix it with."""
+    """Return whether a library is the installation's own; always true without a home."""
     files = [path for folder in found.libraries for path in folder.glob("lib*.so*")]
     own = {str(folder) for folder in found.libraries}
     return found.home is None or library.by in own or library.where in {os.path.realpath(path) for path in files}
@@ -124,9 +124,9 @@ def _devices(found: Sdk, machine: Machine | Absent) -> Iterator[Finding]:
     if found.version and found.version.split(".")[:2] != rt.version.split(".")[:2]:
         yield Finding(section, "versions", f"the headers are of {found.version}, the runtime of {rt.version}", False)
     numbers = {
-        "multiprocessors": runtime.MULTIPROCESSORS, "threads a block": runtime.THREADS_PER_BLOCK,
-        "warp": runtime.WARP_SIZE, "shared memory a block": runtime.SHARED_PER_BLOCK,
-        "a multiprocessor": runtime.SHARED_PER_MULTIPROCESSOR, "L2 cache": runtime.L2_CACHE,
+        "multiprocessors": runtime.MULTIPROCESSORS, "threads per block": runtime.THREADS_PER_BLOCK,
+        "warp": runtime.WARP_SIZE, "shared memory per block": runtime.SHARED_PER_BLOCK,
+        "per multiprocessor": runtime.SHARED_PER_MULTIPROCESSOR, "L2 cache": runtime.L2_CACHE,
         "capability": runtime.MAJOR, "minor": runtime.MINOR,
     }  # fmt: skip
     for index in range(machine.count):
@@ -159,14 +159,14 @@ def _headers(found: Sdk) -> Iterator[Finding]:
             yield Finding(section, "all", values.reason, False, values.traceback or "")
             continue
         absent = [name for name in names if name not in values]
-        for name, known in names.items():
-            if name in values and known is not None:
-                same = values[name] == known
+        for name, public in names.items():
+            if name in values and public is not None:
+                same = values[name] == public
                 text = (
-                    f"{values[name]}, as public sources say" if same else f"{values[name]}, public sources say {known}"
+                    f"{values[name]}, as in public sources" if same else f"{values[name]}, {public} in public sources"
                 )
                 yield Finding(section, name, text, same)
-        news = [f"{name} {values[name]}" for name, known in names.items() if name in values and known is None]
+        news = [f"{name} {values[name]}" for name, public in names.items() if name in values and public is None]
         if news:
             yield Finding(section, "not public before", ", ".join(news))
         if absent:
@@ -204,11 +204,11 @@ def _compilers(found: Sdk, machine: Machine | Absent) -> Iterator[Finding]:
 
 
 def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "says no version")
+    return next(iter(text.strip().splitlines()), "reports no version")
 
 
 def _tried(section: str, item: str, test: Callable[[], str]) -> Finding:
-    """A finding of a test that returns what it did, and raises AssertionError or what the runtime reports."""
+    """Return a finding of a test that returns what it did, and raises AssertionError or what the runtime reports."""
     try:
         return Finding(section, item, test(), True)
     except (GemmhubError, AssertionError, OSError, AttributeError) as error:
@@ -283,8 +283,8 @@ def _backends() -> Iterator[Finding]:
                 yield Finding("backends", entry.name, text, False, answer.traceback or "")
             continue
         _, ready = answer
-        told = [f"{name} {version}" for name, version in ready.versions.items()] + list(ready.features)
-        yield Finding("backends", entry.name, ", ".join(told), True)
+        facts = [f"{name} {version}" for name, version in ready.versions.items()] + list(ready.features)
+        yield Finding("backends", entry.name, ", ".join(facts), True)
 
 
 def _products(machine: Machine) -> Iterator[Finding]:

@@ -8,7 +8,9 @@ from gemmhub.errors import KernelError
 from gemmhub_musa.runtime import Runtime
 
 _HARMLESS = "musaErrorNotSupported"
-"""Libraries of some SDKs leave this behind though their products are right: they call a function the driver lacks."""
+"""An error that libraries of some SDKs leave behind although their products are right: they call a function that the
+driver lacks.
+"""
 
 
 class Guard:
@@ -22,7 +24,7 @@ class Guard:
         """How often a harmless error was cleared."""
 
     def before(self) -> int:
-        """The runtime's last error before a call: 0, or the trace of a failure elsewhere."""
+        """Return the runtime's last error before a call: 0, or the trace of a failure elsewhere."""
         code: int = self._peek()
         return code
 
@@ -33,7 +35,7 @@ class Guard:
         that the runtime did not have before.
         """
         if before:
-            # The code whose call failed reads that error itself; one of this call cannot be told apart from it.
+            # The code whose call failed reads that error itself; an error of this call cannot be distinguished from it.
             if failure:
                 pending = self._runtime.words(before)[0]
                 raise KernelError(self._backend, f"{function}: {failure}; before it, {pending} was pending") from cause
@@ -52,7 +54,7 @@ class Guard:
             )
 
     def remarks(self) -> list[str]:
-        """A clause about cleared errors, for ``explain``; none where there were none."""
+        """Return a clause about cleared errors, for ``explain``; none where there were none."""
         return [f"left {_HARMLESS} behind {self.cleared} times, cleared"] if self.cleared else []
 
 
@@ -68,5 +70,5 @@ class Cleared:
         self.last = name
 
     def remarks(self) -> list[str]:
-        """A clause about cleared errors, for ``explain``; none where there were none."""
+        """Return a clause about cleared errors, for ``explain``; none where there were none."""
         return [f"cleared {self.last} that other work had left ({self.count} times)"] if self.count else []

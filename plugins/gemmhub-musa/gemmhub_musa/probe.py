@@ -26,13 +26,13 @@ class Devices:
         return tuple(Device("musa", index) for index in self.usable)
 
     def refusal(self, device: Device) -> Refusal | None:
-        """Why operands on ``device`` cannot be multiplied here; None where they can."""
+        """Return why operands on ``device`` cannot be multiplied here; None where they can."""
         if device.kind == "musa" and device.index in self.usable:
             return None
         return Refusal(f"the operands are on {device}", f"copy them to {' or '.join(map(str, self.devices))}")
 
     def workspace(self, index: int) -> Workspace:
-        """The workspace of device ``index``, which all backends share."""
+        """Return the workspace of device ``index``, which all backends share."""
         return workspace.of(self.runtime, index)
 
     def current(self, index: int) -> AbstractContextManager[None]:

@@ -29,7 +29,7 @@ PAD = 16
 def everything(
     problem: GemmProblem, m: int, n: int, k: int, *, batched: bool = True, orders: str = "row col", alignment: int = 256
 ) -> GemmProblem:
-    """The dtypes and epilogue of ``problem`` with padded rows, a row-major addend in place and a batch of 2.
+    """Return the dtypes and epilogue of ``problem`` with padded rows, a row-major addend in place and a batch of 2.
 
     ``orders`` are the storage orders of a and b; the sizes are ``m``, ``n`` and ``k``. Without ``batched`` the product
     is a single one.
@@ -75,7 +75,7 @@ def compare(
 ) -> Refusal | None:
     """Run a problem of :func:`everything`; None where each element is within gemmhub's error bound.
 
-    Else a refusal with the numbers, also where the kernel wrote beside the result. With ``alpha`` 0 the operands are
+    Else a refusal with the numbers, also where the kernel wrote outside the result. With ``alpha`` 0 the operands are
     NaN. Without ``exact`` the operands' values need all bits of float32.
     """
     rng = np.random.default_rng(7)
@@ -101,12 +101,12 @@ def compare(
         return Refusal(f"{what} is wrong: {wrong}", selftest.REMEDY)
     out.values[...] = addend
     if not np.array_equal(out.data, before):
-        return Refusal(f"{what} wrote beside the result", selftest.REMEDY)
+        return Refusal(f"{what} wrote outside the result", selftest.REMEDY)
     return None
 
 
 def wrong_elements(expected: accuracy.Reference, got: Any) -> str:
-    """How many elements of ``got`` are beyond their bounds, and the worst of them; empty where none is."""
+    """Return how many elements of ``got`` are beyond their bounds, and the worst of them; empty where none is."""
     ratio = expected.ratio(got)
     wrong = int(np.count_nonzero(~(ratio <= 1.0)))
     if not wrong:

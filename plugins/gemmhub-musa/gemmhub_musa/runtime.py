@@ -55,7 +55,7 @@ THREADS_PER_BLOCK, SHARED_PER_BLOCK, WARP_SIZE, MULTIPROCESSORS, L2_CACHE = 1, 8
 SHARED_PER_MULTIPROCESSOR, MAJOR, MINOR = 81, 75, 76
 """musaDeviceAttr, as a public copy of the vendor's driver_types.h has them. MAJOR.MINOR is the compute capability."""
 ARCHITECTURES = ((1, 0), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
-"""Compute capabilities that public software knows."""
+"""Compute capabilities that public software supports."""
 
 
 class MusaError(BackendError):
@@ -106,7 +106,7 @@ class Runtime:
         return value.value or 0
 
     def words(self, code: int) -> tuple[str, str]:
-        """The name and the text of an error code, by the library."""
+        """Return the name and the text of an error code, by the library."""
         name, text = (self._functions[function](code) or b"" for function in _TEXTS)
         return name.decode(errors="replace") or "unknown error", text.decode(errors="replace")
 
@@ -121,7 +121,7 @@ class Runtime:
     # Devices
 
     def device_count(self) -> int:
-        """The number of devices; 0 where the runtime reports that there is none."""
+        """Return the number of devices; 0 where the runtime reports that there is none."""
         try:
             return self._int("musaGetDeviceCount")
         except MusaError as error:
@@ -148,11 +148,11 @@ class Runtime:
             self._call("musaSetDevice", before)
 
     def attribute(self, number: int, index: int) -> int:
-        """A device attribute by its number."""
+        """Return a device attribute by its number."""
         return self._int("musaDeviceGetAttribute", number, index)
 
     def arch(self, index: int) -> tuple[int, int] | None:
-        """The compute capability, (2, 2) for mp_22; None where the runtime reports none that is known."""
+        """Return the compute capability, (2, 2) for mp_22; None where it is none of :data:`ARCHITECTURES`."""
         try:
             found = self.attribute(MAJOR, index), self.attribute(MINOR, index)
         except MusaError:
@@ -174,7 +174,7 @@ class Runtime:
     # Memory
 
     def malloc(self, nbytes: int) -> int:
-        """The address of new memory; 0 for no bytes. Raises AllocationError where there is no room."""
+        """Return the address of new memory; 0 for no bytes. Raises AllocationError where there is no room."""
         if nbytes == 0:
             return 0
         try:
@@ -188,13 +188,13 @@ class Runtime:
         self._call("musaFree", address)
 
     def memory_info(self) -> tuple[int, int]:
-        """(free, total) bytes of the current device."""
+        """Return (free, total) bytes of the current device."""
         free, total = c_size_t(), c_size_t()
         self._call("musaMemGetInfo", byref(free), byref(total))
         return free.value, total.value
 
     def memcpy(self, to: int, source: int, nbytes: int, kind: int) -> None:
-        """Copy, and return when that is done. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
+        """Copy, and return when the copy is complete. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
         if nbytes:
             self._call("musaMemcpy", to, source, nbytes, kind)
 
@@ -245,7 +245,7 @@ class Runtime:
         self._call("musaEventSynchronize", event)
 
     def event_elapsed(self, start: int, end: int) -> float:
-        """Milliseconds between two events that have happened."""
+        """Return the milliseconds between two events that have happened."""
         value = c_float()
         self._call("musaEventElapsedTime", byref(value), start, end)
         return value.value
@@ -255,7 +255,7 @@ _lock = locks.lock()
 
 
 def load() -> Runtime | Absent:
-    """The runtime of the installation that :func:`gemmhub_musa.sdk.find` finds; one for each installation."""
+    """Return the runtime of the installation that :func:`gemmhub_musa.sdk.find` finds; one for each installation."""
     found = sdks.find()
     if isinstance(found, Absent):
         return found
@@ -312,13 +312,13 @@ class Machine:
             return "unknown"
 
     def arch_name(self, index: int) -> str:
-        """The compiler's name of the architecture, such as "mp_22"; "unknown" where the runtime reports none."""
+        """Return the compiler's name of the architecture, such as "mp_22"; "unknown" where the runtime reports none."""
         arch = self.runtime.arch(index)
         return "mp_{}{}".format(*arch) if arch else "unknown"
 
 
 def machine() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     runtime = load()
     sdk = sdks.find()
     if isinstance(runtime, Absent):
@@ -329,11 +329,11 @@ def machine() -> Machine | Absent:
         count = runtime.device_count()
     except MusaError as error:
         return Absent(
-            f"the MUSA runtime does not work: {error}", "see whether mthreads-gmi lists a device; reinstall the driver"
+            f"the MUSA runtime does not work: {error}", "check that mthreads-gmi lists a device; reinstall the driver"
         )
     if count == 0:
         return Absent(
-            "the MUSA runtime shows no device", "look at MUSA_VISIBLE_DEVICES, and whether mthreads-gmi lists one"
+            "the MUSA runtime shows no device", "check MUSA_VISIBLE_DEVICES, and that mthreads-gmi lists a device"
         )
     return Machine(sdk, runtime, count)
 

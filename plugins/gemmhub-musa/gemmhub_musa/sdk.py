@@ -1,7 +1,7 @@
 """Finds the MUSA installation and loads its libraries.
 
-A process can use one only. Libraries that are in the process already (torch_musa's) come first; after them those of an
-installation that an environment variable names, then those that the loader finds by itself, then those of an
+A process can use one only. Libraries that the process has loaded already (torch_musa's) come first; after them those of
+an installation that an environment variable names, then those that the loader finds by itself, then those of an
 installation found elsewhere. None is ever unloaded.
 """
 
@@ -47,7 +47,7 @@ class NotConfigured(Absent):
 
 @dataclass(frozen=True)
 class Sdk:
-    """An installation. Some parts may be missing: machines that only run programs have no ``mcc`` and no headers."""
+    """An installation. Parts may be missing: machines that only run programs have no ``mcc`` and no headers."""
 
     home: Path | None
     """None where there are only libraries that the loader finds."""
@@ -58,7 +58,7 @@ class Sdk:
     include: Path | None = None
     mcc: Path | None = None
     notes: tuple[str, ...] = ()
-    """Variables that name no installation, in words."""
+    """Descriptions of variables that name no installation."""
     _loaded: dict[str, Library | Refusal] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=locks.lock, repr=False, compare=False)
 
@@ -74,7 +74,7 @@ class Sdk:
         return named[1] if named else ""
 
     def macro(self, header: str, name: str) -> int | None:
-        """The number that ``header`` of this installation defines ``name`` to be; None where it does not."""
+        """Return the number that ``header`` of this installation defines ``name`` to be; None where it does not."""
         if self.include is None:
             return None
         try:
@@ -85,16 +85,16 @@ class Sdk:
         return int(found[1]) if found else None
 
     def has_header(self, name: str) -> bool:
-        """Whether ``include`` has a file of that name ("mublasLt.h")."""
+        """Return whether ``include`` has a file of that name ("mublasLt.h")."""
         return self.include is not None and (self.include / name).is_file()
 
     def load(self, stem: str) -> ctypes.CDLL | Refusal:
-        """The library ``stem`` ("musart", "mublas", ...), its symbols visible to libraries loaded later."""
+        """Return the library ``stem`` ("musart", "mublas", ...), its symbols visible to libraries loaded later."""
         found = self.library(stem)
         return found if isinstance(found, Refusal) else found.cdll
 
     def library(self, stem: str) -> Library | Refusal:
-        """The library ``stem`` with its file and its finder; see :meth:`load`. The result is kept."""
+        """Return the library ``stem`` with its file and its finder; see :meth:`load`. The result is kept."""
         with self._lock:
             if stem not in self._loaded:
                 for other in _BEFORE.get(stem, ("musart",)):
@@ -118,7 +118,7 @@ class Library:
 
 
 def find() -> Sdk | Absent:
-    """The installation that environment, PATH and the usual place lead to; else libraries that the loader finds."""
+    """Return the installation that the environment, PATH or the usual place name; else what the loader finds."""
     return _find(tuple(os.environ.get(name, "") for name in VARIABLES), os.environ.get("PATH", ""), USUAL)
 
 
@@ -190,7 +190,7 @@ def _says_only_absent(complaint: str, stem: str) -> bool:
 
 
 def _places(sdk: Sdk, stem: str) -> Iterator[tuple[str, str, int]]:
-    """(finder, file name, mode) of each attempt, in order."""
+    """Yield (finder, file name, mode) of each attempt, in order."""
     names, mode = NAMES[stem], ctypes.RTLD_GLOBAL
     for name in names:
         yield "in the process already", name, mode | os.RTLD_NOLOAD
@@ -221,7 +221,7 @@ def _in_folders(sdk: Sdk, name: str) -> Path | None:
 
 
 def _path_of(library: ctypes.CDLL) -> str:
-    """The file that a library was loaded from; empty where the system does not report it."""
+    """Return the file that a library was loaded from; empty where the system does not report it."""
     link_map = ctypes.POINTER(ctypes.c_void_p * 2)()  # struct link_map begins with an address and the file's name
     try:
         dlinfo = ctypes.CDLL(None).dlinfo

@@ -24,7 +24,7 @@ from gemmhub_musa.runtime import TO_DEVICE, TO_HOST, Runtime
 HostArray = npt.NDArray[Any]
 
 SIZES = 4, 3, 2
-"""m, n, k."""
+"""Sizes of the product: m, n, k."""
 REMEDY = "send us what `gemmhub doctor musa` prints; other backends are not affected"
 _ALIGNMENT = 256
 _GUARD = 256
@@ -33,7 +33,7 @@ _GUARD = 256
 def problems(
     dtype: str, index: int, out_dtype: str | None = None, sizes: tuple[int, int, int] = SIZES
 ) -> list[GemmProblem]:
-    """A plain product in the eight combinations of row- and column-major a, b and out."""
+    """Return a plain product in the eight combinations of row- and column-major a, b and out."""
     m, n, k = sizes
     one = as_dtype(dtype)
     out = result_dtype(one, one) if out_dtype is None else as_dtype(out_dtype)
@@ -58,7 +58,7 @@ def check(
     out_dtype: str | None = None,
     sizes: tuple[int, int, int] = SIZES,
 ) -> Refusal | None:
-    """None where every storage order that ``prepare`` takes gives exactly NumPy's result; else a refusal.
+    """Return None where every storage order that ``prepare`` takes gives exactly NumPy's result; else a refusal.
 
     Where it takes none, its last refusal is returned. Raises nothing.
     """
@@ -71,7 +71,7 @@ def check(
                 refusal = kernel
                 continue
             wrong = _wrong(problem, kernel, runtime, index)
-        except Exception as error:  # whatever a library does on first contact
+        except Exception as error:  # any failure of the library's first call
             return Refusal(
                 f"the first product ({problem.key}) failed: {type(error).__name__}: {error}",
                 REMEDY, traceback.format_exc(),
@@ -121,7 +121,7 @@ def run(
 
 
 def _wrong(problem: GemmProblem, kernel: Kernel, runtime: Runtime, index: int) -> str:
-    """A text about the fault in the kernel's result; empty where there is none."""
+    """Return a text about the fault in the kernel's result; empty where there is none."""
     # Small whole numbers, no two rows or columns alike: exact in every dtype and order of addition.
     a = (np.arange(problem.m * problem.k).reshape(problem.m, problem.k) * 3 % 7 - 2).astype(problem.a.dtype)
     b = (np.arange(problem.k * problem.n).reshape(problem.k, problem.n) * 5 % 7 - 3).astype(problem.b.dtype)
@@ -133,14 +133,14 @@ def _wrong(problem: GemmProblem, kernel: Kernel, runtime: Runtime, index: int) -
     shape = (problem.m, problem.n)
     got = flat.reshape(shape[::-1]).T if problem.out.layout.order == "col" else flat.reshape(shape)
     if not np.array_equal(got, expected):
-        return f"numpy has {_numbers(expected)}, it has {_numbers(got)}"
+        return f"NumPy has {_numbers(expected)}, it has {_numbers(got)}"
     if not np.array_equal(after[expected.nbytes :], before[expected.nbytes :]):
-        return "the numbers are right, but it wrote behind the result"
+        return "the numbers are right, but it wrote beyond the result"
     return ""
 
 
 def _stored(x: HostArray, operand: Operand) -> HostArray:
-    """The elements in their order in memory."""
+    """Return the elements in their order in memory."""
     return np.ascontiguousarray(x.T if operand.layout.order == "col" else x)
 
 

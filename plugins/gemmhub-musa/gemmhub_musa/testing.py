@@ -32,7 +32,7 @@ from gemmhub_musa.workspace import PER_THREAD_STREAM
 
 
 class MusaMemory(Memory):
-    """Memory of device ``index``, and a stream of its own, so that work which the stream does not order shows.
+    """Memory of device ``index``, and a stream of its own, so that tests detect work that the stream does not order.
 
     The device is first looked for when it is used: DeviceError or InputError where it is not there.
     """
@@ -55,7 +55,7 @@ class MusaMemory(Memory):
     def empty(self, nbytes: int) -> Array:
         made = self.arrays.empty((nbytes,), np.dtype(np.uint8))
         if made.data.ptr % 256:
-            raise AssertionError(f"new device memory is at {made.data.ptr:#x}, which 256 does not divide")
+            raise AssertionError(f"new device memory is at {made.data.ptr:#x}, which is not aligned to 256 bytes")
         return made
 
     def write(self, buffer: Array, data: HostArray) -> None:
@@ -70,7 +70,7 @@ class MusaMemory(Memory):
         return data
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
-        """The address of the view, which kernels receive."""
+        """Return the address of the view, which kernels receive."""
         return buffer.data.ptr + offset
 
     def synchronize(self) -> None:
@@ -85,7 +85,7 @@ def operand(
     dtype: str, rows: int, cols: int, order: str = "row", batch: tuple[int, ...] = (), alignment: int = 256,
     **changes: Any,
 ) -> Operand:  # fmt: skip
-    """A dense operand; ``changes`` are fields of MatrixLayout."""
+    """Return a dense operand; ``changes`` are fields of MatrixLayout."""
     layout = MatrixLayout.contiguous(rows, cols, batch, order)
     return Operand(as_dtype(dtype), replace(layout, **changes), alignment)
 
@@ -94,7 +94,7 @@ def strided(
     dtype: str, rows: int, cols: int, row_stride: int, col_stride: int, batch: tuple[int, ...] = (),
     batch_strides: tuple[int, ...] = (), alignment: int = 256,
 ) -> Operand:  # fmt: skip
-    """An operand with any strides, which count elements."""
+    """Return an operand with any strides, which count elements."""
     layout = MatrixLayout(rows, cols, row_stride, col_stride, batch, batch_strides)
     return Operand(as_dtype(dtype), layout, alignment)
 
@@ -107,7 +107,7 @@ def problem(
     m: int = 16, n: int = 16, k: int = 16, dtype: str = "float32", out: str | None = None,
     batch: tuple[int, ...] = (), a: str = "row", b: str = "row", d: str = "row", index: int = 0, **changes: Any,
 ) -> GemmProblem:  # fmt: skip
-    """A problem on device ``index`` with dense operands; ``changes`` are fields of GemmProblem.
+    """Return a problem on device ``index`` with dense operands; ``changes`` are fields of GemmProblem.
 
     ``out`` is the dtype of the result, if not ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and the
     result, "row" or "col".
@@ -184,14 +184,14 @@ class Operands:
         run(self.a.address, self.b.address, self.out.address, c, bias, alpha, beta, stream)
 
     def copied(self, stream: int) -> Array:
-        """A copy of the result's memory, put on ``stream``: it holds what later work on that stream would read."""
+        """Return a copy of the result's memory, enqueued on ``stream``: it is what later work on that stream reads."""
         there = self.out.there
         copy = self.arrays.empty(there.shape, there.dtype)
         self.arrays.runtime.memcpy_async(copy.data.ptr, there.data.ptr, there.nbytes, ON_DEVICE, stream)
         return copy
 
     def result(self, there: Array | None = None) -> HostArray:
-        """The result, or that in a copy of its memory, once all work is done."""
+        """Return the result, or that in a copy of its memory, once all work is done."""
         memory, like = (there or self.out.there).numpy(), self.out.values
         offset = self.out.address - self.out.there.data.ptr
         values: HostArray = np.ndarray(like.shape, like.dtype, memory.view(np.uint8).data, offset, like.strides)

@@ -25,7 +25,7 @@ Key = tuple[int, int]
 
 
 def key_of(stream: int) -> Key:
-    """The key of a stream; equal for calls whose work runs in one order, as long as no stream is destroyed."""
+    """Return the key of a stream; equal for calls whose work runs in one order, as long as no stream is destroyed."""
     return stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
 
 
@@ -103,7 +103,7 @@ class Workspace:
         self._free.append(block)
 
     def zeros(self, nbytes: int) -> int:
-        """The address of ``nbytes`` zero bytes that all calls share and none writes. Raises AllocationError."""
+        """Return the address of ``nbytes`` zero bytes that all calls share and none writes. Raises AllocationError."""
         address, size = self._zeros
         if size < nbytes:
             address = self._runtime.malloc(nbytes)
@@ -113,7 +113,7 @@ class Workspace:
         return address
 
     def _taken(self, key: Key, nbytes: int) -> Block | None:
-        """A free block, now taken; None where none is large enough."""
+        """Return a free block, now taken; None where none is large enough."""
         while True:
             best, best_rank = None, (3, 0)
             for block in tuple(self._free):
@@ -141,5 +141,5 @@ class Workspace:
 
 @cache
 def of(runtime: Runtime, index: int) -> Workspace:
-    """The workspace of device ``index``, which all backends share."""
+    """Return the workspace of device ``index``, which all backends share."""
     return Workspace(runtime)

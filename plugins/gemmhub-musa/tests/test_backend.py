@@ -81,7 +81,7 @@ def test_a_state_of_the_device_decides_nothing_for_good(backend, error):
 
 def test_the_workspace_limit(backend):
     backend.check_workspace(10, 10, testing.problem())
-    with pytest.raises(ValueError, match=r"needs 11 bytes of workspace for .*, 10 are allowed.*workspace_mib"):
+    with pytest.raises(ValueError, match=r"needs 11 bytes of workspace for .*: 10 are allowed.*workspace_mib"):
         backend.check_workspace(11, 10, testing.problem())
 
 

@@ -226,7 +226,7 @@ def test_a_header_that_is_missing_or_does_not_compile(kit, fresh):
     assert compile.enumerators(kit, "gone.h", NAMES).reason == f"{kit.include} has no gone.h"
     (kit.include / "broken.h").write_text("int f({")
     no = compile.enumerators(kit, "broken.h", NAMES)
-    assert no.reason.startswith("broken.h cannot be asked: building values_broken_h failed: ")
+    assert no.reason.startswith("the values of broken.h cannot be read: building values_broken_h failed: ")
     assert "broken.h:1" in no.traceback
 
 
@@ -246,7 +246,9 @@ def test_a_compiler_in_trouble_makes_no_name_unknown(kit, fresh, script, monkeyp
 def test_a_library_that_cannot_be_loaded_makes_no_name_unknown(kit, fresh, monkeypatch):
     no = Refusal("loading failed: noexec", "elsewhere")
     monkeypatch.setattr(native, "load", lambda path: no)
-    assert compile.enumerators(kit, "odd.h", NAMES).reason == "odd.h cannot be asked: loading failed: noexec"
+    assert (
+        compile.enumerators(kit, "odd.h", NAMES).reason == "the values of odd.h cannot be read: loading failed: noexec"
+    )
 
 
 def test_identity(tmp_path, script):

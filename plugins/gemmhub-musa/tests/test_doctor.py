@@ -76,10 +76,10 @@ def test_a_whole_installation(kit):
     assert found["libraries", "mublasLt"].ok is None
     assert says("devices", "runtime, driver") == "4.3.0, 5.1.0"
     assert says("devices", "musa:1").startswith("no name, mp_22, 1 of 1 GiB free; multiprocessors 56, ")
-    assert "a multiprocessor musaErrorInvalidValue" in says("devices", "musa:1")
-    assert says("musa_runtime.h", "musaErrorInvalidValue") == "1, as public sources say"
+    assert "per multiprocessor musaErrorInvalidValue" in says("devices", "musa:1")
+    assert says("musa_runtime.h", "musaErrorInvalidValue") == "1, as in public sources"
     assert found["musa_runtime.h", "musaErrorInvalidValue"].ok
-    assert says("musa_runtime.h", "musaMemcpyHostToDevice") == "5, public sources say 1"
+    assert says("musa_runtime.h", "musaMemcpyHostToDevice") == "5, 1 in public sources"
     assert found["musa_runtime.h", "musaMemcpyHostToDevice"].ok is False
     assert says("musa_runtime.h", "not public before") == "musaErrorNotSupported 801, sizeof(musaDeviceProp) 100"
     assert "musaDevAttrMaxThreadsPerBlock" in says("musa_runtime.h", "not in this header")

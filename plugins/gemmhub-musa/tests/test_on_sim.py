@@ -50,7 +50,7 @@ def test_the_report(musa, generation, simulated):
         assert says["arrays", f"copies on musa:{index}"].startswith("right; ")
         assert says["compilers", f"a kernel on musa:{index}"] == "runs, and is right"
     for name in ("MUBLAS_OP_N", "MUSA_R_16F"):
-        assert says["mublas.h", name] == f"{attested.MUBLAS[name]}, as public sources say"
+        assert says["mublas.h", name] == f"{attested.MUBLAS[name]}, as in public sources"
     assert ("mublasLt.h", "not public before") in says or generation == "3.1"
     assert says["libraries", "mublasLt"].startswith("there is no libmublasLt.so") == (generation == "3.1")
     assert ("mudnncxx/mudnn.h", "not public before") in says or generation != "5.1"

@@ -84,7 +84,7 @@ def test_writing_beside_the_result_is_found(rt):
         Addresses().prepare(problem, "default", 0).run(a, b, out, *rest)
         matrix(wider, out)[..., -1] = 0
 
-    assert proof.compare(rt, problem, Kernel(careless, "careless")).reason.endswith("wrote beside the result")
+    assert proof.compare(rt, problem, Kernel(careless, "careless")).reason.endswith("wrote outside the result")
 
 
 def test_with_alpha_0_the_operands_are_nan(rt):

@@ -42,7 +42,7 @@ def test_wrong_numbers_are_shown(rt):
     assert isinstance(no, Refusal)
     assert no.reason == (
         "the first product (4x3x2 batch=1 float32,float32->float32 order=rrr epilogue=none precision=ieee) by NumPy at "
-        "addresses is wrong: numpy has [[4, -1, 1], [-12, 8, 0], [-7, 3, -1], [-2, -2, -2]], it has [[5, -1, 1], "
+        "addresses is wrong: NumPy has [[4, -1, 1], [-12, 8, 0], [-7, 3, -1], [-2, -2, -2]], it has [[5, -1, 1], "
         "[-12, 9, 0], [-7, 3, 0], [-2, -2, -2]]"
     )
     assert "gemmhub doctor musa" in no.remedy
@@ -87,7 +87,7 @@ def test_writing_behind_the_result_is_found(rt):
 
         return Kernel(run, "careless")
 
-    assert "wrote behind the result" in selftest.check(prepare, rt, 0, "float32").reason
+    assert "wrote beyond the result" in selftest.check(prepare, rt, 0, "float32").reason
 
 
 def test_nothing_written_is_found(rt):

@@ -1,4 +1,4 @@
-"""Products by MUTLASS. Candidates are its tiles ("tensor_256x128x32"); each is compiled when first prepared."""
+"""The backend of MUTLASS. Its candidates are tiles ("tensor_256x128x32"), each compiled when it is first prepared."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
 
-_MOST_TILES = 65535
-"""Tiles along n: they are the second dimension of a launch's grid."""
+_MAX_TILES = 65535
+"""Largest number of tiles along N: they are the second dimension of a launch's grid."""
 
 
 class CompileError(BackendError):
@@ -30,20 +30,20 @@ class CompileError(BackendError):
 
 @dataclass(frozen=True)
 class Analysis:
-    """A problem that MUTLASS should run, as far as it is known without compiling."""
+    """A problem that MUTLASS should run, as far as that is decided without compiling."""
 
     lowered: Lowered
     configurations: tuple[Configuration, ...]
-    """At least one, the default first."""
+    """At least one configuration, the default first."""
 
 
 class MutlassBackend(MusaBackend[Machine, Analysis]):
-    """See the module."""
+    """MUTLASS on Moore Threads GPUs."""
 
     name = "mutlass"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another function that looks at the machine."""
+        """Tests pass another function that looks at the machine."""
         super().__init__(look)
         self._proven: dict[tuple[int, Configuration], Refusal | None] = {}
 
@@ -51,7 +51,10 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
         return probe.ready(machine)
 
     def supports(self, problem: GemmProblem) -> Refusal | None:
-        """Compiles nothing: a configuration that does not compile is refused from its first use on."""
+        """Return None, or the reason why MUTLASS does not run ``problem``.
+
+        Nothing is compiled: a configuration that does not compile is refused from its first use on.
+        """
         analysis = self.analysis(problem)
         if isinstance(analysis, Refusal):
             return analysis
@@ -86,19 +89,19 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
                 arch, maths, problem.a.dtype.name, problem.out.dtype.name, form.a.column, form.b.column, form.vectors,
                 result_vectors,
             )
-            if -(-form.n // configuration.tile.n) <= _MOST_TILES
+            if -(-form.n // configuration.tile.n) <= _MAX_TILES
         )  # fmt: skip
         if not found:
-            return Refusal(f"n is {form.n} here: a launch has room for {_MOST_TILES} tiles", "multiply in parts")
+            return Refusal(f"n is {form.n} here: a launch allows {_MAX_TILES} tiles along N", "multiply in parts")
         return Analysis(lowered, found)
 
     def _refusal(self, index: int, configuration: Configuration) -> Refusal | None:
-        """The refusal of a configuration that failed before; None where none is known."""
-        library = self.machine.kernels.known(configuration)
+        """Return the refusal of a configuration that failed before; None for others."""
+        library = self.machine.kernels.outcome(configuration)
         return library if isinstance(library, Refusal) else self._proven.get((index, configuration))
 
     def _left(self, problem: GemmProblem, analysis: Analysis) -> list[Configuration]:
-        """The configurations that did not fail before."""
+        """Return the configurations that did not fail before."""
         index = problem.device.index
         return [each for each in analysis.configurations if self._refusal(index, each) is None]
 
@@ -108,26 +111,29 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
         return (analysis, left[0]) if isinstance(analysis, Analysis) and left else None
 
     def estimate(self, problem: GemmProblem) -> float | None:
+        """Return the seconds of the usual candidate; None without a known rate."""
         usual = self._usual(problem)
         if usual is None:
             return 0.0 if problem.empty else None
         return model.seconds(usual[1], usual[0].lowered, problem.nbytes)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``."""
         analysis = self.analysis(problem)
         chosen = _named(analysis, candidate) if isinstance(analysis, Analysis) else None
         if chosen is None or not isinstance(analysis, Analysis):
             return ""
-        parts = [candidate]
+        words = [candidate]
         if not chosen.vectors:
-            parts.append("one element a load, as rows or addresses are not multiples of 16 bytes")
+            words.append("one element per load, as rows or addresses are not aligned to 16 bytes")
         if len(analysis.lowered.offsets) > 1:
-            parts.append(f"{len(analysis.lowered.offsets)} launches, as the batch is not evenly spaced")
-        if self.machine.kernels.known(chosen) is None:
-            parts.append("the first use compiles, or loads what was compiled before")
-        return ", ".join(parts + self.machine.cleared.remarks())
+            words.append(f"{len(analysis.lowered.offsets)} launches, as the batch is not evenly spaced")
+        if self.machine.kernels.outcome(chosen) is None:
+            words.append("the first use compiles it, or loads it from the cache")
+        return ", ".join(words + self.machine.cleared.remarks())
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the candidates, the usual one first."""
         analysis = self.analysis(problem)
         if not isinstance(analysis, Analysis):
             return (NOTHING,)
@@ -144,8 +150,8 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
             return NOTHING_TO_DO
         chosen = _named(analysis, candidate)
         if chosen is None:
-            known = ", ".join(each.name for each in analysis.configurations)
-            raise ValueError(f"MUTLASS runs no {candidate!r} here, but {known}")
+            allowed = ", ".join(each.name for each in analysis.configurations)
+            raise ValueError(f"MUTLASS has no candidate {candidate!r} here; allowed: {allowed}")
         library = self._proved(problem.device.index, chosen)
         gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library, workspace_limit)
         self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
@@ -161,7 +167,7 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
         return profiler.read(path, device, self.machine.archs[device.index], configurations)
 
     def _proved(self, index: int, configuration: Configuration) -> Library:
-        """The compiled kernel, proven right on the device. Raises CompileError and AllocationError."""
+        """Return the compiled kernel, proven right on the device. Raises CompileError and AllocationError."""
         library = self.machine.kernels.get(configuration)
         if isinstance(library, Library):
             with self._lock:

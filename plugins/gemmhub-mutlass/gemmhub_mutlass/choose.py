@@ -45,7 +45,7 @@ ARCHITECTURES = ("mp_22", "mp_31")
 
 
 def tiles(arch: str, math: str, itemsize: int) -> tuple[Tile, ...]:
-    """The tiles to choose from, the default first; none where MUTLASS has no such kernels for ``arch``."""
+    """Return the tiles to choose from, the default first; none where MUTLASS has no such kernels for ``arch``."""
     if math == SIMT:
         return _SIMT_22 if arch == "mp_22" else ()
     if arch == "mp_22":
@@ -106,7 +106,7 @@ def configurations(
     arch: str, maths: tuple[str, ...], dtype: str, result: str, column_a: bool, column_b: bool, vectors: bool,
     result_vectors: bool,
 ) -> Iterator[Configuration]:  # fmt: skip
-    """All configurations for one kind of problem, the default first."""
+    """Yield all configurations for one kind of problem, the default first."""
     for math in maths:
         for tile in tiles(arch, math, {"int8": 1, "float32": 4}.get(dtype, 2)):
             yield Configuration(arch, math, dtype, result, tile, column_a, column_b, vectors, result_vectors)

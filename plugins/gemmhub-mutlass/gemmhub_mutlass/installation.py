@@ -47,14 +47,14 @@ class Mutlass:
         return "MUTLASS " + (".".join(map(str, self.version)) if self.version else "of unknown version")
 
     def headers(self) -> tuple[Path, ...]:
-        """Every file that a kernel may be compiled from."""
+        """Return every file that a kernel may be compiled from."""
         # Each folder by itself: it may be a link, and those below are not followed.
         found = [path for top in self.include.iterdir() for path in (top, *top.rglob("*"))]
         return tuple(sorted(path for path in found if path.is_file()))
 
 
 def find() -> Mutlass | Absent:
-    """The MUTLASS that MUTLASS_HOME names."""
+    """Return the MUTLASS that MUTLASS_HOME names."""
     given = os.environ.get(VARIABLE)
     if not given:
         return NotConfigured(f"{VARIABLE} is not set: there is no MUTLASS to compile kernels from", _REMEDY)

@@ -1,4 +1,4 @@
-"""Runs prepared products with MUTLASS: all that a warm call does."""
+"""Launches prepared products with MUTLASS."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gemmhub_mutlass.sources import LONG, SHORT
 PATIENCE = 600.0
 """Seconds for one compilation; half a minute is usual."""
 _EVEN = 4096
-"""Stands for an address that is not known yet; aligned for every access."""
+"""A placeholder for addresses; aligned for every access."""
 
 
 class Call(ctypes.Structure):
@@ -40,7 +40,7 @@ class Call(ctypes.Structure):
 
 
 def call_of(form: Form, device: int) -> Call:
-    """The call for a form, without addresses and scalars."""
+    """Return the call for a form, without addresses and scalars."""
     matrices = (form.a, form.b, form.c, form.d)
     return Call(
         form.m, form.n, form.k, form.count, *(x.ld for x in matrices), *(x.step for x in matrices),
@@ -62,21 +62,21 @@ class Library:
         self._words.restype, self._words.argtypes = c_char_p, (c_int,)
 
     def words(self, status: int) -> str:
-        """The text for a status."""
+        """Return the text for a status."""
         return f"{(self._words(status) or b'').decode(errors='replace')} ({status})"
 
     def refused(self, call: Call) -> str:
-        """The reason for which MUTLASS's ``can_implement`` refuses a call; empty where it takes it."""
+        """Return the reason for which MUTLASS's ``can_implement`` refuses a call; empty where it takes it."""
         status = self._check(byref(call))
         return self.words(status) if status else ""
 
     def workspace(self, call: Call) -> int:
-        """Bytes of scratch memory that a run needs."""
+        """Return the bytes of scratch memory that a run needs."""
         nbytes: int = self._workspace(byref(call))
         return nbytes
 
     def run(self, call: Call, product: bool, workspace: int, stream: int) -> tuple[int, int]:
-        """Put a call on a stream of the current device; without ``product`` the result is beta C alone.
+        """Enqueue a call on a stream of the current device; without ``product`` the result is beta C alone.
 
         Returns MUTLASS's status, and the runtime's error that was pending before and was cleared.
         """
@@ -94,19 +94,19 @@ class Kernels:
         self._found: dict[Configuration, Library | Refusal] = {}
         self._arguments: int | Refusal | None = None
 
-    def known(self, configuration: Configuration) -> Library | Refusal | None:
-        """The kernel or the refusal for a configuration; None where :meth:`get` was not called for it yet."""
+    def outcome(self, configuration: Configuration) -> Library | Refusal | None:
+        """Return the kernel or the refusal for a configuration; None where :meth:`get` was not called for it yet."""
         return self._found.get(configuration)
 
     def get(self, configuration: Configuration) -> Library | Refusal:
-        """The kernel of a configuration: from this process, from the cache, or compiled now."""
+        """Return the kernel of a configuration: from this process, from the cache, or compiled now."""
         with self._lock:
             if configuration not in self._found:
                 self._found[configuration] = self._load(configuration)
             return self._found[configuration]
 
     def arguments(self, arch: str) -> int | Refusal:
-        """The number of arguments of the mainloop's builder: by the version, or by trial where it is unknown."""
+        """Return the number of arguments of the mainloop's builder: by the version, or by trial where it is unknown."""
         version = self._mutlass.version
         if version is not None:
             return LONG if version < (0, 2) else SHORT
@@ -148,7 +148,7 @@ class Kernels:
         try:
             return Library(loaded)
         except AttributeError as error:
-            return Refusal(f"{built.name} is no kernel: {error}", f"delete {built}")
+            return Refusal(f"{built.name} is not a kernel: {error}", f"delete {built}")
 
     def _compile(self, text: str, arch: str, name: str) -> Path | Refusal:
         return compilers.compile_mu(

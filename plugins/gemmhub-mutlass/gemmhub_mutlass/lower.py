@@ -16,11 +16,11 @@ from gemmhub.problem import GemmProblem, Operand
 from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, VECTOR_BYTES
 
 LARGEST = 2**31 - 1
-"""Sizes are C ints."""
-MOST_BATCHED = 65535
-"""The most matrices in one launch: they are the third dimension of its grid."""
-MOST_LAUNCHES = 4096
-"""The most launches of a call whose batch is not evenly spaced."""
+"""Largest size: sizes are C ints."""
+MAX_BATCH = 65535
+"""Largest batch of one launch: the third dimension of its grid."""
+MAX_LAUNCHES = 4096
+"""Largest number of launches of a call whose batch is not evenly spaced."""
 
 _SPREAD = 16
 """The leading dimension of a matrix of one row (or column), which is free, is a multiple of this."""
@@ -74,11 +74,11 @@ class Lowered:
     swapped: bool
     """Whether A is the problem's b and B the problem's a, both transposed."""
     offsets: tuple[tuple[int, int, int, int], ...]
-    """Bytes to add to the addresses of A, B, C, D: one launch for each."""
+    """For each launch, the offsets in bytes of A, B, C and D."""
 
 
 def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
-    """The kinds of arithmetic for ``problem`` on ``arch``, fastest first; a refusal for other dtypes or epilogues."""
+    """Return the kinds of arithmetic for ``problem`` on ``arch``, fastest first; a refusal where there is none."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a not in _RESULTS or b not in _RESULTS:
         given = a if a not in _RESULTS else b
@@ -87,26 +87,26 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
             "use another backend (mublas), or convert the operands",
         )
     if a != b:
-        return Refusal(f"MUTLASS multiplies operands of one dtype, these are {a} and {b}", "convert one of them")
+        return Refusal(f"the operands are {a} and {b}: MUTLASS multiplies operands of one dtype", "convert one of them")
     if out not in _RESULTS[a]:
         allowed = " or ".join(f"out_dtype={name!r}" for name in _RESULTS[a])
         return Refusal(f"MUTLASS's product of {a} is {' or '.join(_RESULTS[a])} here, not {out}", f"give {allowed}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
-        return Refusal(f"c is {problem.c.dtype}: one of the result's dtype is added", f"convert c to {out}")
+        return Refusal(f"c is {problem.c.dtype}: MUTLASS adds only a c of the result's dtype", f"convert c to {out}")
     if problem.bias is not None:
         return Refusal(
-            "MUTLASS's builders make no epilogue with a bias",
+            "MUTLASS's builders have no epilogue with a bias",
             "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards",
         )
     if problem.activation is not None:
         return Refusal(
-            f"MUTLASS's builders make no epilogue with {problem.activation}", "apply it to the product afterwards"
+            f"MUTLASS's builders have no epilogue with {problem.activation}", "apply it to the product afterwards"
         )
     if a != "float32":
         return (TENSOR,)
     single = (SIMT,) if arch == "mp_22" else ()
     if problem.precision != "ieee":
-        return (TF32, *single)  # reduced precision is allowed, not asked for
+        return (TF32, *single)  # reduced precision is allowed, not required
     return single or Refusal(
         f'on {arch} MUTLASS multiplies float32 on tensor cores only, rounded to TF32, which precision "ieee" forbids',
         'allow it with precision="tf32", or use another backend (mublas)',
@@ -114,7 +114,7 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
-    """The lowered form of ``problem``, whose result has elements, or a refusal."""
+    """Return the lowered form of ``problem``, whose result has elements, or a refusal."""
     problem = fold_batch(problem) or problem
     calls = lowering.readings(problem, "row")
     if isinstance(calls, Refusal):
@@ -129,7 +129,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | None:
-    """A refusal for unaligned operands on ``arch`` if its kernels take whole vectors only (mp_31)."""
+    """Return a refusal for unaligned operands on ``arch`` if its kernels take whole vectors only (mp_31)."""
     form = lowered.form
     if arch != "mp_31" or (form.vectors and form.result_vectors):
         return None
@@ -139,13 +139,13 @@ def unaligned(problem: GemmProblem, lowered: Lowered, arch: str) -> Refusal | No
     each = VECTOR_BYTES // min(problem.a.dtype.itemsize, problem.out.dtype.itemsize)
     return Refusal(
         f"MUTLASS's kernels for {arch} move {VECTOR_BYTES} bytes at a time, which does not fit {', '.join(bad)}: "
-        "address, leading dimension and the dense dimension must be multiples of that",
+        "address, leading dimension and contiguous dimension must be multiples of that",
         f"pad the operands to multiples of {each} elements, or use another backend (mublas)",
     )
 
 
 def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> Lowered | Refusal:
-    """The problem with a row-major result; if ``swapped``, the result of the transposed matrices."""
+    """Return the problem with a row-major result; if ``swapped``, the result of the transposed matrices."""
     first, second = (problem.b, problem.a) if swapped else (problem.a, problem.b)
     operands = (first, second, problem.c or problem.out, problem.out)
     layouts = [x.layout.transposed if swapped else x.layout for x in operands]
@@ -168,7 +168,7 @@ def _read(problem: GemmProblem, swapped: bool, batch: tuple[BatchDim, ...]) -> L
 
 
 def _matrix(layout: MatrixLayout, order: str, operand: Operand, alignment: int, step: int) -> Matrix | None:
-    """``layout`` as a matrix of the storage order ``order``; None where it has another one."""
+    """Return ``layout`` as a matrix of the storage order ``order``; None where it has another one."""
     if not layout.stored(order):
         return None
     inner, outer = (layout.cols, layout.rows) if order == "row" else (layout.rows, layout.cols)
@@ -183,17 +183,15 @@ def _matrix(layout: MatrixLayout, order: str, operand: Operand, alignment: int, 
 def _too_large(sizes: dict[str, int], launches: int) -> Refusal | None:
     for name, size in sizes.items():
         if size > LARGEST:
-            return Refusal(
-                f"{name} is {size} here: MUTLASS's integers end at {LARGEST}", "multiply in parts along that dimension"
-            )
-    if launches > MOST_LAUNCHES:
+            return Refusal(f"{name} is {size} here: MUTLASS allows {LARGEST}", "multiply in parts along that dimension")
+    if launches > MAX_LAUNCHES:
         return Refusal(
-            f"the batch takes {launches} launches (one makes up to {MOST_BATCHED} products that are evenly spaced); at "
-            f"most {MOST_LAUNCHES} are made",
+            f"the batch takes {launches} launches (one runs up to {MAX_BATCH} evenly spaced products): at most "
+            f"{MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
     return None
 
 
 def _fits(dim: BatchDim) -> bool:
-    return lowering.forwards(dim) and dim.count <= MOST_BATCHED
+    return lowering.forwards(dim) and dim.count <= MAX_BATCH

@@ -23,7 +23,7 @@ _RATE = {
 
 
 def seconds(configuration: Configuration, lowered: Lowered, nbytes: float) -> float:
-    """Seconds for a call whose operands and result have ``nbytes``."""
+    """Return the seconds for a call whose operands and result have ``nbytes``."""
     half, byte, tf32, single, bandwidth = _RATE[configuration.arch]
     rate = {SIMT: single, TF32: tf32}.get(configuration.math, byte if configuration.dtype == "int8" else half)
     form, tile = lowered.form, configuration.tile

@@ -1,4 +1,4 @@
-"""Looks at the machine: devices that MUTLASS has kernels for, the user's MUTLASS, mcc. It compiles nothing."""
+"""Probes the machine for devices with MUTLASS kernels, the user's MUTLASS, and mcc. It compiles nothing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Machine(Devices):
         self.usable = tuple(index for index in self.usable if self.unsuited(index) is None)
 
     def refusal(self, device: Device) -> Refusal | None:
-        """Why operands on ``device`` cannot be multiplied here: also that MUTLASS has no kernels for it."""
-        known = device.kind == "musa" and device.index < self.count
-        return (self.unsuited(device.index) if known else None) or super().refusal(device)
+        """Return why operands on ``device`` cannot be multiplied here: also that MUTLASS has no kernels for it."""
+        present = device.kind == "musa" and device.index < self.count
+        return (self.unsuited(device.index) if present else None) or super().refusal(device)
 
     def unsuited(self, index: int) -> Refusal | None:
-        """Why MUTLASS has no kernels for a device; None where it has."""
+        """Return why MUTLASS has no kernels for a device; None where it has."""
         arch = self.archs[index]
         if arch not in ARCHITECTURES:
             return Refusal(
@@ -47,7 +47,7 @@ class Machine(Devices):
 
 
 def look() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -65,7 +65,7 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """The devices, versions and features of ``machine``."""
+    """Return the devices, versions and features of ``machine``."""
     compiler = compilers.mcc(machine.musa.sdk)
     assert not isinstance(compiler, Refusal)
     version = (compilers.identity((str(compiler),)).strip().splitlines() or [""])[0]

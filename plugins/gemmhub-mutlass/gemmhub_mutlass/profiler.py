@@ -79,7 +79,7 @@ def _offered(row: _Row, configurations: Sequence[Configuration]) -> bool:
 
 
 def _row(row: Mapping[str, str], device: Device, arch: str) -> _Row | str:
-    """The measurement in a row, or the reason why it serves no problem."""
+    """Return the measurement in a row, or the reason why it serves no problem."""
     if row["Provider"] != "MUTLASS" or row["OperationKind"] != "gemm":
         return "not a product by MUTLASS's kernels"
     if row["Disposition"] not in ("passed", "not_verified") or row["Status"] != "success":

@@ -23,13 +23,13 @@ from gemmhub_mutlass.probe import Machine
 ROOM = 2**23
 """Bytes that a proof may need on the device."""
 _SMALL = {True: (32, 16, 48), False: (5, 3, 7)}
-"""m, n, k of the first products, by whether the configuration reads vectors."""
+"""Sizes of the first products, by whether the configuration reads vectors."""
 _BEYOND = {True: (48, 16, 16), False: (37, 11, 5)}
 """m, n, k of the product with everything beyond whole tiles, by the same."""
 
 
 def prove(machine: Machine, index: int, configuration: Configuration, library: Library) -> Refusal | None:
-    """None where all products are right, else a refusal. Raises AllocationError without device memory for them."""
+    """Return None where all products are right, else a refusal. Raises AllocationError without device memory."""
     runtime = machine.runtime
     with runtime.device(index):
         runtime.free(runtime.malloc(ROOM))
@@ -58,7 +58,7 @@ def prove(machine: Machine, index: int, configuration: Configuration, library: L
         return refusal
     except NotImplementableError as error:
         return Refusal(str(error), selftest.REMEDY)
-    except Exception as error:  # whatever a kernel does on first contact
+    except Exception as error:  # any failure of the kernel's first call
         return Refusal(
             f"MUTLASS's first product with everything ({problem.key}) failed: {type(error).__name__}: {error}",
             selftest.REMEDY, repr(error),
@@ -74,7 +74,7 @@ def _alpha(configuration: Configuration) -> float:
 
 
 def everything(index: int, configuration: Configuration) -> GemmProblem:
-    """A padded batch of 2 with an addend in place, for ``configuration``."""
+    """Return a padded batch of 2 with an addend in place, for ``configuration``."""
     tile, beyond = configuration.tile, _BEYOND[configuration.vectors]
     m, n, k = tile.m + beyond[0], tile.n + beyond[1], 2 * tile.k + beyond[2]
     plain = selftest.problems(configuration.dtype, index, configuration.result)[0]

@@ -20,7 +20,7 @@ _TYPE = {
 
 
 def text(configuration: Configuration, arguments: int) -> str:
-    """The source for a MUTLASS whose builder takes ``arguments``, LONG or SHORT."""
+    """Return the source for a MUTLASS whose builder takes ``arguments``, LONG or SHORT."""
     tile, math = configuration.tile, configuration.math
     a, b, d = configuration.alignments
     # MUTLASS would round float32 operands to TF32 by itself; naming the type makes it explicit.
@@ -40,7 +40,7 @@ def text(configuration: Configuration, arguments: int) -> str:
 
 
 def trial(arguments: int) -> str:
-    """A source that compiles where the mainloop's builder takes that many arguments: it names a builder, no kernel."""
+    """Return a source that compiles only where the mainloop's builder takes that many arguments."""
     types = {4: "1", 7: "1"}
     given = ", ".join(types.get(place, "void") for place in range(arguments))
     return (

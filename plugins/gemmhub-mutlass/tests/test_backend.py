@@ -73,7 +73,7 @@ def test_candidates_are_tiles(backend):
     both = backend.candidates(problem(precision="tf32"))
     assert both[0] == "tf32_256x128x16"
     assert both[-1].startswith("simt_")
-    with pytest.raises(ValueError, match="runs no 'fastest' here, but tensor_256x128x32"):
+    with pytest.raises(ValueError, match="no candidate 'fastest' here; allowed: tensor_256x128x32"):
         backend.prepare(problem(dtype="float16"), "fastest", LIMIT)
 
 
@@ -173,7 +173,7 @@ def test_remarks_and_estimates(backend):
     assert "3 launches" in backend.remark(uneven, backend.candidates(uneven)[0])
     fresh = MutlassBackend()
     assert "the first use compiles" in fresh.remark(asked, "tensor_256x128x32")
-    assert "one element a load" in backend.remark(problem(3, 3, 3), "simt_128x128x4")
+    assert "one element per load" in backend.remark(problem(3, 3, 3), "simt_128x128x4")
     assert backend.remark(problem(dtype="float64"), "simt_128x128x4") == ""
 
 
@@ -297,7 +297,7 @@ def test_a_compiler_that_makes_something_else(other, tmp_path, monkeypatch):
         tmp_path, monkeypatch,
         f'for x; do [ "$last" = -o ] && out=$x; last=$x; done; exec c++ -shared -fPIC {nothing} -o "$out"',
     )  # fmt: skip
-    with pytest.raises(CompileError, match=r"is no kernel: .*gemmhub_mutlass_check"):
+    with pytest.raises(CompileError, match=r"is not a kernel: .*gemmhub_mutlass_check"):
         other().prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
 
 

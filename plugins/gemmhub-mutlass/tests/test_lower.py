@@ -201,7 +201,7 @@ def test_maths(dtype, out, arch, precision, maths):
     ({"dtype": "float64"}, "not float64", "mublas"),
     ({"dtype": "float16", "out": "float64"}, "float16 or float32 here, not float64", "out_dtype='float16' or"),
     ({"dtype": "int8", "out": "float32"}, "is int32 here, not float32", "out_dtype='int32'"),
-    ({"b": operand("float16", 16, 16)}, "these are float32 and float16", "convert one"),
+    ({"b": operand("float16", 16, 16)}, "operands are float32 and float16", "convert one"),
     ({"c": operand("float64", 16, 16)}, "c is float64", "convert c to float32"),
     ({"bias": bias()}, "no epilogue with a bias", "pass it as c="),
     ({"activation": "gelu"}, "no epilogue with gelu", "afterwards"),

@@ -1,4 +1,4 @@
-"""Products by muBLASLt. Candidates are the algorithms it proposes, and "library": it chooses when it is called."""
+"""The backend of muBLASLt. Its candidates are the proposed algorithms, and "library", its choice in the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gemmhub_mublas.proof import Proofs
 _LIBRARY = "library"
 _PROPOSED = "proposed-"
 _ALIGNED = 16
-"""Bytes. Algorithms are proposed for addresses like this where the header has no name for alignments."""
+"""Alignment in bytes for which algorithms are proposed where the header has no name for alignments."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Analysis:
 
     lowered: Lowered
     candidates: tuple[str, ...]
-    """At least one, the usual one first."""
+    """At least one candidate, the usual one first."""
 
 
 class MublasLtBackend(MusaBackend[Machine, Analysis]):
-    """See the module."""
+    """muBLASLt on Moore Threads GPUs."""
 
     name = "mublaslt"
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
-        """For tests: another function that looks at the machine."""
+        """Tests pass another function that looks at the machine."""
         super().__init__(look)
         self._proofs: Proofs[CallKind] = Proofs("muBLASLt", self._unproven)
 
@@ -76,7 +76,7 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
         found = self._analysed(problem)
         if isinstance(found, Refusal) and problem.precision != "ieee":
-            # Reduced precision is allowed, not asked for.
+            # Reduced precision is allowed, not required.
             full = self._analysed(replace(problem, precision="ieee"))
             return found if isinstance(full, Refusal) else full
         return found
@@ -89,8 +89,8 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
         batched = form.count > 1
         refusal = self._proofs.of(machine, problem, CallKind(batched, False))
         candidates = [_LIBRARY] if refusal is None else []
-        says = lower.ALIGNMENTS[-1] in machine.glue.has
-        if says or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
+        has_alignments = lower.ALIGNMENTS[-1] in machine.glue.has
+        if has_alignments or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
             index = problem.device.index
             with machine.runtime.device(index):
                 handle = machine.handles.take(index, 0)
@@ -100,7 +100,7 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
                     return Refusal(f"{error}; {blas.stored(form)}", "use another backend")
                 finally:
                     machine.handles.give(index, 0, handle)
-            # None of them where the library cannot run its own proposals.
+            # No proposal is a candidate where the library cannot run its own proposals.
             if proposed and self._proofs.of(machine, problem, CallKind(batched, True)) is None:
                 candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates
         if not candidates:
@@ -115,11 +115,13 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
         return Gemm(self.machine, problem, lowered, 0 if kind.proposed else LIBRARYS_CHOICE, WORKSPACE).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
+        """Return the seconds of the usual candidate; None without a known rate."""
         analysis = self.analysis(problem)
         launches = len(analysis.lowered.offsets) if isinstance(analysis, Analysis) else 0
         return model.seconds(problem, self.machine.runtime.arch(problem.device.index), launches)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
+        """Return a description of ``candidate``."""
         analysis = self.analysis(problem)
         if not isinstance(analysis, Analysis):
             return ""
@@ -132,16 +134,20 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
         return ", ".join(parts + self.machine.guard.remarks())
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
+        """Return the names of the candidates, the usual one first."""
         analysis = self.analysis(problem)
         return analysis.candidates if isinstance(analysis, Analysis) else (NOTHING,)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Raises ValueError for a candidate that is none, or does not fit, and AllocationError without memory."""
+        """Return ``candidate`` ready to run.
+
+        Raises ValueError where it is unknown or does not fit into the workspace, AllocationError without memory.
+        """
         analysis = self.runnable(problem)
         if analysis is None:
             return NOTHING_TO_DO
         if candidate not in analysis.candidates:
-            raise ValueError(f"muBLASLt runs no {candidate!r} here, but {', '.join(analysis.candidates)}")
+            raise ValueError(f"muBLASLt has no candidate {candidate!r} here; allowed: {', '.join(analysis.candidates)}")
         algorithm = LIBRARYS_CHOICE if candidate == _LIBRARY else int(candidate.removeprefix(_PROPOSED))
         gemm = Gemm(self.machine, problem, analysis.lowered, algorithm, workspace_limit)
         description = f"muBLASLt {self.machine.version} {candidate}{gemm.note}"

@@ -1,4 +1,4 @@
-"""Runs prepared products with muBLASLt: all that a warm call does."""
+"""Launches prepared products with muBLASLt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmhub_mublas.lt.library import LIBRARYS_CHOICE, Plan
 from gemmhub_mublas.lt.probe import Machine
 
 WORKSPACE = 64 * 2**20
-"""Bytes of workspace that candidates may ask for: gemmhub's default limit."""
+"""Bytes of workspace that candidates may need: gemmhub's default limit."""
 
 
 class _Choice(NamedTuple):
@@ -23,7 +23,7 @@ class _Choice(NamedTuple):
 
 
 def _first(proposed: list[int]) -> _Choice:
-    """The first of the proposed algorithms, given by their workspaces; the library's choice where there is none."""
+    """Return the first proposed algorithm, given by their workspaces; the library's choice where there is none."""
     return _Choice(0, proposed[0]) if proposed else _Choice(LIBRARYS_CHOICE, 0)
 
 
@@ -43,7 +43,7 @@ class Gemm:
         self._limit = limit - lowered.zero_bytes
         self._compute = problem.compute_dtype.name
         self.note = ""
-        """A remark where another algorithm replaced the one that was asked for."""
+        """A remark where another algorithm replaced the requested one."""
         self._main = Plan(machine.glue, lowered.main) if lowered.main else None
         self._zero = Plan(machine.glue, lowered.zero) if lowered.zero else None
         self._choice = self._zero_choice = _Choice(LIBRARYS_CHOICE, 0)
@@ -92,7 +92,7 @@ class Gemm:
             plan, a, b, alpha = self._zero, self._zeros, self._zeros, 1
             algorithm, workspace = self._zero_choice
         assert plan is not None
-        # In local variables, so that they live while the library reads them.
+        # Local variables keep the scalars alive while the library reads them.
         alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
         scalars = addressof(alpha_here), addressof(beta_here)
         with machine.current(self._index):

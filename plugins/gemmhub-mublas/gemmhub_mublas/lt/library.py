@@ -76,7 +76,7 @@ class Glue:
         self._words = words
 
     def words(self, status: int) -> str:
-        """The text for a status."""
+        """Return the text for a status."""
         own: str = _OWN_STATUS.get(status) or self._words(status)
         return own
 
@@ -86,14 +86,14 @@ class Glue:
             raise StatusError(function, status, self.words(status))
 
     def create(self) -> int:
-        """A new handle on the current device. Raises StatusError where the library makes none."""
+        """Return a new handle on the current device. Raises StatusError where the library makes none."""
         handle = c_void_p()
         self.check("mublasLtCreate", self.lib.gemmhub_lt_create(byref(handle)))
         return handle.value or 0
 
 
 class Plan:
-    """The library's descriptors of one form, alive as long as this object is."""
+    """The library's descriptors of one form, which live as long as this object."""
 
     def __init__(self, glue: Glue, form: Form) -> None:
         """Raises StatusError where the library does not take such descriptors."""
@@ -109,7 +109,7 @@ class Plan:
         self.at = made.value
 
     def propose(self, handle: int, limit: int) -> list[int]:
-        """Bytes of workspace of each algorithm that the library proposes, best first; none where it fails."""
+        """Return the workspace in bytes of each proposed algorithm, best first; none where the library fails."""
         workspaces, found = (c_uint64 * WANTED)(), c_int()
         status = self._glue.lib.gemmhub_lt_propose(
             handle, self.at, byref(self._form), limit, WANTED, workspaces, byref(found)
@@ -117,7 +117,7 @@ class Plan:
         return [] if status else list(workspaces[: found.value])
 
     def __del__(self) -> None:
-        # At exit the library may be gone already.
+        # At exit the library may be unloaded already.
         if self.at is not None and not sys.is_finalizing():
             self._glue.lib.gemmhub_lt_forget(self.at)
 

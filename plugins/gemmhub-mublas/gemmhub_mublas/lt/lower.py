@@ -13,7 +13,7 @@ TYPE = {
     "float16": "MUSA_R_16F", "bfloat16": "MUSA_R_16BF", "float32": "MUSA_R_32F", "float64": "MUSA_R_64F",
     "int8": "MUSA_R_8I", "int32": "MUSA_R_32I", "float8_e4m3fn": "MUSA_R_8F_E4M3", "float8_e5m2": "MUSA_R_8F_E5M2",
 }  # fmt: skip
-"""musaDataType_t, by dtype. The glue numbers them in this order."""
+"""musaDataType_t by dtype. The glue numbers them in this order."""
 COMPUTES = (*COMPUTE.values(), FAST_TF32)
 """mublasComputeType_t; the glue numbers them in this order."""
 EPILOGUES = (
@@ -49,18 +49,18 @@ _RESULTS = {
 
 
 def epilogue(form: Form) -> int:
-    """The index of the form's epilogue in :data:`EPILOGUES`."""
+    """Return the index of the form's epilogue in :data:`EPILOGUES`."""
     return _EPILOGUE[form.activation, form.bias is not None]
 
 
 def compute(form: Form, has: frozenset[str]) -> str:
-    """The form's compute type: reduced precision only where it was allowed, and the header has it."""
+    """Return the form's compute type: reduced precision only where it was allowed, and the header has it."""
     reduced = form.precision != "ieee" and form.types[:2] == ("float32", "float32") and FAST_TF32 in has
     return FAST_TF32 if reduced else COMPUTE[form.compute]
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:
-    """A refusal for dtypes and epilogues that no version of the library has."""
+    """Return a refusal for dtypes and epilogues that no version of the library has."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     results = _RESULTS.get((a, b))
     if results is None:
@@ -72,7 +72,7 @@ def check_types(problem: GemmProblem) -> Refusal | None:
             f"muBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {', '.join(results)}"
         )
     if problem.activation not in (None, "relu", "gelu"):
-        return Refusal(f"muBLASLt has no {problem.activation}", "apply it to the product afterwards")
+        return Refusal(f"muBLASLt has no activation {problem.activation}", "apply it to the product afterwards")
     if problem.bias is None and problem.activation is None:
         return None
     if problem.compute_dtype.name != "float32":
@@ -82,7 +82,8 @@ def check_types(problem: GemmProblem) -> Refusal | None:
         )
     if problem.bias is not None and problem.bias.dtype != problem.out.dtype:
         return Refusal(
-            f"the bias is {problem.bias.dtype}: muBLASLt adds one of the result's dtype", f"convert the bias to {out}"
+            f"the bias is {problem.bias.dtype}: muBLASLt adds only a bias of the result's dtype",
+            f"convert the bias to {out}",
         )
     if problem.bias is not None and problem.bias.stride != 1:
         return Refusal(
@@ -93,17 +94,17 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 
 def check_form(form: Form) -> Refusal | None:
-    """A refusal for 8-bit operands that are not contiguous along K, the only form that public programs use."""
+    """Return a refusal for 8-bit operands that are not contiguous along K, the only form that public programs use."""
     if form.a.itemsize == 1 and (form.k > 0 and (not form.trans_a or form.trans_b)):
         return Refusal(
-            f"muBLASLt's {form.a.dtype} products are known for dense inner dimensions only",
+            f"muBLASLt's {form.a.dtype} products are verified for operands that are contiguous along K only",
             "pass a row-major and b as the transpose of a contiguous (n, k) array",
         )
     return None
 
 
 def check_names(form: Form, has: frozenset[str]) -> Refusal | None:
-    """A refusal where the form needs names that the installed header, with the names ``has``, lacks."""
+    """Return a refusal where the form needs names that the installed header, with the names ``has``, lacks."""
     missing = [name for name in _names(form, has) if name not in has]
     if not missing:
         return None

@@ -1,4 +1,4 @@
-"""Looks at the machine for muBLASLt: devices, libmublasLt, its header, a compiler."""
+"""Probes the machine for muBLASLt: devices, libmublasLt, its header, a compiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Machine(BlasDevices):
 
 
 def look() -> Machine | Absent:
-    """The machine, or a report of what it lacks. Never raises."""
+    """Return the machine, or what it lacks and the remedy. Never raises."""
     found = musa.machine()
     if isinstance(found, Absent):
         return found
@@ -39,7 +39,7 @@ def look() -> Machine | Absent:
 
 
 def ready(machine: Machine) -> Ready:
-    """The devices, versions and features of ``machine``."""
+    """Return the devices, versions and features of ``machine``."""
     library = machine.musa.sdk.library("mublasLt")
     where = "" if isinstance(library, Refusal) else f" from {library.where}"
     has = machine.glue.has

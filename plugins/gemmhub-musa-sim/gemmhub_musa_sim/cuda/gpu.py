@@ -1,4 +1,4 @@
-"""Asks the driver about the NVIDIA GPU of this machine, by ctypes, so that nothing else need be installed."""
+"""Queries the driver for the NVIDIA GPU of this machine by ctypes, without other software."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def capability() -> tuple[int, int] | Refusal:
         return Refusal(f"there is no NVIDIA driver: {error}", "install the driver of an NVIDIA GPU")
     status = driver.cuInit(0)
     if status:
-        return Refusal(f"the NVIDIA driver finds no GPU: cuInit gives {status}", "see whether nvidia-smi lists one")
+        return Refusal(f"the NVIDIA driver finds no GPU: cuInit returns {status}", "check that nvidia-smi lists one")
     count, device, major, minor = c_int(), c_int(), c_int(), c_int()
     status = driver.cuDeviceGetCount(byref(count))
     if status or count.value == 0:
         return Refusal(
-            f"the NVIDIA driver shows {count.value} GPUs (cuDeviceGetCount gives {status})",
-            "look at CUDA_VISIBLE_DEVICES, and whether nvidia-smi lists one",
+            f"the NVIDIA driver shows {count.value} GPUs (cuDeviceGetCount returns {status})",
+            "check CUDA_VISIBLE_DEVICES, and that nvidia-smi lists one",
         )
     status = driver.cuDeviceGet(byref(device), 0)
     for value, attribute in ((major, _MAJOR), (minor, _MINOR)):
         status = status or driver.cuDeviceGetAttribute(byref(value), attribute, device)
     if status:
-        return Refusal(f"the first GPU cannot be asked: the driver gives {status}", "see whether nvidia-smi works")
+        return Refusal(f"querying the first GPU failed: the driver returns {status}", "check that nvidia-smi works")
     return major.value, minor.value

@@ -24,13 +24,13 @@ _VALUES = (*_PLACES, "-include", "-D", "-U")
 
 
 def nvcc() -> str:
-    """The compiler: CUDACXX, else the one on PATH, else the usual place; a name that cannot be run if there is none."""
+    """Return the compiler: CUDACXX, else that on PATH, else that in the usual place, which may be missing."""
     chosen = os.environ.get("CUDACXX") or shutil.which("nvcc")
     return chosen or (shutil.which("/usr/local/cuda/bin/nvcc") or "nvcc")
 
 
 def arch() -> str:
-    """The architecture to compile for by its own name, not as "native": compiled code is kept under it."""
+    """Return the architecture to compile for by its own name, not as "native": compiled code is kept under it."""
     found = gpu.capability()
     return os.environ.get(ARCH_VARIABLE) or ("sm_80" if isinstance(found, Refusal) else "sm_{}{}".format(*found))
 
@@ -91,7 +91,7 @@ def _level(optimisation: str) -> str:
 
 
 def _host_flags(flags: list[str]) -> Iterator[str]:
-    """``flags`` for nvcc; those that it does not know are passed on to the host's compiler."""
+    """Yield ``flags`` for nvcc; flags that it lacks are passed on to the host's compiler."""
     for flag in flags:
         yield from [flag] if flag in ("-g", "-G", "-w") else ["-Xcompiler", flag.replace(",", r"\,")]
 
@@ -102,14 +102,14 @@ def _linker_flags(flags: list[str]) -> Iterator[str]:
 
 
 def _preprocessor(options: list[str], folder: Path) -> Iterator[str]:
-    """``options`` for nvcc, without ``folder`` as a place of headers: the simulator's share names with CUDA's."""
+    """Yield ``options`` for nvcc, without ``folder`` as a place of headers: the simulator's share names with CUDA's."""
     rest = iter(options)
     for option in rest:
-        name = next(known for known in _VALUES if option.startswith(known))
+        name = next(prefix for prefix in _VALUES if option.startswith(prefix))
         value = option[len(name) :] or next(rest)
         if name in _PLACES and Path(value).resolve() == folder.resolve():
             continue
-        # nvcc ends a definition at a comma, and does not know all options that name folders.
+        # nvcc ends a definition at a comma, and lacks some options that name folders.
         if name in ("-iquote", "-idirafter"):
             yield from ["-Xcompiler", f"{name},{value}"]
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def loaded_runtime() -> ctypes.CDLL:
-    """The loaded library, with its own functions (musaSim...).
+    """Return the loaded library, with its own functions (musaSim...).
 
     Raises RuntimeError where none is loaded: load one from a simulated home's ``lib``.
     """

@@ -29,7 +29,7 @@ def _depends() -> tuple[Path, ...]:
 
 
 def object_recipe() -> Recipe:
-    """Everything of libmusart that is the same in all generations, the SIMT engine included, as one object file."""
+    """Return the parts of libmusart that all generations share, the SIMT engine included, as one object file."""
     # Some generation's headers are needed; which makes no difference, as nothing here reads the version.
     sources = sorted(path for root in (_HERE, _SIMT, _BASE) for path in root.glob("*.cpp") if path not in _VERSIONED)
     sources = [path for path in sources if path.name != "instrument.cpp"]
@@ -59,7 +59,7 @@ def runtime_recipe(profile: Profile, shared_object: Path) -> Recipe:
 
 
 def build_runtime(profile: Profile, engine: Literal["simt", "cuda"] = "simt") -> Path | Refusal:
-    """The libmusart of that generation, from the cache or compiled now; its SONAME is ``profile.musart``.
+    """Return the libmusart of that generation, from the cache or compiled now; its SONAME is ``profile.musart``.
 
     With the engine "cuda" it is CUDA's runtime under MUSA's names, compiled by nvcc.
     """
@@ -73,14 +73,14 @@ def build_runtime(profile: Profile, engine: Literal["simt", "cuda"] = "simt") ->
 
 
 def build_driver(profile: Profile) -> Path | Refusal:
-    """The small libmusa of that generation (SONAME ``profiles.DRIVER``); it calls whichever libmusart is loaded."""
+    """Return the small libmusa of that generation (SONAME ``profiles.DRIVER``), which calls the loaded libmusart."""
     number = f"-DMUSA_SIM_SDK_NUMBER={profile.number}"
     flags = ("-std=c++17", "-O2", "-fPIC", "-shared", number, f"-Wl,-soname,{DRIVER}", *_headers(profile.sdk), "-ldl")
     return build(Recipe((cxx(),), flags, (_HERE / "driver.cpp",), _depends(), name="libmusa"))
 
 
 def include_files(profile: Profile) -> dict[str, Path]:
-    """Every header of the runtime and of device code: its path under ``include``, and the file."""
+    """Return every header of the runtime and of device code: its path under ``include``, and the file."""
     found: dict[str, Path] = {"musa_sim.h": _HERE / "musa_sim.h"}
     versioned = _HERE / "include" / f"sdk-{profile.sdk}"
     for root in (_HERE / "include", versioned, _SIMT / "include"):

@@ -11,13 +11,13 @@ _WANTED = {"f16c": "-mf16c", "avx2": "-mavx2", "fma": "-mfma"}
 
 
 def cxx() -> str:
-    """The C++ compiler: the environment's CXX, else g++, else c++; a name that the caller fails on if absent."""
+    """Return the C++ compiler: the environment's CXX, else g++, else c++; a name that the caller fails on if absent."""
     return os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "g++"
 
 
 @functools.cache
 def processor_flags() -> tuple[str, ...]:
-    """Options for the vector instructions that make simulated kernels fast, as far as this processor has them all."""
+    """Return the options for the vector instructions of simulated kernels, if this processor has them all."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -94,7 +94,7 @@ def test_estimates(backend):
 
 @pytest.mark.parametrize("attribute", [13, 36, 37, 16], ids=["clock", "memory clock", "bus", "multiprocessors"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_no_estimate_where_the_driver_does_not_tell_rates(attribute, dtype):
+def test_no_estimate_without_rates_from_the_driver(attribute, dtype):
     backend = Home(attributes={attribute: 0}).backend()
     for asked in (problem(256, 512, 1024, dtype), problem(m=0, dtype=dtype)):
         assert backend.supports(asked) is None

@@ -69,7 +69,7 @@ def test_partial_sums_in_the_result_are_never_used(home):
     # Steps of 128 bytes.
     (129, 2, "float32", False), (97, 3, "float32", False), (97, 3, "bfloat16", True),
 ])  # fmt: skip
-def test_parts_that_are_not_all_of_k(k, parts, dtype, covered):
+def test_splits_that_do_not_cover_k(k, parts, dtype, covered):
     """The library was seen to leave out the rest; a form and its transpose have the same k."""
     numbers = parse(f"66.10.{parts}.2.0.0.35.0.2")
     for orders in ({}, {"a": "col", "b": "col"}, {"d": "col"}):

@@ -72,7 +72,7 @@ def named(asked, card):
 # Features
 
 
-def test_features_of_a_known_product(card):
+def test_features_of_a_fixed_product(card):
     """Stored by rows, so that the library computes the transpose: its a is b."""
     asked = problem(1000, 520, 256, "bfloat16")
     found = named(asked, card)

@@ -159,7 +159,7 @@ def test_graphs_that_are_gone(backend):
     check_graphs_that_are_gone(splitting(backend).run, tensors(SPLIT), backend.machine.gpus[0])
 
 
-def test_replay_beside_eager_work(backend):
+def test_replay_concurrent_with_eager_work(backend):
     kernel = splitting(backend)
     captured, eager = tensors(SPLIT), tensors(SPLIT, 1)
     side = torch.cuda.Stream()

@@ -38,7 +38,7 @@ def test_result_structure():
     assert ctypes.sizeof(choose._Result) == 96
 
 
-def test_words():
+def test_status_texts():
     assert library.words(15) == "CUBLAS_STATUS_NOT_SUPPORTED (15): the library has no algorithm for this"
     assert "restart the process" in library.words(13)
     assert library.words(4711) == "unknown status 4711"

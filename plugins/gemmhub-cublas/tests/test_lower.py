@@ -34,7 +34,7 @@ def refused(problem):
     return found
 
 
-def test_row_major_operands_are_exchanged():
+def test_row_major_operands_are_swapped():
     found = accepted(problem(m=3, n=4, k=5))
     assert found.swapped
     assert found.main == Form(
@@ -203,7 +203,7 @@ def test_integers_that_are_not_in_fours():
     assert "leading dimension 15" in refused(odd).reason
 
 
-def test_a_bias_may_lie_anywhere():
+def test_a_bias_at_any_address():
     aligned, anywhere = accepted(problem(bias=bias())).forms
     assert (aligned.bias_alignment, anywhere.bias_alignment) == (16, 4)
     _, anywhere = accepted(problem(dtype="float16", bias=bias("float16"))).forms

@@ -126,7 +126,7 @@ def test_kinds(dtype, kind):
 
 
 @pytest.mark.parametrize("attribute", ["sms", "clock", "bandwidth"])
-def test_cards_whose_rates_are_unknown(attribute):
+def test_cards_without_reported_rates(attribute):
     card = Card(4.8e12)
     assert model.rated(card)
     setattr(card, attribute, 0)

@@ -470,7 +470,7 @@ def test_an_attribute_that_the_driver_does_not_know(machine):
     assert machine.cuda.launches == [(machine.filled(1, 2, 3), 4)]
 
 
-def test_threads_do_not_share_the_memory_of_launches(machine):
+def test_launches_of_threads_have_memory_of_their_own(machine):
     """Each launch finds its own addresses, though they are all on their way at once."""
     run, threads, turns = machine.record(), 8, 12
     machine.cuda.pause = 2e-3

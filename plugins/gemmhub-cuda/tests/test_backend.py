@@ -203,7 +203,7 @@ def test_narrow_operands_are_reported(backend):
     assert "operands loaded 4 bytes at a time" in backend.remark(asked, backend.candidates(asked)[0])
 
 
-def test_without_room_for_parts(backend):
+def test_a_workspace_too_small_for_split_k(backend):
     kernel = backend.prepare(problem(64, 72, 1024), NAME + "/4", 1000)
     assert kernel.workspace_bytes == 0
     assert "workspace" in kernel.description

@@ -62,7 +62,7 @@ def named(asked, card, name):
     return dict(zip(NAMES, row))
 
 
-def test_features_of_a_known_candidate(card):
+def test_features_of_a_fixed_candidate(card):
     asked = problem(1000, 512, 4096, "bfloat16", b="col", activation="relu")
     found = named(asked, card, "mma64x64x64x4w4/3")
     assert [found[x] for x in ("m", "n", "k", "batch")] == [log(1000), log(512), log(4096), 0]

@@ -64,7 +64,7 @@ def test_wrong_programs_do_not(case, message):
             launch(case, seed)
 
 
-def test_parts_of_other_blocks():
+def test_partial_sums_of_other_blocks():
     for seed in range(5):
         out, _ = launch(18, seed)
         assert (out[0] == 12).all()

@@ -122,5 +122,5 @@ def test_every_alignment_has_a_shape():
     ],
     ids=["shared", "float32", "aligned"],
 )
-def test_refusals_say_why(variant, reason):
+def test_refusals_have_reasons(variant, reason):
     assert reason in variant.refusal(LIMITS[8, 6])

@@ -114,7 +114,7 @@ def test_nan_stays_in_its_row():
     assert not np.isnan(np.delete(result, 71, 0)).any()
 
 
-def test_a_shape_says_what_it_needs():
+def test_resources_of_a_shape():
     shape = Shape(128, 128, 8, 32, 64, ctas_per_sm=2)
     assert (shape.threads, shape.accumulators, shape.name) == (256, 64, "128x128x8t256")
     variant = Single(shape, 128, 128, 8, "k", "n").variant

@@ -44,7 +44,7 @@ def lowered(asked):
 
 @pytest.mark.parametrize("a", ["row", "col"])
 @pytest.mark.parametrize("b", ["row", "col"])
-def test_ways(a, b):
+def test_lowerings(a, b):
     """Both operands in either order, and no copies."""
     found = lowered(float32(64, 72, 100, a=a, b=b))
     assert (found[False].form.mn_major_a, found[False].form.mn_major_b) == (a == "col", b == "row")
@@ -103,7 +103,7 @@ def test_candidates():
         assert named(lower.lowerings(float32(64, 432, 1024)), name).name == name
 
 
-def test_parts_of_blocks_that_share_k():
+def test_split_k_of_clusters_that_share_k():
     """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
     lowerings = lower.lowerings(float32(64, 64, 16384))
     found = [x.choice for x in choose.ranked(lowerings, H200, LIMIT) if x.choice.lowering.form.split_planes_b]
@@ -148,7 +148,7 @@ def test_bank_conflicts(n):
     ("kind", "m", "n", "k"),
     [("normal", 64, 64, 512), ("wide", 64, 64, 512), ("cancelling", 64, 64, 512), ("worst", 64, 64, 200)],
 )
-def test_errors_beside_those_of_an_sgemm(kind, m, n, k):
+def test_errors_compared_with_an_sgemm(kind, m, n, k):
     a, b = data(kind, m, n, k)
     for changes in ({"shape": SMALL}, {"shape": SMALL, "b": "col"}, {"shape": SHARED_K}):
         result = multiply(a, b, **changes, **S)
@@ -184,7 +184,7 @@ def test_the_least_and_the_largest_numbers(shape):
 
 
 @pytest.mark.parametrize("shape", [SMALL, SHARED_K], ids=lambda shape: shape.name)
-def test_marks_of_parts(shape):
+def test_marks_of_splits(shape):
     check_marks(Product(shape, 8, 64, 256, dtype="float32", splits=2, **S))
 
 
@@ -222,7 +222,7 @@ def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
     assert max(ratio(multiply(x, y, home, shape=shape, splits=splits, **S), x, y) for _ in range(8)) > 1
 
 
-def test_nothing_is_computed_anew_without_need(monkeypatch, tmp_path):
+def test_nothing_is_recomputed_without_need(monkeypatch, tmp_path):
     """Else wrong planes could be mended unseen."""
     home = mutated(monkeypatch, tmp_path, "repair.cuh", ("sum = inner_product(p,", "sum = 77 + inner_product(p,"))
     for shape in (SMALL, SHARED_K, TWO):

@@ -73,7 +73,7 @@ def test_addresses_may_change(home, backend, product):
         assert call.right
 
 
-def test_maps_that_must_be_encoded_anew(home, backend, monkeypatch):
+def test_maps_that_must_be_encoded_again(home, backend, monkeypatch):
     monkeypatch.setattr(tensor_map, "address_word", lambda driver, arguments: None)
     launch = PLAIN.launch(backend)
     assert launch.run == launch._run
@@ -241,7 +241,7 @@ def measured(monkeypatch, *kinds):
 VECTOR, MATRIX = problem(1, 4096, 8192, b="col"), problem(256, 4096, 4096)
 
 
-def test_estimates_beside_other_backends(backend, monkeypatch):
+def test_margins_on_estimates(backend, monkeypatch):
     """The least of all candidates' by a margin, and by another one where nothing was measured on the card."""
     for asked in (VECTOR, MATRIX):
         lowerings, card = lower.lowerings(asked), backend._card(asked)

@@ -33,7 +33,7 @@ def test_right_products_pass():
         assert bringup.judge(card, product) == {"status": "PASS", "detail": ""}
 
 
-def test_wrong_ones_are_told(monkeypatch, tmp_path):
+def test_wrong_products_are_reported(monkeypatch, tmp_path):
     mutated(monkeypatch, tmp_path, "smem_desc.cuh", ("stride << 32", "stride / 2 << 32"))
     verdict = bringup.judge(Card(), bringup.PROBES[0])
     assert verdict["status"] == "FAIL"

@@ -12,7 +12,7 @@ from problems import H200, LIMIT, problem
 from gemmhub.kit.cuda_scratch import COUNTERS
 
 
-def test_blocks_that_share_k():
+def test_clusters_that_share_k():
     """One piece a cluster, all at once, or none; no workspace."""
 
     def shared(m, n, k):

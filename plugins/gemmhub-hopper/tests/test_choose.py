@@ -46,13 +46,13 @@ def test_float32_sums_no_longer_chains_than_it_need(m):
     assert choose.choices(lower.lowerings(problem(256, 256, 65536, dtype="float32")), H200, 0)  # nothing else can run
 
 
-def test_short_k_takes_turns():
+def test_short_k_prefers_ping_pong():
     """Epilogues take as long as main loops there, and only turns hide them."""
     _, choice = chosen(4096, 32768, 512)[0]
     assert choice.shape.pingpong
 
 
-def test_candidates_take_turns_and_do_not():
+def test_candidates_with_and_without_ping_pong():
     """Tuning measures both for k of middling length."""
     found = [choice.shape.pingpong for _, choice in chosen(4096, 4096, 2048)[:8]]
     assert {True, False} == set(found)

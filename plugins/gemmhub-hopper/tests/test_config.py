@@ -37,7 +37,7 @@ def test_all_shapes_can_be_compiled_with_every_major(output):
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
 
 
-def test_widths_for_b_with_neighbours_along_n():
+def test_widths_for_an_mn_major_b():
     """wgmma is slow with others; the ways around differ."""
     widths = {
         mn_major_b: {shape.n for shape in shapes(Form(False, mn_major_b, "bfloat16", "bfloat16"))}
@@ -101,7 +101,7 @@ def test_what_cannot_be(shape, changes, why):
      (96, "bfloat16", 32, 3), (48, "bfloat16", 16, 3), (16, "bfloat16", 16, 1), (208, "float32", 32, 7),
      (72, "bfloat16", 32, 3), (136, "bfloat16", 32, 5)],
 )  # fmt: skip
-def test_chunks(columns, output, store_block_n, count):
+def test_store_blocks(columns, output, store_block_n, count):
     """As few as pays, of a width that has not to divide the tile's; beside a c, which may be d, it has to."""
     variant = Variant(Shape(64, columns, 3, consumers=1), Form(False, False, "bfloat16", output))
     assert (variant.store_block_n, variant.num_store_blocks) == (store_block_n, count)

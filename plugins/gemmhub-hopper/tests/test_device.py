@@ -151,7 +151,7 @@ def test_every_shape_that_splits_b(backend, shape):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("b", ["row", "col"])
-def test_every_way_to_spread_vectors(backend, dtype, m, b):
+def test_every_division_of_k_among_threads(backend, dtype, m, b):
     """Many blocks, k of several steps and a last one that is not whole; loads of every width."""
     for a in ("row", "col"):
         for n, k in ((2056, 4104), (2055, 4101), (2052, 4100)):
@@ -358,7 +358,7 @@ def product_of(backend, a, b, limit=LIMIT, name=None):
 
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide", "cancelling", "worst"])
 @pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (256, 256, 65536), (4096, 4096, 4096), (1, 4096, 65536)])
-def test_errors_beside_those_of_cublas(backend, kind, m, n, k):
+def test_errors_compared_with_cublas(backend, kind, m, n, k):
     """Relative to |A| |B|, at most 4 times SGEMM's on the same data."""
     a, b = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in data(kind, m, n, k))
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -417,7 +417,7 @@ def test_special_values(backend):
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(256, 256, 8192), (2048, 16, 8192), (96, 1024, 8192)])
-def test_float32_that_is_computed_anew_is_deterministic(backend, m, n, k):
+def test_recomputed_float32_is_deterministic(backend, m, n, k):
     """Of some tiles: parts of k tell each other."""
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda") * 1000
     a[m // 2 :, ::977] = 2.0**-120

@@ -73,7 +73,7 @@ def data(kind, m, n, k, seed=0):
         ("positive", 8, 64, 4096),
     ],
 )
-def test_errors_beside_those_of_an_sgemm(kind, m, n, k):
+def test_errors_compared_with_an_sgemm(kind, m, n, k):
     """Four times them is what is asked for. The emulator's tensor cores truncate; long sums show that."""
     a, b = data(kind, m, n, k)
     result = multiply(a, b)

@@ -25,7 +25,7 @@ def test_results_are_exact(product):
     Run(product).check()
 
 
-def test_every_way_to_spread_is_tried():
+def test_every_division_of_k_is_tried():
     """Above, and so the test can fail for each."""
     found = [x for b in ("row", "col") for x in choices(problem(1, 64, 64, b=b))]
     names = {x.name for x in found}
@@ -44,7 +44,7 @@ def test_without_k():
     Run(vector(1, 64, 0, spread=8, beta=2)).check()
 
 
-def test_names_tell_kernels_apart():
+def test_names_are_unique():
     for asked in (
         problem(m, 64, 64, dtype, b=b) for m in (1, 4) for dtype in ("float16", "float32") for b in ("row", "col")
     ):

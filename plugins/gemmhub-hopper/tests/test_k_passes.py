@@ -15,7 +15,7 @@ from gemmhub.kit.cuda_scratch import COUNTERS
     m=st.integers(1, 500), n=st.integers(1, 500), k=st.integers(1, 3000), limit=st.integers(0, 2**24),
     parts=st.integers(0, 2**20), out=st.sampled_from(["float32", "bfloat16"]), batch=st.sampled_from([(), (3,)]),
 )  # fmt: skip
-def test_slabs(m, n, k, limit, parts, out, batch):
+def test_k_passes(m, n, k, limit, parts, out, batch):
     """They cover k, lie beside each other, and fit; fewer would not."""
     lowering = lower.lowerings(problem(m, n, k, "float32", out, batch))[0]
     passes = k_passes.fewest(lowering, parts, limit)

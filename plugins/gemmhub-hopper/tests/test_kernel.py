@@ -58,7 +58,7 @@ def test_interleavings(product):
 
 @pytest.mark.parametrize("k", [8, 200, 456])
 @pytest.mark.parametrize(("m", "n"), [(64, 64), (64, 264), (72, 264), (200, 200)])
-def test_turns(m, n, k):
+def test_ping_pong(m, n, k):
     """1 to 4 pieces a block, some with one more; 1 to 8 blocks of k in 3 stages."""
     Run(Product(TURNS, m, n, k)).check()
 
@@ -200,7 +200,7 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("mutation", TURN_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
-def test_the_emulator_notices_of_turns(mutation, monkeypatch, tmp_path):
+def test_the_emulator_notices_faults_of_ping_pong(mutation, monkeypatch, tmp_path):
     file, old, new, k, splits, *more = TURN_MUTATIONS[mutation]
     notices(
         Product(TURNS, 136, 264, k, splits=splits), file, ((old, new), *([more] if more else [])), monkeypatch, tmp_path

@@ -65,7 +65,7 @@ def test_orders(a, b, d):
     assert swapped.a == direct.b
 
 
-def test_bias_turns_with_the_operands():
+def test_bias_axis_of_swapped_operands():
     direct, swapped = lowered(problem(bias=bias("float16", "n")))
     assert (direct.form.bias, swapped.form.bias, direct.form.bias_type) == ("n", "m", "float16")
 

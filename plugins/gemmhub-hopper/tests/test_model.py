@@ -26,7 +26,7 @@ def test_rows_that_begin_within_a_line():
 
 
 @pytest.mark.parametrize("cluster_m", [1, 2])
-def test_what_turns_hide(cluster_m):
+def test_what_ping_pong_hides(cluster_m):
     """All epilogues but the last; so nothing where a block has one piece."""
     together = Shape(128, 128, 6, cluster_m=cluster_m)
     turns = replace(together, pingpong=True)

@@ -176,7 +176,7 @@ def test_what_would_spill_is_refused():
     assert Variant(LARGE, form).refusal is None
 
 
-def test_a_failure_is_told():
+def test_a_failure_is_reported():
     variant = Variant(LARGE, replace(PLAIN))
     broken = replace(variant, form=replace(PLAIN, input="tf32"))  # which has no MN-major operands
     with pytest.raises(CompilerError, match="does not compile"):

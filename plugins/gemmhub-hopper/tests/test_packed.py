@@ -162,7 +162,7 @@ def test_refusals(home, backend):
     assert "packing failed" in backend.pack(256, problem(8, 8, 8)).reason
 
 
-def test_copies_are_told(backend, monkeypatch):
+def test_copies_are_reported(backend, monkeypatch):
     """b's vanishes when it is packed; so does that of an operand that goes through registers, or is split in shared
     memory.
     """

@@ -38,7 +38,7 @@ def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
     assert gemm("64x64x12k4", 64, 64, 4 * 12 * 64 + 8) is Next.SUMMED
 
 
-def test_parts_of_k_and_copies_are_waited_for():
+def test_no_early_start_after_split_k_and_copies():
     assert gemm("128x128x6/4", 128, 128, 1024) is Next.ENDED
     lowerings = lower.lowerings(problem(1024, 1024, 384, "float32"))
     found = {

@@ -227,7 +227,7 @@ def test_a_candidate_by_name():
         ("positive", 64, 8, 4096),
     ],
 )
-def test_errors_beside_those_of_an_sgemm(kind, m, n, k):
+def test_errors_compared_with_an_sgemm(kind, m, n, k):
     a, b = data(kind, m, n, k)
     for changes in ({}, {"a": "col"}):
         result = multiply(a, b, **changes, **R)

@@ -66,7 +66,7 @@ def work_tiles(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
     tiles_m=st.integers(1, 9), tiles_n=st.integers(1, 9), splits=st.integers(1, 4), more=st.integers(0, 9),
     group=st.integers(1, 12), ranks=st.sampled_from([1, 4]), batch=st.integers(1, 3),
 )  # fmt: skip
-def test_every_piece_once(library, tiles_m, tiles_n, splits, more, group, ranks, batch):
+def test_every_work_tile_once(library, tiles_m, tiles_n, splits, more, group, ranks, batch):
     splits = 1 if ranks > 1 else splits
     k_blocks = splits * ranks + more
     found = work_tiles(library, (tiles_m, tiles_n), batch, group, k_blocks, splits, ranks)

@@ -110,7 +110,7 @@ def test_the_word_of_the_address(monkeypatch):
     assert tensor_map.address_word(driver, arguments) is None
 
 
-def test_a_driver_that_asks_what_lies_there():
+def test_a_driver_that_checks_addresses():
     driver = Driver(FakeCuda())
     arguments = MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3)
     driver.cuda.faults["cuTensorMapEncodeTiled"] = 1

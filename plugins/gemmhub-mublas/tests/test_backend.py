@@ -135,7 +135,7 @@ def test_nothing_to_do(backend):
     assert kernel.workspace_bytes == 0
 
 
-def test_the_copy_of_c_is_said(backend):
+def test_the_copy_of_c_is_reported(backend):
     assert backend.copies(problem()) == ()
     (copy,) = backend.copies(problem(batch=(3,), c=operand("float32", 16, 16, batch=(3,))))
     assert (copy.operand, copy.nbytes) == ("c", 3 * 16 * 16 * 4)
@@ -192,7 +192,7 @@ def test_public_numbers_are_those_of_the_header(home):
     assert {name: codes[name] for name, value in ATTESTED.items() if value is not None} == PUBLIC.values
 
 
-def test_exchanged_operations_are_found_out(backend):
+def test_swapped_operations_are_detected(backend):
     """With wrong numbers the first product is wrong, or refused by the library; the user's is never computed."""
     codes = header_codes()
     codes["MUBLAS_OP_N"], codes["MUBLAS_OP_T"] = codes["MUBLAS_OP_T"], codes["MUBLAS_OP_N"]

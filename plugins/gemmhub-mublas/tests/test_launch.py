@@ -130,7 +130,7 @@ def test_addresses_follow_the_operands(backend, runtime, stream):
         assert np.array_equal(operands.result(), operands.wide)
 
 
-def test_addresses_on_their_way_are_not_overwritten(runtime, stream, sim):
+def test_pending_addresses_are_not_overwritten(runtime, stream, sim):
     """Host memory that a copy may still read is left alone; where there is none left, the oldest copy is awaited."""
     pointers = Pointers(runtime, 0, [(0, 0, 0), (8, 16, 32)])
     sim.musaSimInject(b"musaMalloc,musaMallocHost")
@@ -288,7 +288,7 @@ def test_no_memory_for_zeros(sim):
         backend.prepare(asked, "sgemm", LIMIT)
 
 
-def test_harmless_errors_are_cleared_and_told(backend, sim, monkeypatch):
+def test_harmless_errors_are_cleared_and_reported(backend, sim, monkeypatch):
     """Some SDKs leave musaErrorNotSupported behind: the user's next call must not find it."""
     asked = problem()
     run, operands = prepared(backend, asked), Operands(asked)

@@ -180,7 +180,7 @@ def test_alignment_is_that_of_every_matrix():
     assert one.b.alignment == 8
 
 
-def test_words():
+def test_status_texts():
     one, _ = form(problem(3, 5, 4))
     assert stored(one) == (
         "column-major NN: A float32 5x4 with leading dimension 5, aligned to 256 bytes; B float32 4x3 with leading "

@@ -45,7 +45,7 @@ def test_addends(backend):
     assert [copy.operand for copy in copies] == (["c"] if backend == "mublas" else [])
 
 
-def test_what_is_refused_says_so(backend):
+def test_refusals_have_reasons(backend):
     a = from_numpy(whole(4, 4, dtype=np.int64))
     with pytest.raises(NoBackendError, match="no product of int64 by int64"):
         gemmhub.matmul(a, a, backend=backend)

@@ -53,7 +53,7 @@ def resolved(library):
     return symbols.resolve(library, NAME, _MANGLED[NAME], EX_KINDS[NAME])
 
 
-def test_kinds_of_the_known_names():
+def test_kinds_of_the_usual_names():
     assert EX_KINDS == {
         "mublasGemmEx": "peeiiippeipeippeiee",
         "mublasGemmStridedBatchedEx": "peeiiippeixpeixppeixiee",

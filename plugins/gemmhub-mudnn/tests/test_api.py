@@ -29,7 +29,7 @@ def test_views_and_a_plan():
     assert np.allclose(part, A[3:20, 8:].astype(np.float32) @ B[8:], atol=2e-2)
 
 
-def test_explain_tells_how_and_why_not():
+def test_explain_shows_choices_and_refusals():
     a, b = from_numpy(A.astype(np.float32)), from_numpy(B.astype(np.float32))
     assert "MatMul, no TF32" in str(gemmhub.explain(a, b, backend="mudnn"))
     with pytest.raises(gemmhub.NoBackendError, match="mublas"):

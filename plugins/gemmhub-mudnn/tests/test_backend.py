@@ -83,7 +83,7 @@ def test_remarks_and_estimates(backend):
     assert backend.estimate(problem(0, 3, 5)) > 0
 
 
-def test_kernels_say_what_they_are(backend):
+def test_descriptions_of_kernels(backend):
     kernel, _ = prepared(backend, Case(m=16, n=24, k=64))
     assert kernel.description == "muDNN MatMul, no TF32"
     assert kernel.workspace_bytes > 0
@@ -160,7 +160,7 @@ def test_no_memory_for_the_workspace():
     assert backend.prepare(p, "default", LIMIT).workspace_bytes >= 64 * 64 * 4
 
 
-def test_no_memory_for_the_proof_says_nothing_of_the_library(backend):
+def test_no_memory_for_the_proof_decides_nothing(backend):
     sim().musaSimInject(b"musaMalloc")
     refusal = backend.supports(problem())
     assert "no memory" in refusal.reason
@@ -174,7 +174,7 @@ def test_no_handle(backend):
     assert backend.supports(problem()) is None
 
 
-def test_a_failed_run_is_told_and_the_next_one_is_right(backend):
+def test_a_failed_run_is_reported_and_the_next_one_is_right(backend):
     kernel, operands = prepared(backend, Case(m=16, n=24, k=64))
     sim().musaSimInject(b"mudnnBatchMatMulBias:1" if C_API else b"MatMul.Run:1")
     with pytest.raises(KernelError, match="mudnnBatchMatMulBias: status" if C_API else "Run: INTERNAL_ERROR"):
@@ -183,7 +183,7 @@ def test_a_failed_run_is_told_and_the_next_one_is_right(backend):
     assert right(operands)
 
 
-def test_what_a_call_leaves_behind_is_told(backend, monkeypatch):
+def test_errors_that_a_call_leaves_behind_are_reported(backend, monkeypatch):
     """An error that muDNN does not notice, but the runtime knows."""
     kernel, operands = prepared(backend, Case(m=16, n=24, k=8))
     monkeypatch.setenv("MUSA_SIM_BLAS_STICKY", "1")
@@ -204,7 +204,7 @@ def test_an_error_of_somebody_else_is_left_to_him(backend):
     assert right(operands)
 
 
-def test_determinism_needs_a_switch_that_is_known(backend):
+def test_determinism_needs_a_documented_switch(backend):
     refusal = backend.supports(problem(deterministic=True))
     assert (refusal is not None) == C_API
 

@@ -43,7 +43,7 @@ class TestOnHome(ConformanceSuite):
 
 
 @pytest.mark.skipif(GENERATION == "installed", reason="says what the simulated library does")
-def test_what_is_refused_for_want_of_the_right_kind_is_known():
+def test_refusals_for_lack_of_a_kind_are_listed():
     """Every kind of product that the double has is right; the one it has not is refused before that."""
     assert len(BACKEND._proven) > 30
     assert [str(kind) for (_, kind), refusal in BACKEND._proven.items() if refusal is not None] == []

@@ -136,7 +136,7 @@ def test_addends_and_bias(fake):
     assert calls == ["Run", "RunWithBiasAdd apart", "RunWithBiasAdd apart", "RunWithBiasAdd in place"]
 
 
-def test_a_bare_header_still_multiplies_and_says_what_it_cannot(bare):
+def test_a_bare_header_multiplies_and_refuses_the_rest(bare):
     plan = bare.library.plan(bare.handle, form(bias=True), NO_ADDEND)
     assert bare.library.workspace(plan) == 0
     bare.run(plan)
@@ -160,7 +160,7 @@ def test_the_buffer_is_what_the_library_gets(fake):
     assert fake.piece(0) == 0x20000  # a run begins with the whole buffer again
 
 
-def test_more_than_was_said_is_asked_for(fake):
+def test_more_memory_than_reported_is_requested(fake):
     fake.set(wants=(1000, 5000))
     plan = fake.library.plan(fake.handle, form(), NO_ADDEND)
     fake.gives = 0x70000
@@ -188,7 +188,7 @@ def test_a_product_while_more_is_asked_for_is_refused(fake):
     fake.run(other)
 
 
-def test_no_more_memory_is_told(fake):
+def test_no_more_memory_is_reported(fake):
     fake.set(wants=(1000, 5000))
     plan = fake.library.plan(fake.handle, form(), NO_ADDEND)
     with pytest.raises(MudnnError, match=r"Run: INVALID_PARAMETER \(0\) \(no room for a workspace of 1000 bytes\)"):

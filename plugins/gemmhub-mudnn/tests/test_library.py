@@ -44,7 +44,7 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_generations_are_told_by_their_headers(tmp_path):
+def test_generations_are_recognised_by_their_headers(tmp_path):
     include = tmp_path / "include"
     (include / "mudnncxx").mkdir(parents=True)
     sdk = Sdk(tmp_path, "a test", include=include)
@@ -139,7 +139,7 @@ def test_a_library_without_the_functions(parts, tmp_path):
     assert "undefined symbol" in found.reason
 
 
-def test_what_is_absent_is_told_by_the_backend():
+def test_absence_is_reported_by_the_backend():
     backend = MudnnBackend(lambda: Absent("no card", "buy one"))
     assert backend.probe() == Absent("no card", "buy one")
     with pytest.raises(RuntimeError, match="no card; buy one"):

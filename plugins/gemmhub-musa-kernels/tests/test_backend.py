@@ -77,7 +77,7 @@ def says(home, **variables):
         ("include", "has no headers", "install the MUSA toolkit"),
     ],
 )
-def test_what_is_missing_is_said(home, tmp_path, missing, reason, remedy):
+def test_missing_parts_are_reported(home, tmp_path, missing, reason, remedy):
     copied = tmp_path / "home"
     shutil.copytree(home, copied, symlinks=True)
     shutil.rmtree(copied / missing)
@@ -175,7 +175,7 @@ def test_large_products_get_large_tiles(backend):
     assert backend.candidates(problem(2048, 2048, 64, a="col"))[0] == "pipelined-128x128x32-2x2warps"
 
 
-def test_a_copy_is_said_and_can_be_done_without(backend):
+def test_a_copy_is_reported_and_can_be_avoided(backend):
     asked = problem(1024, 1024, 1024, a="col", b="col", d="col")
     (copy,) = backend.copies(asked)
     assert (copy.operand, copy.nbytes) == ("b", 2 * 1024 * 1024)

@@ -109,7 +109,7 @@ def test_sizes(bench, draft, sim, size, flags, failing):
     assert wrong_of_ours(bench, *size) == 0
 
 
-def test_6_says_misaligned(bench, draft, sim):
+def test_6_reports_misalignment(bench, draft, sim):
     made = draft()
     places = [bench.put(np.zeros(65536, np.float16)) for _ in range(3)]
     made.call(*places, 130, 128, 64)

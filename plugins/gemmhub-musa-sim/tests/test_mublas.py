@@ -112,7 +112,7 @@ def test_exported_names_are_the_vendors():
     assert plain | {"mublasHgemm", "mublasCreate", "mublasDestroy", "mublasSetStream"} <= exported("4.3")
 
 
-def test_the_old_overload_stands_beside_and_does_nothing():
+def test_the_old_overload_exists_and_does_nothing():
     old = [name for name in exported("3.1") if name.startswith("_Z12mublasGemmEx") and name not in MANGLED.values()]
     assert len(old) == 1
     assert not old[0].endswith("16mublasGemmAlgo_t")
@@ -392,7 +392,7 @@ def test_integers_are_exact_and_wrap(mublas43):
     assert int(runtime.download(device["c"], (1, 1), i32)[0, 0]) == (exact + 2**31) % 2**32 - 2**31
 
 
-def test_scalars_are_where_the_pointer_mode_says(mublas43):
+def test_scalars_are_where_the_pointer_mode_puts_them(mublas43):
     example, runtime = Example(mublas43, f32), mublas43.runtime
     on_device = [pointer(runtime.upload(np.float32([x]))) for x in (2, 0)]
     assert example.run(scalars=on_device) == "INVALID_POINTER"

@@ -125,7 +125,7 @@ def test_misalignment(card, what, line):
     assert found == {("misaligned access", "other", at(line), "")}
 
 
-def test_what_a_finding_says(card):
+def test_text_of_a_finding(card):
     run(card, 8, blocks=2)
     finding = checks.findings(card.rt)[0]
     assert finding.kernel == "cases"

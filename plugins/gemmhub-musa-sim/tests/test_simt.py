@@ -50,7 +50,7 @@ def test_the_tiled_kernel(card, name):
 
 
 @pytest.mark.parametrize("how", ["launch_vector_add", "launch_vector_add_by_address"])
-def test_both_ways_to_launch(card, how):
+def test_both_forms_of_launches(card, how):
     library = compiled(KERNELS / "vector_add.mu")
     n = 1000
     a, b = (np.arange(n, dtype=np.float32) * factor for factor in (1, 3))

@@ -179,7 +179,7 @@ def test_copies_need_few_calls(rt, fake):
 @pytest.mark.parametrize(
     ("base", "key", "turned"), list(layouts()), ids=lambda x: "" if isinstance(x, np.ndarray) else str(x)
 )
-def test_twins_and_clones_lie_as_the_original_does(rt, base, key, turned):
+def test_twins_and_clones_have_the_original_layout(rt, base, key, turned):
     arrays = array.arrays(1)
     x = from_numpy(base, 1)[key]
     native = arrays.view(x, "x")
@@ -357,7 +357,7 @@ def taken(capsule):
     ("dtype", "code", "bits"),
     [("float16", 2, 16), ("bfloat16", 4, 16), ("int8", 0, 8), ("uint8", 1, 8), ("complex64", 5, 64), ("bool", 6, 8)],
 )
-def test_a_capsule_says_what_the_array_is(rt, fake, dtype, code, bits):
+def test_a_capsule_describes_the_array(rt, fake, dtype, code, bits):
     gc.collect()
     live = fake.fake_live()
     x = from_numpy(whole(4, 6).astype(gemmhub.dtypes.as_dtype(dtype)), 1)[1:, ::2]
@@ -375,7 +375,7 @@ def test_a_capsule_says_what_the_array_is(rt, fake, dtype, code, bits):
     assert fake.fake_live() == live
 
 
-def test_a_capsule_that_nobody_takes_frees_the_array(rt, fake):
+def test_an_unconsumed_capsule_frees_the_array(rt, fake):
     gc.collect()
     live = fake.fake_live()
     capsule = from_numpy(whole(4, 6)).__dlpack__(stream=3, max_version=(1, 0), copy=False)
@@ -386,7 +386,7 @@ def test_a_capsule_that_nobody_takes_frees_the_array(rt, fake):
     assert fake.fake_live() == live
 
 
-def test_what_dlpack_cannot_say_is_a_buffer_error(rt):
+def test_what_dlpack_cannot_describe_is_a_buffer_error(rt):
     x = from_numpy(whole(4, 6))
     with pytest.raises(BufferError, match="no copy"):
         x.__dlpack__(copy=True)
@@ -403,7 +403,7 @@ def odd(x):
     return array.Array(x.data, x.dtype, (3,), (6,))
 
 
-def test_those_who_do_not_know_the_device_say_so(rt, fake):
+def test_consumers_without_the_device_refuse_it(rt, fake):
     live = fake.fake_live()
     x = from_numpy(whole(4, 6))
     with pytest.raises((BufferError, RuntimeError)) as caught:

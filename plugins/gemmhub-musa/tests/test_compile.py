@@ -86,7 +86,7 @@ def test_a_source_may_be_a_text(kit, fresh):
     assert source.read_text() == 'extern "C" int f() { return 1; }'
 
 
-def test_a_new_compiler_version_compiles_anew(kit, log, fresh, script):
+def test_a_new_compiler_version_compiles_again(kit, log, fresh, script):
     text = 'extern "C" int f() { return 1; }'
     first = compile.compile_mu(text, kit, "mp_22", name="k")
     script(kit.mcc, MCC.replace("4.3.1", "5.1.0"))
@@ -94,7 +94,7 @@ def test_a_new_compiler_version_compiles_anew(kit, log, fresh, script):
     assert len(log()) == 2
 
 
-def test_changed_headers_compile_anew(kit, log, fresh):
+def test_changed_headers_compile_again(kit, log, fresh):
     text = 'extern "C" int f() { return 1; }'
     first = compile.compile_mu(text, kit, "mp_22", name="k")
     (kit.include / "odd.h").write_text(HEADER + "// of another SDK, but as long as before\n")
@@ -188,7 +188,7 @@ def test_values_are_the_headers_and_unknown_names_are_left_out(kit, fresh):
     assert compile.enumerators(kit, "odd.h", NAMES) == VALUES
 
 
-def test_where_all_are_known_one_compilation_does(kit, fresh, monkeypatch):
+def test_one_compilation_where_all_names_exist(kit, fresh, monkeypatch):
     calls = []
     host = compile.compile_host
     monkeypatch.setattr(compile, "compile_host", lambda *x, **y: calls.append(1) or host(*x, **y))

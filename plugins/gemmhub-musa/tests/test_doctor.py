@@ -210,7 +210,7 @@ def test_the_command_prints_it_all(kit, monkeypatch):
     assert [x["ok"] for x in data["findings"] if x["item"] == "copies on musa:0"] == [True]
 
 
-def test_without_an_installation_it_says_what_was_tried(python, tmp_path):
+def test_without_an_installation_it_reports_what_was_tried(python, tmp_path):
     code = """
         from gemmhub_musa import doctor
         for finding in doctor.findings():

@@ -150,7 +150,7 @@ except runtime.MusaError as error:
     assert musa(code, MUSA_SIM_QUIET=1) == "700"
 
 
-def test_what_the_headers_say(musa, generation):
+def test_values_of_the_headers(musa, generation):
     """Odd numbers where none is public, so that nobody can have guessed them; none for what is not there."""
     code = """
 names = ["MUBLAS_OP_T", "MUBLAS_COMPUTE_32F", "MUBLAS_NEVER", "MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT"]

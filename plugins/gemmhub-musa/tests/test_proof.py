@@ -76,7 +76,7 @@ def test_rounded_operands_are_found(rt):
     assert proved(rt, problem, exact=False) is None
 
 
-def test_writing_beside_the_result_is_found(rt):
+def test_writing_outside_the_result_is_found(rt):
     problem = asked()
     wider = replace(problem.out, layout=replace(problem.out.layout, cols=21))
 

@@ -21,7 +21,7 @@ def test_it_is_the_one_of_the_home(rt, named):
     assert (rt.version, rt.driver_version) == ("4.3.0", "5.1.0")
 
 
-def test_devices_and_what_they_say_of_themselves(rt):
+def test_devices_and_their_attributes(rt):
     assert rt.device_count() == 2
     assert rt.attribute(runtime.MULTIPROCESSORS, 1) == 56
     assert rt.arch(0) == (2, 2)
@@ -142,7 +142,7 @@ def test_the_machine(rt):
 
 
 @pytest.mark.parametrize("count", [0, 38])
-def test_without_a_device_it_says_so(rt, fake, count):
+def test_no_device_is_reported(rt, fake, count):
     """The one number as this header has it (from a count of none), the other as older ones may."""
     if count:
         fake.fake_plan(b"musaGetDeviceCount=38")
@@ -161,7 +161,7 @@ def test_a_runtime_that_does_not_work(rt, fake):
     assert no.reason == ("the MUSA runtime does not work: musaGetDeviceCount: unknown error (999): some other trouble")
 
 
-def test_an_architecture_that_nobody_knows_is_not_believed(rt, monkeypatch):
+def test_an_unknown_architecture_is_not_believed(rt, monkeypatch):
     monkeypatch.setattr(rt, "attribute", lambda number, index: 56)
     assert rt.arch(0) is None
     assert runtime.machine().arch_name(0) == "unknown"
@@ -178,7 +178,7 @@ def test_a_library_without_functions_that_are_needed(tmp_path, python):
     assert "install a MUSA SDK of version 3.1 or later" in told
 
 
-def test_the_driver_tells_the_devices_names(tmp_path, python):
+def test_names_of_devices_by_the_driver(tmp_path, python):
     lib = tmp_path / "home" / "lib"
     link(lib / "libmusart.so.4", HERE / "fake_musart.cpp")
     driver = """

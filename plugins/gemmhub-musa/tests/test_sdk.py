@@ -166,7 +166,7 @@ def test_the_named_home_comes_before_the_loaders_path(tmp_path, python):
     assert told == f"1 {home}/lib/libmusart.so.4 {home}/lib"
 
 
-def test_the_loaders_path_comes_before_a_home_that_nobody_named(tmp_path, python, script):
+def test_the_loaders_path_comes_before_an_unnamed_home(tmp_path, python, script):
     home = tmp_path / "home"
     number(home / "lib" / "libmusart.so.4", 1)
     script(home / "bin" / "mcc", "exit 0")

@@ -77,7 +77,7 @@ def test_every_mixed_up_transposition_is_found(rt, name, dtype):
         assert "is wrong" in no.reason
 
 
-def test_writing_behind_the_result_is_found(rt):
+def test_writing_beyond_the_result_is_found(rt):
     def prepare(problem):
         kernel = Addresses().prepare(problem, "default", 0)
 

@@ -50,7 +50,7 @@ def test_it_waits_for_its_stream_only(rt, fake):
         memory.synchronize()
 
 
-def test_memory_at_an_odd_address_is_told(rt, monkeypatch):
+def test_memory_at_an_odd_address_is_reported(rt, monkeypatch):
     original = MusaArrays.empty
     monkeypatch.setattr(MusaArrays, "empty", lambda self, shape, dtype: original(self, (shape[0] + 16,), dtype)[16:])
     with pytest.raises(AssertionError, match="not aligned to 256 bytes"):

@@ -183,7 +183,7 @@ def test_a_failed_allocation_changes_nothing(runtime, workspace):
     assert runtime.freed == [0x2000000]
 
 
-def test_a_block_whose_work_is_not_known_is_not_used_again(runtime, workspace):
+def test_a_block_with_unfinished_work_is_not_used_again(runtime, workspace):
     lease = workspace.lease(7, 100)
     runtime.lost = True
     with pytest.raises(OSError, match="lost"), lease as block:

@@ -77,7 +77,7 @@ def test_candidates_are_tiles(backend):
         backend.prepare(problem(dtype="float16"), "fastest", LIMIT)
 
 
-def test_the_kernel_says_what_it_is(backend):
+def test_description_of_a_kernel(backend):
     kernel = prepared(backend, problem(dtype="float16", n=5))
     assert kernel.description == "MUTLASS 0.1.1 float16 to float16 tensor_256x128x32 rr for mp_22, one element a load"
     assert kernel.workspace_bytes == 0
@@ -380,7 +380,7 @@ def test_errors_of_others_are_cleared_and_named(backend, sim):
     assert not musa.load().clear_error()
 
 
-def test_no_memory_for_a_proof_says_nothing_of_the_kernel(other, sim):
+def test_no_memory_for_a_proof_decides_nothing(other, sim):
     backend = other()
     asked = problem(dtype="float16")
     sim.musaSimInject(b"musaMalloc")

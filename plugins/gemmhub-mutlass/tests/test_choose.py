@@ -94,7 +94,7 @@ def test_source():
     assert (whole["ELEMENT"], whole["RESULT"], whole["ACCUMULATOR"]) == ("int8_t", "int32_t", "int32_t")
 
 
-def test_float32_is_tf32_only_where_it_says_so():
+def test_float32_is_tf32_only_where_allowed():
     reduced, full = definitions(configuration(TF32, "float32")), definitions(configuration(SIMT, "float32"))
     assert (reduced["ELEMENT"], reduced["OP_CLASS"]) == ("mutlass::tfloat32_t", "mutlass::arch::OpClassTensorOp")
     assert (full["ELEMENT"], full["OP_CLASS"]) == ("float", "mutlass::arch::OpClassSimt")

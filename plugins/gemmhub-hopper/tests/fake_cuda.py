@@ -1,5 +1,5 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
-"""The double of libcuda with the real kernels, compiled for the host and run by tests/emulator."""
+"""A fake libcuda with the real kernels, compiled for the host and run by tests/emulator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def emulator(macros):
 
 
 class FakeCuda(FakeKernels):
-    """Few multiprocessors: the more blocks, the longer an emulated launch takes."""
+    """Few SMs: the more CTAs, the longer an emulated launch takes."""
 
     card: ClassVar = {**H200, 16: 4}
     types: ClassVar = {**FakeKernels.types, "cuTensorMapEncodeTiled": (c_int, MAP)}

@@ -1,4 +1,4 @@
-"""The backend on the doubles of libcuda and NVRTC, and memory for the conformance kit to go with it."""
+"""The backend on a fake libcuda and NVRTC, with memory for the conformance kit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmhub.testing.fake_kernels import FakeCompiler
 
 
 class Home:
-    """One fake machine."""
+    """A fake machine."""
 
     def __init__(self, **cuda):
         self.cuda = FakeCuda(**cuda)
@@ -28,13 +28,13 @@ class Home:
         return backend
 
     def counters_are_clear(self):
-        """Of the workspace, marks and all."""
+        """Return whether the counters of the workspace, marks included, are zero."""
         address = next(at for at, nbytes, _ in self.cuda.allocated if nbytes > COUNTERS)
         return not np.ctypeslib.as_array((ctypes.c_uint8 * COUNTERS).from_address(address)).any()
 
 
 def mutated(monkeypatch, tmp_path, file, *pairs, **cuda):
-    """A home whose kernels have other words in them."""
+    """Return a home whose kernels have replaced text."""
     changes = tuple((file, old, new) for old, new in pairs)
     fake_cuda.KERNELS.changed(changes)  # fails here where a text is not there: a launch's failure is what tests expect
     monkeypatch.setattr(fake_cuda, "CHANGES", changes)

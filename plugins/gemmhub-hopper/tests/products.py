@@ -19,7 +19,7 @@ LIMIT = 2**30
 
 @dataclass(frozen=True)
 class Product:
-    """A shape of the kernel, and a problem for it."""
+    """A problem for a given tile shape, split-K and lowering."""
 
     shape: Shape
     m: int
@@ -32,9 +32,9 @@ class Product:
     out: str | None = None
     swapped: bool = False
     registers: bool = False
-    """The kernel's a goes through registers."""
+    """Whether the kernel's a goes through registers."""
     split_planes_b: bool = False
-    """The kernel's b is split in shared memory."""
+    """Whether the kernel's b is split in shared memory."""
     splits: int = 1
     batch: tuple[int, ...] = ()
     alpha: float = 1
@@ -43,7 +43,7 @@ class Product:
     bias_type: str = "float32"
     activation: str | None = None
     offset: int = 0
-    """Elements of d's address beyond a multiple of 256 bytes."""
+    """Offset of d's address in elements from an alignment of 256 bytes."""
     limit: int = LIMIT
     """Bytes of workspace."""
 
@@ -159,7 +159,7 @@ def stored(x, order):
 
 
 def loaded(data, dtype, batch, rows, columns, order):
-    """The other way around."""
+    """Return the stack of matrices in ``data``, bytes in that order."""
     x = np.asarray(data).view(dtype)
     return x.reshape(*batch, rows, columns) if order == "row" else np.swapaxes(x.reshape(*batch, columns, rows), -1, -2)
 
@@ -181,7 +181,7 @@ PRODUCTS = (
     Product(SMALL, 72, 136, 264, d="col"),
     Product(SMALL, 72, 136, 264, swapped=True),
     Product(SMALL, 72, 136, 264, dtype="float16"),
-    # float32 results through shared memory: both ways around, 16 columns at a time, more than one buffer's worth.
+    # float32 results through shared memory: transposed or not, store blocks of 16 columns, several for a buffer.
     Product(SMALL, 72, 136, 72, out="float32"),
     Product(SMALL, 72, 136, 72, out="float32", swapped=True),
     Product(Shape(64, 16, 3, **_ONE), 72, 44, 72, out="float32"),
@@ -192,7 +192,7 @@ PRODUCTS = (
     Product(Shape(256, 192, 3), 264, 200, 72, dtype="tf32"),
     Product(SMALL, 72, 136, 200, out="float32", splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
     Product(SMALL, 72, 136, 200, dtype="tf32", d="col", splits=2, alpha=0.5, beta=2, bias="n", batch=(2,)),
-    # Chunks that begin within the one before: either way around, more than two, of float32; not beside a c.
+    # Overlapping store blocks: transposed or not, more than two, of float32; not with a c.
     Product(Shape(64, 112, 3, **_ONE), 72, 232, 72, bias="n", activation="relu"),
     Product(Shape(64, 112, 3, **_ONE), 232, 72, 72, swapped=True, batch=(2,)),
     Product(Shape(64, 80, 3, **_ONE), 72, 168, 200, splits=2),
@@ -229,12 +229,12 @@ PRODUCTS = (
     Product(Shape(64, 256, 4, **_ONE), 72, 264, 200),
     Product(Shape(64, 16, 12, **_ONE), 136, 8, 200, b="col"),
     Product(Shape(64, 16, 12, **_ONE), 1, 136, 2056, swapped=True, splits=2),
-    # k split, alone and in clusters, and more pieces than blocks.
+    # Split-K, with and without clusters, and more work tiles than CTAs.
     Product(SMALL, 72, 136, 520, splits=3),
     Product(Shape(128, 128, 6, cluster_m=2), 264, 136, 520, b="col", splits=4),
     Product(SMALL, 72, 136, 520, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
-    # Two consumers by turns: one piece; odd and even numbers of pieces a block; stages skipped across the ring's end;
-    # clusters; parts of k that are not equal; transposed and direct stores.
+    # Ping-pong: one work tile; odd and even numbers of work tiles of a CTA; stages skipped across the ring's end;
+    # clusters; splits of different length; transposed and direct stores.
     Product(TURNS, 64, 64, 200),
     Product(TURNS, 200, 136, 264),
     Product(TURNS, 200, 136, 40),
@@ -248,7 +248,7 @@ PRODUCTS = (
     Product(TURNS_BELOW, 264, 136, 456, out="float32", d="col", splits=3, beta=2, bias="n", activation="relu"),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
     Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
-    # Three consumers; clusters of four and eight, which share one tile or both, of either major-ness.
+    # Three consumers; multicast by four and eight CTAs, of one operand or both, K-major and MN-major.
     Product(Shape(192, 64, 3, consumers=3), 200, 136, 264),
     Product(Shape(192, 144, 4, consumers=3), 392, 296, 136, a="col", b="col", swapped=True),
     Product(Shape(192, 128, 4, consumers=3), 200, 136, 456, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
@@ -262,8 +262,8 @@ PRODUCTS = (
     Product(Shape(64, 64, 3, cluster_n=4, **_ONE), 72, 264, 200, a="col", swapped=True),
     Product(Shape(64, 64, 3, cluster_m=4, cluster_n=2, **_ONE), 264, 136, 264, b="col"),
     Product(Shape(128, 64, 3, cluster_m=2, cluster_n=4), 264, 264, 136, a="col", bias="n"),
-    # Blocks of a cluster that share k: two, four and eight; a slice of columns each, or fewer slices than blocks; parts
-    # of k that are not equal; more clusters than run at once; clusters that share operands besides.
+    # CTAs of a cluster that share K: two, four and eight; a slice of columns each, or fewer slices than CTAs; splits
+    # of different length; more clusters than run at once; clusters that multicast operands besides.
     Product(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 328),
     Product(Shape(64, 16, 5, cluster_k=2, **_ONE), 136, 8, 392, b="col", swapped=True),
     Product(Shape(64, 96, 3, cluster_k=4, **_ONE), 200, 104, 328, a="col", d="col", alpha=0.5, beta=2, bias="n"),
@@ -294,7 +294,7 @@ PRODUCTS = (
     Product(SMALL, 72, 136, 130, a="col", dtype="tf32"),
     # 16-bit operands that TMA does not take.
     Product(SMALL, 70, 73, 70, a="col", d="col"),
-    # float32, split: every major-ness; shapes; clusters; parts of k; slabs of k; batches; epilogues.
+    # float32, split: every major-ness; shapes; clusters; split-K; K passes; batches; epilogues.
     Product(SPLIT, 64, 64, 32, b="col", dtype="float32"),
     Product(SPLIT, 64, 64, 32, dtype="float32"),
     Product(SPLIT, 71, 133, 163, dtype="float32", b="col"),
@@ -313,8 +313,8 @@ PRODUCTS = (
         SPLIT, 71, 73, 330, dtype="float32", limit=COUNTERS + 600 * 2**10, splits=2, batch=(2,), out="float16", beta=2
     ),
     Product(SMALL, 70, 73, 330, dtype="tf32", limit=COUNTERS + 48 * 2**10, bias="n"),
-    # a through registers. tf32 with neighbours along m: either way around; beside a b that is copied; several blocks of
-    # 64 rows; clusters that share it or b; by turns; parts of k; slabs; batches.
+    # a through registers. tf32 that is contiguous along M: swapped or not; with a b that is copied; several fragments
+    # of 64 rows; multicast of a or b; ping-pong; split-K; K passes; batches.
     Product(SMALL, 64, 64, 32, a="col", b="col", dtype="tf32", **_REGISTERS),
     Product(SMALL, 72, 136, 132, a="col", b="col", dtype="tf32", **_REGISTERS),
     Product(SMALL, 71, 136, 132, dtype="tf32", swapped=True, **_REGISTERS),
@@ -326,7 +326,7 @@ PRODUCTS = (
     Product(TURNS, 137, 200, 264, dtype="tf32", swapped=True, splits=3, beta=2, **_REGISTERS),
     Product(SMALL, 72, 73, 330, a="col", dtype="tf32", limit=COUNTERS + 2**15, **_REGISTERS),
     Product(SMALL, 72, 72, 136, dtype="tf32", swapped=True, batch=(3,), out="bfloat16", **_REGISTERS),
-    # float32, split there: either major-ness and way around; narrow b; clusters; parts and slabs of k; batches.
+    # float32, split in registers: K-major, MN-major, swapped; narrow b; clusters; split-K and K passes; batches.
     Product(SPLIT, 64, 64, 32, dtype="float32", **_REGISTERS),
     Product(SPLIT, 64, 64, 32, a="col", dtype="float32", **_REGISTERS),
     Product(SPLIT, 71, 133, 164, dtype="float32", b="col", **_REGISTERS),
@@ -339,8 +339,8 @@ PRODUCTS = (
     Product(Shape(64, 16, 9, **_ONE), 9, 100, 1000, dtype="float32", swapped=True, splits=5, **_REGISTERS),
     Product(SPLIT, 72, 73, 200, dtype="float32", limit=2**17 + COUNTERS, beta=2, bias="m", **_REGISTERS),
     Product(SPLIT, 40, 72, 136, dtype="float32", swapped=True, batch=(3,), alpha=0.5, out="bfloat16", **_REGISTERS),
-    # float32 of which both are split by the kernel: of either order, tails, columns beside the tile, several pieces a
-    # block, two consumers, blocks that share k, a batch.
+    # float32 of which the kernel splits both: of either order, remainders, columns outside the tile, several work tiles
+    # of a CTA, two consumers, CTAs that share K, a batch.
     Product(SPLIT, 64, 64, 32, dtype="float32", **_BOTH),
     Product(SPLIT, 64, 64, 96, a="col", b="col", dtype="float32", **_BOTH),
     Product(SPLIT, 71, 132, 164, dtype="float32", d="col", **_BOTH),
@@ -374,4 +374,4 @@ SLICES = (
     Product(SPLIT, 60, 64, 300, dtype="float32", splits=6, **_REGISTERS),
     Product(Shape(64, 48, 3, **_ONE), 60, 40, 300, a="col", b="col", dtype="float32", splits=8, **_BOTH),
 )
-"""Likewise; on a card, or another device with enough multiprocessors, each part of k adds a slice of the tile."""
+"""Products whose splits reduce a slice of the tile each, on a device with enough SMs."""

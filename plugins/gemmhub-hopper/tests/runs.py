@@ -1,4 +1,4 @@
-"""Products on the doubles of a device, with operands in host memory."""
+"""Products on a fake device, with operands in host memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def address(buffer):
 
 
 class Run:
-    """A product's operands in host memory, and its kernel on the double of a device."""
+    """A product's operands in host memory, and its kernel on a fake device."""
 
     def __init__(self, product, home=HOME, seed=0):
         self.product, self.home = product, home
@@ -39,7 +39,7 @@ class Run:
         self.out = memory.empty(self.nbytes + 512)
 
     def __call__(self):
-        """The result; and nothing beside it is written."""
+        """Return the result; assert that nothing outside it was written."""
         p = self.product
         self.out[:] = 0xFF
         c, bias = (None if x is None else address(x) for x in (self.c, self.bias))
@@ -50,7 +50,7 @@ class Run:
         return loaded(data, self.dtype, p.batch, p.m, p.n, p.d)
 
     def give(self, a, b):
-        """Other operands, (m, k) and (k, n)."""
+        """Replace the operands by ``a`` (m, k) and ``b`` (k, n)."""
         for buffer, x, order in ((self.a, a, self.product.a), (self.b, b, self.product.b)):
             data = stored(x, order)
             buffer[: data.size] = data

@@ -50,7 +50,7 @@ def mn_major(memory, start, i, k, leading):
 
 @pytest.mark.parametrize("rows", [8, 64, 128])
 def test_k_major_tile(rows):
-    """TMA box of 64 (k) x rows; a step of 16 k is 32 bytes on, a block of 64 rows 8192."""
+    """TMA box of 64 (k) x rows; 16 elements along K are 32 bytes, 64 rows 8192."""
     values = np.arange(rows * 64, dtype=np.uint16).reshape(rows, 64)
     memory = tma_box(values, 128)
     for row in range(rows):
@@ -62,7 +62,7 @@ def test_k_major_tile(rows):
 
 @pytest.mark.parametrize("rows", [16, 64, 128])
 def test_k_major_plane(rows):
-    """TMA box of 32 (k) x rows, 64 bytes a row; 8 rows are 512 bytes, a block of 64 rows 4096."""
+    """TMA box of 32 (k) x rows, 64 bytes a row; 8 rows are 512 bytes, 64 rows 4096."""
     values = np.arange(rows * 32, dtype=np.uint16).reshape(rows, 32)
     memory = tma_box(values, 64)
     for row in range(rows):
@@ -74,13 +74,13 @@ def test_k_major_plane(rows):
 
 
 def test_a_plane_has_no_bank_conflicts():
-    """The same 16 bytes of k of 8 rows lie in 8 different groups of 4 banks."""
+    """The same 16 bytes along K of 8 rows are in 8 different groups of 4 banks."""
     for store_block_n in range(4):
         assert len({unswizzle(64 * row + 16 * store_block_n, 64) // 16 % 8 for row in range(8)}) == 8
 
 
 def test_mn_major_plane():
-    """Boxes of 64 (n) x 32 (k): a slab is 4096 bytes."""
+    """TMA boxes of 64 (n) x 32 (k): a box has 4096 bytes."""
     values = np.arange(32 * 128, dtype=np.uint16).reshape(32, 128)
     memory = np.concatenate([tma_box(values[:, 64 * s : 64 * s + 64], 128) for s in range(2)])
     for step in range(2):
@@ -91,7 +91,7 @@ def test_mn_major_plane():
 
 @pytest.mark.parametrize("columns", [64, 256])
 def test_mn_major_tile(columns):
-    """TMA boxes of 64 (n) x 64 (k), one slab after the other; a step of 16 k is 2048 bytes on, a slab 8192."""
+    """TMA boxes of 64 (n) x 64 (k), one after the other: 16 elements along K are 2048 bytes, a box 8192."""
     values = np.arange(64 * columns, dtype=np.uint16).reshape(64, columns)  # k, n
     memory = np.concatenate([tma_box(values[:, 64 * s : 64 * s + 64], 128) for s in range(columns // 64)])
     for step in range(4):
@@ -101,7 +101,7 @@ def test_mn_major_tile(columns):
 
 
 def test_halves_of_a_shared_tile():
-    """What two blocks of a cluster load in halves is what one would load: along rows, or along k where MN-major."""
+    """Two CTAs of a multicast load halves of what one would load: along rows, or along K where it is MN-major."""
     values = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
     whole = tma_box(values, 128)
     halves = np.concatenate([tma_box(values[:32], 128), tma_box(values[32:], 128)])
@@ -142,7 +142,7 @@ def stmatrix(memory, addresses, words, transposed):
 
 
 def staging_offset(warp, lane, j, width, transposed):
-    """``staging_offset`` of epilogue.cuh, said again."""
+    """``staging_offset`` of epilogue.cuh, in Python."""
     q, r = lane // 8, lane % 8
     if transposed:
         offset, width = (8 * (j + q // 2) + r) * 128 + (2 * warp + q % 2) * 16, 128
@@ -173,7 +173,7 @@ def test_staging_is_what_tma_stores(columns, transposed):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_stmatrix_has_no_bank_conflicts(transposed):
-    """The 8 rows of each matrix lie in 8 different groups of 4 banks."""
+    """The 8 rows of each matrix are in 8 different groups of 4 banks."""
     for warp in range(4):
         for j in range(0, 8, 2):
             addresses = [staging_offset(warp, lane, j, 128, transposed) for lane in range(32)]
@@ -182,7 +182,7 @@ def test_stmatrix_has_no_bank_conflicts(transposed):
 
 
 def float_stores(warp, columns, transposed):
-    """The stores of a chunk of float32, as ``stage_floats`` of epilogue.cuh does them: of each the lanes' (address, row
+    """The stores of a float32 store block by ``stage_floats`` of epilogue.cuh: of each the lanes' (address, row
     and first column of the tile, columns).
     """
     if transposed:
@@ -228,7 +228,7 @@ def test_staging_of_float32_is_what_tma_stores(columns, transposed):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("columns", [16, 32])
 def test_stores_of_float32_have_no_bank_conflicts(columns, transposed):
-    """Whatever is stored in a cycle, 4 bytes by 32 lanes or 8 bytes by 16, lies in 32 different banks."""
+    """The stores of a cycle, 4 bytes by 32 lanes or 8 bytes by 16, are in 32 different banks."""
     for warp in range(4):
         for store in float_stores(warp, columns, transposed):
             at_once = 32 // store[0][3]

@@ -1,4 +1,4 @@
-"""float32 whose b is split in shared memory: its planes, its marks, float32's accuracy, and mistakes."""
+"""float32 whose b is split in shared memory: planes, marks, accuracy, and mutations that the tests detect."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ TWO = Shape(128, 32, 2)
 
 
 def lowered(asked):
-    """By whether they are swapped."""
+    """Return the lowerings with a split b, by whether they are swapped."""
     return {lowering.swapped: lowering for lowering in lower.lowerings(asked) if lowering.form.split_planes_b}
 
 
 @pytest.mark.parametrize("a", ["row", "col"])
 @pytest.mark.parametrize("b", ["row", "col"])
 def test_lowerings(a, b):
-    """Both operands in either order, and no copies."""
+    """Operands of either order need no copies."""
     found = lowered(float32(64, 72, 100, a=a, b=b))
     assert (found[False].form.mn_major_a, found[False].form.mn_major_b) == (a == "col", b == "row")
     assert (found[True].form.mn_major_a, found[True].form.mn_major_b) == (b == "row", a == "col")
@@ -96,7 +96,7 @@ def test_maps():
 
 
 def test_candidates():
-    """Of small products; with names of their own, by which they are found again."""
+    """Small products have such candidates, and their names are found again."""
     found = {x.choice.name for x in choose.ranked(lower.lowerings(float32(64, 432, 1024)), H200, LIMIT)}
     assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
     for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
@@ -104,7 +104,7 @@ def test_candidates():
 
 
 def test_split_k_of_clusters_that_share_k():
-    """For few tiles and a long k: as many blocks as there are multiprocessors, each with two blocks of k at least."""
+    """Few tiles and a long K use as many CTAs as there are SMs, each with at least two blocks of K."""
     lowerings = lower.lowerings(float32(64, 64, 16384))
     found = [x.choice for x in choose.ranked(lowerings, H200, LIMIT) if x.choice.lowering.form.split_planes_b]
     assert "64x64x8k8rs/15" in {x.name for x in found}
@@ -129,7 +129,7 @@ def at_plane(row, k):
 
 @pytest.mark.parametrize("n", [16, 32, 48, 64, 96])
 def test_bank_conflicts(n):
-    """None where neighbours along k are neighbours; else loads have none, and stores take twice the passes."""
+    """A K-major b has no bank conflicts; of others, loads have none, and stores take twice the passes."""
     for warp in range(4):
         task = 32 * warp + np.arange(32)
         row, four = task // 8, task % 8
@@ -165,7 +165,7 @@ def test_short_sums(k):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_shortest_sums(k):
-    """Computed anew, all of them."""
+    """All special values are recomputed."""
     a, b = data("worst", 64, 64, k)
     assert ratio(multiply(a, b, shape=SMALL, a="col", **S), a, b) <= 1
 
@@ -177,7 +177,7 @@ def test_infinities_nans_and_overflow(changes):
 
 @pytest.mark.parametrize("shape", [SMALL, SHARED_K, TWO], ids=lambda shape: shape.name)
 def test_the_least_and_the_largest_numbers(shape):
-    """Of either operand."""
+    """Marks of either operand are found."""
     for x, y in small_beside_large():
         assert ratio(multiply(x, y, shape=shape, **S), x, y) <= 1
         assert ratio(multiply(y.T, x.T, shape=shape, a="col", **S), y.T, x.T) <= 1
@@ -206,13 +206,13 @@ LOST = {
     "a's marks are not handed on": (SMALL, 2, "emulation.cuh", (
         ("mark(p.a_marks, marks & 3), mark(words.a, marks & 3);", ";"),)),
 }
-"""(shape, parts of k, file, changes)."""
+"""Mutations: (shape, splits, file, changes)."""
 # fmt: on
 
 
 @pytest.mark.parametrize("mutation", LOST, ids=lambda name: name.replace(" ", "-"))
 def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
-    """Of one element of a, in the second half of k, a plane loses bits that count beside b's."""
+    """A plane of one element of a, in the second half of K, loses bits that count against b's."""
     shape, splits, file, changes = LOST[mutation]
     home = mutated(monkeypatch, tmp_path, file, *changes)
     x, y = np.zeros((8, 128), np.float32), np.full((128, 64), 2.0**100 * 1.1, np.float32)
@@ -223,7 +223,7 @@ def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
 
 
 def test_nothing_is_recomputed_without_need(monkeypatch, tmp_path):
-    """Else wrong planes could be mended unseen."""
+    """Without this, recomputing could hide wrong planes."""
     home = mutated(monkeypatch, tmp_path, "repair.cuh", ("sum = inner_product(p,", "sum = 77 + inner_product(p,"))
     for shape in (SMALL, SHARED_K, TWO):
         product = Product(shape, 136, 140, 264, dtype="float32", **S)
@@ -279,7 +279,7 @@ def test_what_is_left_of_a_plane_counts(monkeypatch, tmp_path):
     ids=str,
 )
 def test_interleavings(product):
-    """A ring of two stages, several tiles a block."""
+    """A ring of two stages, several work tiles of a CTA."""
     run = Run(product)
     for _ in range(3):
         run.check()

@@ -107,7 +107,7 @@ SLABS = Product(Shape(64, 64, 3, consumers=1), 70, 73, 330, dtype="tf32", limit=
 @pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
 @pytest.mark.parametrize("product", [PLAIN, SPLIT, PLANES], ids=str)
 def test_a_thread_whose_context_is_not_the_devices(home, backend, product, context):
-    """A kernel that was prepared, and has run, elsewhere; the thread keeps what it has."""
+    """A kernel that was prepared in another thread runs without a context of this one, which stays as it is."""
     launch, call = product.launch(backend), Call(home, product)
     call.run(launch.run)
     assert call.right
@@ -126,7 +126,7 @@ def test_a_thread_whose_context_is_not_the_devices(home, backend, product, conte
 
 @pytest.mark.parametrize("product", [PLAIN, SPLIT, PLANES, SLABS], ids=str)
 def test_nested_calls(home, backend, product):
-    """On the same stream, before each of the kernels of a call: they share no parameters and no scratch memory."""
+    """Calls nested before each kernel of a call, on its stream, share no parameters and no scratch memory with it."""
     launch, outer = product.launch(backend), Call(home, product)
     before = len(home.cuda.launches)
     outer.run(launch.run, stream=7)
@@ -156,7 +156,7 @@ def interrupt(home, at, run, inner, finished):
 
 
 def test_a_call_that_ends_half_done(home, backend):
-    """By KeyboardInterrupt, when some of the addresses are written and none is noted: the next call writes them all."""
+    """After KeyboardInterrupt, with some addresses written and none noted, the next call writes them all."""
     launch, first, second = PLAIN.launch(backend), Call(home, PLAIN), Call(home, PLAIN, 1)
     first.run(launch._run)
     gemm, place = launch.gemm, launch.gemm.place
@@ -176,7 +176,7 @@ def test_a_call_that_ends_half_done(home, backend):
 
 @pytest.mark.parametrize(("value", "attributes"), [(None, 1), ("on", 1), ("off", 0)])
 def test_early_starts_may_be_switched_off(home, backend, monkeypatch, value, attributes):
-    """Where a kernel of somebody else ends before the one before it has: of every kernel, once for all."""
+    """PDL can be turned off for every kernel, for programs whose other kernels break its rules."""
     if value is not None:
         monkeypatch.setenv(pdl.VARIABLE, value)
         pdl.allowed.cache_clear()
@@ -266,7 +266,7 @@ def test_unmeasured_candidates_are_remarked(backend, monkeypatch):
 
 
 def test_unmeasured_candidates_stand_behind(monkeypatch):
-    """Beside those of a kind that was measured, by the same factor."""
+    """Candidates of a kind without a correction get the same factor next to measured ones."""
     lowerings = lower.lowerings(VECTOR)
     plain = {choice.name: t for t, choice in HopperBackend._timed(lowerings, H200, LIMIT)}
     measured(monkeypatch, "half")
@@ -276,7 +276,7 @@ def test_unmeasured_candidates_stand_behind(monkeypatch):
 
 
 def test_candidates_by_name(backend):
-    """As from a tuning record, in another process; also those that are not proposed here."""
+    """Candidates from a tuning record are prepared by name, also those that are not proposed here."""
     asked = problem(64, 72, 1024)
     for name, words in {
         "64x64x12": "tile 64x64, 12 stages",
@@ -311,7 +311,7 @@ def test_a_small_workspace(backend):
 
 
 def test_workspace_is_there_before_the_call():
-    """Where there is none another backend can still be chosen."""
+    """Preparing fails without device memory, so that another backend can be chosen."""
     home, asked = Home(memory=COUNTERS), problem(64, 72, 1024)
     backend = home.backend()
     with pytest.raises(AllocationError):
@@ -322,7 +322,7 @@ def test_workspace_is_there_before_the_call():
 
 
 def test_a_batch_that_folds_into_too_many_rows(backend):
-    """Is multiplied as a batch."""
+    """A batch that does not fold is multiplied as a batch."""
     asked = replace(problem(2**20, 8, 8, batch=(4096,)), b=problem(2**20, 8, 8).b)
     assert fold_batch(asked) is not None
     assert backend.supports(asked) is None

@@ -13,7 +13,7 @@ from gemmhub.kit.cuda_scratch import COUNTERS
 
 
 def test_clusters_that_share_k():
-    """One piece a cluster, all at once, or none; no workspace."""
+    """Clusters that share K have one work tile each, run all at once or not at all, and need no workspace."""
 
     def shared(m, n, k):
         found = (x.choice for x in choose.ranked(lower.lowerings(problem(m, n, k)), H200, LIMIT))
@@ -39,7 +39,7 @@ def test_clusters_that_share_k():
 
 
 def test_workspace():
-    """A float32 for every element of every part of every tile, behind the counters."""
+    """Split-K takes a float32 for each element of each split of each tile, after the counters."""
     lowering, _ = lower.lowerings(problem(256, 512, 4096))
     choice = Choice(lowering, Shape(128, 256, 4), 3)
     assert choice.counters == 2 * 2 * 2

@@ -47,7 +47,7 @@ def test_float32_sums_no_longer_chains_than_it_need(m):
 
 
 def test_short_k_prefers_ping_pong():
-    """Epilogues take as long as main loops there, and only turns hide them."""
+    """With a short K, epilogues take as long as main loops, and only ping-pong hides them."""
     _, choice = chosen(4096, 32768, 512)[0]
     assert choice.shape.pingpong
 
@@ -90,7 +90,7 @@ def test_all_at_once_is_as_one_by_one(given, limit):
 
 
 def test_nothing_can_be_run():
-    """Where there is no room for copies."""
+    """Candidates that need no copies are chosen where the workspace has no room for copies."""
     assert choose.ranked(lower.lowerings(problem(300, 500, 70)), H200, 0) == []
 
 
@@ -131,7 +131,7 @@ def test_a_small_workspace_costs_time():
 
 
 def test_epilogues_take_time():
-    """An addend more than an activation, and more where operands are exchanged."""
+    """An addend costs more than an activation, and more where operands are swapped."""
     plain = chosen(2744, 4064, 520)[0][0]
     gelu, addend = (
         chosen(2744, 4064, 520, **more)[0] for more in ({"activation": "gelu"}, {"c": problem(2744, 4064, 520).out})

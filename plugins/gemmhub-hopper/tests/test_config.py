@@ -38,7 +38,7 @@ def test_all_shapes_can_be_compiled_with_every_major(output):
 
 
 def test_widths_for_an_mn_major_b():
-    """wgmma is slow with others; the ways around differ."""
+    """wgmma is slow with other widths; swapped lowerings differ."""
     widths = {
         mn_major_b: {shape.n for shape in shapes(Form(False, mn_major_b, "bfloat16", "bfloat16"))}
         for mn_major_b in (False, True)
@@ -102,7 +102,7 @@ def test_what_cannot_be(shape, changes, why):
      (72, "bfloat16", 32, 3), (136, "bfloat16", 32, 5)],
 )  # fmt: skip
 def test_store_blocks(columns, output, store_block_n, count):
-    """As few as pays, of a width that has not to divide the tile's; beside a c, which may be d, it has to."""
+    """There are as few as pays; their width need not divide the tile's, except with a c, which may be d."""
     variant = Variant(Shape(64, columns, 3, consumers=1), Form(False, False, "bfloat16", output))
     assert (variant.store_block_n, variant.num_store_blocks) == (store_block_n, count)
     added = replace(variant, form=replace(variant.form, addend=output))
@@ -110,7 +110,7 @@ def test_store_blocks(columns, output, store_block_n, count):
 
 
 def test_staging_buffers_of_float32():
-    """As many bytes as of 16 bits, in half as many columns; one buffer where there is no room for two."""
+    """They have as many bytes as with 16 bits, in half as many columns; one buffer where two do not fit."""
 
     def chosen(shape, kind="bfloat16"):
         variant = Variant(shape, Form(False, False, kind, "float32"))

@@ -63,7 +63,7 @@ def fitted(tmp_path, monkeypatch):
 
 
 def test_features():
-    """Of 16 x 11 tiles on 132 multiprocessors: a wave, and a third of another."""
+    """16 x 11 tiles on 132 SMs are a wave and a third of another."""
     lowering = lowered(2048, 11 * 192 - 64, 1024)[0]
     choice = Choice(lowering, Shape(128, 192, 5, pingpong=True), 1)
     work = model.work(choice, choice.k_passes(LIMIT), H200)
@@ -94,7 +94,7 @@ def test_features():
     [(1024, 7, False), (1056, 6, False), (1032, 4, False), (1028, 3, True), (1025, 1, True)],
 )
 def test_alignment_of_rows(k, alignment, copied):
-    """Of the caller's a, whose rows are k long, also where the kernel reads a copy; b's are aligned."""
+    """The alignment is that of the caller's a, whose rows are k long, also where the kernel reads a copy."""
     for lowering in lowered(k=k):
         found = features(Choice(lowering, Shape(128, 128, 6), 1))
         a, b = (B_ROWS, A_ROWS) if lowering.swapped else (A_ROWS, B_ROWS)
@@ -112,7 +112,7 @@ def test_features_of_clusters_splits_and_unaligned_results():
 @pytest.mark.parametrize("size", [(1, 1, 1), (8, 8192, 512), (1, 8, 2**20), (300, 500, 70), (4096, 4096, 0)], ids=str)
 @pytest.mark.parametrize("given", [{}, {"b": "col"}, {"dtype": "float32"}, {"batch": (5,)}, ASKED["tf32"]], ids=str)
 def test_every_candidate_is_described(size, given):
-    """As it is ranked: with the same modelled seconds, and finite features of the kind's width."""
+    """Candidates are described as they are ranked: the same modelled seconds, finite features of the kind's width."""
     asked = problem(*size, **given)
     found = described(asked)
     assert set(found) <= set(corrections.KINDS)

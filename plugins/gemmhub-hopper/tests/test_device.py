@@ -96,7 +96,7 @@ def test_product(backend, product):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @pytest.mark.parametrize(("dtype", "out"), [("bfloat16", None), ("float16", None), ("bfloat16", "float32")])
 def test_every_shape(backend, shape, dtype, out):
-    """Several tiles a block, every major-ness, both ways around."""
+    """Several work tiles of a CTA, every major-ness, swapped or not."""
     for a in ("row", "col"):
         for b in ("row", "col"):
             for swapped in (False, True):
@@ -135,7 +135,7 @@ def test_every_shape_through_registers(backend, dtype):
 
 @pytest.mark.parametrize("shape", SMALL_SHAPES, ids=lambda shape: shape.name)
 def test_every_shape_that_splits_b(backend, shape):
-    """Several tiles a block where k is not shared, of either order; whole k, and parts of it."""
+    """Several work tiles of a CTA where K is not shared, of either order, with and without split-K."""
     for a in ("row", "col"):
         for b in ("row", "col"):
             for swapped in (False, True):
@@ -152,7 +152,7 @@ def test_every_shape_that_splits_b(backend, shape):
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("b", ["row", "col"])
 def test_every_division_of_k_among_threads(backend, dtype, m, b):
-    """Many blocks, k of several steps and a last one that is not whole; loads of every width."""
+    """Many CTAs, K of several steps and a remainder; loads of every width."""
     for a in ("row", "col"):
         for n, k in ((2056, 4104), (2055, 4101), (2052, 4100)):
             lowering = lower.lowerings(problem(m, n, k, dtype, None, (), a, b))
@@ -272,7 +272,7 @@ def test_products_that_follow_each_other(backend, dtype, m):
         run_x, run_p = by_x[turn % len(by_x)], by_p[turn % len(by_p)]
         chain(run_x, run_p)
         assert torch.equal(x[len(steps) % 2].double(), exact), turn
-        graph = torch.cuda.CUDAGraph()  # the host is too slow for kernels to lie close
+        graph = torch.cuda.CUDAGraph()  # the host is too slow for kernels to follow closely
         with torch.cuda.graph(graph):
             chain(run_x, run_p)
         for _ in range(3):
@@ -282,7 +282,7 @@ def test_products_that_follow_each_other(backend, dtype, m):
 
 
 def test_maps_have_an_address_word(backend):
-    """Else every call with new operands encodes its maps anew, which takes microseconds."""
+    """Otherwise every call with new operands encodes its maps again, which takes microseconds."""
     launch = Product(SHAPES[0], 256, 256, 256).launch(backend)
     assert None not in launch.gemm.words
 
@@ -328,7 +328,7 @@ def test_users_in_fresh_threads():
 
 
 def test_clusters_at_once(backend):
-    """What the driver tells is no more than there is room for; the estimate, of an H200, is not far from it."""
+    """The driver reports no more clusters than fit; the estimate, of an H200, is close to that."""
     gpu = backend.machine.gpus[0]
     asked = cuda_clusters.asked(gpu)
     print("clusters at once, by size:", asked)
@@ -374,7 +374,7 @@ def test_errors_compared_with_cublas(backend, kind, m, n, k):
     [(64, "64x64x10r"), (64, "128x64x7r/4"), (2048, "128x96x5rt"), (64, "64x64x8rs"), (64, "64x32x8k4rs/3")],
 )
 def test_errors_through_registers(backend, kind, n, name):
-    """As above, of an operand that is split in registers."""
+    """The same bounds hold for an operand that is split in registers."""
     a, b = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in data(kind, 1024, n, 4096))
     torch.backends.cuda.matmul.allow_tf32 = False
     exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
@@ -418,7 +418,7 @@ def test_special_values(backend):
 
 @pytest.mark.parametrize(("m", "n", "k"), [(256, 256, 8192), (2048, 16, 8192), (96, 1024, 8192)])
 def test_recomputed_float32_is_deterministic(backend, m, n, k):
-    """Of some tiles: parts of k tell each other."""
+    """The splits of a tile inform each other of what must be recomputed."""
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda") * 1000
     a[m // 2 :, ::977] = 2.0**-120
     asked = problem(m, n, k, dtype="float32")
@@ -427,7 +427,7 @@ def test_recomputed_float32_is_deterministic(backend, m, n, k):
 
 
 def test_float32_in_a_graph(backend):
-    """The pre-pass and the kernel of every slab, replayed with new operands."""
+    """A graph holds the pre-pass and the kernel of every K pass, and is replayed with new operands."""
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
     product = Product(Shape(128, 128, 4), 512, 512, 512, dtype="float32", limit=COUNTERS + 2**20)
     assert product.passes.count > 1

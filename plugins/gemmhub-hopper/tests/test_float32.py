@@ -1,4 +1,4 @@
-"""float32 at float32's accuracy: errors beside those of an SGEMM and the library's bound, and the special values."""
+"""float32 at float32's accuracy: errors compared with an SGEMM and the library's bound, and special values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = error_model(F32, F32, F32, F32)
 
 
 def multiply(x, y, home=HOME, **changes):
-    """On the emulator. Nobody may complain."""
+    """Return the product on the emulator, which must report no fault."""
     product = Product(changes.pop("shape", SPLIT), x.shape[0], y.shape[1], x.shape[1], dtype="float32", **changes)
     run = Run(product, home)
     run.give(x, y)
@@ -74,7 +74,7 @@ def data(kind, m, n, k, seed=0):
     ],
 )
 def test_errors_compared_with_an_sgemm(kind, m, n, k):
-    """Four times them is what is asked for. The emulator's tensor cores truncate; long sums show that."""
+    """Four times the errors of an SGEMM are allowed. The emulator's tensor cores truncate, as long sums show."""
     a, b = data(kind, m, n, k)
     result = multiply(a, b)
     assert errors(result, a, b) <= 1.5 * errors(sgemm(a, b), a, b) + 2.0**-24
@@ -176,7 +176,7 @@ def test_marks_are_left_clear():
 
 @pytest.mark.parametrize(("m", "n", "k"), [(71, 73, 200), (64, 5, 97)])
 def test_any_workspace(m, n, k):
-    """Down to one block of k the result is the same within rounding; below, it is refused."""
+    """Down to one block of K the result is the same within rounding; a smaller workspace is refused."""
     a, b = data("normal", m, n, k)
     least = next(limit for limit in range(COUNTERS, 2**20, 256) if runs(m, n, k, limit))
     for limit in (least, least + 5000, 2**17):

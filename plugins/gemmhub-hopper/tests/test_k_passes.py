@@ -1,4 +1,4 @@
-"""How k is cut where the workspace is small."""
+"""The division of K into passes where the workspace is small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmhub.kit.cuda_scratch import COUNTERS
     parts=st.integers(0, 2**20), out=st.sampled_from(["float32", "bfloat16"]), batch=st.sampled_from([(), (3,)]),
 )  # fmt: skip
 def test_k_passes(m, n, k, limit, parts, out, batch):
-    """They cover k, lie beside each other, and fit; fewer would not."""
+    """They cover K, do not overlap, and fit into the workspace; fewer would not fit."""
     lowering = lower.lowerings(problem(m, n, k, "float32", out, batch))[0]
     passes = k_passes.fewest(lowering, parts, limit)
     if isinstance(passes, str):

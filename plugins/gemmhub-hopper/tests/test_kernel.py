@@ -50,7 +50,7 @@ def test_product(product):
     ids=str,
 )
 def test_interleavings(product):
-    """A ring of two stages, several tiles a block: a lost or early signal would show."""
+    """A ring of two stages and several work tiles of a CTA show a lost or early signal."""
     run = Run(product)
     for _ in range(4):
         run.check()
@@ -59,12 +59,12 @@ def test_interleavings(product):
 @pytest.mark.parametrize("k", [8, 200, 456])
 @pytest.mark.parametrize(("m", "n"), [(64, 64), (64, 264), (72, 264), (200, 200)])
 def test_ping_pong(m, n, k):
-    """1 to 4 pieces a block, some with one more; 1 to 8 blocks of k in 3 stages."""
+    """1 to 4 work tiles of a CTA, some with one more; 1 to 8 blocks of K in 3 stages."""
     Run(Product(TURNS, m, n, k)).check()
 
 
 def test_split_k_is_deterministic():
-    """Whoever comes last: the same bits. And the counters are left at zero."""
+    """The bits do not depend on the last split to arrive, and the counters are left at zero."""
     product = Product(SMALL, 72, 72, 1000, splits=4, out="float32")
     run = Run(product)
     rng = np.random.default_rng(0)
@@ -241,7 +241,7 @@ def test_parameters_are_those_of_the_kernel():
 
 
 def test_results_that_need_not_stay_in_l2():
-    """Where they are several times as large as it, and k so short that writing them takes longer than multiplying."""
+    """Results are streamed where they are larger than L2 and K is so short that storing takes longer."""
 
     def streamed(m, n, k, dtype="bfloat16", out=None):
         return launch.streamed(lower.lowerings(problem(m, n, k, dtype, out))[0])

@@ -17,7 +17,7 @@ from gemmhub.testing.problems import unsigned_bytes
 
 
 def lowered(asked):
-    """Both ways without registers."""
+    """Return the two lowerings without registers."""
     lowerings = lower.lowerings(asked)
     assert isinstance(lowerings, tuple), lowerings
     assert [(lowering.form.registers_a, lowering.swapped) for lowering in lowerings[:2]] == [
@@ -49,7 +49,7 @@ def strided(operand, row, col, batch=(), strides=()):
 @pytest.mark.parametrize("b", ["row", "col"])
 @pytest.mark.parametrize("d", ["row", "col"])
 def test_orders(a, b, d):
-    """Neighbours along k are K-major; swapped, a and b change places and d is read the other way."""
+    """Operands that are contiguous along K are K-major; swapped, a and b change places and d is transposed."""
     direct, swapped = lowered(problem(64, 128, 256, a=a, b=b, d=d))
     assert (direct.m, direct.n, direct.k) == (64, 128, 256)
     assert (swapped.m, swapped.n, swapped.k) == (128, 64, 256)

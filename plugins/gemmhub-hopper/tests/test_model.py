@@ -1,4 +1,4 @@
-"""How long the model thinks that ways of running a product take."""
+"""The cost model: alignment in L2, ping-pong, epilogues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from problems import H200, LIMIT, problem
 
 
 def test_rows_that_begin_within_a_line():
-    """Of 2048, 2112, 2080 and 2064 bytes: L2 takes the longer, the less of its lines of 128 they begin with."""
+    """L2 takes longer for rows of 2048, 2112, 2080 and 2064 bytes, in this order: the less they are aligned."""
     estimates = []
     for place, k in enumerate((1024, 1056, 1040, 1032)):
         lowering = lower.lowerings(problem(2048, 4096, k, b="col"))[0]
@@ -27,7 +27,7 @@ def test_rows_that_begin_within_a_line():
 
 @pytest.mark.parametrize("cluster_m", [1, 2])
 def test_what_ping_pong_hides(cluster_m):
-    """All epilogues but the last; so nothing where a block has one piece."""
+    """Ping-pong hides all epilogues except the last, and none where a CTA has one work tile."""
     together = Shape(128, 128, 6, cluster_m=cluster_m)
     turns = replace(together, pingpong=True)
 

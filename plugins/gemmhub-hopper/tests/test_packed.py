@@ -50,7 +50,7 @@ def place(home, x):
 
 
 def packed(home, backend, b, asked):
-    """b, which lies in memory no more."""
+    """Packs b and overwrites it."""
     buffer = place(home, b)
     made = backend.pack(buffer.ctypes.data, asked)
     buffer[:] = 0xFF
@@ -68,7 +68,7 @@ def multiply(home, backend, a, made, asked, limit=LIMIT):
 
 @pytest.mark.parametrize("limit", [LIMIT, COUNTERS + 2**15])
 def test_float32(home, backend, limit):
-    """Also where elements are computed anew, from the copy; and with a in slabs, for which b needs none."""
+    """Results are right also where elements are recomputed from the copy, and with K passes of a."""
     a, b = specials()
     asked = problem(*a.shape[:1], b.shape[1], a.shape[1], dtype="float32")
     made = packed(home, backend, b, asked)
@@ -163,7 +163,7 @@ def test_refusals(home, backend):
 
 
 def test_copies_are_reported(backend, monkeypatch):
-    """b's vanishes when it is packed; so does that of an operand that goes through registers, or is split in shared
+    """A packed b has no copy, nor has an operand that goes through registers or is split in shared
     memory.
     """
     asked = problem(64, 72, 100, dtype="float32")

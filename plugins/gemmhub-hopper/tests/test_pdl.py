@@ -33,7 +33,7 @@ def test_as_soon_as_all_is_asked_for_where_that_is_at_once():
     """Six stages have room for 384 elements of k."""
     assert gemm("128x128x6", 1024, 1024, 384) is Next.LOADED
     assert gemm("128x128x6", 1024, 1024, 448) is Next.SUMMED
-    assert gemm("128x128x6", 4096, 4096, 384) is Next.SUMMED  # other pieces follow
+    assert gemm("128x128x6", 4096, 4096, 384) is Next.SUMMED  # other work tiles follow
     assert gemm("64x64x12k4", 64, 64, 4 * 12 * 64) is Next.LOADED
     assert gemm("64x64x12k4", 64, 64, 4 * 12 * 64 + 8) is Next.SUMMED
 
@@ -51,7 +51,7 @@ def test_no_early_start_after_split_k_and_copies():
 
 
 def test_vectors_share_multiprocessors_where_there_is_room_for_two():
-    """A block of gemv8 has 128 results where neighbours along k are neighbours in memory."""
+    """A CTA of gemv8 has 128 results where the matrix is contiguous along K."""
     assert vectors("gemv8", 1, 128 * SMS, 128, b="col") is Next.STARTED
     assert vectors("gemv8", 1, 128 * SMS + 8, 128, b="col") is Next.SUMMED
     assert vectors("gemv16a", 1, 64 * 8 * SMS, 128) is Next.SUMMED

@@ -1,4 +1,4 @@
-"""The kernel's a through registers: where its fragments lie, what it is taken for, float32's accuracy, and mistakes."""
+"""The kernel's a through registers: fragments, choice, float32's accuracy, and mutations that the tests detect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_mn_major(row, k):
 
 
 def tiles():
-    """Of 64 rows x 32 of k: (what TMA makes of its boxes, where an element should be)."""
+    """For 64 rows x 32 along K: (memory after TMA wrote its boxes, the place of an element)."""
     values = np.arange(64 * 32, dtype=np.uint32).reshape(64, 32)
     k_passes = [tma_box(np.ascontiguousarray(values[32 * s : 32 * s + 32].T), 128) for s in range(2)]
     return values, ((tma_box(values, 128), at_k_major), (np.concatenate(k_passes), at_mn_major))
@@ -64,7 +64,7 @@ def wavefronts(addresses, width):
 
 
 def test_bank_conflicts():
-    """None for loads of one element; loads of pairs meet in twos."""
+    """Loads of one element have no bank conflicts; loads of pairs have two-way conflicts."""
     lanes = np.arange(32)
     g, t = lanes // 4, lanes % 4
     for row in (0, 8, 16, 56):
@@ -84,7 +84,7 @@ def test_bank_conflicts():
 
 
 def lowerings(asked):
-    """By whether they are swapped."""
+    """Return the lowerings through registers, by whether they are swapped."""
     return {lowering.swapped: lowering for lowering in lower.lowerings(asked)[2:] if not lowering.form.split_planes_b}
 
 
@@ -94,7 +94,7 @@ def float32(m, n, k, precision="ieee", **given):
 
 @pytest.mark.parametrize(("a", "b", "swapped"), [("row", "row", [True]), ("row", "col", []), ("col", "col", [False])])
 def test_tf32(a, b, swapped):
-    """Where an operand has neighbours along m or n; the other one is none that registers need."""
+    """An operand that is contiguous along M or N goes through registers; the other one need not."""
     found = lowerings(float32(64, 72, 100, "tf32", a=a, b=b))
     assert list(found) == swapped
     for lowering in found.values():
@@ -105,7 +105,7 @@ def test_tf32(a, b, swapped):
 
 
 def test_tf32_of_two_such_operands():
-    """One of them is copied."""
+    """One of two such operands is copied."""
     found = lowerings(float32(64, 72, 100, "tf32", a="col"))
     assert {swapped: [x.name for x in lowering.copied] for swapped, lowering in found.items()} == {
         False: ["b"],
@@ -281,7 +281,7 @@ def small_beside_large():
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_the_least_and_the_largest_numbers(splits):
-    """Of either operand."""
+    """Marks of either operand are found."""
     for x, y in small_beside_large():
         assert ratio(multiply(x, y, splits=splits, **R), x, y) <= 1
         assert ratio(multiply(y.T, x.T, a="col", splits=splits, **R), y.T, x.T) <= 1
@@ -379,7 +379,7 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
     ids=str,
 )
 def test_interleavings(product):
-    """A ring of two stages, several tiles a block."""
+    """A ring of two stages, several work tiles of a CTA."""
     run = Run(product)
     for _ in range(3):
         run.check()

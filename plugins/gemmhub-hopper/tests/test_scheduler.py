@@ -1,4 +1,4 @@
-"""tile_scheduler.cuh and pipeline.cuh, compiled for the host: every piece once, all of k, and groups that share tiles;
+"""tile_scheduler.cuh and pipeline.cuh, compiled for the host: every work tile once, all of K, groups that share tiles;
 places in the ring.
 """
 
@@ -20,7 +20,7 @@ _PROGRAM = """
 #include "machine.hpp"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
-extern "C" void pieces(const TileSchedule* schedule, int ranks, int* out) {
+extern "C" void work_tiles(const TileSchedule* schedule, int ranks, int* out) {
     for (int i = 0; i < schedule->work_tiles * ranks; ++i) {
         const WorkTile x = ranks == 4         ? work_tile_at<4, false>(*schedule, i / 4, i % 4)
                         : schedule->splits == 1 ? work_tile_at<1, false>(*schedule, i, 0)
@@ -48,16 +48,16 @@ extern "C" void positions(const int* steps, int count, int skip, u32* out) {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scheduler")
-    (folder / "pieces.cpp").write_text(_PROGRAM)
-    command = [*COMPILER, "-shared", f"-I{fake_cuda.KERNELS.sources()}", str(folder / "pieces.cpp")]
-    subprocess.run([*command, "-o", str(folder / "pieces.so")], check=True)
-    return ctypes.CDLL(str(folder / "pieces.so"))
+    (folder / "work_tiles.cpp").write_text(_PROGRAM)
+    command = [*COMPILER, "-shared", f"-I{fake_cuda.KERNELS.sources()}", str(folder / "work_tiles.cpp")]
+    subprocess.run([*command, "-o", str(folder / "work_tiles.so")], check=True)
+    return ctypes.CDLL(str(folder / "work_tiles.so"))
 
 
 def work_tiles(library, tiles, batch=1, group=1, k_blocks=1, splits=1, ranks=1):
     made = schedule(tiles, batch, group, k_blocks, splits, ranks)
     out = (ctypes.c_int * (7 * ranks * made.work_tiles))()
-    library.pieces(ctypes.byref(made), ranks, out)
+    library.work_tiles(ctypes.byref(made), ranks, out)
     return [tuple(out[7 * i : 7 * i + 7]) for i in range(ranks * made.work_tiles)]
 
 

@@ -1,4 +1,4 @@
-"""Parts of k that each add a slice of the tile, on a double with multiprocessors for all parts at once."""
+"""Split-K whose splits reduce a slice of the tile each, on a fake device with SMs for all splits at once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_model_has_the_same_rule():
 
 
 def test_same_bits():
-    """Whoever adds. And the counters are left at zero."""
+    """The bits do not depend on the split that adds, and the counters are left at zero."""
     product = Product(SMALL, 60, 64, 1000, splits=8, out="float32")
     home = Home(**SMS)
     run = Run(product, home)

@@ -66,7 +66,7 @@ def test_result(out, n, swapped, box, swizzle):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_the_driver_takes_every_map(shape):
-    """The double has the rules of cuda.h: boxes up to 256, multiples of 16 bytes, within the swizzle's span."""
+    """The fake driver has the rules of cuda.h: boxes up to 256, multiples of 16 bytes, within the swizzle's span."""
     driver = Driver(FakeCuda())
     for a in ("row", "col"):
         for b in ("row", "col"):

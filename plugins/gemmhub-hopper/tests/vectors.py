@@ -1,4 +1,4 @@
-"""Products of a few vectors, for the emulator and for a card, each by one way to spread k."""
+"""Products of a few vectors, for the emulator and for a card, each by one division of K among threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from products import Product
 
 @dataclass(frozen=True)
 class Vector(Product):
-    """A product of a vector; ``spread`` is how k is shared, as in the kernel's name."""
+    """A product of vectors; ``spread`` is the division of K, as in the kernel's name."""
 
     spread: int | str = 0
 
@@ -40,11 +40,11 @@ def vector(m, n, k, b="row", dtype="bfloat16", spread=32, **more):
 
 
 VECTORS = (
-    # Neighbours along k: lanes, a warp, several warps, the block, several blocks.
+    # Contiguous along K: K divided among lanes, a warp, several warps, the CTA, several CTAs.
     *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),
-    # Neighbours along n, and k in one block and several.
+    # Contiguous along N, with K in one CTA and several.
     *(vector(1, 200, 137, spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024)),
-    # Wider rows, with k in several blocks; and loads ahead.
+    # Wider rows, with K in several CTAs; and loads by cp.async.
     *(vector(1, 600, 137, spread=f"{x}x{cluster}") for x in (8, 16) for cluster in (2, 4, 8)),
     *(vector(1, 600, 200, spread=f"{x}x{cluster}a") for x in (8, 16) for cluster in (2, 4, 8)),
     *(vector(1, 200, 137, spread=f"{spread}a") for spread in (8, 16, 32, 64, 128, 256, 512, 1024)),
@@ -54,13 +54,13 @@ VECTORS = (
     vector(1, 50, 126, b="col"), vector(1, 30, 70, spread=8), vector(1, 50, 125, b="col"), vector(1, 31, 70, spread=8),
     vector(1, 31, 70, dtype="float32", spread=8), vector(1, 100, 100, dtype="float32", spread="32a"),
     vector(1, 104, 130, dtype="float16", spread="16x4a"), vector(1, 33, 258, b="col", dtype="tf32"),
-    # A column: the operands change places.
+    # A column: the operands are swapped.
     vector(100, 1, 264, a="row"), vector(104, 1, 64, a="col"), vector(100, 1, 264, a="row", d="col"),
     # One result, no k to speak of, many waves of k.
     vector(1, 1, 640, b="col", spread=256), vector(1, 1, 8, b="col", spread=8), vector(1, 8, 1, b="col", spread=8),
     vector(1, 16, 5000, spread=64), vector(1, 16, 5000, b="col", spread=16),
     vector(1, 16, 5000, spread="64a"), vector(1, 8, 2, spread="8a"),
-    # Several vectors, of any order, with neighbours of the result along either side.
+    # Several vectors, of any order, with a result that is contiguous along either side.
     *(vector(m, 70, 264, b="col") for m in (2, 3, 5, 8)), *(vector(m, 72, 137, a="col") for m in (2, 4, 7)),
     *(vector(m, 70, 264, a="col", b="col") for m in (2, 3, 8)), vector(100, 4, 264, dtype="float32", spread=256),
     vector(3, 72, 65, dtype="float32"), vector(6, 33, 260, b="col", dtype="float32", spread=512),

@@ -1,4 +1,4 @@
-"""Settings of the machine the tests run on must not decide what they see."""
+"""Isolates the tests from settings of the machine."""
 
 from __future__ import annotations
 

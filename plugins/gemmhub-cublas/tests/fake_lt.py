@@ -1,5 +1,5 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
-"""A double of cublasLt that computes on host memory, strictly column-major, from what was set in its descriptors.
+"""A fake cublasLt that computes on host memory, strictly column-major, from what was set in its descriptors.
 
 It shares no code with the plugin: constants, types and rules are those of cublasLt.h and its documentation. What
 the real library would refuse, or get wrong, is refused, and noted in ``complaints`` where no correct program
@@ -34,7 +34,7 @@ TABLE = {
     (FAST_TF32, F32, F32, F32, F32), (COMPUTE_64F, F64, F64, F64, F64), (COMPUTE_32I, I32, I8, I8, I32),
     (COMPUTE_32F, C32, C32, C32, C32), (FAST_TF32, C32, C32, C32, C32), (COMPUTE_64F, C64, C64, C64, C64),
 }  # fmt: skip
-"""(compute, scale, A, B, C and D) that there is."""
+"""The supported combinations of (compute, scale, A, B, C, D)."""
 
 DESC = {0: 4, 1: 4, 3: 4, 4: 4, 7: 4, 8: 8, 10: 8, 25: 1, 26: 4}
 LAYOUT = {0: 4, 1: 4, 2: 8, 3: 8, 4: 8, 5: 4, 6: 8}
@@ -43,7 +43,7 @@ CONFIG = (4, 4, 4, 4, 4, 4, 4, 2, 2)
 """Widths of attributes in bytes."""
 
 TENSOR, SPLIT, PERSISTENT, ANY, ANY_SPLIT, OUTPUT_SPLIT = 66, 67, 71, 5, 6, 7
-"""The double's algorithms, by id. The first three ask for 16 bytes of alignment; SPLIT and ANY_SPLIT need workspace
+"""The fake's algorithms by id. The first three need 16 bytes of alignment; SPLIT and ANY_SPLIT need workspace
 for partial sums, PERSISTENT 4 bytes; OUTPUT_SPLIT keeps partial sums in the result's type.
 """
 PARTS = {SPLIT: 4, ANY_SPLIT: 2, OUTPUT_SPLIT: 2}
@@ -51,7 +51,7 @@ GAUSSIAN = 1 << 32
 
 
 class IllegalError(Exception):
-    """What no correct program asks."""
+    """A call that no correct program makes."""
 
 
 class Result(ctypes.Structure):
@@ -108,7 +108,7 @@ class FakeLt(FakeLibrary):
         super().__init__(cuda.complaints)
         self.cuda, self.version = cuda, version
         self.products = []
-        """What each cublasLtMatmul was: (device, algorithm id, workspace address, stream, capture)."""
+        """The calls of cublasLtMatmul: (device, algorithm id, workspace address, stream, capture)."""
         self.pause = 0.0
         """Seconds between the two kernels of a product that uses workspace."""
         self.interrupt = None
@@ -117,7 +117,7 @@ class FakeLt(FakeLibrary):
 
     @property
     def alive(self):
-        """Descriptors that were made and not destroyed."""
+        """Descriptors that were created and not destroyed."""
         return [kind for kind, _ in self._objects.values() if kind != "handle"]
 
     def _new(self, out, kind, value):
@@ -209,7 +209,7 @@ class FakeLt(FakeLibrary):
         return not (a[0] == I8 and (not desc[3] or desc[4] or m % 4 or k % 4 or any(x[4] % 4 for x in layouts)))
 
     def _needs(self, algorithm, desc, layouts):
-        """Bytes of alignment that the algorithm asks of every address, leading dimension and batch stride."""
+        """Return the alignment in bytes that the algorithm needs of addresses, leading dimensions and batch strides."""
         one_byte = NUMPY[layouts[0][0]].itemsize == 1
         least = 16 if (layouts[0][0], layouts[1][0]) in FP8 else 4 if one_byte else 1
         return 16 if algorithm in (TENSOR, SPLIT, PERSISTENT) else least

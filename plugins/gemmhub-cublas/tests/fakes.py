@@ -1,4 +1,4 @@
-"""The backend on the doubles of libcuda and libcublasLt, and memory for the conformance kit to go with it."""
+"""The backend on a fake libcuda and libcublasLt, with memory for the conformance kit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Arrays", "FakeMemory", "Home", "bias", "operand", "problem"]
 
 
 class Home:
-    """One fake machine."""
+    """A fake machine."""
 
     def __init__(self, **cuda):
         self.cuda = fake_cuda.FakeCuda(**cuda)
@@ -29,14 +29,14 @@ class Home:
 
 
 class FakeMemory(fake_cuda.FakeMemory):
-    """That of a device of ``home``."""
+    """The memory of a device of ``home``."""
 
     def __init__(self, home, index=0):
         super().__init__(home.cuda, index)
 
 
 def problem(m=16, n=16, k=16, *more, index=0, **changes):
-    """That of gemmhub.testing, on a device."""
+    """Return a problem of gemmhub.testing on a device."""
     return problems.problem(m, n, k, *more, **{"device": Device("cuda", index), **changes})
 
 
@@ -62,7 +62,7 @@ class Arrays:
         self.bias = make(problem.bias.dtype, n if problem.bias.axis == "n" else m) if problem.bias else None
 
     def run(self, kernel, alpha=1, beta=0, stream=0):
-        """Call the kernel; the result as it then is."""
+        """Call the kernel; return the result."""
         places = [None if x is None else x.ctypes.data for x in (self.a, self.b, self.out, self.c, self.bias)]
         if beta == 0:
             places[3] = None

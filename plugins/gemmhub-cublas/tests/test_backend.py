@@ -1,4 +1,4 @@
-"""What the backend says of problems."""
+"""The backend's refusals, estimates, remarks and candidates."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_partial_sums_in_the_result_are_never_used(home):
 
 
 @pytest.mark.parametrize(("k", "parts", "dtype", "covered"), [
-    # 21128 = 10 * 33 * 64 + 8: ten parts of 2112 elements, which are 33 steps, leave 8 over. Seen on an H200.
+    # 21128 = 10 * 33 * 64 + 8: ten splits of 2112 elements, which are 33 steps, leave 8 over. Observed on an H200.
     (21128, 10, "bfloat16", False), (21128, 11, "float16", False), (21128, 9, "bfloat16", True),
     (21128, 4, "bfloat16", True), (21120, 10, "bfloat16", True), (21136, 10, "bfloat16", True),
     (1088 + 16, 17, "bfloat16", False), (1024 + 8, 8, "bfloat16", True), (968, 15, "bfloat16", False),
@@ -70,7 +70,7 @@ def test_partial_sums_in_the_result_are_never_used(home):
     (129, 2, "float32", False), (97, 3, "float32", False), (97, 3, "bfloat16", True),
 ])  # fmt: skip
 def test_splits_that_do_not_cover_k(k, parts, dtype, covered):
-    """The library was seen to leave out the rest; a form and its transpose have the same k."""
+    """Splits that leave out the K remainder are rejected; a form and its transpose have the same K."""
     numbers = parse(f"66.10.{parts}.2.0.0.35.0.2")
     for orders in ({}, {"a": "col", "b": "col"}, {"d": "col"}):
         form = lowered(problem(16, 16, k, dtype, **orders)).main
@@ -79,7 +79,7 @@ def test_splits_that_do_not_cover_k(k, parts, dtype, covered):
 
 
 def test_such_algorithms_are_not_candidates(home, monkeypatch):
-    """k = 513 in four parts of 128, two steps each: the double proposes it."""
+    """The fake library proposes four splits of 128 for k = 513, which is not chosen."""
     monkeypatch.setattr(choose, "HOPPER", SPLIT)
     right, wrong = (problem(m=64, n=64, k=k, dtype="float16") for k in (512, 513))
     for asked, there in ((right, True), (wrong, False)):
@@ -134,7 +134,7 @@ def test_candidates_begin_with_the_librarys_choice(home):
 
 
 def test_the_library_is_asked_once(home):
-    """For proposals with the usual workspace, and with more."""
+    """The library is asked twice: with the usual workspace, and with more."""
     backend = home.backend()
     asked = problem(m=64, n=64, k=64)
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_the_library_is_asked_once(home):
 
 
 def test_proposals_with_the_usual_workspace_come_first(home, monkeypatch):
-    """Those that only more workspace brings follow, each once."""
+    """Proposals that need more workspace follow, each once."""
     told = {2**25: ["a", "b"], 2**26: ["c", "b", "d"]}
     made = {name: choose.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", 0) for i, name in enumerate("abcd")}
     monkeypatch.setattr(Chooser, "proposed", lambda self, limit: ([made[name] for name in told[limit]], 0))
@@ -155,7 +155,7 @@ def test_proposals_with_the_usual_workspace_come_first(home, monkeypatch):
 
 
 def test_large_results_have_the_proposals_only(home):
-    """The library's check of other algorithms was seen to crash on them."""
+    """Very large results have proposed algorithms only: the library's check of others crashes on them."""
     candidates = home.backend().candidates(problem(2**17, 2**17, 64, "float16"))
     assert candidates[0] == "66.20.1.0.0.0.35.0.3"
     assert "66.20.1.0.1.0.35.0.3" not in candidates
@@ -164,7 +164,7 @@ def test_large_results_have_the_proposals_only(home):
 
 @pytest.mark.parametrize("alignment", [2, 4, 8])
 def test_products_of_slices(home, alignment):
-    """No candidate asks for more alignment than the operands have: each of them runs."""
+    """No candidate needs more alignment than the operands have: each of them runs."""
     asked, backend = problem(64, 64, 64, "float16"), home.backend()
     for name in ("a", "b", "out"):
         asked = replace(asked, **{name: replace(getattr(asked, name), alignment=alignment)})
@@ -197,7 +197,7 @@ def test_a_smaller_limit_takes_another_algorithm(home):
 
 
 def test_a_recorded_configuration_that_was_not_proposed(home):
-    """Tuning records may name any: it is rebuilt."""
+    """An algorithm that a tuning record names is rebuilt."""
     backend = home.backend()
     kernel = backend.prepare(problem(m=64, n=64, k=64), "66.9.1.0.1.0.35.0.3", 64 * MIB)
     assert "66.9.1.0.1.0.35.0.3" in kernel.description

@@ -1,4 +1,4 @@
-"""The plugin against gemmhub's promises, on a double of cuBLASLt that computes what its descriptors say."""
+"""The plugin against gemmhub's promises, on a fake cuBLASLt that computes what its descriptors specify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrections of estimates: features of known products, where a correction serves, and what is shipped."""
+"""Corrections of estimates: features, where a correction serves, and what is shipped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def named(asked, card):
 
 
 def test_features_of_a_fixed_product(card):
-    """Stored by rows, so that the library computes the transpose: its a is b."""
+    """A row-major result is computed as its transpose: the library's a is b."""
     asked = problem(1000, 520, 256, "bfloat16")
     found = named(asked, card)
     assert found["m"] == pytest.approx(log(520))
@@ -149,7 +149,7 @@ def test_int8_has_features(card):
 
 
 def test_names(card):
-    """There is one candidate; others, and none, are left out."""
+    """There is one candidate; other names are left out."""
     asked = problem(64, 64, 64, "float16")
     found = corrections.describe(asked, card, ["66.20.1.0.0.0.35.0.3", "first"])
     assert (found.kind, found.names, found.modelled) == ("half", ["first"], [modelled(asked, card)])

@@ -69,7 +69,7 @@ def tensors(asked, seed=0):
 
 
 def test_library_is_torchs(backend):
-    """Not a second copy of it."""
+    """The library that torch has loaded is used, not a second copy."""
     assert "loaded already" in backend.probe().features[0]
 
 
@@ -95,7 +95,7 @@ def test_subnormal_halves(backend):
 @pytest.mark.parametrize("bias", [None, "n"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_gelu(backend, dtype, bias, out, k):
-    """By every algorithm, where few terms leave no room for an approximation."""
+    """Every algorithm is right where few terms leave no room for an approximation."""
     out = dtype if out == "float16" else out
     for activation in ("gelu", "relu", None):
         check(backend, Case(256, 512, k, dtype, dtype, out, bias=bias, activation=activation), TorchMemory())
@@ -109,7 +109,7 @@ def test_gelu(backend, dtype, bias, out, k):
     (8, 256, 8 * 1201), (32, 96, 32 * 390 + 8), (32, 96, 16 * 769), (48, 64, 30761), (16, 32, 32 * 1024 + 4),
 ])  # fmt: skip
 def test_all_of_k(backend, precision, dtype, m, n, k):
-    """By every algorithm. The library has some that leave out the last of k, where it is cut into many parts."""
+    """Every candidate covers all of K. The library has algorithms that leave out the K remainder with many splits."""
     asked = problem(m=m, n=n, k=k, dtype=dtype, precision=precision)
     product = tensors(asked)
     product.a.fill_(0)
@@ -124,7 +124,7 @@ def test_all_of_k(backend, precision, dtype, m, n, k):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_relu_keeps_nan(backend, dtype):
-    """By every algorithm that is not refused."""
+    """Every algorithm that is not refused is right."""
     asked = problem(m=256, n=512, k=1024, dtype=dtype, activation="relu")
     if backend.supports(asked) is not None:
         pytest.skip("no algorithm of this library keeps NaN")
@@ -140,7 +140,7 @@ def test_relu_keeps_nan(backend, dtype):
 
 
 def test_configurations_are_rebuilt_by_another_backend(backend):
-    """As from a tuning record, in another process."""
+    """Candidates from a tuning record are prepared by name."""
     asked = problem(m=256, n=512, k=1024, dtype="float16")
     other = CublasBackend()
     other.probe()
@@ -285,7 +285,7 @@ def test_users_in_fresh_threads():
 
 
 def test_launches_are_recorded(backend):
-    """With the versions of library and driver that are said to be verified, and no others."""
+    """Launches are recorded with the verified versions of library and driver, and with no others."""
     versions = backend.machine.library.version, backend.machine.driver.cuda_version
     asked = problem(m=256, n=256, k=256, dtype="float16")
     runs = [prepared(backend, asked, candidate).run for candidate in backend.candidates(asked)]
@@ -307,7 +307,7 @@ def test_every_device(backend):
 
 
 def test_without_torch():
-    """A process that has no cuBLASLt yet finds one, and its first use of CUDA is ours."""
+    """A process without cuBLASLt finds one, and its first use of CUDA is a product."""
     code = (
         "from gemmhub_cublas.backend import CublasBackend\n"
         "from gemmhub.capability import Ready\n"

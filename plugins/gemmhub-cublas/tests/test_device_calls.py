@@ -42,7 +42,7 @@ def expected(a, b):
 
 
 def busy():
-    """Keep the current stream at work for some milliseconds."""
+    """Keep the current stream busy for some milliseconds."""
     torch.cuda._sleep(20_000_000)
 
 
@@ -58,7 +58,7 @@ def test_torch(dtype):
 
 
 def test_guards_are_in_use():
-    """Else warm calls are right, but a microsecond slower: see what this torch answers to the guard."""
+    """Where the guard fails, warm calls are right but a microsecond slower: look at its answer for this torch."""
     a, b, out = tensors()
     check = guard_module.guard(a, b, out)
     assert check is not None
@@ -139,7 +139,7 @@ def test_numba():
 
 @pytest.mark.parametrize("way", ["matmul", "new", "plan"])
 def test_returns_before_the_device_is_done(way):
-    """Nothing waits: the call is back while the work before it still runs."""
+    """A call returns while the work before it still runs."""
     a, b, out = tensors()
     plan = gemmhub.plan(a, b, out=out)
     calls = {
@@ -269,7 +269,7 @@ def test_out_of_memory():
 
 
 def test_a_giant_is_decided():
-    """The library was seen to divide by zero when it was asked about algorithms for such sizes."""
+    """The library divides by zero where it is asked for algorithms of such sizes."""
     a, b = (torch.empty(shape, device="cuda", dtype=torch.bfloat16) for shape in ((2**20, 1), (1, 2**20)))
     assert gemmhub.explain(a, b).chosen == "cublas"
     with pytest.raises(AllocationError, match="GiB"):

@@ -77,7 +77,7 @@ def test_biases_from_many_threads(home):
 
 @pytest.mark.parametrize("offset", [0, 16, 8, 4])
 def test_a_bias_at_any_address(home, offset):
-    """Slices of an array begin anywhere; the algorithm must fit."""
+    """Slices of an array have any alignment, which the algorithm must support."""
     asked = problem(m=64, n=64, k=64, bias=bias())
     run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
     elsewhere = Arrays(home, asked, 5, offset)
@@ -97,7 +97,7 @@ def test_alpha_zero_forgets_the_product(home, dtype):
 
 
 def test_alpha_zero_in_several_launches(home):
-    """The zeros serve every one of them."""
+    """The zeros serve every launch of a batch."""
     asked = problem(m=4, n=4, k=4, batch=(3,), alpha_is_one=False, c=operand("float32", 4, 4, batch=(3,)))
     arrays = Arrays(home, asked)
     backwards = MatrixLayout(4, 4, 4, 1, (3,), (-16,))
@@ -126,7 +126,7 @@ def test_int8_with_alpha(home):
 
 
 def test_c_planned_and_beta_zero(home):
-    """c is then not handed over, whatever its layout."""
+    """Where beta is 0, c is not passed, whatever its layout."""
     asked = problem(m=6, n=8, c=replace(operand("float32", 6, 8), layout=MatrixLayout(6, 8, 20, 1)))
     run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
     arrays.out[...] = np.nan

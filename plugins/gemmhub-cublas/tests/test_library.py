@@ -1,4 +1,4 @@
-"""The declarations of C functions, and status codes in words."""
+"""The declarations of C functions, and the text of status codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def width(kind):
 
 @pytest.mark.parametrize("name", library.FUNCTIONS)
 def test_library_declarations(name):
-    """As many arguments as in cublasLt.h, and as wide."""
+    """Declarations have the number and width of arguments of cublasLt.h."""
     result, arguments = library.FUNCTIONS[name]
     expected, types = FakeLt.types[name]
     assert (width(result), [*map(width, arguments)]) == (width(expected), [*map(width, types)])

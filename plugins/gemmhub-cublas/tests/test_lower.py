@@ -1,4 +1,4 @@
-"""Problems in cuBLASLt's words."""
+"""Lowering problems to cuBLASLt's calls."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_flipping_is_what_lower_does():
 
 
 def test_a_single_row_runs_down_a_column():
-    """The other way its leading dimension would be 1, and no vector load would be aligned."""
+    """In the other order its leading dimension would be 1, and no vector load would be aligned."""
     found = accepted(problem(m=1, n=64, k=32)).main
     assert (found.d.rows, found.d.cols, found.d.ld) == (64, 1, 64)
     found = accepted(problem(m=64, n=1, k=32)).main
@@ -219,7 +219,7 @@ def test_advice_for_eight_bit_operands():
 
 
 def test_unsigned_bytes_are_refused():
-    """cuBLASLt has signed products only."""
+    """Unsigned products are refused: cuBLASLt has signed ones only."""
     signed = problem(dtype="int8", out="int32", b="col")
     accepted(signed)
     for asked in unsigned_bytes(signed):

@@ -1,4 +1,4 @@
-"""The analytic model against what was measured, and what it knows of alignment, batches and launches."""
+"""The cost model compared with measurements; alignment, batches and launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmhub.testing import problems
 
 
 class Card:
-    """A device that is not there."""
+    """A device for the model, without a driver."""
 
     name, sms, capability, clock = "NVIDIA H200", 132, (9, 0), 1.98e9
 

@@ -1,4 +1,4 @@
-"""What the plugin says where something is missing: Absent, with a reason and a remedy, never an exception."""
+"""Probing reports what is missing as Absent, with a reason and a remedy, and never raises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ready():
 
 
 def test_this_machine():
-    """Whatever is here: an answer."""
+    """Probing returns an answer on any machine."""
     found = CublasBackend().probe()
     assert isinstance(found, (Ready, Absent))
     if isinstance(found, Absent):

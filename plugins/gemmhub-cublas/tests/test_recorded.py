@@ -1,5 +1,5 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
-"""Recorded launches: what counts as explained, when there is a recording, and what it launches."""
+"""Recorded launches: explained words, when a launch is recorded, and what it launches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_one_sample_that_differs():
 
 
 def test_an_ambiguous_word():
-    """Samples whose operands are equally far apart cannot say whose address it is."""
+    """Samples whose operands are equally far apart do not identify the operand of an address."""
     samples = [(a, a + 64, out) for a, _, out in SAMPLES]
     assert explained(blocks(lambda *abc: abc, samples), samples) is None
 
@@ -172,7 +172,7 @@ def test_addresses_are_aligned_as_promised_and_no_more(alignments):
     assert [len({sample[i] for sample in samples}) for i in range(3)] == [3, 3, 3]
 
 
-# The double: streams, captures, graphs of one or more nodes, launches
+# The fake driver: streams, captures, graphs of one or more nodes, launches
 
 INVALID_VALUE, CAPTURE_INVALIDATED = 1, 901
 KERNEL, MEMSET = 0, 2
@@ -450,7 +450,7 @@ def test_any_parameters(words, calls):
 
 ATTRIBUTES = {
     2: b"\1",  # cooperative
-    4: struct.pack("3I", 2, 1, 1).rstrip(b"\0"),  # clusters of two thread blocks
+    4: struct.pack("3I", 2, 1, 1).rstrip(b"\0"),  # clusters of two CTAs
     5: b"\1",  # scheduling policy of clusters
     6: b"\1",  # programmatic stream serialization
     8: struct.pack("i", -3),  # priority
@@ -471,7 +471,7 @@ def test_an_attribute_that_the_driver_does_not_know(machine):
 
 
 def test_launches_of_threads_have_memory_of_their_own(machine):
-    """Each launch finds its own addresses, though they are all on their way at once."""
+    """Concurrent launches have their own addresses."""
     run, threads, turns = machine.record(), 8, 12
     machine.cuda.pause = 2e-3
     gate = threading.Barrier(threads)
@@ -681,7 +681,7 @@ def test_a_launch_that_fails_goes_through_the_library(machine):
 
 @pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
 def test_a_thread_whose_context_is_not_the_devices(machine, context):
-    """The launch is repeated in the device's; the thread keeps what it has."""
+    """A launch in another context is repeated in the device's; the thread keeps its context."""
     run, given = machine.record(), (0x1000, 0x2000, 0x3000, None, None, 1.0, 0.0, 42)
 
     def work():
@@ -762,7 +762,7 @@ def prepared(home, asked):
 @pytest.mark.parametrize("order", ["row", "col"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
 def test_a_plain_product_is_one_launch(home, dtype, order):
-    """Right for both orders of the result, of which one exchanges a and b."""
+    """Launches are right for both orders of the result, one of which swaps a and b."""
     asked = problem(m=48, n=32, k=16, dtype=dtype, d="row", b=order)
     run, arrays = prepared(home, asked), Arrays(home, asked)
     if order == "col":
@@ -789,7 +789,7 @@ def test_a_column_major_result(home):
 
 @pytest.mark.parametrize("alignment", [2, 4, 8, 16])
 def test_the_promised_alignment_is_what_is_recorded_with(home, alignment):
-    """The double's algorithms refuse addresses that they do not take, in a capture too."""
+    """The fake's algorithms refuse misaligned addresses, in a capture too."""
     asked = problem(m=32, n=32, k=32, dtype="float16")
     parts = {name: replace(getattr(asked, name), alignment=alignment) for name in ("a", "b", "out")}
     asked = replace(asked, **parts)
@@ -834,7 +834,7 @@ def test_a_driver_that_cannot_record_a_product(home):
     (120900, 13000, False),
 ])  # fmt: skip
 def test_recorded_with_verified_versions_only(library, driver, recorded):
-    """How another version packs parameters nobody has looked at."""
+    """Nothing is recorded with other versions, whose packing of parameters is not verified."""
     home = RecordingHome(version=driver)
     home.lt.version = library
     run, arrays = prepared(home, problem()), Arrays(home, problem())
@@ -865,7 +865,7 @@ def test_fresh_threads(driver):
 
 
 def test_several_devices():
-    """A launch says nothing of the device: then products go through the library."""
+    """Where there are several devices, products go through the library, as a launch does not name a device."""
     home = RecordingHome(devices=2)
     asked = problem(index=1)
     run, arrays = prepared(home, asked), Arrays(home, asked)

@@ -1,4 +1,4 @@
-"""Scratch memory: who shares it, when it grows, what happens during captures and without memory."""
+"""Scratch memory: sharing, growth, captures, and lack of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fakes import Arrays, Home, problem
 from gemmhub.errors import AllocationError
 
 SPLIT = problem(m=64, n=64, k=512)
-"""The double proposes a split of k for it, with this much workspace:"""
+"""A product for which the fake library proposes split-K, with this much workspace:"""
 BYTES = 4 * 64 * 64 * 4
 LIMIT = 64 * 2**20
 
@@ -74,7 +74,7 @@ def test_first_call_during_a_capture(home):
 
 
 def test_a_capture_has_buffers_of_its_own(home):
-    """A replayed graph may run beside eager work, beside another graph, and has branches of its own."""
+    """A replayed graph may run concurrently with eager work and with another graph, and has branches of its own."""
     run, arrays = kernel(home.backend()), Arrays(home, SPLIT)
     arrays.run(run, stream=7)
     for captures in ({7: 1, 8: 1}, {7: 2}):
@@ -118,7 +118,7 @@ def test_out_of_memory_for_zeros(home):
 
 def test_zeros_are_shared_and_cleared_aside(home):
     backend = home.backend()
-    home.cuda.captures[0] = 1  # the legacy stream is none of its business
+    home.cuda.captures[0] = 1  # the legacy stream is not involved
     for n in (64, 32, 16):
         kernel(backend, problem(m=16, n=n, alpha_is_one=False))
     assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64]

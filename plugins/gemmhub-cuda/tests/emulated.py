@@ -43,7 +43,7 @@ _KERNELS = HostKernels(Path(gemmhub_cuda.__path__[0]) / "kernels", _HERE)
 
 
 class EmulatorError(AssertionError):
-    """What went wrong in a launch, in the emulator's words."""
+    """A fault in a launch, as the emulator reports it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Report:
     requests: Mapping[str, int]
     """Accesses of shared memory, each of as many lanes of a warp as the banks can serve at once."""
     conflicts: Mapping[str, int]
-    """Turns of the banks beyond one for each request."""
+    """Bank conflicts: accesses beyond one for each request."""
 
 
 def run(source, macros, params, grid, threads, shared_bytes, buffers, written, seed=0, count=False, changes=()):

@@ -1,4 +1,4 @@
-"""The double of libcuda with the real kernels, compiled for the host and run by the emulator (emulated.py)."""
+"""A fake libcuda with the real kernels, compiled for the host and run by the emulator (emulated.py)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gemmhub.testing.fake_cuda import H200
 from gemmhub.testing.fake_kernels import FakeKernels
 
 EVERYWHERE = SimpleNamespace(ctypes=SimpleNamespace(data=4096), nbytes=2**47)
-"""Operands may lie anywhere: which addresses a kernel touches is checked where products are (mma_product.py)."""
+"""Operands may have any address: mma_product.py checks which addresses a kernel accesses."""
 
 
 class FakeCuda(FakeKernels):
-    """Few multiprocessors: the more blocks, the longer an emulated launch takes."""
+    """Few SMs: the more CTAs, the longer an emulated launch takes."""
 
     card: ClassVar = {**H200, 16: 4, 97: 232448, 81: 233472, 39: 2048}
 

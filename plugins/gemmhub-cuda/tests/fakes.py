@@ -1,4 +1,4 @@
-"""The backend on the doubles of libcuda and NVRTC, and memory for the conformance kit to go with it."""
+"""The backend on a fake libcuda and NVRTC, with memory for the conformance kit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmhub.testing.fake_kernels import FakeCompiler
 
 
 class Home:
-    """One fake machine."""
+    """A fake machine."""
 
     def __init__(self, **cuda):
         self.cuda = FakeCuda(**cuda)
@@ -24,7 +24,7 @@ class Home:
 
 
 class FakeMemory(fake_cuda.FakeMemory):
-    """That of a device of ``home``."""
+    """The memory of a device of ``home``."""
 
     def __init__(self, home, index=0):
         super().__init__(home.cuda, index)

@@ -19,25 +19,25 @@ FLOAT32 = as_dtype("float32")
 
 @dataclass(frozen=True)
 class Product:
-    """A shape of the kernel, and a problem for it; a is (m, k), b (k, n)."""
+    """A problem for a given tile shape; a is (m, k), b (k, n)."""
 
     shape: Shape
     m: int
     n: int
     k: int
     a: str = "k"
-    """Along which neighbours in memory are neighbours: "k" or "m"; of b "k" or "n"."""
+    """The contiguous dimension of a, "k" or "m"; of b "k" or "n"."""
     b: str = "k"
     aligned: tuple[int, int] = (16, 16)
-    """Bytes that rows of a and of b begin at multiples of, and of no more; as in Form, rows along m (n) end so, too."""
+    """The alignment of rows of a and of b in bytes, and no more; as in Form, MN-major rows also end at it."""
     dtype: str = "bfloat16"
     out: str = "float32"
     splits: int = 1
     split_k: bool = False
-    """The variant for splits, even where there is only one."""
+    """Whether the variant has split-K, even with one split."""
     batch: int = 1
     shared: str = ""
-    """Operands that are the same in the whole batch, of "ab"."""
+    """Operands, of "ab", that are the same in the whole batch."""
     scaled: bool = False
     alpha: float = 1.0
     beta: float = 0.0
@@ -46,7 +46,7 @@ class Product:
     activation: str | None = None
     group: int = 2
     d_offset: int = 0
-    """Elements of d's address beyond a multiple of 16 bytes."""
+    """Offset of d's address in elements from an alignment of 16 bytes."""
     d_pad: int = 0
     """Elements between the rows of d."""
 
@@ -82,7 +82,7 @@ def placed(x, aligned):
     """
     batch, rows, columns = x.shape
     per = aligned // x.itemsize
-    odd = per if aligned < 16 else 0  # a row begins at an odd multiple of what is aligned
+    odd = per if aligned < 16 else 0  # a row begins at an odd multiple of the alignment
     ld = -(-columns // (2 * per)) * 2 * per + (odd or 2 * per)
     buffer = np.full(batch * rows * ld + 64, np.nan, x.dtype)
     start = (-buffer.ctypes.data % 16) // x.itemsize + odd
@@ -137,7 +137,7 @@ class Launch:
         )  # fmt: skip
 
     def __call__(self, seed=0, count=False):
-        """(the result of shape (batch, m, n), the emulator's report); nothing beside the result is written."""
+        """(the result of shape (batch, m, n), the emulator's report); nothing outside the result is written."""
         p, shape = self.product, self.product.shape
         out = as_dtype(p.out)
         tiles_m, tiles_n = -(-p.m // shape.m), -(-p.n // shape.n)

@@ -11,7 +11,7 @@ from mma_product import Product
 
 @dataclass(frozen=True)
 class Single(Product):
-    """A shape of the kernel, and a problem for it."""
+    """A problem for a given tile shape."""
 
     dtype: str = "float32"
 
@@ -20,7 +20,7 @@ class Single(Product):
 
     @property
     def variant(self):
-        """Where neighbours are along m (n), rows also end at a multiple of what they are aligned to."""
+        """The problem's form: MN-major rows also end at a multiple of their alignment."""
         aligned = [
             next(x for x in (16, 8, 4) if x <= given and (order == "k" or 4 * side % x == 0))
             for given, order, side in zip(self.aligned, (self.a, self.b), (self.m, self.n))

@@ -81,7 +81,7 @@ def test_threads(home, backend):
 @pytest.mark.parametrize("context", [None, 0x2000], ids=["none", "another"])
 @pytest.mark.parametrize("parts", ["", "/3"])
 def test_a_thread_whose_context_is_not_the_devices(home, backend, parts, context):
-    """A kernel that was prepared, and has run, elsewhere; the thread keeps what it has."""
+    """A kernel that was prepared in another thread runs without a context of this one, which stays as it is."""
     kernel, call = backend.prepare(problem(72, 136, 200), NAME + parts, LIMIT), Call(home, 72, 136, 200)
     call.run(kernel.run)
 
@@ -99,7 +99,7 @@ def test_a_thread_whose_context_is_not_the_devices(home, backend, parts, context
 
 @pytest.mark.parametrize("parts", ["", "/3"])
 def test_nested_calls(home, backend, parts):
-    """On the same stream, when the outer call's parameters are written: they share none, and no scratch memory."""
+    """A nested call on the same stream shares no parameters and no scratch memory with the outer one."""
     kernel, outer = backend.prepare(problem(72, 136, 200), NAME + parts, LIMIT), Call(home, 72, 136, 200)
     inner = Call(home, 72, 136, 200, seed=1)
 
@@ -125,7 +125,7 @@ def test_a_batch_is_one_launch(home, backend):
 
 
 def test_a_batch_that_needs_several(home, backend, monkeypatch):
-    """Two dimensions that are not evenly spaced, and more matrices than a grid has places for."""
+    """A batch of two dimensions that are not evenly spaced, and a batch larger than a grid take several launches."""
     monkeypatch.setattr(lower, "MAX_BATCH", 2)
     call = Call(home, 64, 64, 32, batch=(2, 3))
     asked = problem(64, 64, 32, batch=(2, 3))
@@ -182,7 +182,7 @@ def test_candidates(backend, dtype):
 
 
 def test_candidates_by_name(backend):
-    """As from a tuning record, in another process; also those that are not proposed here."""
+    """Candidates from a tuning record are prepared by name, also those that are not proposed here."""
     asked = problem(64, 72, 1024)
     for name, words in {
         "128x128x8t256": "tile 128x128x8, 256 threads",
@@ -247,7 +247,7 @@ def test_refusals(backend, asked, words):
 
 
 def test_an_old_card():
-    """float32 runs there, 16-bit operands do not."""
+    """On older cards float32 runs, and 16-bit operands are refused."""
     backend = Home(attributes={75: 7, 76: 5, 97: 65536, 81: 65536, 39: 1024}).backend()
     assert backend.supports(problem()) is None
     refusal = backend.supports(problem(dtype="bfloat16"))

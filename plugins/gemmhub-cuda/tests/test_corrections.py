@@ -149,7 +149,7 @@ def test_what_is_shipped():
 
 
 def test_aligned_16_bit_products_have_no_correction(backend, data):
-    """They were not timed."""
+    """Aligned 16-bit products were not timed, and have no correction."""
     asked = problem(512, 512, 512, "bfloat16")
     assert NOTE in backend.remark(asked, backend.candidates(asked)[0])
     asked = problem(511, 511, 511, "bfloat16")

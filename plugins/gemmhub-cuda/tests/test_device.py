@@ -54,7 +54,7 @@ def backend():
 
 
 def types(backend):
-    """That this card's kernels take."""
+    """Return the dtypes that this card's kernels take."""
     return ["float32"] if backend.machine.cards[0].capability < mma.OLDEST else ["float32", "bfloat16", "float16"]
 
 
@@ -173,7 +173,7 @@ for dtype in types(backend):
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
 def test_sanitizer(tool, monkeypatch):
-    """compute-sanitizer, where there is one: accesses out of bounds, races, barriers, memory that nobody wrote."""
+    """compute-sanitizer, where there is one: accesses out of bounds, races, barriers, uninitialised memory."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("there is no compute-sanitizer")

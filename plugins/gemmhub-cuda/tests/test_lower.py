@@ -1,4 +1,4 @@
-"""Problems in the kernels' words: exchanged operands, orders, alignments, batches."""
+"""Lowering to the kernels' operands: swapped operands, orders, alignments, batches."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_alignment_of_the_address():
 
 
 def test_one_row_has_no_step():
-    """And is read along its neighbours, whichever way it is said."""
+    """A single row or column is read along its contiguous dimension, whatever its strides."""
     assert [lowering(m, 64, 64).lda for m in (1, 2)] == [0, 64]
     assert [lowering(64, n, 64, b="col").ldb for n in (1, 2)] == [0, 64]
     for order in ("row", "col"):
@@ -83,7 +83,7 @@ def test_one_row_has_no_step():
 
 
 def test_padded_rows_along_m_end_where_they_end():
-    """Rows 16 bytes aligned, but of 65 elements: no whole number of wide loads."""
+    """Rows that are aligned to 16 bytes, but have 65 elements, are no whole number of wide loads."""
     layout = MatrixLayout(65, 64, 1, 68)
     found = lowered(replace(problem(65, 64, 64), a=replace(operand("float32", 65, 64), layout=layout)), H200)
     assert found.form.a_m_major

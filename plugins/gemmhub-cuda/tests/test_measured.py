@@ -35,7 +35,7 @@ def test_there_are_rows():
 
 @pytest.mark.parametrize(("dtype", "row", "timed"), ROWS)
 def test_little_is_lost(dtype, row, timed):
-    """By taking the shape that the model thinks fastest; and its estimates are near."""
+    """The shape that the model estimates as fastest loses little, and its estimates are near."""
     lost, error = cuda_model.losses(timed)
     assert lost < 0.05
     assert error**0.5 < 0.15
@@ -43,7 +43,7 @@ def test_little_is_lost(dtype, row, timed):
 
 @pytest.mark.parametrize(("dtype", "row", "timed"), ROWS)
 def test_cublas_is_preferred_where_it_is_faster(dtype, row, timed):
-    """By the estimates that rank backends. (Where this plugin is faster it need not be: tuning finds that out.)"""
+    """The estimates prefer cuBLAS where it is faster. (Where this plugin is faster, tuning finds that out.)"""
     model = pytest.importorskip("gemmhub_cublas.model", reason="gemmhub-cublas is not installed")
     forms = pytest.importorskip("gemmhub_cublas.lower")
     asked = problem(row["m"], row["n"], row["k"], dtype, b="col" if row["order"] == "nt" else "row")

@@ -1,4 +1,4 @@
-"""The emulator sees what it says it sees, and lets right programs through."""
+"""The emulator detects the faults that it promises to detect, and accepts correct programs."""
 
 from __future__ import annotations
 

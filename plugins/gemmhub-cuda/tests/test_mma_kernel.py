@@ -34,7 +34,7 @@ PRODUCTS = [
     *(Product(DEEP, 67, 75, 77, a, b, (2, 2), "float16") for a, b in ORDERS[1:3]),
     # Order of the tiles: groups higher and lower than the product, and one that does not divide it.
     *(Product(SMALL, 300, 200, 40, group=group) for group in (1, 3, 4, 5, 8)),
-    # k in parts, the first longer than the last; in parts of one tile; and a single part.
+    # Split-K, the first split longer than the last; splits of one step; and a single split.
     *(Product(SMALL, 72, 136, 330, a, b, splits=splits) for a, b in ORDERS[::3] for splits in (2, 4)),
     Product(SMALL, 72, 136, 330, splits=11),
     Product(SMALL, 72, 136, 330, split_k=True),
@@ -76,13 +76,13 @@ def test_interleavings(product):
 
 
 def test_split_k_is_deterministic():
-    """Whoever comes last: the same bits."""
+    """The bits do not depend on the last split to arrive."""
     launch = Launch(Product(SMALL, 70, 70, 1000, splits=5))
     assert len({launch(seed)[0].tobytes() for seed in range(8)}) == 1
 
 
 def conflicts(product, changes=()):
-    """Turns of the banks beyond the least, by line of the kernel: of copies, fragments and results."""
+    """Bank conflicts by line of the kernel: of copies, fragments and results."""
     _, report = Launch(product, changes=changes)(count=True)
     assert len(report.requests) >= 4
     return {line: count for line, count in report.conflicts.items() if count}
@@ -111,7 +111,7 @@ def test_alpha_zero_forgets_the_product():
 
 
 def test_nan_stays_in_its_row():
-    """Zeros that fill up a tile are no neighbours' numbers; relu keeps NaN."""
+    """Infinities and NaN outside a partial tile do not reach it; relu keeps NaN."""
     product = Product(SMALL, 70, 77, 75, activation="relu")
     launch = Launch(product)
     launch.values["a"][0, 5, 74] = np.nan

@@ -70,7 +70,7 @@ MUTATIONS = {
         PLAIN, "        warp_sync();\n#pragma unroll 2", "#pragma unroll 2"),
     "results are overwritten before they are read": (PLAIN, "if (i > 0) warp_sync();", ""),
     "all warps have the first one's part": (PLAIN, "shared + warp * RESULT_BYTES", "shared"),
-    # Which tile, which part of k.
+    # The order of tiles and split-K.
     "the last group is as high as the others": (
         PLAIN, "tile.cuh", "p.tiles_m - first < p.group ? p.tiles_m - first : p.group", "p.group"),
     "the last part goes on beyond k": (SPLIT, "tile.cuh", "end * TILE_K < p.k ? end * TILE_K : p.k", "end * TILE_K"),

@@ -41,7 +41,7 @@ def cases():
 
 
 def drawn(rng):
-    """Any form."""
+    """Draw a form."""
     return Form(
         rng.random() < 0.5, rng.random() < 0.5, rng.choice([16, 8, 4, 2]), rng.choice([16, 8, 4, 2]),
         rng.choice(["bfloat16", "float16"]), rng.choice(["bfloat16", "float16", "float32"]), rng.random() < 0.5,
@@ -51,7 +51,7 @@ def drawn(rng):
 
 
 def compiled(case):
-    """In a process of its own: (bytes of cubin, log), or what the compiler says."""
+    """In a process of its own: (bytes of cubin, log), or the compiler's message."""
     try:
         return nvrtc.load().compile(source(*case), verbose=True)
     except CompilerError as error:
@@ -81,7 +81,7 @@ def test_compiles(case):
     assert made.cubin[:4] == b"\x7fELF"
     assert made.registers > 0, made.log
     assert made.spilled == 0, made.log
-    # As many blocks as the shape says fit with these registers, which are given out by eights.
+    # The registers, allocated in eights, suffice for the CTAs per SM that the shape states.
     assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.ctas_per_sm <= 65536
 
 

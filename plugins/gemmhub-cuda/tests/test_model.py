@@ -1,4 +1,4 @@
-"""What the model of the machine prefers, and the arithmetic of its choices."""
+"""The cost model: what it prefers, and the arithmetic of choices."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_factor_of_alignment(n, aligned):
     assert lowering.form.alignment == aligned
     near = chosen(512, 4096, 512, dtype="bfloat16")[0][0]
     ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - model.LAUNCH) / (near - model.LAUNCH)
-    # One column of tiles more, and no shapes with more than 64 sums a thread, beside the factor.
+    # Besides the factor: one more column of tiles, and no shapes with more than 64 accumulators per thread.
     assert 0.99 < ratio / model.MISALIGNED.get(aligned, 1) < 1.4
 
 
@@ -115,7 +115,7 @@ def test_every_choice_can_run(m, n, k, batch, dtype, card):
 
 
 def test_workspace():
-    """A float32 for every element of every part of every tile, behind the counters."""
+    """Split-K takes a float32 for each element of each split of each tile, after the counters."""
     choice = Choice(lowered(problem(256, 512, 4096), (9, 0)), sgemm.SHAPES[3], 3)
     assert choice.workspace_bytes == COUNTERS + 2 * 4 * 3 * 128 * 128 * 4
     assert "workspace" in model.refusal(choice, H200, choice.workspace_bytes - 1)

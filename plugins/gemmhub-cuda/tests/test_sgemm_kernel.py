@@ -31,7 +31,7 @@ PRODUCTS = [
     Single(SHAPES[3], 131, 129, 21, "k", "n", (4, 4)),
     # Order of the tiles: groups as high as the product, and one that does not divide it.
     *(Single(SMALL, 300, 200, 20, "k", "n", group=group) for group in (1, 3, 5)),
-    # k in parts, the first longer than the last; in parts of one tile; and a single part.
+    # Split-K, the first split longer than the last; splits of one step; and a single split.
     *(Single(SMALL, 72, 132, 165, "k", "n", splits=splits) for splits in (2, 4, 11)),
     Single(SMALL, 72, 132, 165, "k", "n", split_k=True),
     Single(LOW, 5, 132, 165, "m", "k", (4, 16), splits=3, batch=2, beta=0.5, bias="n"),
@@ -67,13 +67,13 @@ def test_interleavings(product):
 
 
 def test_split_k_is_deterministic():
-    """Whoever comes last: the same bits."""
+    """The bits do not depend on the last split to arrive."""
     launch = Launch(Single(SMALL, 72, 72, 500, "k", "n", splits=5))
     assert len({launch(seed)[0].tobytes() for seed in range(8)}) == 1
 
 
 def conflicts(product, changes=()):
-    """Turns of the banks beyond the least, by line of the kernel."""
+    """Bank conflicts by line of the kernel."""
     _, report = Launch(product, changes=changes)(count=True)
     assert len(report.requests) >= 2
     return {line: count for line, count in report.conflicts.items() if count}
@@ -102,7 +102,7 @@ def test_alpha_zero_forgets_the_product():
 
 
 def test_nan_stays_in_its_row():
-    """Rows read twice at the edge, and zeros that fill up a tile, are no neighbours' numbers; relu keeps NaN."""
+    """Infinities and NaN outside a partial tile, or in rows read twice, do not reach other results; relu keeps NaN."""
     product = Single(SMALL, 72, 76, 39, "k", "n", scaled=True, alpha=1.0, beta=-1.5, bias="m", activation="relu")
     launch = Launch(product)
     launch.values["a"][0, 71, 38] = np.nan

@@ -65,7 +65,7 @@ MUTATIONS = {
     "stores beyond n": (NARROW, "epilogue.cuh", "if (column + i < p.n) store", "store"),
     "stores beyond m": (PLAIN, "epilogue.cuh", "row >= p.m ||", ""),
     "all of the batch in one place": (PLAIN, "epilogue.cuh", "(p.d) + matrix * p.d_batch", "(p.d) + 0 * p.d_batch"),
-    # Adding parts.
+    # Split-K.
     "one part is forgotten": (SPLIT, "split.cuh", "part + j < p.splits", "part + j + 1 < p.splits"),
     "a part that there is not": (SPLIT, "split.cuh", "part + j < p.splits", "part >= 0"),
     "the counter stays": (SPLIT, "split.cuh", "if (last) store_global(p.counters + piece.tile, 0u);", ""),

@@ -18,12 +18,12 @@ from gemmhub.kit.nvrtc import Compiled, CompilerError
 
 CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0)]
 LEAST = 49152
-"""Bytes of shared memory that a block may have on every card."""
+"""Largest shared memory of a CTA on every card, in bytes."""
 PLAIN = Form(False, True, 16, 16, "float32", "float32")
 FULL = replace(PLAIN, scaled=True, addend=True, bias="n", activation="gelu")
 LARGE = next(shape for shape in SHAPES if (shape.m, shape.n, shape.threads) == (128, 128, 256))
 DRAWN = 16
-"""Variants of any combination, beside those that are listed."""
+"""Number of drawn variants, besides those that are listed."""
 
 
 def variants():
@@ -46,7 +46,7 @@ def variants():
 
 
 def drawn(rng):
-    """Any combination; it may be one that cannot be."""
+    """Draw a variant, which may be a refused one."""
     form = Form(
         a_m_major=rng.random() < 0.5,
         b_n_major=rng.random() < 0.5,
@@ -64,7 +64,7 @@ def drawn(rng):
 
 
 def compiled(given):
-    """In a process of its own: what was compiled, or what the compiler says."""
+    """In a process of its own: what was compiled, or the compiler's message."""
     try:
         return nvrtc.load().compile(source(*given), verbose=True)
     except CompilerError as error:
@@ -99,7 +99,7 @@ def test_compiles(given):
 
 
 def test_spills_would_show():
-    """Registers for four times as many blocks do not hold the sums."""
+    """The registers for four times as many CTAs do not hold the accumulators: the log shows spills."""
     made = compiled((Variant(replace(SHAPES[0], ctas_per_sm=4 * SHAPES[0].ctas_per_sm), PLAIN), (9, 0)))
     assert made.spilled > 0
 

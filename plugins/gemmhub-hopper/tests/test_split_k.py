@@ -65,7 +65,7 @@ def test_last_one_adds_all(product):
 
 
 def test_the_model_has_the_same_rule():
-    text = sources._files()["split_k.cuh"]
+    text = sources.source(SLICES[0].choice.variant).files["split_k.cuh"]
     assert f"MIN_SPLITS = {_MIN_SPLITS}, MIN_WORK = {_MIN_WORK};" in text
 
 

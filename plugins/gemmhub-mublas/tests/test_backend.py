@@ -1,4 +1,4 @@
-"""What muBLAS is asked, what it refuses, and what is said of it."""
+"""The calls of muBLAS, the refusals, and the remarks of its backend."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_wrong_numbers_are_shown(backend, monkeypatch):
 
 
 def test_tf32_in_disguise_is_found_out(backend):
-    """A library whose float32 products are tf32: small whole numbers cannot tell, the second proof can."""
+    """A library whose float32 products are tf32: small whole numbers do not show it, the second proof does."""
     codes = header_codes()
     codes["MUBLAS_COMPUTE_32F"] = codes["MUBLAS_COMPUTE_32F_FAST_TF32"]
     disguised = with_codes(Codes.of(codes))

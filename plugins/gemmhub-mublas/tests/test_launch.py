@@ -324,7 +324,7 @@ def test_pending_errors_of_others_stay(backend, sim):
 
 
 def test_a_lost_device(backend, sim):
-    """A kernel's fault loses the device: every product says so, and the process lives."""
+    """A kernel's fault loses the device: every product reports it, and the process lives."""
     asked = problem()
     run, operands = prepared(backend, asked), Operands(asked)
     sim.musaSimSetSticky(LOST)

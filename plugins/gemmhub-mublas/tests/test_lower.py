@@ -71,7 +71,7 @@ def test_every_reading_is_the_product(a, b, d, m, n, k, batch):
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 8, 4), (8, 1, 4), (8, 4, 1), (1, 1, 1)])
 @pytest.mark.parametrize("stride", [0, 1, 3])
 def test_leading_dimensions_of_single_rows(m, n, k, stride):
-    """At least the number of rows, as the libraries demand, whatever the strides of a dimension of one say."""
+    """Leading dimensions are at least the number of rows, whatever the stride of a dimension of one is."""
 
     def odd(rows, cols):
         return strided("float32", rows, cols, stride if rows == 1 else cols, stride if cols == 1 else 1)
@@ -116,7 +116,7 @@ def test_uneven_batches():
     one, found = form(replace(problem(batch=(2, 3)), a=a))
     assert one.count == 3
     assert len(found.offsets) == 2
-    # The library's B is a: row-major problems are exchanged.
+    # The library's B is a: the operands of row-major problems are swapped.
     assert [offset[1] for offset in found.offsets] == [0, 20000]
 
 

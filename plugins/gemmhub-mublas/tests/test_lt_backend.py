@@ -1,4 +1,4 @@
-"""muBLASLt: what it is asked through the glue, what the installed header lacks, and running it."""
+"""muBLASLt: its calls through the glue, headers that lack names, and runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_candidates_are_right(backend, candidate, dtype):
 
 
 def test_workspace(backend):
-    """An algorithm that needs more than is allowed gives way to one that does not, and that is said."""
+    """An algorithm that needs more than is allowed is replaced by one that fits, and the description reports it."""
     asked = problem(64, 64, 64)
     large = prepared(backend, asked, "proposed-0")
     assert large.workspace_bytes > 0
@@ -98,7 +98,7 @@ def test_workspace(backend):
 
 
 def test_unaligned_operands_get_no_proposals(backend):
-    """The header has no way to tell the library how addresses are aligned: it must see them."""
+    """Where the header cannot pass alignments to the library, it must see the addresses."""
     if lower.ALIGNMENTS[-1] in backend.machine.glue.has:
         pytest.skip("this header has one")
     assert list(backend.candidates(odd())) == ["library"]
@@ -136,7 +136,7 @@ def test_int8(backend):
 
 
 def test_reduced_precision_is_no_duty(backend):
-    """Where the library has no tf32, full float32 it is."""
+    """Where the library has no tf32, full float32 is used."""
     asked = problem(precision="tf32")
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)

@@ -71,7 +71,7 @@ def test_conformance_of_mublas_on_other_sdks(homes, sdk, options, how, step):
 
 
 def test_conformance_of_mublaslt_on_a_newer_sdk_and_card(homes):
-    """With every epilogue, batches in one call, and fp8."""
+    """Products with every epilogue, batches in one call, and fp8."""
     found = child(["kit.py", "mublaslt", "1"], homes("5.1"), MUSA_SIM_ARCH="31")
     for dtype in ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn"):
         assert found["accepted"][dtype] > 5, dtype

@@ -142,7 +142,7 @@ def test_alpha_zero_allocates_nothing_either(backend):
 
 
 def test_streams_do_not_share_a_workspace(backend):
-    """Work of both is under way at the same time, and either may come first."""
+    """Work of both streams is pending at the same time, and either may come first."""
     kernel, first = prepared(backend, Case(m=33, n=65, k=70))
     second = Operands(Case(m=33, n=65, k=70, seed=9), MusaMemory())
     second.fill(9)
@@ -197,7 +197,7 @@ def test_a_failed_run_is_reported_and_the_next_one_is_right(backend):
 
 
 def test_errors_that_a_call_leaves_behind_are_reported(backend, monkeypatch):
-    """An error that muDNN does not notice, but the runtime knows."""
+    """An error that muDNN does not notice is reported by the runtime."""
     kernel, operands = prepared(backend, Case(m=16, n=24, k=8))
     monkeypatch.setenv("MUSA_SIM_BLAS_STICKY", "1")
     with pytest.raises(KernelError, match="reports musaErrorInvalidValue"):
@@ -223,7 +223,7 @@ def test_determinism_needs_a_documented_switch(backend):
 
 
 def changed_plan(monkeypatch, **changes):
-    """A library that does something else than it is told."""
+    """A library that computes something else is refused."""
     original = Library.plan
 
     def plan(self, handle, form, addend):

@@ -44,7 +44,7 @@ class TestOnHome(ConformanceSuite):
 
 @pytest.mark.skipif(GENERATION == "installed", reason="says what the simulated library does")
 def test_refusals_for_lack_of_a_kind_are_listed():
-    """Every kind of product that the double has is right; the one it has not is refused before that."""
+    """Every kind of product that the stub library has is right; the missing one is refused before."""
     assert len(BACKEND._proven) > 30
     assert [str(kind) for (_, kind), refusal in BACKEND._proven.items() if refusal is not None] == []
     tested = {types: refusal is None for types, refusal in BACKEND._tested.items()}

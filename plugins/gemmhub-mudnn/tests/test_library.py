@@ -99,7 +99,7 @@ def test_a_failing_compiler(parts, tmp_path, monkeypatch):
 
 
 def test_mcc_takes_over(parts, tmp_path, monkeypatch):
-    """Where a header is not for the host's compiler."""
+    """A header that the host's compiler rejects is compiled by mcc."""
     monkeypatch.setenv("CXX", script(tmp_path / "cxx", "exit 3"))
     body = f"""
 echo "$*" > {tmp_path}/asked

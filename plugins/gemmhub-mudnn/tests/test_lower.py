@@ -90,7 +90,7 @@ def test_a_shared_b_makes_one_tall_product():
 
 
 def test_an_interleaved_batch_is_a_launch_each():
-    """Its matrices start before the one before has ended."""
+    """A batch whose matrices overlap takes a launch each."""
     m, n, k, count = 2, 3, 5, 4
     p = replace(
         problem(m, n, k, batch=(count,)),

@@ -19,7 +19,7 @@ OPTIONS = ("ARCH", "DEVICES", "SEED", "ASYNC", "LAYOUT", "LOCKSTEP", "LAZY", "QU
 
 
 def sdk_of(home):
-    """A home as an installation, whatever MUSA_HOME says."""
+    """A home as an installation, whatever MUSA_HOME is."""
     return Sdk(home, "MUSA_HOME", (home / "lib",), home / "include", home / "bin" / "mcc")
 
 
@@ -75,7 +75,7 @@ def whole(rng, *shape, dtype=np.float16):
 
 
 def stored(x, order):
-    """The elements as they lie in memory."""
+    """The elements in their order in memory."""
     return np.ascontiguousarray(x if order == "row" else np.swapaxes(x, -1, -2))
 
 

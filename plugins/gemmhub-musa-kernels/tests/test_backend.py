@@ -1,4 +1,4 @@
-"""What the backend says and does around the kernels: probing, refusals, candidates, copies, packing, streams."""
+"""The backend around the kernels: probing, refusals, candidates, copies, packing, streams."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_operands_without_a_dense_dimension_are_copied_or_left_to_other_kernels(
 
 @pytest.mark.parametrize("name", ["128x128x64-2x2warps", "128x128x32-2x2warps-3stages"])
 def test_tiles_of_more_than_48_kib(backend, sim, name):
-    """A kernel asks for what is above 48 KiB; an S4000 has 72."""
+    """A kernel requests shared memory above 48 KiB; an S4000 has 72."""
     asked = problem(130, 136, 168, a="row", b="col")
     candidate = f"pipelined-{name}"
     assert candidate in backend.candidates(asked)

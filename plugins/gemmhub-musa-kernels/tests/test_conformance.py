@@ -17,7 +17,7 @@ from gemmhub.testing import ConformanceSuite
 from gemmhub.testing.cases import edges, matrix
 
 EVERY = 1 if os.environ.get("GEMMHUB_TEST_ALL") or INSTALLED else 3
-"""Of many cases, how many are left out between two that are run; GEMMHUB_TEST_ALL=1 runs all of them."""
+"""Number of cases that are skipped between two that run; GEMMHUB_TEST_ALL=1 runs all of them."""
 
 
 def _chosen(step):

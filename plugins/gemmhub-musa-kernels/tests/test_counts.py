@@ -1,4 +1,4 @@
-"""What the documentation says of memory traffic: claims on small sizes; its tables are those of the record."""
+"""The documentation's claims on memory traffic, checked on small sizes; its tables are those of the record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_copies_are_made_in_whole_lines(counted):
 
 
 def test_rows_that_are_not_aligned_cost_half_as_much_again(counted):
-    """128 elements that start anywhere lie in three lines, not in two."""
+    """128 elements at any address span three lines, not two."""
     m, n, k = 129, 131, 64
     found = counted(problem(m, n, k, a="col"), Candidate(PIPELINED, USUAL[128]))["pipelined_gemm"]
     lines = k * (ceil(m / 128) * 5 + ceil(n / 128) * 5)

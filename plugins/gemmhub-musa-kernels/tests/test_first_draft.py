@@ -29,12 +29,12 @@ from gemmhub.errors import KernelError
 DRAFT = Path(__file__).parent / "kernels" / "first_draft.mu"
 OURS = Candidate(PIPELINED, Tile(128, 128, 32, 2, 2))
 TURNING = replace(OURS, transposed=("b",))
-"""As the draft does it: B is transposed first."""
+"""The draft transposes B first."""
 FAULT = -1
 
 
 class Draft:
-    """The draft, loaded anew: its static variables are as at the start of a program."""
+    """The draft, loaded again: its static variables are as at the start of a program."""
 
     def __init__(self, sim, sdk, tmp_path, *flags, source=None):
         built = compile_mu(source or DRAFT, sdk, "mp_22", name="first_draft", flags=flags)
@@ -47,7 +47,7 @@ class Draft:
         self.call.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int] * 3)
 
     def run_for(self, m, n, k):
-        """As a kernel's ``run``."""
+        """Run the draft with the signature of a kernel's ``run``."""
 
         def run(a, b, out, c, bias, alpha, beta, stream):
             self.call(a, b, out, m, n, k)
@@ -232,7 +232,7 @@ def test_12_a_launch_that_fails(matrices, draft, sim, ours):
     assert matrices.right(of_draft, matrices.b)
     matrices.bench.runtime.memset(matrices.place_out, 0xFF, matrices.out.nbytes)
     sim.inject("musaLaunchKernel")
-    assert not matrices.right(of_draft, matrices.b)  # and nobody was told
+    assert not matrices.right(of_draft, matrices.b)  # and no error was reported
     with pytest.raises(KernelError, match="musaErrorLaunchOutOfResources"):
         ours(matrices.place_a, matrices.place_b, matrices.place_out, None, None, 1, 0, 0)
     assert matrices.bench.runtime.clear_error() == ""
@@ -271,7 +271,7 @@ def test_14_state_that_all_calls_share(matrices, draft, sim, bench):
     before = sim.rt.musaSimLive()
     of_draft = draft().run_for(M, N, K)
     assert matrices.right(of_draft, matrices.b)
-    assert sim.rt.musaSimLive() == before + 1  # and nobody can free it
+    assert sim.rt.musaSimLive() == before + 1  # and nothing can free it
     product = bench.product(columns(M, N, K), TURNING)
     reserved = sim.rt.musaSimLive()
     assert reserved == before + 1 + workspace.RESERVED
@@ -340,7 +340,7 @@ def test_15_an_array_that_is_less_aligned_than_it_is_read(sim, checking_sdk, tmp
 
 
 def test_16_more_than_one_kind_of_product(bench):
-    """Results in float, other orders, batches: the draft's six arguments cannot say them. (The kit has epilogues.)"""
+    """Float results, other orders, batches: the draft's six arguments cannot express them (the kit has epilogues)."""
     for asked in (
         columns(72, 40, 56, out="float32"),
         columns(72, 40, 56, dtype="bfloat16"),

@@ -164,7 +164,7 @@ def multiply(function, a, b, stream=0):
 
 
 def ratio(function, shape):
-    """How much of gemmhub's bound the worst element of a random product needs."""
+    """Return the error of the worst element of a random product as a fraction of gemmhub's bound."""
     dtype = np.dtype(TYPES[function.rsplit("_", 1)[1]])
     m, n, k = shape
     rng = np.random.default_rng([m, n, k])
@@ -174,7 +174,7 @@ def ratio(function, shape):
 
 
 def is_exact(function, shape):
-    """Whether a product whose sums are exact in float comes out exactly."""
+    """Return whether a product whose sums are exact in float is exact."""
     dtype = TYPES[function.rsplit("_", 1)[1]]
     m, n, k = shape
     rng = np.random.default_rng([k, n, m])
@@ -192,7 +192,7 @@ def section_machine():
 
 
 def section_attributes():
-    """Each attribute of the header: [what the runtime says, what NVIDIA's driver says to its number]."""
+    """Return for each attribute of the header its value by the runtime and by NVIDIA's driver."""
     header = (sdk.find().include / "driver_types.h").read_text()
     driver = ctypes.CDLL("libcuda.so.1")
     assert driver.cuInit(0) == 0

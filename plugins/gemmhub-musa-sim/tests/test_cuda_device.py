@@ -78,7 +78,7 @@ def found(ran):
 
 
 def test_the_device_is_that_of_a_musa_program(found):
-    """The GPU says that it is an mp_22, so that kernels for that one are run."""
+    """The GPU reports that it is an mp_22, so that kernels for mp_22 run."""
     machine = found("machine")
     assert (machine["arch"], machine["warp"]) == ("mp_22", 32)
     assert machine["versions"]["musa runtime"] == "4.3.0"
@@ -107,7 +107,7 @@ def test_vector_add(found):
 
 @pytest.mark.parametrize("kernel", PRODUCTS)
 def test_products(found, kernel):
-    """Of random numbers within gemmhub's bound of the product in float64, and of small ones exactly."""
+    """Products of random numbers are within gemmhub's bound of the product in float64; of small ones they are exact."""
     by_shape = found("products")[kernel]
     assert len(by_shape) == 10
     assert {shape: pair for shape, pair in by_shape.items() if not (pair[0] <= 1 and pair[1])} == {}
@@ -257,7 +257,7 @@ def test_the_sanitizer_finds_nothing_in_the_pipelined_kernel(checked, tool):
 
 
 def test_the_sanitizer_finds_a_race_that_is_there(checked):
-    """Else its silence about the others would say nothing."""
+    """The sanitizer detects a fault; otherwise its silence about the others would prove nothing."""
     code, text = checked("racecheck", "racy")
     assert outcomes(text).get("racy") == {"found": 0}, text
     assert "gemm_wmma" in text, text

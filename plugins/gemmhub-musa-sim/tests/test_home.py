@@ -1,4 +1,4 @@
-"""The simulated home: what lies where in each generation, and how making one fails."""
+"""The simulated home: its files in each generation, and how making one fails."""
 
 import importlib
 import json

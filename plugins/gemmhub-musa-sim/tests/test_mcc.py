@@ -169,7 +169,7 @@ def test_the_wrapper_follows_links(tmp_path):
 
 
 class TestRewriting:
-    """Of preprocessed text, without a compiler."""
+    """Rewriting of preprocessed text, without a compiler."""
 
     @pytest.mark.parametrize(
         ("text", "parts"),

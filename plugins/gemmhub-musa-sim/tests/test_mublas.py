@@ -325,7 +325,7 @@ def test_wrong_numbers_are_refused(mublas):
     assert example.run(compute=number["MUBLAS_COMPUTE_32F_PEDANTIC"]) == "NOT_IMPLEMENTED"
     assert example.run(types=(7, 7, 7)) == "NOT_IMPLEMENTED"
     assert example.run(types=(f16, bf16, f16)) == "NOT_IMPLEMENTED"
-    assert example.run(types=(bf16, bf16, f32)) == "NOT_IMPLEMENTED"  # nobody is known to run it
+    assert example.run(types=(bf16, bf16, f32)) == "NOT_IMPLEMENTED"  # no public program runs it
     if mublas.runtime.profile.sdk == "3.1":
         assert example.run(types=(f16, f16, 0)) == "NOT_IMPLEMENTED"  # cudaDataType's number of f32
     assert example.run() == "SUCCESS"

@@ -294,7 +294,7 @@ def test_strides_are_canonical_or_refused(mudnn):
     assert a([1, 6, 7], [54, 9, 1]) == "SUCCESS"  # padded rows
     assert a([1, 6, 7], [1, 7, 1]) == "INVALID_PARAMETER"
     assert a([1, 6, 7], [42, 6, 1]) == "INVALID_PARAMETER"
-    assert a([1, 6, 7], [42, 1, 6]) == "INVALID_PARAMETER"  # column-major: say so by SetTranspose
+    assert a([1, 6, 7], [42, 1, 6]) == "INVALID_PARAMETER"  # column-major: set by SetTranspose
     assert a([1, 1, 7], [7, 7, 1]) == "SUCCESS"
     assert a([1, 1, 7], [7, 1, 1]) == "INVALID_PARAMETER"  # "lda 1"
     assert a([1, 6, 1], [6, 1, 1]) == "SUCCESS"

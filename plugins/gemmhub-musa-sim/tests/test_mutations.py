@@ -38,7 +38,7 @@ SHOWN_BY_NO_SCHEDULE = {("gemm_wmma", 4)}
 
 
 def run(card, launch, dtype):
-    """Is the product right?"""
+    """Return whether the product is right."""
     m, n, k = SIZE
     rng = np.random.default_rng(3)
     a, b = exact(rng, (m, k), dtype), exact(rng, (k, n), dtype)

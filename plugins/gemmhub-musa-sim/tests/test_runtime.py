@@ -217,7 +217,7 @@ class TestStreams:
         assert card.rt.musaStreamDestroy(None) == BAD_HANDLE
 
     def test_a_queued_copy_whose_host_memory_is_gone(self, card):
-        """As on a device: the error comes later, and the process lives."""
+        """As on a device, the error is reported later, and the process lives."""
         p, nbytes = card.malloc(4096), 4096
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p

@@ -21,7 +21,7 @@ class Addresses(Backend):
 
     @classmethod
     def listed(cls, **options):
-        """As if a plugin had described it; until the next reload."""
+        """Register the backend as a plugin would, until the next reload."""
         backend = cls(**options)
         description = BackendDescription(cls.name, lambda: backend, "for tests", ("musa",), contract=1)
         entry = registry.registry().add(description, cls.name, "gemmhub-addresses")

@@ -35,7 +35,7 @@ def link(path, source="", name=None, flags=()):
 
 
 SHARED = os.environ.get(cache.VARIABLE)
-"""A cache that outlives the tests, where who runs them keeps one: simulated homes take a while to compile."""
+"""A cache that outlives the tests, if one is set: simulated homes take a while to compile."""
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
-"""A module that behaves as torch with torch_musa does where gemmhub touches it; its memory is a fake runtime's.
+"""A fake torch with torch_musa, as far as gemmhub uses it; its memory is a fake runtime's.
 
-Streams as torch_musa has them: ``current_stream(index).musa_stream``, no short way through ``torch._C``.
+Streams as torch_musa has them: ``current_stream(index).musa_stream``, no fast path through ``torch._C``.
 """
 
 from __future__ import annotations

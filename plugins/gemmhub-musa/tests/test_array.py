@@ -428,4 +428,4 @@ def test_the_consumer_waits_for_the_device(rt, fake):
     fake.fake_plan(b"musaDeviceSynchronize=700")
     with pytest.raises(runtime.MusaError):
         x.__dlpack__()
-    x.__dlpack__(stream=-1)  # the consumer says that it need not
+    x.__dlpack__(stream=-1)  # the consumer requests no synchronisation

@@ -1,4 +1,4 @@
-"""Compilers and header values: the command lines, and what each failure says."""
+"""Compilers and header values: the command lines, and the message of each failure."""
 
 from __future__ import annotations
 

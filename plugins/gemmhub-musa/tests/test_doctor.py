@@ -1,4 +1,4 @@
-"""``gemmhub doctor musa``: what it says of a whole installation, of broken ones, and of none."""
+"""``gemmhub doctor musa``: its report of a whole installation, of broken ones, and of none."""
 
 from __future__ import annotations
 

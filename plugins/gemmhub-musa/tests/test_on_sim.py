@@ -151,7 +151,7 @@ except runtime.MusaError as error:
 
 
 def test_values_of_the_headers(musa, generation):
-    """Odd numbers where none is public, so that nobody can have guessed them; none for what is not there."""
+    """Numbers that are not public are odd, so that no code can have guessed them; absent names have none."""
     code = """
 names = ["MUBLAS_OP_T", "MUBLAS_COMPUTE_32F", "MUBLAS_NEVER", "MUBLAS_DEFAULT_MATH", "MUBLAS_MATH_MODE_DEFAULT"]
 print(json.dumps(compile.enumerators(sdk.find(), "mublas.h", names)))

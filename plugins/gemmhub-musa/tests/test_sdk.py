@@ -180,7 +180,7 @@ def test_the_loaders_path_comes_before_an_unnamed_home(tmp_path, python, script)
 
 
 def test_what_is_in_the_process_already_is_what_counts(tmp_path, python):
-    """As when torch_musa was imported first: a second runtime would know nothing of its streams."""
+    """Where torch_musa was imported first, its runtime is used: a second one would not have its streams."""
     home = tmp_path / "home"
     number(home / "lib" / "libmusart.so.4", 1)
     number(tmp_path / "torch" / "libmusart.so.4", 2)
@@ -215,7 +215,7 @@ def test_the_driver_is_loaded_first_and_its_symbols_are_seen(tmp_path, python):
 
 
 def test_dependencies_are_found_in_the_home(tmp_path, python):
-    """Libraries with no run path of their own, in a home that the loader does not know."""
+    """Libraries without a run path, in a home that the loader does not search."""
     lib = tmp_path / "home" / "lib"
     number(lib / "libmusart.so.4", 1)
     link(lib / "libdeepest.so.2", 'extern "C" int deepest() { return 4; }')

@@ -70,7 +70,7 @@ def test_with_out_a_plan_and_a_stream_of_the_callers(torch, backend, rt):
     torch.streams[0] = 99
     gemmhub.matmul(x, y, out=out, stream=0)
     assert backend.streams == [0, 0, 0, 0, stream, 0]
-    assert out._version == 6  # autograd is told of every call
+    assert out._version == 6  # autograd counts every call
     assert torch.streams == {0: 99, 1: 0}
     rt.stream_destroy(stream)
 

@@ -14,7 +14,7 @@ LIMIT = 10_000
 
 
 class Runtime:
-    """What a workspace asks of the runtime, noted down."""
+    """A runtime that records the calls of a workspace."""
 
     def __init__(self):
         self.sizes, self.waits, self.records, self.cleared, self.freed = [], [], [], [], []
@@ -155,7 +155,7 @@ def test_an_outgrown_block_serves_small_calls(runtime, workspace):
     assert runtime.sizes == [1000, 1000, 2000, 2000]
     workspace.reserve(6000, LIMIT)
     workspace.reserve(6001, LIMIT)
-    assert runtime.sizes[4:] == [6000, 6000, LIMIT, LIMIT]  # the limit holds for what is more than was asked for
+    assert runtime.sizes[4:] == [6000, 6000, LIMIT, LIMIT]  # the limit holds for what exceeds the request
     workspace.reserve(800, LIMIT)
     assert len(runtime.sizes) == 8
     with workspace.lease(0, 800) as block:

@@ -12,8 +12,8 @@ OPTIONS = {
     "BUILDER_ARGUMENTS": 15,
     "MP31": 0,
     "WORKSPACE": 0,  # bytes that a run needs
-    "REFUSES": 0,  # can_implement says no to everything
-    "TF32_ALWAYS": 0,  # float32 is rounded although nobody allowed it
+    "REFUSES": 0,  # can_implement refuses everything
+    "TF32_ALWAYS": 0,  # float32 is rounded although that is not allowed
     "IGNORES_BATCH": 0,  # every matrix of a batch is written over the first
 }
 

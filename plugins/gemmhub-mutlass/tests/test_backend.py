@@ -394,7 +394,7 @@ def test_no_memory_for_a_proof_decides_nothing(other, sim):
 
 
 def test_workspace(other, sim):
-    """None is allocated in a call, whatever its stream; a nested call has its own."""
+    """No workspace is allocated in a call, whatever its stream; a nested call has its own."""
     backend = other(WORKSPACE=4096)
     asked = problem(20, 24, 40, "float16", "float32")
     kernel = prepared(backend, asked)

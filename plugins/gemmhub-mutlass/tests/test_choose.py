@@ -54,7 +54,7 @@ def test_atoms_fit_tiles(arch, math, itemsize):
 @pytest.mark.parametrize("vectors", [True, False])
 @pytest.mark.parametrize("columns", [(False, False), (True, True), (False, True), (True, False)])
 def test_threads_fit_the_loads_of_a_tile(columns, vectors):
-    """Its condition on alignments: the threads of a block cover the dense dimension, and what is left the other."""
+    """MUTLASS's condition on alignments: a block's threads cover the contiguous dimension, and the rest the other."""
     kinds = ((TENSOR, "float16"), (TENSOR, "int8"), (TF32, "float32"), (SIMT, "float32"))
     for math, dtype in kinds:
         for each in configurations("mp_22", (math,), dtype, "float32", *columns, vectors, vectors):

@@ -16,7 +16,7 @@ _RESULTS = {
 
 
 def _chosen():
-    """Of other dtypes one case each, and all candidates for one kind only."""
+    """Other dtypes have one case each, and only one kind has all candidates."""
     seen = set()
     for case in matrix():
         dtypes = (case.a_dtype, case.b_dtype, case.out_dtype)

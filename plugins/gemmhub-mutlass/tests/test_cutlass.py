@@ -50,7 +50,7 @@ def mutlass(folder, arguments):
 
 
 def compiled(home, text, arguments, name):
-    """The PTX of a source; the paths are the same in every run, so that the cache knows them again."""
+    """The PTX of a source; the paths are the same in every run, so that the cache finds them again."""
     nvcc = pytest.importorskip("gemmhub_musa_sim.cuda.nvcc")
     source = home / f"{name}.cu"
     source.write_text(text)
@@ -116,7 +116,7 @@ def test_conformance_on_a_hopper_gpu(arguments, shard):
 
 
 def conformance(arguments, first, step):
-    """What kit.py says of the kernels of one spelling on the GPU."""
+    """The results of kit.py for the kernels of one spelling on the GPU."""
     simulator = pytest.importorskip("gemmhub_musa_sim.testing")
     facts = VERSIONS[arguments], cutlass_home.HEADERS, str(cutlass_home.cutlass())
     witness = "include/mutlass/version.h"

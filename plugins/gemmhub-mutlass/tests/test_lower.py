@@ -1,4 +1,4 @@
-"""Lowering, without a device or a compiler: what a form says, read back with numpy, is the product."""
+"""Lowering, without a device or a compiler: a form, read back with NumPy, is the product."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(memory, dtype, start, matrix, shape):
 
 
 def run(problem):
-    """The product as the form says it, into the memory of out."""
+    """Compute the product of a form into the memory of out."""
     found = lowered(problem)
     form = found.form
     (a, _, at_a), (b, _, at_b), (d, out, at_d) = (placed(x, problem.batch) for x in (problem.a, problem.b, problem.out))

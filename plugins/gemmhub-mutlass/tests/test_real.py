@@ -18,7 +18,7 @@ from gemmhub_mutlass.installation import Mutlass
 
 HERE = Path(__file__).parent
 REAL = os.environ.get("MUTLASS_HOME", "")
-"""As the user gave it: the other tests set the variable to a fake."""
+"""The user's MUTLASS_HOME: the other tests set the variable to a fake."""
 _NAMES = "clang++", *(f"clang++-{number}" for number in range(22, 13, -1))
 CLANG = next(filter(None, map(shutil.which, _NAMES)), "")
 
@@ -46,12 +46,12 @@ print(json.dumps([kernel.description, bool(np.array_equal(got.astype(operands.wi
 
 @pytest.fixture
 def environment(home, folder):
-    """Of a process with the real MUTLASS: on the machine's own SDK, or on the simulated home with clang."""
+    """Run a process with the real MUTLASS, on the machine's own SDK or on the simulated home with clang."""
     if home is None:
         return {**os.environ, "MUTLASS_HOME": REAL}
     if not CLANG:
         pytest.skip("needs clang++")
-    # The simulator's mcc calls g++ with an option that clang does not know.
+    # The simulator's mcc calls g++ with an option that clang lacks.
     cxx, mcc = folder / "clang", folder / "mcc-with-extras"
     cxx.write_text(
         f'#!/bin/sh\nfor x do\n  shift\n  [ "$x" = -fno-gnu-unique ] || set -- "$@" "$x"\ndone\nexec {CLANG} "$@"\n'

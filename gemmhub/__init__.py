@@ -57,7 +57,7 @@ _LAZY = {
     "hookimpl": "hookspecs",
     "spot_check": "_check.spot_check",
 }
-"""Public names that are imported when first used, so that ``import gemmhub`` stays light."""
+"""Public names that are imported at first use, so that ``import gemmhub`` stays light."""
 
 __all__ = [
     # products

@@ -1,4 +1,4 @@
-"""``python -m gemmhub``: the command line, where its script is not on the path."""
+"""The command line as ``python -m gemmhub``, for when its script is not on the path."""
 
 from gemmhub.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The accuracy contract: how far a right result may be from the exact one.
+"""The accuracy contract: how far a correct result may be from the exact one.
 
 ``out = activation(x)`` with ``x = alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias``. For every element, with
 S = |alpha| |scale_a| |A| |B| |scale_b| + |beta| |C| + |bias| (a matrix of the result's shape)::
@@ -6,11 +6,11 @@ S = |alpha| |scale_a| |A| |B| |scale_b| + |beta| |C| + |bias| (a matrix of the r
     |computed x - x|   <=  relative(k) * S + tiny
     |computed out - out| <= slope * (that) + evaluation * |x| + u_out * |out| + tiny_out
 
-- ``relative(k)`` compounds what rounding the operands costs (tf32 and bf16 only), what short partial sums
-  cost (fp8 only) and ``gamma(K, u) = exp(K u) - 1``, which bounds any order of summation, with or without
-  FMA, for K = k + 2 plus the operations of the epilogue, however long k is (:func:`gamma`).
+- ``relative(k)`` compounds the errors of rounding the operands (tf32 and bf16 only), of short partial sums
+  (fp8 only) and ``gamma(K, u) = exp(K u) - 1``, which bounds any order of summation, with or without
+  FMA, for K = k + 2 plus the operations of the epilogue and any length of k (:func:`gamma`).
 - ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
-- ``slope`` bounds the derivative of the activation, ``evaluation`` is what computing it costs.
+- ``slope`` bounds the derivative of the activation, ``evaluation`` the error of computing it.
 - ``u_out`` is the rounding to a result dtype narrower than the accumulator.
 - ``tiny`` covers results below the normal range of the accumulator, ``tiny_out`` below that of the result. Scales
   and alpha may be multiplied in any order: a partial product that underflows counts with all factors above 1.
@@ -45,12 +45,12 @@ _FP8_CHUNK = 128
 _FP8_ROUNDOFF = 1.25 * 2.0**-13
 """fp8 units keep 14 significant bits of a partial sum and truncate, in blocks as above."""
 _GAMMA_LIMIT = 500.0
-"""Where gamma ends, at 1e217: times any product of two float32 numbers that is beyond float32's range."""
+"""Greatest exponent in gamma: 1e217 times any product of two float32 numbers is beyond float32's range."""
 _REFERENCE_ROUNDOFF = 2.0**-53
 
 
 def gamma(count: int, roundoff: float) -> float:
-    """The relative error that ``count`` roundings can add up to: exp(count * roundoff) - 1.
+    """Bound the relative error of ``count`` successive roundings: exp(count * roundoff) - 1.
 
     Every term of a sum of products passes through at most ``count`` roundings, so it is multiplied by at most
     ``count`` factors 1 + d with abs(d) <= ``roundoff`` (Higham, Accuracy and Stability of Numerical Algorithms,
@@ -80,21 +80,21 @@ class ErrorModel:
     output: float
     """Unit roundoff of a narrower result dtype, else 0."""
     underflow: float
-    """Absolute error of one underflowing operation: the smallest normal number, so results may be flushed."""
+    """Absolute error of one underflowing operation: the smallest normal number, which permits flushing to zero."""
     output_underflow: float
     """Absolute error of an underflowing result."""
     largest: float
-    """Largest finite result; beyond it overflow to infinity is right."""
+    """Largest finite result; beyond it an infinity is correct."""
     accumulator_largest: float = inf
-    """Largest finite partial sum; where sums of absolute values exceed it, any order may overflow."""
+    """Largest finite partial sum; where sums of absolute values exceed it, some order of summation may overflow."""
     input_underflow: float = 0.0
     """Absolute error of an operand that underflows when it is read or rounded."""
     input_smallest: float = 0.0
-    """Below it an operand counts as if it were that large: tensor cores align products by the exponents of their
-    factors, and that of a subnormal half number is the smallest normal one's.
+    """Least magnitude that an operand counts with in the bound: tensor cores align products by the exponents of their
+    factors, and a subnormal half number has the exponent of the smallest normal one.
     """
     input_largest: float = inf
-    """Operands beyond it may become infinite when they are rounded."""
+    """Largest operand that rounding cannot turn into an infinity."""
     partial: float = 0.0
     """Unit roundoff of sums of up to 128 products that precede the accumulator (fp8), else 0."""
     complex: bool = False
@@ -111,13 +111,13 @@ class ErrorModel:
         return norm * _compound(self.input, partial, gamma(terms * (k + 2 + extra), self.accumulate))
 
     def absolute(self, k: int, extra: int = 0) -> float:
-        """What underflow adds to ``k`` multiplications, ``k`` additions and the epilogue; 0 when k is 0."""
+        """The absolute error of underflow in ``k`` multiplications, ``k`` additions and the epilogue; 0 when k is 0."""
         terms = 2.0 * sqrt(2.0) if self.complex else 1.0
         return terms * 2.0 * (k + extra) * self.underflow
 
     def reading(self, k: int) -> tuple[float, float]:
-        """What operands below the normal range cost: an absolute error for each product, relative to either factor;
-        and a further one for each product of two such.
+        """The errors from operands below the normal range: one relative to the other factor of each product, and an
+        absolute one for each product of two such operands.
         """
         if self.input_smallest:
             aligned = gamma(k + 2, self.accumulate) * self.input_smallest
@@ -127,12 +127,12 @@ class ErrorModel:
 
     @property
     def rounding_underflow(self) -> float:
-        """``output_underflow`` as the modulus of a complex number feels it."""
+        """``output_underflow`` as an error of the modulus of a complex number."""
         return self.output_underflow * (sqrt(2.0) if self.complex else 1.0)
 
 
 def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str = "ieee") -> ErrorModel:
-    """The error model for operands ``a`` and ``b``, result ``out``, accumulated in ``compute``.
+    """Return the error model for operands ``a`` and ``b``, result ``out``, accumulated in ``compute``.
 
     ``precision`` matters only where an operand is float32 or complex64 and ``compute`` is one of them.
     """
@@ -166,57 +166,57 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
 
 
 def problem_model(problem: GemmProblem) -> ErrorModel:
-    """The error model a backend promises when it accepts ``problem``."""
+    """Return the error model that a backend promises when it accepts ``problem``."""
     return error_model(problem.a.dtype, problem.b.dtype, problem.out.dtype, problem.compute_dtype, problem.precision)
 
 
 def activate(x: Array, activation: str | None) -> Array:
-    """The activation functions as gemmhub defines them, in the precision of ``x`` (a float array).
+    """Apply an activation function as gemmhub defines it, in the precision of ``x`` (a float array).
 
     gelu is the tanh form of Hendrycks and Gimpel (arXiv:1606.08415), silu is x / (1 + exp(-x)). NaN stays
-    NaN; of minus infinity all three make 0.
+    NaN; at minus infinity all three are 0.
     """
     if activation is None:
         return x
     if activation not in ACTIVATIONS:
-        raise ValueError(f"unknown activation {activation!r}")
+        raise ValueError(f"activation {activation!r} is unknown; allowed: relu, gelu, silu, None")
     return ACTIVATIONS[activation].formula(x)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """An exact-enough result: ``value`` in double precision (or exact integers), and its error ``bound``."""
+    """A reference result: ``value`` in double precision (or exact integers), and its error ``bound``."""
 
     value: Array
     bound: Array
-    """What a right result may differ by, element for element; the reference's own error is included."""
+    """Allowed difference of a correct result, element for element; the reference's own error is included."""
     magnitude: Array
-    """S, of the finite operands."""
+    """S over the finite operands."""
     model: ErrorModel
     clean: Array = True
-    """Where every operand of the element is finite."""
+    """Mask of the elements whose operands are all finite."""
     overflow: Array = False
-    """Where S exceeds the accumulator's range, so that some order of summation overflows."""
+    """Mask of the elements whose S exceeds the accumulator's range, so that some order of summation overflows."""
     activation: str | None = None
     upward: Array = np.True_
-    """Where an overflow may be to +infinity: the positive terms alone exceed the accumulator's range."""
+    """Mask of the elements that may overflow to +infinity: the positive terms alone exceed the accumulator's range."""
     downward: Array = np.True_
-    """Where it may be to -infinity."""
+    """Mask of the elements that may overflow to -infinity."""
     loose: Array = False
-    """Where an infinity meets a subnormal that may be read as 0, or an operand may become infinite when rounded: NaN is
-    right as well.
+    """Mask of the elements for which NaN is correct as well: an infinity is multiplied by a subnormal that may be read
+    as 0, or an operand may become infinite when rounded.
     """
 
     @property
     def unjudged(self) -> Array:
-        """Where all operands are finite, but the value or its bound is beyond float64: any result is accepted."""
+        """Mask of the finite elements whose value or bound is beyond float64: any result is accepted."""
         return self.clean & (np.isnan(self.value) | ~np.isfinite(self.bound))
 
     def ratio(self, computed: Array) -> Array:
-        """|computed - exact| / bound, element for element: right where at most 1.
+        """Return |computed - exact| / bound, element for element; at most 1 is correct.
 
-        0 where both agree in being NaN or the same infinity, and where overflow excuses the element; inf
-        where one is finite and the other is not, or an exact result differs.
+        The ratio is 0 where both are NaN or the same infinity, and where overflow excuses the element; it is inf
+        where one is finite and the other is not, or where an exact result differs.
         """
         computed = np.asarray(computed)
         if self.model.exact and computed.dtype.kind in "biu":
@@ -230,7 +230,7 @@ class Reference:
                 same = strange  # which part is NaN or infinite depends on the order of operations
                 beyond = strange & (self.overflow | (np.abs(self.value) + self.bound >= model.largest))
             else:
-                # An infinite term stays, or meets another and becomes NaN: it never changes its sign.
+                # An infinite term stays, or becomes NaN beside one of the other sign: it never changes its sign.
                 same = (got == self.value) | (nan & (np.isnan(self.value) | self.overflow | self.loose))
                 either = self.upward | self.downward | self.loose
                 direction = np.where(nan, either, np.where(got > 0, self.upward, self.downward))
@@ -257,13 +257,13 @@ def reference(
     scale_a: Array | None = None,
     scale_b: Array | None = None,
 ) -> Reference:
-    """The product in double precision, with the bound that ``model`` gives for it.
+    """Compute the product in double precision, with the bound that ``model`` gives for it.
 
     ``a`` (..., m, k), ``b`` (..., k, n), ``c`` and ``bias`` broadcastable to the result: numpy arrays of
     any supported dtype. Integer problems are computed in 64 bits, modulo ``out_dtype`` (int64 if None).
     ``scale_a`` and ``scale_b`` are vectors; of elements whose scales are not finite nothing is promised.
     """
-    if alpha == 0:  # as in BLAS, the product then counts for nothing, NaN or not
+    if alpha == 0:  # as in BLAS, the product is then ignored, NaN or not
         a, b, scale_a, scale_b = np.zeros_like(a), np.zeros_like(b), None, None
     scales = inner_products.Scales(scale_a, scale_b)
     if model.exact:
@@ -277,10 +277,10 @@ def reference(
         loose = loose | risky
         norm = sqrt(2.0) if model.complex else 1.0
         extra = 0
-        # A scalar may be rounded to the accumulator's dtype: one operation more than its multiplication.
+        # A scalar may be rounded to the accumulator's dtype: one more operation than its multiplication.
         scale = abs(alpha)
         if not isfinite(alpha):
-            # As IEEE arithmetic has it; where the sign of the sum is uncertain, infinity and NaN are equally right.
+            # As in IEEE arithmetic; where the sign of the sum is uncertain, infinity and NaN are equally correct.
             relative = model.relative(k) + norm * gamma((2 if model.complex else 1) * (2 * k + 4), _REFERENCE_ROUNDOFF)
             risky = risky | (np.abs(value) <= relative * size + lost + model.absolute(k))
             scale, clean = 1.0, np.zeros_like(size, np.bool_)
@@ -309,17 +309,17 @@ def reference(
         upward: Array = np.True_
         downward: Array = np.True_
         plain = extra == 0 and activation is None
-        if plain and not model.complex and np.any(overflow):  # infinities of complex numbers have no sign that counts
+        if plain and not model.complex and np.any(overflow):  # the signs of complex infinities are not compared
             limit = model.accumulator_largest / (1.0 + relative + own)
             upward, downward = (side >= limit for side in inner_products.sides(a, b, model.input_largest))
         if activation is not None:
             function = ACTIVATIONS[activation]
             per_argument = function.evaluation * (model.accumulate + _REFERENCE_ROUNDOFF)
-            # Where the result is narrower, libraries may use approximations as accurate as that.
+            # Where the result is narrower, libraries may use approximations of that accuracy.
             per_argument += model.output if activation != "relu" else 0.0
             bound = function.slope * bound + per_argument * (np.abs(value) + bound) + model.underflow
             if activation != "relu":
-                overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, as computed it is NaN
+                overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, the computed value NaN
             value = activate(value, activation)
         bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow
         if plain and np.isinf(size).any():
@@ -341,7 +341,7 @@ def _exact_reference(
     model: ErrorModel,
     scales: inner_products.Scales,
 ) -> Reference:
-    """Integer products: exact modulo 2**64, then reduced to the width of the accumulator and the result."""
+    """Compute integer products modulo 2**64, then reduce them to the width of the accumulator and the result."""
     wanted = np.dtype(np.int64) if out_dtype is None else out_dtype
     if wanted == np.bool_:
         # A sum is an "or". alpha and beta are 0 or 1; with an alpha of 0, a and b are zeros by now.

@@ -1,7 +1,7 @@
-"""The public functions. Each is thin: arrays -> problem -> decision -> plan -> kernel.
+"""The public functions, each thin: arrays -> problem -> decision -> plan -> kernel.
 
-A call that was seen before is one look-up, by the types, dtypes and shapes of its operands, its options and the
-settings in force, and then the kernel: no hook, no environment, no dataclass.
+A repeated call costs one look-up, by the types, dtypes and shapes of its operands, its options and the settings in
+force, and then runs the kernel: no hook, no environment, no dataclass.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def matmul(
 def matmul(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> A: ...
 @signature()
 def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
-    """``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend present.
+    """Compute ``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend present.
 
     Shapes are those of :func:`numpy.matmul`: (..., m, k) by (..., k, n), batch dimensions broadcast,
     vectors allowed. The result is of the operands' own array type and device.
@@ -67,27 +67,27 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     a, b : arrays, any strides. ``b`` may be a :class:`~gemmhub.PackedB`.
     out : array of the result's shape, any strides; may overlap operands. Its dtype serves as ``out_dtype``.
     out_dtype : dtype or name of the result; the default follows the table in :mod:`gemmhub.dtypes`.
-    alpha, beta : numbers. As in BLAS, ``beta`` of 0 never reads ``c``, and with ``alpha`` of 0 the product counts
-        for nothing, even where it is NaN. Beyond float32's normal numbers they make the accumulator float64 on the
-        CPU, and are refused on devices where it is float32.
+    alpha, beta : numbers. As in BLAS, ``beta`` of 0 never reads ``c``, and ``alpha`` of 0 ignores the product, even
+        where it is NaN. Beyond float32's normal numbers they make the accumulator float64 on the CPU, and are refused
+        on devices where it is float32.
     c : array that broadcasts to the result, of its dtype or of the accumulator's. May be ``out``.
     bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
     scale_a, scale_b : float32 arrays of one element, or of one for each row of a (m,) and column of b (n,). For real
         floating results, by backends that have scales of operands.
     activation : None, "relu", "gelu" (tanh form) or "silu".
     precision : "ieee" (default), "tf32" or "bf16": what float32 operands may be rounded to.
-    deterministic : True demands bitwise equal results: of the same operands (strides included), with or without out.
+    deterministic : True requires bitwise equal results for the same operands (strides included), with or without out.
     backend : name of the one backend to use.
     stream : native handle of the device stream to work on; None for the array library's current one.
 
     Returns
     -------
-    The product (``out`` if it was given); within the bound of :mod:`gemmhub.accuracy`.
+    The product (``out`` where given), within the bound of :mod:`gemmhub.accuracy`.
 
     Raises
     ------
     ShapeError, DTypeError, OutputError, DeviceError, InputError : a bad argument; nothing was written.
-    NoBackendError : nothing may run this; it carries the decision that :func:`explain` returns.
+    NoBackendError : no backend may run this; it carries the decision that :func:`explain` returns.
     KernelError, AllocationError : the chosen kernel failed, or memory for the result is missing.
     """
     try:
@@ -115,7 +115,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
             if run is not None:
                 return run(a, b, out)
     except Exception:
-        pass  # _call() finds out what is wrong, and reports it
+        pass  # _call() finds the reason, and reports it
     except BaseException as error:
         if propagates(error):
             raise
@@ -123,7 +123,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
 
 
 def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
-    """Look up the kind of the call, options and strides included; decide it where it is new."""
+    """Look up the kind of the call, options and strides included; decide where it is new."""
     cache = _cache  # before settings are read
     given: Mapping[str, Any] = options
     try:
@@ -156,7 +156,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     except MemoryError as error:
         raise out_of_memory(error) from error
     if key is not None and decision.lasting:
-        with suppress(MemoryError):  # the result is there; another call may remember how
+        with suppress(MemoryError):  # the result exists; a later call may fill the cache
             _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
     return result
 
@@ -164,8 +164,8 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
 def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options) -> Any:
     """The result of a call that a deferring array library takes; NotImplemented where none does.
 
-    An array of a type that numpy.matmul leaves products to (a quantity with a unit, a labelled array) gets what that
-    returns.
+    An array of a type that numpy.matmul delegates products to (a quantity with a unit, a labelled array) gets the
+    result of numpy.matmul.
     """
     arrays = (a, b, out, *map(options.get, ARRAYS))
     result = registered.deferred(call, (a, b), {**options} if out is None else {"out": out, **options}, arrays)
@@ -178,14 +178,14 @@ def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options
 
 
 def _import() -> None:
-    """Import what every first call needs. BackendError where this call interrupts that: modules are half there."""
+    """Import what every first call needs; BackendError where this call interrupts that import."""
     global _imported
     if _imported:
         return
     if _importing.now:
         raise BackendError(
-            "gemmhub is called by what interrupts its own first call (a signal handler, a profiler) while that imports "
-            "modules; let one call return before"
+            "gemmhub was called from a signal handler or a profiler while its own first call imports modules; let one "
+            "call return first"
         )
     with _importing:
         getattr(np, "random")  # noqa: B009  (NumPy imports it when it is first named)
@@ -201,7 +201,7 @@ def _learn(
     cache: CallCache, key: tuple[Any, ...], call: Call, decision: Decision, kernel: Any, execute: Execute,
     a: Array, b: Array, out: Array | None, options: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Remember how a call was run: for all of its kind, and, where it has one, for its fast path."""
+    """Record how a call was run: for all calls of its kind and, where its library has one, in the fast path."""
     from gemmhub._call import bind
 
     problem = call.problem
@@ -221,11 +221,11 @@ def _learn(
     if options:
         return
     if out is not None and not isinstance(out, _ndarray):
-        return  # an array of another library, which tells no strides, or not in bytes
+        return  # an array of another library, without strides in bytes
     if problem.packed_by is None and decision.layout_free:
         kind: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         if out is not None:
-            # Strides tell an out whose elements share memory; its shape the matmul of two matrices finds wrong itself.
+            # Strides reveal an out whose elements share memory; a wrong shape is refused by the matmul of two matrices.
             kind = (*kind, type(out), out.dtype, out.strides)
             run = bind.same_out(run, out.shape) if problem.batch else run
         _keep(cache, kind, run)
@@ -233,7 +233,7 @@ def _learn(
 
 def _keep(cache: CallCache, key: Any, value: Any) -> None:
     if not cache.put(key, value):
-        forget_decisions()  # all: a cache that is half full of old kinds of calls would never learn new ones
+        forget_decisions()  # all: a cache full of old kinds of calls would never accept new ones
 
 
 def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache) -> tuple[Call, Decision, Any]:
@@ -242,7 +242,7 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallC
 
     call = describe.describe(a, b, out, asked)
     key = call.problem, asked.settings, bind.overlaps(call)
-    decided = cache.find(key)  # looked up once: another thread may forget it at any time
+    decided = cache.find(key)  # looked up once: another thread may drop it at any time
     if decided is None:
         raced = ""
         if asked.settings.tune != "off":
@@ -259,11 +259,11 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallC
 @signature()
 @memory_errors
 def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan:
-    """Decide and prepare once; returns a function of operands with the same shapes and dtypes.
+    """Decide and prepare once; return a function of operands with the same shapes and dtypes.
 
     ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
-    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. It pickles, and is decided anew where
-    it is loaded: by the hardware, the backends and the settings there. Raises as :func:`matmul`.
+    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. It pickles; where it is
+    loaded, it is decided anew by the hardware, the backends and the settings there. Raises as :func:`matmul`.
     """
     if registered.deferring or registered.doors:
         deferred = _deferred("plan", a, b, out, options)
@@ -286,7 +286,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 @signature()
 @memory_errors
 def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Decision:
-    """Which backend :func:`matmul` would choose for this call, and what every other one says to it.
+    """Report which backend :func:`matmul` would choose for this call, and every other backend's answer.
 
     Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
     that it never raises NoBackendError: ``chosen`` is None then.
@@ -312,10 +312,10 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
 
 @memory_errors
 def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedB:
-    """A prepacked copy of ``b``, shape (k, n), for repeated products with different ``a``.
+    """Pack a copy of ``b``, shape (k, n), for repeated products with different ``a``.
 
-    ``a_dtype`` is the dtype it will be multiplied from the left by (that of ``b`` by default) and ``m`` a
-    typical number of rows; both guide the choice of a backend. The copy stays as it is when b is rewritten.
+    ``a_dtype`` is the dtype of ``a`` in those products (that of ``b`` by default) and ``m`` a
+    typical number of rows; both guide the choice of a backend. The copy is unchanged when b is rewritten.
     Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
     """
     if registered.deferring or registered.doors:
@@ -334,7 +334,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
 def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
     """Time every backend (and each of its candidates) that can run this call, and record the results.
 
-    Later calls like this one, in this process and others, take the fastest. Candidates with a wrong result
+    Later calls like this one, in this process and others, use the fastest. Candidates with a wrong result
     are reported and not recorded. Raises as :func:`matmul`; RecordError when records cannot be written.
     """
     if registered.deferring or registered.doors:
@@ -354,7 +354,7 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 
 @memory_errors
 def backends() -> list[BackendStatus]:
-    """Every backend known here, with its state and, where it is not ready, the reason and the remedy."""
+    """List every installed or installable backend, with its state and, where not ready, the reason and the remedy."""
     with locks.deciding:
         _import()
         from gemmhub._choice import registry
@@ -364,9 +364,9 @@ def backends() -> list[BackendStatus]:
 
 @memory_errors
 def reload() -> None:
-    """Forget everything decided: read settings and records, discover and probe backends anew at next need.
+    """Drop all decisions: read settings and records, discover and probe backends anew at the next call.
 
-    What could not be compiled is tried again, too.
+    Kernels that failed to compile are compiled again, too.
     """
     with locks.deciding:
         _import()
@@ -376,19 +376,19 @@ def reload() -> None:
 
     for module in (config, registry, records, decide, native):
         module.forget()
-    forget_decisions()  # last: until here a call in another thread may still decide by what was
+    forget_decisions()  # last: until here a call in another thread may still decide by old settings
 
 
 def fast_path(kind: type) -> FastPath | None:
-    """The fast path of a type of device arrays, while its decisions hold; None before it was met."""
+    """The fast path of a type of device arrays, while its decisions hold; None before its first call."""
     return _fast.get(kind)
 
 
 def forget_decisions() -> None:
     """Begin a new cache of decided calls (new records, new settings).
 
-    A new one, and not the same one emptied: a call that is being decided in another thread has the old one, and what it
-    decided by the old records and settings goes with that.
+    The old cache is replaced, not emptied: a call that is being decided in another thread stores its decision, made by
+    the old records and settings, in the old cache.
     """
     global _cache, _find, _fast
     _cache = CallCache()

@@ -1,4 +1,4 @@
-"""What a machine and a backend can do, and how they say no."""
+"""Devices, and the answers of a backend: ready, absent, refusal, copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Device:
-    """Where operands live: ``kind`` is "cpu", "cuda" or "musa"; ``index`` counts devices of a kind."""
+    """The device of operands: ``kind`` is "cpu", "cuda" or "musa"; ``index`` counts devices of a kind."""
 
     kind: str = "cpu"
     index: int = 0
@@ -22,25 +22,25 @@ CPU = Device()
 
 @dataclass(frozen=True)
 class Refusal:
-    """A typed no. ``reason`` says what stands in the way, ``remedy`` what the reader can do about it."""
+    """A backend's answer that it cannot run a problem: ``reason`` states why, ``remedy`` what the reader can do."""
 
     reason: str
     remedy: str
     traceback: str | None = field(default=None, repr=False, compare=False)
-    """Kept where the no came from an exception."""
+    """The traceback, where the refusal came from an exception."""
     any_layout: bool = field(default=False, repr=False, compare=False, kw_only=True)
-    """Whether operands of the same dtypes and sizes are refused whatever their strides and alignment: such a refusal
-    leaves calls that another backend runs as cheap as if this one were not installed."""
+    """Whether operands of the same dtypes and sizes are refused for any strides and alignment. Such a refusal adds no
+    cost to calls that another backend runs."""
 
     @property
     def passing(self) -> str:
-        """What the no was due to, where that passes: "memory", "stack" or "loading". Such a no is not kept."""
+        """The cause of a temporary refusal: "memory", "stack" or "loading". A temporary refusal is not cached."""
         return ""
 
 
 @dataclass(frozen=True)
 class Busy(Refusal):
-    """A no to a call that is made while the backend is being loaded, by the loading thread itself."""
+    """A refusal of a call that the loading thread itself makes while the backend is being loaded."""
 
     @property
     def passing(self) -> str:
@@ -49,10 +49,10 @@ class Busy(Refusal):
 
 @dataclass(frozen=True)
 class Raised(Refusal):
-    """A no that gemmhub made of an exception in a plugin's code."""
+    """A refusal that gemmhub made from an exception in a plugin's code."""
 
     kind: type[BaseException] = field(default=Exception, repr=False, compare=False)
-    """Its class. (Not the exception itself, which would keep the operands of the call alive.)"""
+    """Class of the exception. (The exception itself would keep the operands of the call alive.)"""
 
     @property
     def passing(self) -> str:
@@ -70,8 +70,8 @@ class Absent(Refusal):
 class Ready:
     """The backend can run here.
 
-    ``devices`` it can use; ``versions`` of what its speed depends on (libraries, drivers, compilers, the
-    device's name): they go into the key of tuning records; ``features`` for people to read.
+    ``devices`` are those it can use; ``versions`` are of everything its speed depends on (libraries, drivers,
+    compilers, the device's name) and part of the key of tuning records; ``features`` is text for readers.
     """
 
     devices: tuple[Device, ...]
@@ -81,12 +81,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of an operand that running a problem would make, and what it costs."""
+    """A copy of an operand that running a problem makes, and its cost."""
 
     operand: str
-    """ "a", "b", "c", "bias" or "out"."""
+    """Name of the operand: "a", "b", "c", "bias" or "out"."""
     nbytes: int
-    """Bytes written by the copy, at most."""
+    """Upper limit of the bytes that the copy writes."""
     why: str
 
     def __str__(self) -> str:

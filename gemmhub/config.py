@@ -1,4 +1,4 @@
-"""Settings: one table, one precedence.
+"""The settings: their sources, precedence and validation.
 
 call argument > :class:`use` > environment > project file > user file > default.
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 TUNE = ("off", "first")
-"""What the setting ``tune`` may be."""
+"""The values of the setting ``tune``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,27 +39,27 @@ class Settings:
     backend: tuple[str, ...] = ()
     """Preferred backends, best first; empty for automatic choice."""
     forced: bool = False
-    """Whether ``backend`` came from a call or a context: then nothing else may run."""
+    """Whether ``backend`` came from a call or a context: then no other backend may run."""
     precision: str = "ieee"
     deterministic: bool = False
     allow: tuple[str, ...] | None = None
     """Plugins that may load; None for all."""
     deny: tuple[str, ...] = ()
-    """Plugins that may not."""
+    """Plugins that may not load."""
     records: str = "default"
     """File of tuning records; "default" is the one in the user's data directory, "off" uses none. Relative
     paths in a configuration file start from that file."""
     workspace_mib: float | None = None
     """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
     tune: str = "off"
-    """When candidates are timed without a call of :func:`gemmhub.tune`: "off", or "first" for the first call of a
+    """Racing of candidates without a call of :func:`gemmhub.tune`: "off", or "first" for a race at the first call of a
     kind (:mod:`gemmhub._measure.race`)."""
     origin: Mapping[str, str] = field(default_factory=dict)
-    """Where each setting that is not a default came from."""
+    """Source of each setting that is not a default."""
 
     @property
     def workspace_limit(self) -> int | None:
-        """Bytes; None where the user has set no limit."""
+        """The workspace limit in bytes; None where the user has set none."""
         return None if self.workspace_mib is None else int(self.workspace_mib * 2**20)
 
 
@@ -130,7 +130,7 @@ CONFIG_VARIABLE = "GEMMHUB_CONFIG"
 
 
 def parse(key: str, value: object, where: str) -> Any:
-    """``value`` for ``key``, checked; ConfigError names ``where`` it stands and what is allowed."""
+    """``value`` for ``key``, checked; ConfigError names its source ``where`` and the allowed values."""
     if key not in KEYS:
         raise ConfigError(f"{where}: unknown key {key!r}; allowed: {', '.join(KEYS)}")
     try:
@@ -172,13 +172,13 @@ def _project_table() -> tuple[Path, dict[str, Any]] | None:
     for folder in (here, *here.parents):
         for name in ("gemmhub.toml", "pyproject.toml"):
             path = folder / name
-            if os.path.isfile(path):  # unlike Path.is_file, never raises for a folder that is closed to us
+            if os.path.isfile(path):  # unlike Path.is_file, never raises for a folder without permission
                 try:
                     data = _read_toml(path)
                 except ConfigError as error:
                     if name != "pyproject.toml":
                         raise
-                    # Most of them are none of ours, and whoever works in their folder may be unable to mend them.
+                    # Most of them do not concern gemmhub, and users of such a folder may be unable to correct them.
                     import logging
 
                     logging.getLogger("gemmhub").warning("%s; passed over", error)
@@ -191,7 +191,7 @@ def _project_table() -> tuple[Path, dict[str, Any]] | None:
 
 
 def _check_inside(path: Path, table: dict[str, Any]) -> None:
-    """ConfigError where a project's file, which others may have written, names records outside of the project."""
+    """Raise ConfigError where a project's file, which others may have written, names records outside the project."""
     value = table.get("records", "default")
     if value in ("default", "off"):
         return
@@ -199,13 +199,13 @@ def _check_inside(path: Path, table: dict[str, Any]) -> None:
     records = os.path.realpath(os.path.join(root, parse("records", value, str(path))))
     if not records.startswith(os.path.join(root, "")):
         raise ConfigError(
-            f"{path}: records = {value!r} lies outside of the project; allowed: a file below {path.parent}, 'default' "
+            f"{path}: records = {value!r} is outside of the project; allowed: a file below {path.parent}, 'default' "
             f"or 'off'. {KEYS['records'].variable}, the user file and {CONFIG_VARIABLE} may name any file"
         )
 
 
 def _files() -> list[tuple[Path, dict[str, Any]]]:
-    """Settings tables, weakest first."""
+    """The settings tables of the files, of lowest precedence first."""
     from pathlib import Path
 
     chosen = os.environ.get(CONFIG_VARIABLE)
@@ -225,7 +225,7 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read() -> Settings:
-    """Settings from files and the environment, read now."""
+    """Read the settings of the files and the environment."""
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for path, table in _files():
@@ -238,47 +238,48 @@ def read() -> Settings:
         text = os.environ.get(entry.variable)
         if text is not None:
             value = parse(key, text, f"environment variable {entry.variable}")
-            if text or key in values or value != getattr(Settings, key):  # else an empty one sets nothing
+            # An empty variable that leaves the default in force is not recorded as the source of a setting.
+            if text or key in values or value != getattr(Settings, key):
                 values[key], origin[key] = value, entry.variable
     return Settings(**values, origin=origin)
 
 
 context: ContextVar[Settings | None] = ContextVar("gemmhub_settings", default=None)
-"""What ``use`` put in force; None outside of any. Part of the key of every cached decision."""
+"""Settings of the innermost ``use``; None outside of any. Part of the key of every cached decision."""
 
 _outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_settings", default=())
-"""What each ``use`` entered here found, innermost last. Kept here and not in the ``use`` object, which several
-threads and tasks may share."""
+"""Settings that each ``use`` entered in this context restores, innermost last. Not stored in the ``use`` object, which
+several threads and tasks may share."""
 
 _root: list[Settings] = []
-"""The settings of files and environment, once they are read."""
+"""The settings of files and environment, once read."""
 _MOST = 256
 _interned: dict[tuple[Any, ...], Settings] = {}
-"""What :func:`override` made; at most _MOST. Emptying it costs later calls a decision."""
+"""Settings that :func:`override` made, at most _MOST. After it is emptied, later calls are decided anew."""
 
 
 def root() -> Settings:
-    """The settings of files and environment, read once."""
-    known = _root  # forget() makes a new list: what another thread is reading meanwhile stays in the old one
+    """Return the settings of files and environment, which are read once."""
+    known = _root  # forget() makes a new list: settings that another thread reads meanwhile stay in the old one
     if not known:
         known.append(read())
     return known[0]
 
 
 def current() -> Settings:
-    """The settings in force here: those of the innermost ``use``, else of files and environment."""
+    """Return the settings in force here: those of the innermost ``use``, else of files and environment."""
     return context.get() or root()
 
 
 def forget() -> None:
-    """Read files and environment again at the next need."""
+    """Drop the settings of files and environment; the next use reads them again."""
     global _root
     _root = []
     _interned.clear()
 
 
 def override(base: Settings, where: str, **changes: Any) -> Settings:
-    """``base`` with those ``changes`` that are not None; validated, interned, marked as from ``where``."""
+    """Return ``base`` with those ``changes`` that are not None; validated, interned, with the source ``where``."""
     given = {key: parse(key, value, where) for key, value in changes.items() if value is not None}
     if not given:
         return base
@@ -297,12 +298,12 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
 
 
 class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
-    """Settings for a block of code (and for its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
+    """Set options for a block of code (and its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
 
     ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within; ``tune`` is
     "first" to race candidates at the first call of a kind, or "off".
-    A decorator as well: ``@gemmhub.use(backend="numpy")`` before a function, also an async one, holds for each of its
-    calls. May be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
+    It is a decorator as well: ``@gemmhub.use(backend="numpy")`` on a function, also an async one, applies to each of
+    its calls. It may be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
     """
 
     def __init__(
@@ -321,7 +322,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     def __call__(self, function: F) -> F:
         if isgeneratorfunction(function) or isasyncgenfunction(function):
             raise ConfigError(
-                f"use(): a decorator of the generator {function.__qualname__}, whose caller would see the settings "
+                f"use(): a decorator of the generator {function.__qualname__}, whose caller would get the settings "
                 "between values; allowed: functions and async functions. Write a with block inside"
             )
         called: Any = function

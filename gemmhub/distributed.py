@@ -1,6 +1,6 @@
-"""Past one device: products of arrays of Dask in stores, predictions for clusters, and what predictions rest on.
+"""Products beyond one device: Dask arrays in stores, predictions for clusters, and the measurements that they need.
 
-:func:`gemmhub.matmul` itself takes arrays of Dask and DTensors.
+:func:`gemmhub.matmul` itself takes Dask arrays and DTensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Dask or torch is imported when it is first used."""
+    """Import names that need Dask or torch at first use."""
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

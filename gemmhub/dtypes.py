@@ -1,7 +1,8 @@
-"""The dtype table and the result rules, stated once.
+"""The table of dtypes and the rules for result dtypes.
 
 Every dtype inside gemmhub is a ``numpy.dtype``; bfloat16 and the two fp8 types are those of
-``ml_dtypes``. Backends do not decide result types: they are told, and refuse what they cannot do.
+``ml_dtypes``. Backends do not decide result dtypes: the problem states them, and a backend
+refuses those it cannot produce.
 
 ===========================================  ==========  =================================
 operands                                     result      accumulated in
@@ -50,10 +51,10 @@ STANDARD = (
 SUPPORTED = STANDARD + ML_DTYPES
 
 PRECISIONS = ("ieee", "tf32", "bf16")
-"""How far float32 and complex64 products may be from an f32 dot product; see :mod:`gemmhub.accuracy`."""
+"""Precisions of float32 and complex64 products; :mod:`gemmhub.accuracy` has their bounds."""
 
 ACTIVATIONS = tuple(epilogues.ACTIVATIONS)
-"""Names of activation functions; :mod:`gemmhub.epilogues` has what they are."""
+"""Names of activation functions, which :mod:`gemmhub.epilogues` defines."""
 
 _SIGNIFICAND_BITS = {
     "float8_e5m2": 3, "float8_e4m3fn": 4, "bfloat16": 8, "float16": 11,
@@ -91,7 +92,7 @@ class DTypeInfo:
 
 @cache
 def info(dtype: DType) -> DTypeInfo:
-    """Facts about a supported dtype; :class:`~gemmhub.errors.DTypeError` for any other."""
+    """Return the facts about a supported dtype; :class:`~gemmhub.errors.DTypeError` for any other."""
     name = dtype.name
     if name not in SUPPORTED or not dtype.isnative:
         raise unsupported("dtype", dtype)
@@ -106,7 +107,7 @@ def info(dtype: DType) -> DTypeInfo:
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """Whether the inexact dtype ``wide`` has every number of ``narrow``. (NumPy calls int64 to float64 a safe cast.)"""
+    """Whether the inexact dtype ``wide`` represents every number of ``narrow``. (NumPy calls int64 to float64 safe.)"""
     if info(narrow).inexact:
         return bool(np.can_cast(narrow, wide))
     return info(narrow).largest * info(wide).unit_roundoff <= 1
@@ -123,7 +124,7 @@ def unsupported(argument: str, dtype: object) -> DTypeError:
 
 
 def as_dtype(value: object, argument: str = "out_dtype") -> DType:
-    """A dtype from what a caller may pass: a numpy dtype, a scalar type, a name ("bfloat16" too), torch's dtypes."""
+    """Convert a numpy dtype, a scalar type, a name ("bfloat16" too) or a torch dtype to a numpy dtype."""
     given = value
     if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
         value = str(value).rpartition(".")[2]
@@ -143,14 +144,14 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
 
 
 def result_dtype(a: DType, b: DType) -> DType:
-    """The result of multiplying ``a`` by ``b`` when no ``out_dtype`` is asked for.
+    """Return the dtype of ``a`` times ``b`` where no ``out_dtype`` is given.
 
-    Not cached: numpy.longlong and numpy.int64 are equal as keys, and each is its own result.
+    It is not cached: numpy.longlong and numpy.int64 are equal as keys, and each is its own result.
     """
     kinds = {info(a).kind, info(b).kind}
     if "float8" in kinds:
         raise DTypeError(
-            "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "give out_dtype="
+            "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "pass out_dtype="
         )
     if a.itemsize == b.itemsize == 1 and kinds <= {"int", "uint"}:
         return np.dtype(np.int32)
@@ -168,7 +169,7 @@ def result_dtype(a: DType, b: DType) -> DType:
 
 
 def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
-    """The dtype of the product, with ``wanted`` (``out_dtype`` or that of ``out``) taken into account."""
+    """Return the dtype of the product, given ``wanted`` (``out_dtype`` or the dtype of ``out``)."""
     if wanted is None:
         return result_dtype(a, b)
     kinds = {info(a).kind, info(b).kind}
@@ -182,13 +183,13 @@ def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
     else:
         allowed = tuple(n for n in STANDARD if n.startswith(("int", "uint"))) + ("float32", "float64")
     if wanted.name not in allowed:
-        raise DTypeError("out_dtype", f"{wanted} for {a} by {b}", ", ".join(allowed), "drop out_dtype= or convert")
+        raise DTypeError("out_dtype", f"{wanted} for {a} by {b}", ", ".join(allowed), "omit out_dtype= or convert")
     return wanted
 
 
 @cache
 def compute_dtype(a: DType, b: DType, out: DType) -> DType:
-    """The dtype that products are accumulated in. Never narrower than the operands' result or ``out``."""
+    """Return the dtype of the accumulator, never narrower than the operands' result or ``out``."""
     kinds = {info(a).kind, info(b).kind}
     if kinds <= {"bool", "int", "uint"}:
         eight_bit = all(x.itemsize == 1 and info(x).kind != "bool" for x in (a, b))
@@ -217,8 +218,9 @@ def single(value: complex) -> bool:
 
 
 def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> DType:
-    """``compute``, widened to float64 (complex128) where alpha or beta would overflow or underflow when rounded to the
-    dtype of the epilogue: that of the accumulator, or of a floating result of integers.
+    """Return ``compute``, or float64 (complex128) where alpha or beta overflows or underflows in the epilogue's dtype.
+
+    That dtype is the accumulator's, or the dtype of a floating result of integers.
     """
     epilogue = compute if info(compute).inexact else out
     if epilogue.name not in ("float32", "complex64") or (single(alpha) and single(beta)):
@@ -227,7 +229,7 @@ def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> D
 
 
 def scalar_kind(value: Any) -> tuple[Any, ...]:
-    """All that checks and decisions may depend on: calls whose scalars agree in it differ in nothing else."""
+    """Return the facts of a scalar that checks and decisions may depend on, as part of a cache key."""
     zero, one = value == 0, value == 1
     if isinstance(value, complex):
         return type(value), zero, one, False, single(value)

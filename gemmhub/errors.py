@@ -1,4 +1,4 @@
-"""Every exception gemmhub raises.
+"""All exceptions that gemmhub raises.
 
 ::
 
@@ -7,15 +7,15 @@
     │   ├── ShapeError        shapes that numpy.matmul would refuse too
     │   ├── DTypeError        a dtype, or a combination, outside the table     (TypeError)
     │   ├── OutputError       ``out=`` cannot take the result                  (TypeError)
-    │   └── DeviceError       operands that do not live together
+    │   └── DeviceError       operands on different devices
     ├── AllocationError       memory for a result or a workspace   (MemoryError)
     ├── ConfigError           a configuration value                (ValueError)
-    ├── BackendError          a backend cannot or did not do it    (RuntimeError)
-    │   ├── NoBackendError    nothing may run the problem; carries the Decision
+    ├── BackendError          a backend cannot, or failed to, run  (RuntimeError)
+    │   ├── NoBackendError    no backend may run the problem; carries the Decision
     │   └── KernelError       the chosen kernel raised while running
     └── RecordError           a tuning record file                 (ValueError)
 
-Input errors say four things: which argument, what was given, what is allowed, what to do.
+Messages of input errors have four parts: the argument, what was given, what is allowed, what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GemmhubError(Exception):
 class InputError(GemmhubError, ValueError):
     """An argument cannot be used.
 
-    Attributes: ``argument`` (its name), ``given``, ``allowed``, ``remedy`` (sentences for a person).
+    Attributes: ``argument`` (its name), ``given``, ``allowed``, ``remedy`` (text for readers).
     """
 
     def __init__(self, argument: str, given: str, allowed: str, remedy: str = "") -> None:
@@ -56,28 +56,28 @@ class DTypeError(InputError, TypeError):
 class OutputError(InputError, TypeError):
     """``out=`` cannot take the result; nothing was written to it.
 
-    NumPy raises ValueError for its shape and TypeError for its dtype: both catch this.
+    NumPy raises ValueError for a wrong shape and TypeError for a wrong dtype: either ``except`` clause catches this.
     """
 
 
 class DeviceError(InputError):
-    """Operands on different devices, or of kinds of array that do not mix."""
+    """Operands on different devices, or of array libraries that cannot be combined."""
 
 
 class AllocationError(GemmhubError, MemoryError):
-    """No memory for the result or for a workspace; nothing was computed."""
+    """Memory for the result or for a workspace is missing; nothing was computed."""
 
 
 class ConfigError(GemmhubError, ValueError):
-    """A configuration value: the message names where it stands, its key and what is allowed."""
+    """An invalid configuration value; the message names its source, its key and what is allowed."""
 
 
 class BackendError(GemmhubError, RuntimeError):
-    """A backend cannot do, or did not do, what was asked."""
+    """A backend cannot run, or failed to run, a call."""
 
 
 class NoBackendError(BackendError):
-    """Nothing may run this problem. ``decision`` is the :class:`gemmhub.Decision` of :func:`gemmhub.explain`."""
+    """No backend may run this problem. ``decision`` is the :class:`gemmhub.Decision` of :func:`gemmhub.explain`."""
 
     def __init__(self, message: str, decision: Any = None) -> None:
         self.decision = decision
@@ -85,7 +85,7 @@ class NoBackendError(BackendError):
 
 
 class KernelError(BackendError):
-    """The chosen kernel raised; ``__cause__`` is what it raised, ``backend`` its name."""
+    """The chosen kernel raised; ``__cause__`` is its exception, ``backend`` the backend's name."""
 
     def __init__(self, backend: str, message: str) -> None:
         self.backend = backend

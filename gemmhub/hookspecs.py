@@ -1,11 +1,11 @@
-"""The pluggy hooks a plugin may implement: one, answered once.
+"""The pluggy hook that a plugin implements; it is called once a process.
 
 A distribution names its plugin module in the entry-point group ``gemmhub``::
 
     [project.entry-points.gemmhub]
     mine = "gemmhub_mine.plugin"
 
-and that module says::
+and that module defines::
 
     from gemmhub import hookimpl
 
@@ -33,4 +33,4 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 @hookspec
 def gemmhub_backends() -> Iterable[BackendDescription]:  # type: ignore[empty-body]
-    """Describe the backends this plugin brings. Import nothing heavy: ``load`` does that later."""
+    """Describe the backends of this plugin. Import nothing heavy: ``load`` does that later."""

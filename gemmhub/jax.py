@@ -1,6 +1,6 @@
-"""JAX's users find here: a product that is part of the programs which JAX compiles.
+"""The public functions for JAX: a product that JAX compiles into its programs.
 
-:func:`gemmhub.matmul` itself takes JAX's arrays, and in traced functions does the same.
+:func:`gemmhub.matmul` itself takes JAX's arrays, also in traced functions.
 """
 
 from __future__ import annotations

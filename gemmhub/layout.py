@@ -16,21 +16,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """How a stack of ``rows`` x ``cols`` matrices lies in memory. All strides count elements."""
+    """The memory layout of a stack of ``rows`` x ``cols`` matrices. All strides count elements."""
 
     rows: int
     cols: int
     row_stride: int
-    """From one row to the next."""
+    """Distance from one row to the next."""
     col_stride: int
-    """From one column to the next."""
+    """Distance from one column to the next."""
     batch: tuple[int, ...] = ()
     batch_strides: tuple[int, ...] = ()
-    """One per batch dimension; 0 where the operand is broadcast."""
+    """Stride of each batch dimension; 0 where the operand is broadcast."""
 
     @classmethod
     def contiguous(cls, rows: int, cols: int, batch: tuple[int, ...] = (), order: str = "row") -> MatrixLayout:
-        """The layout of a dense stack in ``order``."""
+        """Return the layout of a dense stack in ``order``."""
         strides = tuple(rows * cols * prod(batch[i + 1 :]) for i in range(len(batch)))
         row_stride, col_stride = (cols, 1) if order == "row" else (1, rows)
         return cls(rows, cols, row_stride, col_stride, batch, strides)
@@ -41,7 +41,7 @@ class MatrixLayout:
 
     @property
     def essential(self) -> MatrixLayout:
-        """With strides of 0 where they say nothing: along dimensions of one element, and in empty matrices."""
+        """This layout with strides of 0 where they have no effect: in dimensions of one element, in empty matrices."""
         sizes = (self.rows, self.cols, *self.batch)
         strides = (self.row_stride, self.col_stride, *strides_over(self, self.batch))
         rows, cols, *outer = (0 if x == 1 or self.empty else stride for x, stride in zip(sizes, strides))
@@ -49,7 +49,7 @@ class MatrixLayout:
 
     @property
     def empty(self) -> bool:
-        """No elements at all; then no stride matters (libraries disagree on those of an empty array)."""
+        """Whether there are no elements; then no stride matters (libraries disagree on the strides of empty arrays)."""
         return self.rows == 0 or self.cols == 0 or 0 in self.batch
 
     def stored(self, order: str) -> bool:
@@ -59,23 +59,23 @@ class MatrixLayout:
             if order == "row"
             else (self.rows, self.row_stride, self.cols, self.col_stride)
         )
-        # A dimension of size 0 or 1 has no neighbours: its stride says nothing.
+        # The stride of a dimension of size 0 or 1 has no effect.
         return self.empty or ((inner <= 1 or inner_stride == 1) and (outer <= 1 or outer_stride >= inner))
 
     @property
     def order(self) -> str | None:
-        """ "row", "col", or None where BLAS cannot describe the matrix.
+        """The storage order: "row", "col", or None where BLAS cannot describe the matrix.
 
-        That is so when neither dimension is dense, or when the other one's stride is smaller than the dense
-        dimension (negative, zero, overlapping). A matrix that is both (one row, one column, empty) counts
-        as "row".
+        BLAS cannot where neither dimension is contiguous, or where the other one's stride is smaller than the size of
+        the contiguous dimension (negative, zero, overlapping). A matrix that is both (one row, one column, empty)
+        counts as "row".
         """
         return "row" if self.stored("row") else "col" if self.stored("col") else None
 
     def leading_dimension(self, order: str) -> int:
-        """The leading dimension of a matrix stored in ``order``, at least max(1, inner size) as BLAS demands.
+        """Return the leading dimension of a matrix stored in ``order``, at least max(1, inner size) as BLAS requires.
 
-        Where there is only one row (or column) to step over, any would do and the least is given.
+        Where there is only one row (or column) to step over, any value is valid and the least is returned.
         """
         inner, outer, outer_stride = (
             (self.cols, self.rows, self.row_stride) if order == "row" else (self.rows, self.cols, self.col_stride)
@@ -84,24 +84,24 @@ class MatrixLayout:
 
     @property
     def broadcast(self) -> bool:
-        """The same matrix serves a whole batch dimension."""
+        """Whether one matrix serves a whole batch dimension."""
         return any(size > 1 and stride == 0 for size, stride in zip(self.batch, self.batch_strides))
 
     @property
     def matrices(self) -> int:
-        """Matrices of the stack; those that a stride of 0 repeats are counted once."""
+        """The number of matrices of the stack; those that a stride of 0 repeats are counted once."""
         return prod(size if stride != 0 else min(size, 1) for size, stride in zip(self.batch, self.batch_strides))
 
     @property
     def distinct_elements(self) -> int:
-        """Elements that have to be read; those that a stride of 0 repeats are counted once."""
+        """The number of elements to read; those that a stride of 0 repeats are counted once."""
         sizes = (*self.batch, self.rows, self.cols)
         strides = (*self.batch_strides, self.row_stride, self.col_stride)
         return prod(size if stride != 0 else min(size, 1) for size, stride in zip(sizes, strides))
 
 
 def strides_over(layout: MatrixLayout, batch: tuple[int, ...]) -> tuple[int, ...]:
-    """One for each dimension of ``batch``; leading dimensions that a layout lacks are broadcast."""
+    """Return the strides along the dimensions of ``batch``; leading dimensions that the layout lacks are broadcast."""
     return (0,) * (len(batch) - len(layout.batch_strides)) + layout.batch_strides
 
 
@@ -109,6 +109,6 @@ def __getattr__(name: str) -> Any:
     if name not in ("BatchDim", "BlasCall", "collapse", "fold_batch", "lower"):
         raise AttributeError(f"module 'gemmhub.layout' has no attribute {name!r}")
     lowering = importlib.import_module("gemmhub.lowering")  # by its name: it is above this module
-    message = f"gemmhub.layout.{name} is now gemmhub.lowering.{name}; the old name will go in gemmhub 0.3"
+    message = f"gemmhub.layout.{name} is now gemmhub.lowering.{name}; the old name is removed in gemmhub 0.3"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return getattr(lowering, name)

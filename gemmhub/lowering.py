@@ -1,6 +1,6 @@
-"""From a problem to the call of a BLAS-like library: the one mapping that every such backend needs.
+"""The lowering of a problem to the call of a BLAS-like library.
 
-A library that knows one storage order runs every problem without a copy, because ``C = A B`` is ``C^T = B^T A^T``:
+A library with one storage order runs every problem without a copy, because ``C = A B`` is ``C^T = B^T A^T``:
 :func:`lower` exchanges operands, sizes, transpositions, leading dimensions, batch strides and the direction of the
 bias, so that no plugin does it by hand. A lowered problem may have several batch dimensions: :func:`split` picks the
 one that a library steps through in a call, and :func:`offsets` returns where each of the calls for the others begins.
@@ -20,7 +20,7 @@ from gemmhub.problem import GemmProblem, Operand
 
 @dataclass(frozen=True)
 class BatchDim:
-    """One loop over matrices: how many, and how far apart each operand's are (in elements).
+    """One loop over matrices: their number, and the stride of each operand (in elements).
 
     A stride may be 0 (broadcast) or negative (a reversed stack).
     """
@@ -33,20 +33,20 @@ class BatchDim:
 
     @property
     def strides(self) -> tuple[int, int, int, int]:
-        """Of A, B, C and D."""
+        """The strides of A, B, C and D."""
         return self.stride_a, self.stride_b, self.stride_c, self.stride_d
 
 
 @dataclass(frozen=True)
 class BlasCall:
-    """A problem in the words of a library that knows one storage order.
+    """A problem as the call of a library with one storage order.
 
     ``D = activation(alpha * op(A) op(B) + beta * C + bias)`` with op(A) m x k, op(B) k x n. When
     ``swapped``, A is the problem's b and B the problem's a: hand over the pointers in that order.
     """
 
     order: str
-    """The storage order in which this call is to be read: "col" or "row"."""
+    """Storage order of this call: "col" or "row"."""
     swapped: bool
     m: int
     n: int
@@ -61,10 +61,10 @@ class BlasCall:
     bias_axis: str | None = None
     """ "m": one bias element per row of D; "n": one per column; in this call's own m and n."""
     batch: tuple[BatchDim, ...] = ()
-    """As few dimensions as the strides allow, outermost first; empty for a single matrix."""
+    """Batch dimensions, as few as the strides allow, outermost first; empty for a single matrix."""
 
     def offsets(self, keep: int = 1) -> Iterator[tuple[int, int, int, int]]:
-        """Element offsets (A, B, C, D) over all batch dimensions but the innermost ``keep``."""
+        """Yield element offsets (A, B, C, D) over all batch dimensions but the innermost ``keep``."""
         outer = self.batch[: max(0, len(self.batch) - keep)]
         for index in product(*(range(d.count) for d in outer)):
             pairs = list(zip(index, outer))
@@ -98,9 +98,9 @@ def collapse(shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[tuple[i
 
 
 def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
-    """Say ``problem`` to a backend that knows ``order``: "col", "row", or "any" (free choice; never swapped).
+    """Lower ``problem`` to a call in ``order``: "col", "row", or "any" (free choice; never swapped).
 
-    No data moves. A refusal names the operand no BLAS call can describe (its :attr:`MatrixLayout.order` is
+    No data moves. A refusal names the operand that no BLAS call can describe (its :attr:`MatrixLayout.order` is
     None, or it is an addend whose order is not that of the result) and what to do. Raises
     :class:`~gemmhub.errors.InputError` for an unknown ``order``.
     """
@@ -119,11 +119,11 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
             return Refusal(
                 f"{name} ({layout.rows} x {layout.cols}) has strides ({layout.row_stride}, {layout.col_stride}): "
                 "one must be 1 (a dense dimension) and the other at least the size of that dimension",
-                "leave out= away, or pass a contiguous one"
+                "omit out=, or pass a contiguous one"
                 if name == "out"
                 else f"pass a contiguous copy of {name} (numpy.ascontiguousarray or .copy())",
             )
-    # A result of one row or column can be read either way: take the reading that its addend shares.
+    # A result of one row or column has both storage orders: take the order of its addend.
     shared = [either for either in ("row", "col") if out.stored(either) and c.stored(either)]
     if not shared:
         return Refusal(
@@ -134,7 +134,7 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
     direct = order in shared
     bias_axis = problem.bias.axis if problem.bias else None
     if not direct:
-        # Read every matrix as the transpose of what it is: C^T = B^T A^T.
+        # Read every matrix as its transpose: C^T = B^T A^T.
         a, b, c, out = b.transposed, a.transposed, c.transposed, out.transposed
         bias_axis = {"m": "n", "n": "m", None: None}[bias_axis]
 
@@ -164,7 +164,7 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
 
 
 def flipped(call: BlasCall) -> BlasCall:
-    """``call`` in the other storage order, as the call of all matrices' transposes: the same bytes, D^T = B^T A^T."""
+    """Return ``call`` in the other storage order, on all matrices' transposes: the same bytes, D^T = B^T A^T."""
     return replace(
         call, order={"row": "col", "col": "row"}[call.order], swapped=not call.swapped, m=call.n, n=call.m,
         trans_a=call.trans_b, trans_b=call.trans_a, lda=call.ldb, ldb=call.lda,
@@ -174,9 +174,9 @@ def flipped(call: BlasCall) -> BlasCall:
 
 
 def readings(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal:
-    """Every call for ``problem`` in the storage ``order`` "col" or "row".
+    """Lower ``problem`` to every possible call in the storage ``order`` "col" or "row".
 
-    There are two where the result has one row or one column; the first is that whose leading dimension is the longer
+    There are two where the result has one row or one column; the leading dimension of the first is the longer
     dimension of the result.
     """
     found: list[BlasCall] = []
@@ -190,10 +190,10 @@ def readings(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal
 
 
 def with_bias(calls: Sequence[BlasCall], problem: GemmProblem, library: str) -> BlasCall | Refusal:
-    """The first of ``calls`` without a bias, or with one that has an element along each row or column in memory.
+    """Return the first of ``calls`` whose bias, if any, runs along the contiguous dimension of the result.
 
-    That is one element per row of a column-major result, per column of a row-major one. ``library`` is named by the
-    refusal.
+    Such a bias has one element per row of a column-major result, per column of a row-major one. The refusal names
+    ``library``.
     """
     for call in calls:
         if call.bias_axis != {"col": "n", "row": "m"}[call.order]:
@@ -206,7 +206,7 @@ def with_bias(calls: Sequence[BlasCall], problem: GemmProblem, library: str) -> 
 
 
 def fold_batch(problem: GemmProblem) -> GemmProblem | None:
-    """One GEMM of batch*m rows, where every matrix of the batch is multiplied by the same b.
+    """Fold a batch whose matrices are all multiplied by the same b into one GEMM of batch*m rows.
 
     Possible when a, out (and c) step from one matrix to the next as from one row to the next, and b and
     the vectors of the epilogue are shared. None where that does not hold, where nothing is batched, or where
@@ -237,18 +237,18 @@ def fold_batch(problem: GemmProblem) -> GemmProblem | None:
 
 
 SINGLE = BatchDim(1, 0, 0, 0, 0)
-"""No batch."""
+"""The dimension of a call without a batch."""
 
 
 def forwards(dim: BatchDim) -> bool:
-    """Whether no operand's stack runs backwards, which libraries are not said to take."""
+    """Whether no batch stride is negative; libraries do not document negative ones."""
     return min(dim.strides) >= 0
 
 
 def split(
     batch: tuple[BatchDim, ...], fits: Callable[[BatchDim], bool] = forwards
 ) -> tuple[BatchDim, tuple[BatchDim, ...]]:
-    """(the dimension that a call steps through, those that take a call each): the longest that ``fits``."""
+    """Split batch dimensions into the one that a call steps through, the longest that ``fits``, and the others."""
     fitting = [i for i, dim in enumerate(batch) if fits(dim)]
     if not fitting:
         return SINGLE, batch
@@ -257,7 +257,7 @@ def split(
 
 
 def offsets(outer: tuple[BatchDim, ...], itemsizes: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Bytes to add to the addresses of A, B, C and D, whose elements have ``itemsizes`` bytes, for each call."""
+    """Yield, for each call, the byte offsets of A, B, C and D, whose elements have ``itemsizes`` bytes."""
     for index in product(*(range(dim.count) for dim in outer)):
         a, b, c, d = (
             size * sum(i * dim.strides[which] for i, dim in zip(index, outer)) for which, size in enumerate(itemsizes)
@@ -266,7 +266,7 @@ def offsets(outer: tuple[BatchDim, ...], itemsizes: Sequence[int]) -> Iterator[t
 
 
 def alignment(operand: Operand, steps: Sequence[int]) -> int:
-    """Bytes that divide the address of every matrix of an operand that is repeated at these steps (in elements)."""
+    """Return the alignment in bytes of every matrix of an operand that is repeated at these steps (in elements)."""
     found = operand.alignment
     for step in steps:
         nbytes = abs(step) * operand.dtype.itemsize

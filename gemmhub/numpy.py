@@ -1,4 +1,4 @@
-"""NumPy's users find here: arrays whose products are gemmhub's in code that is written for NumPy."""
+"""The public functions for NumPy: arrays whose products run on gemmhub in code that is written for NumPy."""
 
 from __future__ import annotations
 

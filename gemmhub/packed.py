@@ -1,7 +1,7 @@
 """PackedB: a prepacked operand that the caller owns.
 
-A packed operand is a copy: it stays what it was when b is rewritten, moved or freed. There is no cache
-behind it, keyed by address or otherwise; who wants to pack once keeps the object.
+A packed operand is a copy: it does not change when b is rewritten, moved or freed. There is no cache
+behind it, keyed by address or otherwise; to pack once, keep the object.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class PackedB:
-    """What :func:`gemmhub.pack` returns: pass it as ``b`` to matmul and plan.
+    """The result of :func:`gemmhub.pack`: pass it as ``b`` to matmul and plan.
 
-    ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` is who packed it and the
-    only one that can use it; ``a_dtype`` what it may be multiplied from the left by; ``device`` where it lies;
-    ``payload`` is the backend's own.
+    ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` packed it and is the
+    only one that can use it; ``a_dtype`` is the dtype of a; ``device`` holds it; ``payload`` is private to the
+    backend.
     """
 
     __slots__ = ("a_dtype", "backend", "device", "dtype", "payload", "shape")
@@ -49,7 +49,7 @@ class PackedB:
         return f"<PackedB {k}x{n} {self.dtype} by {self.backend!r} for a of {self.a_dtype}>"
 
     def check(self, problem: GemmProblem) -> None:
-        """InputError (DeviceError) when ``problem`` is not what this was packed for."""
+        """Raise InputError (DeviceError) where ``problem`` is not of the kind that this was packed for."""
         if problem.device != self.device:
             raise DeviceError(
                 "a, b", f"b was packed on {self.device}, a is on {problem.device}", "operands on one device",

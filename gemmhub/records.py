@@ -1,11 +1,11 @@
-"""Tuning records: what was measured, kept on disk as JSON lines.
+"""Tuning records: measured times of candidates, kept on disk as JSON lines.
 
-A record says: this problem, on this device with these library and driver versions, run by this backend's
-candidate, took so many seconds. It is used only where all of that is the same; anything else is skipped
-with a reason. Files are plain text, one record a line, so they can be read, mailed and merged.
+A record states the seconds of one problem, run by one backend's candidate on one device with its library and driver
+versions. It is used only where all of these are the same; other lines are skipped with a reason. Files are plain
+text, one record a line, so they can be read, mailed and merged.
 
-Writers take a file lock, merge with what is there (the newest of equal records wins) and replace the
-file in one step, so concurrent processes lose nothing and readers never see half a file.
+Writers take a file lock, merge with the existing records (the newest of equal records wins) and replace the
+file atomically, so concurrent processes lose nothing and readers never see half a file.
 
 A call reads a bounded part of the file once, and parses only the lines of the problems that it meets.
 """
@@ -34,10 +34,10 @@ FORMAT = 1
 """Version of the record format; entries of another are skipped."""
 
 _PATIENCE = 30.0
-"""Seconds to wait for other writers, each of which takes milliseconds."""
+"""Seconds to wait for other writers, each of which needs milliseconds."""
 
 _MOST_BYTES = 32 * 2**20
-"""What calls read of a record file: about 200 000 records."""
+"""The most bytes of a record file that calls read: about 200 000 records."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class Record:
     problem: str
     """:attr:`GemmProblem.key`."""
     device: str
-    """ "cpu", "cuda:0"; which model it is stands in ``versions``."""
+    """Device, such as "cpu" or "cuda:0"; ``versions`` has its model."""
     backend: str
     candidate: str
     seconds: float
     versions: Mapping[str, str]
-    """What the backend's probe reported: libraries, drivers, the device's name."""
+    """Versions that the backend's probe reported: libraries, drivers, the device's name."""
     recorded: str = ""
-    """ISO 8601, UTC."""
+    """Time of the measurement, ISO 8601, UTC."""
     format: int = FORMAT
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Two records of the same identity measure the same thing."""
+        """The key of a record: a newer record of the same identity replaces an older one."""
         return (self.problem, self.device, self.backend, self.candidate, tuple(sorted(self.versions.items())))
 
     def line(self) -> str:
@@ -77,18 +77,18 @@ class RecordFile:
     records: dict[tuple[object, ...], Record] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """The skipped lines themselves: a newer gemmhub may read them, so writing keeps them."""
+    """The skipped lines: a newer gemmhub may read them, so writing keeps them."""
     _horizon: str = field(default_factory=_tomorrow, repr=False, compare=False)
 
     def add(self, record: Record) -> None:
-        """Keep ``record`` unless a newer one of the same identity is known."""
+        """Keep ``record`` unless there is a newer one of the same identity."""
         identity = record.identity
         known = self.records.get(identity)
         if known is None or self._age(known) <= self._age(record):
             self.records[identity] = record
 
     def _age(self, record: Record) -> tuple[bool, str]:
-        """What newer records have more of. A record dated later than tomorrow is older than all with right dates."""
+        """A key that orders records by age. A record dated later than tomorrow counts as older than all valid dates."""
         return record.recorded <= self._horizon, record.recorded
 
 
@@ -99,7 +99,7 @@ def record(problem: GemmProblem, backend: str, candidate: str, seconds: float, r
 
 
 def parse_line(line: str | bytes) -> Record | str:
-    """A record, or the reason why ``line`` is none."""
+    """Parse a line to a record, or to the reason why it is none."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ def parse_line(line: str | bytes) -> Record | str:
 
 
 def read(path: Path) -> RecordFile:
-    """Every valid record of ``path``; a file that does not exist has none. RecordError if unreadable."""
+    """Read every valid record of ``path``; a missing file has none. RecordError where unreadable."""
     found = RecordFile()
     for number, line in enumerate(_content(path).decode("utf-8", "surrogateescape").split("\n"), 1):
         if not line.strip():
@@ -139,7 +139,7 @@ def read(path: Path) -> RecordFile:
 
 
 def _content(path: Path, limit: int = -1) -> bytes:
-    """The file, or its first ``limit`` bytes; empty where there is none. RecordError if unreadable."""
+    """The content of the file, or its first ``limit`` bytes; empty where missing. RecordError where unreadable."""
     try:
         return files.read(path, limit)
     except FileNotFoundError:
@@ -151,23 +151,23 @@ def _content(path: Path, limit: int = -1) -> bytes:
 def write(path: Path, records: Iterable[Record]) -> RecordFile:
     """Merge ``records`` into ``path``, atomically and safe against other writers. Returns the new content.
 
-    RecordError where it cannot be written, is no regular file or one without any record, or another process does not
-    let go of its lock.
+    Raises RecordError where it cannot be written, is not a regular file, has no line that is a record, or another
+    process does not release its lock.
     """
     from filelock import FileLock, Timeout
 
     path = Path(os.path.realpath(path))  # both names of a file must lock the same
     lock = Path(f"{path}.lock")
     try:
-        if path.exists() and not path.is_file():  # what is no file cannot be replaced
-            raise RecordError(f"{path}: cannot be written: it is no regular file; give another, or 'off' for none")
+        if path.exists() and not path.is_file():  # only a regular file can be replaced
+            raise RecordError(f"{path}: cannot be written: it is not a regular file; name another, or 'off' for none")
         if lock.is_symlink() or (lock.exists() and not lock.is_file()):  # opening it would empty what it points to
-            raise RecordError(f"{path}: cannot be written: {lock} is no regular file; remove it, or give another file")
+            raise RecordError(f"{path}: cannot be written: {lock} is not a regular file; remove it, or name another")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not _is_ours(path):
             raise RecordError(
-                f"{path}: cannot be written: no line of it is a tuning record, so it may be something else; give "
-                "another file, or remove this one"
+                f"{path}: cannot be written: no line of it is a tuning record, so it may have another purpose; "
+                "name another file, or remove this one"
             )
         with FileLock(lock, timeout=_PATIENCE):
             content = read(path)
@@ -175,9 +175,9 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
                 content.add(new)
             ordered = sorted(content.records.values(), key=lambda r: (r.problem, r.backend, r.candidate, r.recorded))
             lines = [entry.line() for entry in ordered] + content.unread
-            if not lines and not path.exists():  # the lock file beside it has shown that it can be written
+            if not lines and not path.exists():  # the lock file beside it proves that it can be written
                 return content
-            with files.replacing(path, draft=Path(f"{path}.tmp")) as stream:  # the lock makes that name ours
+            with files.replacing(path, draft=Path(f"{path}.tmp")) as stream:  # the holder of the lock owns that name
                 stream.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in lines)
     except Timeout:
         raise RecordError(
@@ -189,7 +189,7 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether some line is a record, of whatever format; or there is no line, or no file."""
+    """Whether a line is a record of any format, or there is no line, or no file."""
     empty = True
     for line in _content(path).split(b"\n"):
         if line.strip():
@@ -204,7 +204,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def merge(sources: Iterable[Path], target: Path) -> RecordFile:
-    """Merge record files into ``target``; its ``skipped`` lists what the sources had that is no record."""
+    """Merge record files into ``target``; its ``skipped`` lists the lines of the sources that are no records."""
     gathered = RecordFile()
     for source in sources:
         if not source.is_file():
@@ -220,30 +220,30 @@ def merge(sources: Iterable[Path], target: Path) -> RecordFile:
 
 
 def default_path() -> Path:
-    """Where records are kept unless the setting ``records`` names another file."""
+    """Return the record file that serves unless the setting ``records`` names another."""
     from platformdirs import user_data_dir
 
     return Path(user_data_dir("gemmhub", appauthor=False)) / "tuning.jsonl"
 
 
 def path() -> Path | None:
-    """The record file in force; None when records are switched off."""
+    """Return the record file in force; None where records are switched off."""
     chosen = config.root().records
     return None if chosen == "off" else default_path() if chosen == "default" else Path(chosen)
 
 
 class _Index:
-    """The lines of a record file by their problem. They are parsed when that problem is first met."""
+    """The lines of a record file by problem. They are parsed at the first look-up of that problem."""
 
     _MARK = b'"problem": "'
 
     def __init__(self, content: bytes) -> None:
         self._lines: dict[bytes, list[bytes]] = {}
         self._parsed: dict[bytes, list[Record]] = {}
-        """At most as many as there are in the file."""
+        """Parsed records by problem, at most as many as the file has lines."""
         for line in content.split(b"\n"):
             problem = line.partition(self._MARK)[2].partition(b'"')[0]
-            if line and (not problem or b"\\" in problem):  # it was not written by us
+            if line and (not problem or b"\\" in problem):  # not a line that gemmhub wrote
                 parsed = parse_line(line)
                 if isinstance(parsed, str):
                     continue
@@ -251,7 +251,7 @@ class _Index:
             self._lines.setdefault(problem, []).append(line)
 
     def of(self, problem: str) -> list[Record]:
-        """The records of that problem."""
+        """The records of one problem."""
         key = self._key(problem)
         known = self._parsed.get(key)
         if known is None:
@@ -267,7 +267,7 @@ class _Index:
         return known
 
     def add(self, found: Iterable[Record]) -> None:
-        """Records of this process, in place of those of the same identity."""
+        """Add records of this process, which replace those of the same identity."""
         for entry in found:
             kept = [x for x in self.of(entry.problem) if x.identity != entry.identity]
             self._parsed[self._key(entry.problem)] = [*kept, entry]
@@ -291,7 +291,7 @@ def _index() -> _Index:
 
 
 def _in_force() -> bytes:
-    """What calls use of :func:`path`. A file that the user named must be readable; the default one need not be."""
+    """The part of :func:`path` that calls use. A file that the user named must be readable, the default need not be."""
     where = path()
     if where is None:
         return b""
@@ -312,9 +312,9 @@ def _in_force() -> bytes:
 
 
 def put(found: Iterable[Record]) -> None:
-    """Put ``found`` in force in this process, and write it to the file in force where that can be done.
+    """Use the records ``found`` in this process, and write them to the file in force where possible.
 
-    Unlike :func:`write` it never raises for a file that cannot be written: the log has a warning.
+    Unlike :func:`write` it never raises for a file that cannot be written: it logs a warning.
     """
     found = list(found)
     where = path()
@@ -328,7 +328,7 @@ def put(found: Iterable[Record]) -> None:
 
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
-    """The fastest record for this problem, backend, device and exactly these versions, of a known candidate."""
+    """Return the fastest record for this problem, backend, device and exactly these versions, of a given candidate."""
     device = str(problem.device)
     usable = [
         entry
@@ -342,7 +342,7 @@ def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequenc
 
 
 def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
-    """One clause on why :func:`lookup` has nothing although there is a record; empty where there is none."""
+    """Return a clause on why :func:`lookup` does not use an existing record; empty where there is none."""
     found = [entry for entry in _index().of(problem.key) if entry.backend == backend]
     if not found:
         return ""
@@ -358,7 +358,7 @@ def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
 
 
 def forget() -> None:
-    """Read the record file again at the next need."""
+    """Drop the records; the next look-up reads the file again."""
     global _loaded
     with _loaded_lock:
         _loaded = None

@@ -1,4 +1,4 @@
-"""PyTorch's users find here: linear layers, whole models, and a block in which torch's products are gemmhub's.
+"""The public functions for PyTorch: linear layers, whole models, and a block in which torch's products run on gemmhub.
 
 :func:`gemmhub.matmul` itself takes tensors, with their gradients, and in functions that torch compiles or transforms.
 """
@@ -18,7 +18,7 @@ __all__ = ["Accelerated", "ColumnParallel", "Linear", "RowParallel", "accelerate
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch.distributed is imported when it is first used."""
+    """Import names that need torch.distributed at first use."""
     if name not in ("ColumnParallel", "RowParallel"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gemmhub._doors.torch import parallel

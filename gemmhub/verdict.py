@@ -1,4 +1,4 @@
-"""The answer to "which backend runs this problem, and why": data, and how it is printed."""
+"""The decision which backend runs a problem, and why: data and their printed form."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gemmhub.problem import GemmProblem
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one backend says to a problem.
+    """One backend's answer to a problem.
 
     ``status``: "chosen", "able", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
-    code raised), "not installed", "not asked" (a call names another one, which can).
+    code raised), "not installed", "not asked" (the call names another backend, which can).
     """
 
     backend: str
@@ -28,37 +28,37 @@ class Verdict:
     """Time of a call: measured by tuning, or estimated; ``source`` says which."""
     source: str = ""
     candidate: str = ""
-    """The alternative of the backend that would run."""
+    """The backend's candidate that would run."""
     copies: tuple[Copy, ...] = ()
     remark: str = ""
-    """How the backend would run this, in its own words, and why a tuning record of it is not used."""
+    """The backend's own description of how it runs this, and why a tuning record of it is not used."""
     traceback: str | None = field(default=None, repr=False)
     any_layout: bool = field(default=False, repr=False)
     """Whether the refusal holds for operands of any strides and alignment."""
     passing: str = field(default="", repr=False)
-    """What a no was due to that passes ("memory", "stack", "loading"); the next call asks again."""
+    """Cause of a temporary refusal ("memory", "stack", "loading"), after which the next call asks again."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who runs a problem, who does not, and why. Printable as a table; :meth:`to_dict` for programs."""
+    """The backend that runs a problem, and every backend's verdict. Prints as a table; :meth:`to_dict` for programs."""
 
     problem: GemmProblem
     chosen: str | None
     why: str
     verdicts: tuple[Verdict, ...]
     settings: Mapping[str, str]
-    """Settings that are not defaults, with where each came from; a backend's own workspace limit is one."""
+    """Settings that are not defaults, with the source of each; a backend's own workspace limit is one."""
     copies: tuple[Copy, ...] = ()
-    """Copies the call makes before any backend: an ``out`` that overlaps an operand."""
+    """Copies that the call makes before any backend runs: of an ``out`` that overlaps an operand."""
     race: str = ""
-    """What the first call raced, or will race, or why nothing is raced; empty where the setting ``tune`` is "off"."""
+    """Candidates of the race at the first call, or why there is none; empty where the setting ``tune`` is "off"."""
     layout_free: bool = field(default=False, repr=False)
-    """No backend that was asked looks at strides: the decision holds for any."""
+    """Whether no answer depends on strides: then the decision holds for any."""
     chosen_layout_free: bool = field(default=False, repr=False)
-    """The chosen backend does not look at strides: its kernel, and so a plan, holds for any."""
+    """Whether the chosen backend ignores strides: then its kernel, and so a plan, serves any."""
     lasting: bool = field(default=True, repr=False)
-    """Later calls may count on it: every plugin was asked, and none said no for a reason that passes."""
+    """Whether later calls may reuse the decision: every plugin was asked, and no refusal is temporary."""
 
     def __getitem__(self, backend: str) -> Verdict:
         for verdict in self.verdicts:
@@ -67,7 +67,7 @@ class Decision:
         raise KeyError(backend)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return plain data, ready for JSON."""
         return {
             "problem": str(self.problem),
             "chosen": self.chosen,
@@ -79,7 +79,7 @@ class Decision:
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """(backend, verdict, time, remarks) for each backend, ready to print."""
+        """Return (backend, verdict, time, remarks) for each backend, ready to print."""
         return [(v.backend, v.status, _time(v), _remarks(v)) for v in self.verdicts]
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Decision:
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks display."""
         from gemmhub._base import markup
 
         head = [("problem", str(self.problem)), ("chosen", f"{self.chosen or 'none'} ({self.why})")]

@@ -237,7 +237,7 @@ def test_a_projects_records_stay_in_the_project(home, monkeypatch, name, value):
     path = put(home / "project" / name, f"{section}records = '{value}'")
     with pytest.raises(ConfigError) as caught:
         settings()
-    assert f"{path}: records = {value!r} lies outside of the project; allowed: a file below" in str(caught.value)
+    assert f"{path}: records = {value!r} is outside of the project; allowed: a file below" in str(caught.value)
     assert "GEMMHUB_RECORDS" in str(caught.value)
     os.rename(path, home / "user" / "gemmhub.toml")  # the user's own file may name any
     if not section:
@@ -247,7 +247,7 @@ def test_a_projects_records_stay_in_the_project(home, monkeypatch, name, value):
 def test_a_pipe_as_configuration_is_not_waited_for(home, monkeypatch):
     os.mkfifo(home / "pipe.toml")
     monkeypatch.setenv("GEMMHUB_CONFIG", str(home / "pipe.toml"))
-    with pytest.raises(ConfigError, match=r"pipe\.toml: cannot be read as TOML: it is no regular file"):
+    with pytest.raises(ConfigError, match=r"pipe\.toml: cannot be read as TOML: it is not a regular file"):
         settings()
     monkeypatch.setenv("GEMMHUB_CONFIG", os.devnull)
     assert settings().origin == {}

@@ -499,7 +499,7 @@ def test_a_mistyped_preference_is_named(monkeypatch):
     assert gemmhub.explain(a, a).why == "preferred by GEMMHUB_BACKEND"
     monkeypatch.setenv("GEMMHUB_BACKEND", "nunpy")
     gemmhub.reload()
-    assert "nunpy, preferred by GEMMHUB_BACKEND, is not known here" in gemmhub.explain(a, a).why
+    assert "nunpy, preferred by GEMMHUB_BACKEND, is not installed" in gemmhub.explain(a, a).why
 
 
 def test_a_preference_for_another_device_has_a_row(operands, monkeypatch):

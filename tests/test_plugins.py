@@ -149,7 +149,7 @@ EARLY = {
     "hooks:unmarked": ("it describes no backend", False),
     "hooks:nothing": ("it describes no backend", False),
     "hooks:empty": ("it describes no backend", False),
-    "hooks:strings": ("its hook gave str, not a BackendDescription", False),
+    "hooks:strings": ("its hook returned str, not a BackendDescription", False),
     "hooks:name_number": ("7 is not a lower-case name", False),
 }
 

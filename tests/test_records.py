@@ -206,7 +206,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_paths_that_cannot_be_read_or_written(tmp_path, monkeypatch):
     for action, message in (
-        (records.read, "cannot be read"), (lambda path: records.write(path, [SOME]), "no regular file")
+        (records.read, "cannot be read"), (lambda path: records.write(path, [SOME]), "not a regular file")
     ):  # fmt: skip
         with pytest.raises(RecordError, match=message) as caught:
             action(tmp_path)
@@ -231,7 +231,7 @@ def test_what_is_no_file_stays_what_it_is(tmp_path, monkeypatch, kind):
         except OSError:
             pytest.skip("only root makes device nodes")
     before = path.stat()
-    with pytest.raises(RecordError, match=r"no regular file; give another, or 'off' for none"):
+    with pytest.raises(RecordError, match=r"not a regular file; name another, or 'off' for none"):
         records.write(path, [SOME])
     after = path.stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
@@ -270,7 +270,7 @@ def test_what_lies_in_the_place_of_the_draft_or_the_lock_is_not_written_to(tmp_p
         assert records.read(path).records == table(SOME, new)
         assert not planted.exists(follow_symlinks=False) if sys.version_info >= (3, 12) else not planted.is_symlink()
     else:
-        with pytest.raises(RecordError, match=r"cannot be written: .*\.lock is no regular file; remove it"):
+        with pytest.raises(RecordError, match=r"cannot be written: .*\.lock is not a regular file; remove it"):
             records.write(path, [new])
         assert path.read_bytes() == before
     assert other.exists() == (kind == "link")
@@ -283,7 +283,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(path)
     monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
     gemmhub.reload()
-    with pytest.raises(RecordError, match=r"cannot be read: it is no regular file; name another file, or 'off'"):
+    with pytest.raises(RecordError, match=r"cannot be read: it is not a regular file; name another file, or 'off'"):
         gemmhub.matmul(ONE, ONE)
     monkeypatch.setenv("GEMMHUB_RECORDS", os.devnull)
     gemmhub.reload()

@@ -169,7 +169,7 @@ def test_why_nothing_could_be_tuned_is_said(operands):
     """Each candidate that ran wrongly with its reason; where none was present, that."""
     a, b = operands
     add(Scripted("liar", run=lambda a, b, out, candidate: out.fill(7)))
-    with pytest.raises(NoBackendError, match="no candidate ran this product rightly\nliar default: wrong: "):
+    with pytest.raises(NoBackendError, match="no candidate ran this product correctly\nliar default: wrong: "):
         gemmhub.tune(a, b, backend="liar")
     add(Scripted("picky", supports=gemmhub.Refusal("k is odd", "pad it")))
     with pytest.raises(NoBackendError, match="nothing to tune: 'picky' is asked for and cannot\n") as caught:

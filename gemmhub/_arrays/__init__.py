@@ -1,1 +1,1 @@
-"""Whose arrays they are: the operands of each array library, its clock and its allocation."""
+"""The direct array libraries: operands, allocation, clock and fast path of each."""

@@ -1,4 +1,4 @@
-"""What the type of an array tells before anything is read: its library, and whether it means more than numbers."""
+"""What follows from the type of an array alone: its library, and whether it carries more than numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmhub.errors import InputError
 
 @lru_cache(maxsize=64)
 def library_name(kind: type) -> str:
-    """The package that a type of arrays, or one that it is a subclass of, comes from."""
+    """The package that defines a type of arrays, or the array type that it derives from."""
     packages = [base.__module__.partition(".")[0] for base in kind.__mro__]
     name = next((x for x in packages if hasattr(sys.modules.get(x), "from_dlpack")), packages[0])
     return "jax" if name == "jaxlib" else name
@@ -21,10 +21,10 @@ def library_name(kind: type) -> str:
 
 @lru_cache(maxsize=64)
 def numbers_alone(kind: type, written: bool) -> bool:
-    """Whether numpy.matmul takes arrays of this type for the numbers in them and no more.
+    """Whether numpy.matmul treats arrays of this type as plain numbers.
 
-    Of subclasses of ndarray only memmap: results of all others are of the subclass, which may mean units, labels or
-    a mask. One that is ``written`` stays what it is, unless the subclass computes by itself.
+    Of the subclasses of ndarray only memmap qualifies: results of the others are of the subclass, which may carry
+    units, labels or a mask. An array that is only ``written`` keeps its type, unless the subclass computes by itself.
     """
     own: Any = kind
     if issubclass(kind, (np.ma.MaskedArray, np.matrix)):
@@ -35,8 +35,10 @@ def numbers_alone(kind: type, written: bool) -> bool:
 
 
 def multiplies(x: Any) -> bool:
-    """Whether numpy.matmul leaves products of ``x`` to its type, or makes one of that: subclasses of ndarray, any type
-    with ``__array_ufunc__``. Not masked arrays and matrices, whose ``@`` is another product, nor arrays on devices.
+    """Whether numpy.matmul delegates products of ``x`` to its type, or returns that type.
+
+    This holds for subclasses of ndarray and types with ``__array_ufunc__``. It does not hold for masked arrays and
+    matrices, whose ``@`` is another product, nor for arrays on devices.
     """
     kind: Any = type(x)
     return kind is not np.ndarray and _multiplies(kind)
@@ -53,7 +55,7 @@ def _multiplies(kind: type) -> bool:
 
 
 def refusal(x: object, argument: str) -> InputError:
-    """The error for an operand whose type means more than numbers."""
+    """The error for an operand whose type carries more than numbers."""
     kind: Any = type(x)
     if isinstance(x, np.ndarray):
         given = f"a {kind.__qualname__}, a subclass of numpy.ndarray"
@@ -67,13 +69,13 @@ def refusal(x: object, argument: str) -> InputError:
 
 @lru_cache(maxsize=64)
 def is_symbol(kind: type) -> bool:
-    """Whether instances stand for the arrays of a traced function: a Tracer of JAX, a Proxy of torch.fx."""
+    """Whether instances are placeholders in a traced function: a Tracer of JAX, a Proxy of torch.fx."""
     names = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
     return not names.isdisjoint({("jax", "Tracer"), ("torch", "Proxy")})
 
 
 def traced(x: object, argument: str) -> InputError:
-    """The error for an operand that stands for the array of a traced function."""
+    """The error for an operand that is a placeholder in a traced function."""
     kind: Any = type(x)
     return InputError(
         argument, f"a {kind.__qualname__}, with which {library_name(kind)} traces a function",
@@ -82,7 +84,7 @@ def traced(x: object, argument: str) -> InputError:
 
 
 def as_numpy(a: Any, b: Any, out: Any, options: Any) -> Any:
-    """What numpy.matmul returns of operands whose types multiply themselves; InputError for options that it lacks."""
+    """The result of numpy.matmul for types that define their own product; InputError for options that it lacks."""
     if options:
         names, kinds = ", ".join(options), f"{type(a).__qualname__} by {type(b).__qualname__}"
         raise InputError(

@@ -1,9 +1,9 @@
-"""Devices by name: which library reaches "cuda:1", what the device is called, how operands get there.
+"""Devices by name: the array library that reaches "cuda:1", the device's model, and copies of operands to it.
 
-Unlike :mod:`gemmhub._arrays.find`, which meets arrays that exist already, this module imports cupy or torch: only
+Unlike :mod:`gemmhub._arrays.find`, which handles arrays that exist already, this module imports cupy or torch: only
 the command line and the benchmarks use it, for a device that the user named.
 
-A plugin with arrays of its own names a module in the entry-point group ``gemmhub.arrays``, under the ``name`` of its
+A plugin with its own arrays names a module in the entry-point group ``gemmhub.arrays``, under the ``name`` of its
 arrays: see :class:`ArrayLibrary`.
 """
 
@@ -31,12 +31,12 @@ from gemmhub.errors import AllocationError, BackendError, DeviceError, DTypeErro
 Array = Any
 
 LIBRARIES = {"cuda": ("torch", "cupy"), "musa": ("torch",)}
-"""Who reaches devices of a kind, in the order of preference (torch has fp8)."""
+"""Built-in libraries that reach devices of a kind, in the order of preference (torch has fp8)."""
 ORDERS = ("row", "col")
 """How a matrix of random numbers is stored: by rows or by columns."""
 
 GROUP = "gemmhub.arrays"
-"""The entry-point group for arrays that plugins bring."""
+"""The entry-point group for arrays that plugins provide."""
 
 
 class PluginArrays(Protocol):
@@ -46,16 +46,16 @@ class PluginArrays(Protocol):
     """The kind of device that the arrays are on: "musa"."""
 
     def count(self) -> int | Refusal:
-        """How many devices there are; a Refusal instead of 0."""
+        """The number of devices; a Refusal instead of 0."""
 
     def arrays(self, index: int) -> ArrayLibrary:
         """The library's arrays on one device."""
 
     def device_name(self, index: int) -> str:
-        """What the maker calls it."""
+        """The model name of one device."""
 
     def versions(self) -> dict[str, str]:
-        """Of the library and of its runtime."""
+        """Versions of the library and of its runtime, by name."""
 
 
 _REMEDIES = {"torch": "pip install torch", "cupy": "pip install cupy-cuda13x (or cupy-cuda12x)"}
@@ -63,7 +63,7 @@ _REMEDIES = {"torch": "pip install torch", "cupy": "pip install cupy-cuda13x (or
 
 @dataclass(frozen=True)
 class LibraryStatus:
-    """What an installed device library says of this machine. ``reason`` tells why ``devices`` is empty."""
+    """What an installed device library finds on this machine; ``reason`` explains empty ``devices``."""
 
     library: str
     version: str
@@ -82,10 +82,9 @@ def parse_device(name: str) -> Device:
 
 
 def arrays_for(device: str = "cpu", library: str | None = None) -> ArrayLibrary:
-    """The arrays of ``library``'s arrays on ``device``; of the first library that reaches it, if none is named.
+    """The array library ``library`` on ``device``; the first one that reaches the device where none is named.
 
-    Imports the library. Raises InputError for names that are none, DeviceError where the library or the device
-    is not here.
+    Imports the library. Raises InputError for unknown names, DeviceError where the library or the device is missing.
     """
     wanted = parse_device(device)
     if wanted.kind == "cpu":
@@ -114,13 +113,13 @@ def arrays_for(device: str = "cpu", library: str | None = None) -> ArrayLibrary:
 
 
 def libraries(kind: str) -> tuple[str, ...]:
-    """Who reaches devices of a kind, in the order of preference."""
+    """The libraries that reach devices of a kind, in the order of preference."""
     return (*LIBRARIES[kind], *(name for name, found in _brought().items() if found.kind == kind))
 
 
 @cache
 def _brought() -> dict[str, PluginArrays]:
-    """What plugins bring, by name; one that cannot be loaded is passed over: its backends say what is wrong."""
+    """Arrays that plugins provide, by name. One that fails to load is skipped: its backends report the reason."""
     found = {}
     for point in entry_points(group=GROUP):
         try:
@@ -150,7 +149,7 @@ def library_statuses() -> list[LibraryStatus]:
         for kind in (kind for kind, names in LIBRARIES.items() if name in names):
             count = _count(name, kind)
             if isinstance(count, Refusal):
-                reasons += [count.reason] if kind == "cuda" else []  # nobody misses MUSA who has no torch_musa
+                reasons += [count.reason] if kind == "cuda" else []  # a torch without torch_musa is not meant for MUSA
                 continue
             for index in range(count):
                 devices.append(f"{kind}:{index} {_try_name(name, Device(kind, index))}".rstrip())
@@ -184,7 +183,7 @@ def _name(library: str, device: Device) -> str:
 
 
 def device_name(arrays: ArrayLibrary) -> str:
-    """What the maker calls the device."""
+    """The model name of the device."""
     if arrays.device.kind == "cpu":
         from gemmhub.numpy_backend.probe import cores, cpu_name
 
@@ -217,8 +216,7 @@ def _decimal(version: int) -> str:
 def entered(arrays: ArrayLibrary) -> Iterator[None]:
     """Make the device of the arrays the current one for a block.
 
-    What the device says of itself through the array library, often later than the call that failed, becomes a
-    BackendError.
+    An error that the array library reports, often later than the call that failed, becomes a BackendError.
     """
     if arrays.device.kind == "cpu":
         yield
@@ -233,13 +231,13 @@ def entered(arrays: ArrayLibrary) -> Iterator[None]:
 
 
 def synchronize(arrays: ArrayLibrary) -> None:
-    """Wait for the device; nothing on the CPU, where calls return when they are done."""
+    """Wait for the device. On the CPU calls return when they are done, and this does nothing."""
     if arrays.device.kind != "cpu":
         arrays.synchronize()
 
 
 def place(x: Array, arrays: ArrayLibrary, order: str = "row", argument: str = "x") -> Array:
-    """The ndarray ``x`` as an array of ``arrays``: a matrix that is stored by columns for the ``order`` "col".
+    """The ndarray ``x`` as an array of ``arrays``, stored by columns for the ``order`` "col".
 
     (On the CPU it is ``x`` itself for "row".) Raises InputError for another order, DTypeError where the library
     has no such dtype and AllocationError where the device is full.
@@ -267,13 +265,13 @@ def place(x: Array, arrays: ArrayLibrary, order: str = "row", argument: str = "x
 
 
 def one_line(error: Exception) -> str:
-    """An exception of a library's, whose messages may have many lines."""
+    """The class and the first line of the message of a library's exception."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _import(name: str) -> Any:
-    """The module; Absent where it is not installed, another Refusal where it is broken."""
+    """The module; Absent where it is not installed, Refusal where it is broken."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -287,7 +285,7 @@ def _import(name: str) -> Any:
 
 
 def _count(library: str, kind: str) -> int | Refusal:
-    """How many devices of a kind the library sees; never 0."""
+    """The number of devices of a kind that the library sees; a Refusal instead of 0."""
     if library in _brought():
         try:
             return _brought()[library].count()

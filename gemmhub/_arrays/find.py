@@ -1,4 +1,4 @@
-"""The array library of an operand, by its type."""
+"""Look-up of the array library of an operand, by its type."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gemmhub.array_library import ArrayLibrary
 from gemmhub.errors import DeviceError, InputError
 
 TORCH_KINDS = ("cuda", "musa")
-"""Device types of torch that gemmhub knows; "cpu" is left to DLPack."""
+"""Device types of torch that gemmhub addresses; "cpu" is left to DLPack."""
 
 
 def arrays_of(x: object, argument: str) -> ArrayLibrary:
     """The array library of one operand: that of its type where one is registered, else a built-in one.
 
-    Raises DeviceError for arrays on a device that nothing here can address, InputError for what is no array.
+    Raises DeviceError for arrays on a device that no library here can address, InputError for other objects.
     """
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
@@ -38,7 +38,7 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
         return library
     own = getattr(kind, "__gemmhub_family__", None)
     if own is not None:
-        message = "__gemmhub_family__ is now gemmhub.array_library.register(); it will go in gemmhub 0.3"
+        message = "__gemmhub_family__ is now gemmhub.array_library.register(); the old name is removed in gemmhub 0.3"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return own(x)  # type: ignore[no-any-return]
     if array_types.is_symbol(kind):
@@ -68,7 +68,7 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
 def native_arrays(x: Any, argument: str) -> CupyArrays | TorchArrays | None:
     """The arrays of a cupy array or a torch tensor on a device; None for anything else.
 
-    Raises DeviceError for tensors on devices that gemmhub does not know.
+    Raises DeviceError for tensors on devices that gemmhub cannot address.
     """
     if tensors.is_tensor(x):
         kind = x.device.type
@@ -86,7 +86,7 @@ def native_arrays(x: Any, argument: str) -> CupyArrays | TorchArrays | None:
 
 
 def _may_be_on_a_device(x: object) -> bool:
-    # Torch tensors have __cuda_array_interface__ on any device: it raises AttributeError where it is none.
+    # Torch tensors have __cuda_array_interface__ on any device: it raises AttributeError on the CPU.
     return has(x, "__dlpack_device__") or has(x, "__cuda_array_interface__")
 
 
@@ -101,7 +101,7 @@ def _is_buffer(x: Any) -> bool:
 def layout_key(x: Any) -> tuple[Any, ...]:
     """What a decision may depend on besides type, dtype and shape: strides, alignment, device.
 
-    AttributeError for what says too little of itself to be known again.
+    Raises AttributeError for objects without these attributes.
     """
     if isinstance(x, np.ndarray):
         return x.strides, x.flags.aligned

@@ -1,1 +1,1 @@
-"""What every other module may use: files, printing, errors from foreign code, inner products."""
+"""Functions that every other module may use: files, printing, errors from foreign code, inner products."""

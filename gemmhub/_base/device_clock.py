@@ -1,4 +1,4 @@
-"""Timing on a device: events on the current stream, with the caches flushed and the launches queued up."""
+"""Timing on a device: events on the current stream, with the caches flushed and the launches queued."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 _AHEAD = 4
-"""Calls that the host could launch while the first fills run: it launches those fills, and a first call, meanwhile."""
+"""Calls whose launches the first fills must cover: the host launches those fills and a first call meanwhile."""
 _LONGER = 1.2
-"""So many times as long as the host must the device take for calls, or it may have waited for the host."""
+"""Least ratio of the device's time to the host's at which the device cannot have waited for the host."""
 
 
 class _Stretch(NamedTuple):
-    """Calls in a row, after fills. Seconds."""
+    """Times of one stretch of calls after fills, in seconds."""
 
     seconds: float
-    """That the device took for the calls."""
+    """Device time of the calls."""
     fills: int
     filling: float
-    """And for those."""
+    """Device time of the fills."""
     first: float
-    """Until the host had launched the first call."""
+    """Host time until the first call was launched."""
     launched: float
-    """Until it had launched all."""
+    """Host time until all calls were launched."""
 
     @property
     def fill(self) -> float:
-        """One of them; no less than a microsecond, for what is divided by it."""
+        """Device time of one fill; at least a microsecond, because it serves as a divisor."""
         return max(1e-6, self.filling / self.fills)
 
     @property
     def without_waiting(self) -> bool:
-        """The device has never waited for the host."""
+        """Whether the device never waited for the host."""
         if self.filling >= self.launched:
             return True
         return self.filling >= self.first and self.seconds > _LONGER * (self.launched - self.first)
@@ -42,16 +42,16 @@ class _Stretch(NamedTuple):
 class DeviceClock:
     """Times calls by the device's own events, as a :class:`gemmhub._base.timing.Clock`.
 
-    Before a stretch of calls the device gets work that keeps it busy: a memory fill larger than its L2 cache,
-    as often as it takes until the host has launched the first call, or all calls where the host takes longer than
-    the device for one. So the cache holds none of their operands at the start, and no call waits for the host: what
-    the events measure is the device's time alone. There are no more fills than that, as fills let a card cool that
-    calls had heated: it would time them at a clock that it does not keep. Where a stretch turns out to have had too
-    few, as the host was busy with something else or the card had woken up, it is measured again with more of them.
+    Before a stretch of calls the device runs memory fills larger than its L2 cache: enough to keep it busy until the
+    host has launched the first call, or all calls where a launch takes longer than a call. The cache then holds none
+    of the operands at the start, and no call waits for the host: the events measure device time alone. There are no
+    more fills than needed, because a card cools during fills and would then run the calls at a clock that it cannot
+    sustain. Where a stretch had too few fills, because the host was busy or the card left an idle state, it is
+    measured again with more.
     """
 
     _most = 64
-    """Calls in a stretch: what a stream queues without making the host wait."""
+    """Calls in a stretch: as many as a stream queues without blocking the host."""
     _most_fills = 512
     _tries = 3
 
@@ -71,7 +71,7 @@ class DeviceClock:
         self._fill_seconds = 0.0
 
     def measure(self, call: Callable[[], object], repeats: int) -> float:
-        """Seconds a call, of ``repeats`` in a row (of 64, if that is less)."""
+        """Seconds a call, measured over ``repeats`` calls in a row (at most 64)."""
         with self._on():
             return self._measured(call, min(repeats, self._most))
 
@@ -91,7 +91,7 @@ class DeviceClock:
         return stretch.seconds / repeats
 
     def _lasting(self, seconds: float) -> int:
-        """Fills that take the device so long, and half as long again."""
+        """The number of fills that keep the device busy for 1.5 times ``seconds``."""
         return min(self._most_fills, 1 + int(1.5 * seconds / self._fill_seconds))
 
     def _stretch(self, call: Callable[[], object], repeats: int, fills: int) -> _Stretch:

@@ -1,4 +1,4 @@
-"""Files that are read whole and replaced in one step, whatever others may have put in their place."""
+"""Reading whole files and replacing them atomically, safe against links, pipes and devices in their place."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import BinaryIO
 
 
 def read(path: str | os.PathLike[str], limit: int = -1) -> bytes:
-    """The content of a regular file, or its first ``limit`` bytes; of the null device, nothing.
+    """The content of a regular file, or its first ``limit`` bytes; nothing for the null device.
 
-    OSError for anything else: a named pipe, say, would be waited for.
+    Raises OSError for anything else: reading a named pipe, for example, would block.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(path, flags)
     try:
         if not _regular(os.fstat(handle)) and os.path.realpath(path) != os.devnull:
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         with os.fdopen(handle, "rb", closefd=False) as stream:
             return stream.read(limit)
     finally:
@@ -31,9 +31,9 @@ def replacing(path: Path, draft: Path | None = None) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of the file ``path`` when the block ends, in one step.
 
     A link is followed: what it points to is replaced. The new file has the old one's permissions, or those of any new
-    file, and is on the disk when this returns. After an exception all is as it was. It is written beside the target,
-    as ``draft`` where that name is the caller's alone; what is there is removed, and never followed. What is no
-    regular file, a device or a pipe, cannot be replaced and is written to directly.
+    file, and is on the disk when this returns. After an exception nothing has changed. It is written beside the target,
+    as ``draft`` where the caller owns that name; an existing draft is removed, and never followed. A device or a pipe
+    cannot be replaced and is written to directly.
     """
     path = Path(os.path.realpath(path))
     mode = None
@@ -70,9 +70,9 @@ def _regular(status: os.stat_result) -> bool:
 
 
 def _sync_folder(path: Path) -> None:
-    """Put the new name on the disk, too, where the system has a way to."""
+    """Write the folder's new entry to the disk, where the system can."""
     if os.name == "posix":
-        with suppress(OSError):  # some file systems have none for folders
+        with suppress(OSError):  # some file systems cannot sync folders
             handle = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(handle)

@@ -1,7 +1,7 @@
-"""Geometry of operands: the same few questions asked of a numpy.ndarray and of an array on a device.
+"""Geometry of operands: shapes, strides and alignment of a numpy.ndarray or an array on a device.
 
-On devices gemmhub never touches data, so all it keeps of an operand is a :class:`DeviceView`: where the first
-element stands and how the others follow. The functions below make matrices of vectors, broadcast, and measure
+On devices gemmhub never touches data, so all it keeps of an operand is a :class:`DeviceView`: the address of the
+first element, the shape and the strides. The functions below turn vectors into matrices, broadcast, and measure
 either kind; on ndarrays they return views that share memory.
 """
 
@@ -18,7 +18,7 @@ Array = Any
 """A numpy.ndarray or a :class:`DeviceView`."""
 
 MOST_ALIGNED = 256
-"""Bytes; the largest alignment that is told apart."""
+"""The largest alignment, in bytes, that is distinguished."""
 
 
 class DeviceView:
@@ -51,12 +51,12 @@ class DeviceView:
         return prod(self.shape)
 
     def inserted(self, axis: int) -> DeviceView:
-        """With a dimension of size 1 in front of ``axis`` (0 to ndim)."""
+        """This view with a dimension of size 1 in front of ``axis`` (0 to ndim)."""
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         return DeviceView(self.address, self.dtype, shape, (*self.strides[:axis], 0, *self.strides[axis:]), self.owner)
 
     def broadcast(self, shape: tuple[int, ...]) -> DeviceView:
-        """As numpy.broadcast_to; ValueError where the shape does not fit."""
+        """Broadcast like numpy.broadcast_to; ValueError where the shape does not fit."""
         if broadcast_shapes(self.shape, shape) != shape:
             raise ValueError(f"{self.shape} does not broadcast to {shape}")
         own = (*(1,) * (len(shape) - self.ndim), *self.shape)
@@ -69,7 +69,7 @@ class DeviceView:
 
 
 def as_matrix(x: Array, argument: str) -> Array:
-    """Vectors become the row or column that numpy.matmul makes of them."""
+    """``x`` with at least two dimensions: a vector becomes the row or column that numpy.matmul makes of it."""
     if x.ndim > 1:
         return x
     return inserted(x, 0 if argument == "a" else 1)
@@ -83,19 +83,19 @@ def expand(x: Array, a_ndim: int, b_ndim: int) -> Array:
 
 
 def inserted(x: Array, axis: int) -> Array:
-    """With a dimension of size 1 in front of ``axis``."""
+    """``x`` with a dimension of size 1 in front of ``axis``."""
     return x.inserted(axis) if isinstance(x, DeviceView) else np.expand_dims(x, axis)
 
 
 def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
-    """As numpy.broadcast_to, except that ``x`` of this shape keeps its strides; ValueError where it does not fit."""
+    """Broadcast like numpy.broadcast_to, but ``x`` of this shape keeps its strides; ValueError for misfits."""
     if x.shape == shape:
         return x
     return x.broadcast(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
 def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
-    """As numpy.broadcast_shapes, which ends at 32 dimensions where arrays do not; ValueError where they do not fit."""
+    """Broadcast two shapes, of more than numpy.broadcast_shapes's 32 dimensions too; ValueError for misfits."""
     if len(x) < len(y):
         x, y = y, x
     sizes = list(x)
@@ -108,22 +108,22 @@ def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def whole_strides(x: Array) -> bool:
-    """Whether neighbours stand a whole number of elements apart."""
+    """Whether all strides are whole numbers of elements."""
     return not any(stride % x.itemsize for stride in x.strides)
 
 
 def alignment(x: Array) -> int:
-    """Bytes, as :class:`~gemmhub.problem.Operand` defines it."""
+    """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
     if isinstance(x, DeviceView):
         if x.size == 0:
-            return MOST_ALIGNED  # there is nothing at its address
+            return MOST_ALIGNED  # no element is at its address
         low = x.address % MOST_ALIGNED
         return (low & -low or MOST_ALIGNED) if whole_strides(x) else 1
     return int(x.itemsize) if x.flags.aligned and whole_strides(x) else 1
 
 
 def distinct(x: Array) -> bool:
-    """Whether no two elements share memory, as it is for everything that slicing and transposing make.
+    """Whether no two elements share memory, as in all results of slicing and transposing.
 
     (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
     """
@@ -138,7 +138,7 @@ def distinct(x: Array) -> bool:
 
 
 def reach(x: Array) -> tuple[int, int]:
-    """The memory that an array lies in: (bytes before its first element, bytes in all)."""
+    """The memory that an array spans: (bytes before its first element, bytes in all)."""
     if x.size == 0:
         return 0, 0
     ends = [(size - 1) * stride for size, stride in zip(x.shape, x.strides)]
@@ -154,7 +154,7 @@ def meet(x: DeviceView, y: DeviceView) -> bool:
 
 
 def same_memory(x: Array, y: Array) -> bool:
-    """Whether two arrays are the very same elements."""
+    """Whether two arrays have the same elements at the same addresses."""
     return bool(_address(x) == _address(y) and x.strides == y.strides and x.dtype == y.dtype and x.shape == y.shape)
 
 

@@ -1,4 +1,4 @@
-"""Guarding calls of foreign code: what an exception out of a plugin becomes."""
+"""Guarded calls of foreign code: a plugin's exception becomes a refusal or an error of gemmhub."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST = 4000
-"""Characters of a message that are kept; the traceback holds all of it."""
+"""The most characters of a message that are kept; the traceback has all of it."""
 
 
 def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
-    """Return ``call()``, or the refusal that its exception amounts to.
+    """Return ``call()``, or the refusal that its exception becomes.
 
-    KeyboardInterrupt alone is raised; SystemExit and other classes beside Exception are refusals, too.
+    Only KeyboardInterrupt is raised; SystemExit and other classes beside Exception are refusals, too.
     """
     try:
         return call()
@@ -32,12 +32,12 @@ def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
 
 
 def words(error: BaseException) -> str:
-    """Return the class and the message of an exception, whatever its own methods do."""
+    """Return the class and the message of an exception, also where its own methods raise."""
     return f"{_safe(lambda: type(error).__name__, 'an exception')}: {message(error)}"
 
 
 def message(error: BaseException) -> str:
-    """Return the message of an exception, whatever its own methods do."""
+    """Return the message of an exception, also where its own methods raise."""
     return _safe(lambda: str(error), "its message cannot be shown")[:_MOST].strip() or "no message"
 
 
@@ -58,15 +58,15 @@ def _safe(call: Callable[[], str], otherwise: str) -> str:
 def propagates(error: BaseException) -> bool:
     """Whether an exception out of a running kernel is meant for the caller: an interrupt, an exit, a cancellation.
 
-    Others that are no Exception (a Rust panic is such a one) are failures of the kernel.
+    Other classes that do not derive from Exception, such as a Rust panic, are failures of the kernel.
     """
-    asyncio = sys.modules.get("asyncio.exceptions")  # where it was never imported nothing is cancelled
+    asyncio = sys.modules.get("asyncio.exceptions")  # without asyncio nothing is cancelled
     cancelled = getattr(asyncio, "CancelledError", KeyboardInterrupt)
     return issubclass(type(error), (KeyboardInterrupt, SystemExit, GeneratorExit, cancelled))
 
 
 def translated(error: BaseException, backend: str) -> GemmhubError:
-    """A kernel's exception as one of ours. Raises those that :func:`propagates` names."""
+    """A kernel's exception as an error of gemmhub. Raises those that :func:`propagates` names."""
     if propagates(error):
         raise error
     kind = type(error)  # isinstance() would ask the exception for its class
@@ -78,7 +78,7 @@ def translated(error: BaseException, backend: str) -> GemmhubError:
 
 
 def out_of_memory(error: MemoryError) -> AllocationError:
-    """``error`` in gemmhub's words."""
+    """``error`` as gemmhub's AllocationError."""
     return AllocationError(f"memory ran out: {message(error)}; free some, and call again")
 
 

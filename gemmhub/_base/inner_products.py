@@ -1,4 +1,4 @@
-"""Inner products in double precision, for :mod:`gemmhub.accuracy`: values, sizes, and where they may overflow.
+"""Inner products in double precision, for :mod:`gemmhub.accuracy`: values, sizes, and possible overflow.
 
 The inner dimension is taken in blocks, so that long operands are never widened whole.
 """
@@ -14,7 +14,7 @@ Array = Any
 
 
 class Model(Protocol):
-    """The facts of an arithmetic that are used here; see :class:`gemmhub.accuracy.ErrorModel`."""
+    """The constants of an arithmetic that are used here; see :class:`gemmhub.accuracy.ErrorModel`."""
 
     @property
     def input_underflow(self) -> float: ...
@@ -26,7 +26,7 @@ class Model(Protocol):
 
 
 _BLOCK = 65536
-"""Length of the inner dimension that is widened at a time."""
+"""Length of a block of the inner dimension, widened at a time."""
 TILE = 2**21
 """Elements of an operand that are widened at a time (16 MiB of float64)."""
 
@@ -37,7 +37,7 @@ def widen(x: Array) -> Array:
 
 
 def tiles(x: Array, dtype: Any = None) -> Iterator[tuple[slice, slice, Array]]:
-    """A matrix in pieces: (rows, columns, the piece in double precision or in ``dtype``)."""
+    """The tiles of a matrix: (rows, columns, the tile in double precision or in ``dtype``)."""
     rows, cols = x.shape
     width = max(1, min(cols, 65536))
     height = max(1, TILE // width)
@@ -55,9 +55,11 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def products(a: Array, b: Array, model: Model) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """A B; |A| |B| of the finite elements; what underflowing operands lose; which elements have only finite
-    operands; which have an operand that may become infinite when rounded; and where an infinity meets a subnormal
-    that may be read as 0.
+    """Six matrices of the product's shape.
+
+    They are A B; |A| |B| of the finite elements; the loss through underflowing operands; which elements have only
+    finite operands; which have an operand that may become infinite when rounded; and where an infinity is multiplied
+    by a subnormal that may be read as 0.
     """
     value = size = lost = 0.0
     clean: Array = True
@@ -93,9 +95,10 @@ def _tiny(x: Array) -> Array:
 def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[Array, Array]:
     """A B, and its bound (``relative`` S and ``output`` of the result), of elements whose S exceeds float64.
 
-    They are computed from operands that are scaled by 2**-600; what that loses to underflow is below 2**-400 of such
+    They are computed from operands that are scaled by 2**-600; the underflow that this causes is below 2**-400 of such
     an S. A value that is certainly beyond float64 is infinite, with a bound of 0; one that may be is the largest
-    number, so that errors are rather too small. A bound beyond float64 is infinite: then nothing is said.
+    number, so that errors come out too small rather than too large. A bound beyond float64 is infinite: any result then
+    passes.
     """
     scale = 2.0**-600
     total: Array = 0.0
@@ -109,7 +112,7 @@ def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[
     error = relative * sizes
     component = np.maximum(np.abs(total.real), np.abs(total.imag))
     certain = component - error > largest * scale * scale
-    parts = np.ascontiguousarray(total).view(np.float64)  # multiplying an infinite complex number makes NaN
+    parts = np.ascontiguousarray(total).view(np.float64)  # scaling an infinite complex number makes NaN
     far = parts / scale / scale
     clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
     far, clipped = (x.view(np.asarray(total).dtype) for x in (far, clipped))
@@ -119,7 +122,7 @@ def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[
 
 
 def _scaled(x: Array, scale: float) -> Array:
-    """``x`` times ``scale``; real numbers never underflow to 0, because that times infinity is NaN."""
+    """``x`` times ``scale``; real numbers never underflow to 0, because 0 times infinity is NaN."""
     if x.dtype.kind == "c":
         return x * scale
     return np.where(x == 0.0, x, np.copysign(np.maximum(np.abs(x) * scale, 2.0**-1000), x))

@@ -1,7 +1,7 @@
-"""HTML tables: what notebooks show of results, and what ``gemmhub bench --html`` is made of.
+"""HTML tables, for results in notebooks and for ``gemmhub bench --html``.
 
 Every text is escaped, and without characters that reorder a line (:mod:`gemmhub._base.printing`). Styles are
-attributes of the elements, because notebooks remove style sheets; they hold in light and dark themes.
+attributes of the elements, because notebooks remove style sheets; they suit light and dark themes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _COLOURS = {
     "chosen": "#2da44e", "ready": "#2da44e", "right": "#2da44e", "ok": "#2da44e",
     "refused": "#bf8700", "cannot": "#bf8700", "failed": "#e5534b", "wrong": "#e5534b",
 }  # fmt: skip
-"""Of the words in the columns that :func:`table` marks: legible on white and on black."""
+"""Colours of the verdicts in marked columns of :func:`table`: legible on white and on black."""
 _CELL = "padding:2px 10px;vertical-align:top;text-align:"
 
 
 def text(value: object) -> str:
-    """``value`` as an element's content; its lines stay lines."""
+    """``value`` as an element's content, with line breaks preserved."""
     return escape(printing.lines(str(value))).replace("\n", "<br>")
 
 
@@ -34,7 +34,7 @@ def table(
 ) -> str:
     """A table. Columns in ``right`` are aligned to the right; verdicts in the columns ``marked`` have a colour.
 
-    Only the last column has lines that break. Where there are no rows, one cell has the text ``empty``.
+    Only the last column wraps lines. A table without rows has one cell with the text ``empty``.
     """
     sides = ["right" if name in right else "left" for name in header]
     sides[:-1] = [f"{side};white-space:nowrap" for side in sides[:-1]]
@@ -55,7 +55,7 @@ def table(
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> str:
-    """Labels and values, a row each; empty where there are none."""
+    """A table of labels and values, a row each; an empty string where there are none."""
     lines = [
         f'<tr><th scope="row" style="{_CELL}left">{text(label)}</th><td style="{_CELL}left">{text(value)}</td></tr>'
         for label, value in rows

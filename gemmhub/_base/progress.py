@@ -1,4 +1,4 @@
-"""What a task of seconds or minutes is doing: reported to the function that watches in this context, if any."""
+"""Progress of long tasks: steps are reported to the function that watches in this context, if any."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The types of arrays that libraries have registered; see :mod:`gemmhub.array_library`, whose functions these are.
+"""The tables of registered array types; :mod:`gemmhub.array_library` exports these functions.
 
-They stand here so that ``import gemmhub`` loads the tables alone.
+They are separate from it so that ``import gemmhub`` loads only the tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
-"""``(call, operands, options) -> result`` of a deferring library, or NotImplemented to leave the call to gemmhub.
+"""``(call, operands, options) -> result`` of a deferring library; NotImplemented leaves the call to gemmhub.
 
 ``call`` is "matmul", "plan", "pack", "explain", "spot_check" or "tune"; ``operands`` are its positional arguments
 as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
@@ -21,13 +21,14 @@ _direct: dict[type, Callable[[Any], Any]] = {}
 deferring: dict[type, Deferred] = {}
 
 doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "jax": "gemmhub._doors.jax", "dask": "gemmhub._doors.dask"}
-"""Packages whose arrays gemmhub itself defers for, and the module that registers them. It is imported when the first
-such array is met: ``import gemmhub`` loads none of them. A door that was opened is not here any more.
+"""Packages for whose arrays gemmhub itself contains the deferring library, and the module that registers it.
+
+The module is imported at the first such array: ``import gemmhub`` loads none. Imported modules leave this table.
 """
 
 record: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
-"""``(a, b, options) -> result``: a product of torch tensors that autograd records, or None. The door of torch sets it:
-the fast path of tensors calls it, which stands below all doors."""
+"""``(a, b, options) -> result``: a product of torch tensors that autograd records, or None. ``_doors.torch`` sets it;
+the fast path of tensors, in a layer below, calls it."""
 
 
 def register(kind: type, find: Callable[[Any], Any]) -> None:
@@ -39,12 +40,12 @@ def register(kind: type, find: Callable[[Any], Any]) -> None:
 
 
 def register_deferring(kind: type, take: Deferred) -> None:
-    """Hand every call with an operand of type ``kind``, or of a subclass, to ``take`` before anything is looked at."""
+    """Pass every call with an operand of type ``kind``, or of a subclass, to ``take`` before any other analysis."""
     deferring[kind] = take
 
 
 def unregister(kind: type) -> None:
-    """Forget a type in both tables. A type that is in neither is no error."""
+    """Remove a type from both tables. A type that is in neither is no error."""
     _direct.pop(kind, None)
     deferring.pop(kind, None)
 
@@ -61,7 +62,7 @@ def direct(x: object) -> Any:
 def deferred(
     call: str, operands: tuple[Any, ...], options: Mapping[str, Any], arrays: tuple[Any, ...] | None = None
 ) -> Any:
-    """What the first deferring library among ``arrays`` returns for a call; NotImplemented where none takes it.
+    """The result of the first deferring library among ``arrays`` that takes the call; else NotImplemented.
 
     ``arrays`` are all that the call reads or writes: its ``operands`` unless they are given.
     """
@@ -79,10 +80,10 @@ def deferred(
 
 
 def _open(kinds: tuple[type, ...]) -> None:
-    """Import the door of the package that any of these types comes from."""
+    """Import gemmhub's deferring library for the package that any of these types comes from."""
     for kind in kinds:
         package = kind.__module__.partition(".")[0]
         door = doors.get(package)
         if door is not None and package in sys.modules:
-            import_module(door).register()  # before it is forgotten: another thread may be waiting for it
+            import_module(door).register()  # before it leaves the table: another thread may be waiting for it
             doors.pop(package, None)

@@ -1,7 +1,7 @@
-"""Timing calls against each other: interleaved rounds, medians, ratios of one run.
+"""Relative timing of calls: interleaved rounds, medians, ratios of one run.
 
-Machines drift (clocks, neighbours, temperature), so absolute times of different moments do not compare.
-Every routine here times all contenders in each round, in turn, and reports medians over rounds.
+Machines drift (clocks, other processes, temperature), so absolute times of different moments are not comparable.
+Every routine here times all candidates in each round, in turn, and reports medians over rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call, over several rounds."""
+    """Seconds a call: median, extremes and samples over several rounds."""
 
     median: float
     minimum: float
@@ -24,17 +24,17 @@ class Timing:
 
 
 class Clock(Protocol):
-    """How a stretch of calls is timed."""
+    """The interface of a clock that times a stretch of calls."""
 
     cache_bytes: float
-    """Operands rotate through more than this, so that none is found in the cache."""
+    """The size of the cache: operands rotate through more than this, so that none is in the cache."""
 
     def measure(self, call: Callable[[], object], repeats: int) -> float:
-        """Seconds a call, of ``repeats`` in a row."""
+        """Seconds a call, measured over ``repeats`` calls in a row."""
 
 
 class HostClock:
-    """The process's clock, for calls that return when their work is done."""
+    """The host's clock, for calls that return when their work is done."""
 
     cache_bytes = 64.0 * 2**20
 
@@ -61,8 +61,8 @@ def interleave(
     """Time each of ``calls`` in every one of ``rounds`` rounds.
 
     Each call first runs ``warmup`` times, untimed. Within a round it is then repeated ``iterations`` times, or, by
-    default, until ``min_time`` seconds have passed, so that the clock's resolution and the loop do not count. The
-    order rotates from round to round, so that no call always follows the same other one. ``progress`` is called
+    default, until ``min_time`` seconds have passed, so that the clock's resolution and the loop are negligible. The
+    order rotates from round to round, so that no call always follows the same other call. ``progress`` is called
     after each round.
     """
     repeats = []
@@ -95,9 +95,8 @@ def host_times(
 ) -> list[float]:
     """Seconds until each of ``calls`` returns: the least of the means over ``batches``, taken in turn.
 
-    What calls leave running on a device is waited for by ``synchronize`` between batches and never within one:
-    50 calls fit into a device's queue. A batch has fewer calls where they would take the device more than
-    ``longest`` seconds.
+    ``synchronize`` waits for the device between batches and never within one: a device's queue holds 50 calls. A batch
+    has fewer calls where they would occupy the device for more than ``longest`` seconds.
     """
     counts = []
     for call in calls:
@@ -120,5 +119,5 @@ def host_times(
 
 
 def rotation(nbytes: float, cache: float = CLOCK.cache_bytes, most: int = 32) -> int:
-    """How many sets of operands of ``nbytes`` to rotate through so that none is found in the cache."""
+    """The number of sets of operands of ``nbytes`` to rotate through so that none is in the cache."""
     return max(1, min(most, int(-(-cache // max(nbytes, 1)))))

@@ -1,4 +1,4 @@
-"""Times, rates and ratios as they are printed: three significant digits with a unit."""
+"""Formatting of times, rates and ratios: three significant digits with a unit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def number(value: float) -> str:
-    """Three significant digits, without exponent."""
+    """``value`` with three significant digits and no exponent."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     rounded = float(f"{value:.3g}")
@@ -28,7 +28,7 @@ def multiple(ratio: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds with a unit that reads well."""
+    """Seconds with a fitting unit: "1.25 ms"."""
     if seconds is None:
         return "-"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):

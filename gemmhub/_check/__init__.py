@@ -1,1 +1,1 @@
-"""Whether a result is right: spot checks, comparison of backends."""
+"""Checks of results: spot checks, comparison of backends."""

@@ -1,4 +1,4 @@
-"""Checking results: one call through every backend that can run it, and who deviates."""
+"""Comparison of backends: one call runs on each that can, and each result is checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 HOST = "numpy"
-"""The backend that takes part as a reference where the operands are on a device."""
+"""The backend that serves as a reference where the operands are on a device."""
 
 _REFERENCE_SECONDS = 1.0
 _ROWS = 8
@@ -40,26 +40,26 @@ class Compared:
 
     backend: str
     ok: bool
-    """Whether it ran and was right."""
+    """Whether the backend ran and its result is correct."""
     status: str
-    """ "right", "wrong", "failed" (its code raised, or its kernel did not compile: there is no result), or "cannot"
-    (named by the settings, but not able to run these operands).
+    """Verdict: "right", "wrong", "failed" (the backend raised, or its kernel did not compile), or "cannot" (the
+    settings name the backend, and it refuses these operands).
     """
     ratio: float
-    """NaN where there is no result."""
+    """Worst error over its bound among the elements recomputed; NaN where there is no result."""
     difference: float
-    """Largest absolute difference from the first backend's result that was found right; NaN without either."""
+    """Largest absolute difference from the first correct result of a backend; NaN without either."""
     remark: str
 
     @property
     def summary(self) -> str:
-        """The remark's first line: a compiler's output, say, has many."""
+        """The first line of the remark, which may be a compiler's whole output."""
         return self.remark.partition("\n")[0]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found. True when no backend was wrong or failed."""
+    """The result of :func:`compare`. True where no backend was wrong or failed."""
 
     problem: str
     rows: tuple[Compared, ...]
@@ -69,7 +69,7 @@ class Comparison:
 
     @property
     def deviating(self) -> tuple[str, ...]:
-        """The backends that were wrong or failed."""
+        """Names of the backends that were wrong or failed."""
         return tuple(row.backend for row in self.rows if row.status in ("wrong", "failed"))
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Comparison:
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks display."""
         from gemmhub._base import markup
 
         header = ("backend", "verdict", "error/bound", "max difference", "remarks")
@@ -94,13 +94,13 @@ class Comparison:
 
 
 def shown(number: float) -> str:
-    """A ratio or difference as tables print it."""
+    """Format a ratio or difference for tables."""
     return "-" if np.isnan(number) else f"{number:.3g}"
 
 
 @dataclass(frozen=True)
 class _Side:
-    """The call as some of the backends see it: where the operands are, or on the host."""
+    """The call in the form for one group of backends: with operands where they are, or on the host."""
 
     call: Call
     a: Any
@@ -112,10 +112,10 @@ class _Side:
 def compare(
     a: Any, b: Any, *, backends: Sequence[str] | None = None, seed: int | None = None, **options: Unpack[Options]
 ) -> Comparison:
-    """Run this product on every backend that can (or on those named) and check each result.
+    """Run this product on every capable backend (or on those named) and check each result.
 
     Operands on a device are copied to the host for ``numpy``, as a reference that shares nothing with the device's
-    libraries; unless it is named, only where it takes it less than a second. Plain products go through
+    libraries; unless ``numpy`` is named, only where it takes less than a second. Plain products are checked by
     :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. A backend that the settings
     name (``backend=``, a context, environment or file) and that cannot run the operands has a row with its reason.
     Raises as :func:`gemmhub.matmul`; InputError when a backend in ``backends`` cannot run it, with its reason.
@@ -125,7 +125,7 @@ def compare(
             "out",
             "given to compare",
             "operands and the other options of matmul",
-            "leave it out: each backend makes a result of its own",
+            "omit out=: each backend allocates its own result",
         )
     named = _named(backends)
     generator(seed)  # before anything is computed
@@ -170,17 +170,17 @@ def compare(
 
 
 def _reason(name: str, call: Call) -> str:
-    """Why backend ``name`` cannot run ``call``: forced, it is asked whatever its kind of device."""
+    """Why backend ``name`` cannot run ``call``; as a forced backend it is asked for any kind of device."""
     try:
-        said = decide.decide(call.problem, Settings(backend=(name,), forced=True))[name]
+        verdict = decide.decide(call.problem, Settings(backend=(name,), forced=True))[name]
     except InputError as error:
-        return f"{error.given}; known are {error.allowed}"
-    status = "" if said.status == "refused" else f"{said.status}: "
-    return status + "; ".join(filter(None, (said.reason, said.remedy)))
+        return f"{error.given}; the backends are {error.allowed}"
+    status = "" if verdict.status == "refused" else f"{verdict.status}: "
+    return status + "; ".join(filter(None, (verdict.reason, verdict.remedy)))
 
 
 def _named(backends: Any) -> tuple[str, ...]:
-    """The names in ``backends``, in order; InputError for what is no sequence of names."""
+    """The names in ``backends``, in order; InputError where it is not a sequence of names."""
     try:
         names = () if backends is None else tuple(backends)
     except TypeError:
@@ -192,7 +192,7 @@ def _named(backends: Any) -> tuple[str, ...]:
 
 
 def _host_side(here: _Side, options: Options) -> _Side:
-    """The call of ``here``, with copies of its operands on the host."""
+    """The call of ``here`` with copies of its operands on the host."""
     call = here.call
     if here.asked.stream is not None:
         call.arrays.synchronize()  # copies are made on the current stream
@@ -213,7 +213,7 @@ def _difference(result: Any, first: Any) -> float:
 
 
 def on_host(call: Call) -> Call:
-    """``call`` with its operands copied to the host, if they are not there."""
+    """``call`` with its operands on the host, copied from a device where necessary."""
     if call.problem.device.kind == "cpu" or isinstance(call.a, np.ndarray):
         return call
     fetch = call.arrays.to_host
@@ -231,12 +231,13 @@ def on_host(call: Call) -> Call:
 def check_result(
     call: Call, asked: Request, result: Any, seed: int | None = None, samples: int | None = None
 ) -> tuple[bool, float, str]:
-    """Whether ``result`` is right: (verdict, worst error over bound, remark). ``samples``: look at so many elements
-    of a plain product only.
+    """Check ``result``; return (whether it is correct, worst error over bound, remark).
+
+    ``samples`` limits the check of a plain product to so many random elements.
     """
     problem, arrays = call.problem, call.arrays
     if problem.device.kind != "cpu" and asked.stream is not None:
-        arrays.synchronize()  # what follows reads on the current stream
+        arrays.synchronize()  # the check reads on the current stream
     native = arrays.to_host(result)
     call = on_host(call)
     if problem.plain and problem.packed_by is None:

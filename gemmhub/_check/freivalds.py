@@ -1,12 +1,12 @@
-"""Sums that a wrong product does not satisfy: some for every row, in O(n^2) operations.
+"""Freivalds' check: random sums of every row that a wrong product violates, in O(n^2) operations.
 
 Freivalds (Probabilistic machines can use less running time, IFIP 1977) checks ``C = A B`` by comparing C x
 with A (B x) for a random x. For floating products the columns fall at random into groups, each with its own random
-signs, so that one pass over C, A and B gives a sum for every row and group, and a wrong element stands out against
-the rounding errors of its group only. docs/accuracy.md derives the thresholds. For integer products there is no
+signs, so that one pass over C, A and B gives a sum for every row and group, and a wrong element competes with the
+rounding errors of its own group only. docs/accuracy.md derives the thresholds. For integer products there is no
 rounding, and x is a vector of random bits: :func:`exact_sketch`.
 
-Everything is widened tile by tile; beyond that the memory is a few arrays of (m + k) x 64 numbers.
+Operands are widened tile by tile; other memory is a few arrays of (m + k) x 64 numbers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Array = Any
 
 GROUPS = 64
 SMALLEST_GROUP = 8
-"""Columns: with fewer, the sums would take more memory than C."""
+"""Least number of columns of a group: with fewer, the sums would take more memory than C."""
 MISS = 1e-6
-"""Probability that a single error of ``detects`` times the bound is not seen."""
+"""Probability that a single error of ``detects`` times the bound is missed."""
 _STEPS = 1024
 _WEIGHTS = np.arange(785, 1024, 2)
-"""Distinct, so that exchanged columns do not cancel."""
+"""Random weights: distinct, so that exchanged columns do not cancel."""
 VECTORS = 32
-"""Sums of each row of an integer product: a wrong row is missed with a probability of at most 2**-VECTORS."""
+"""Number of sums of each row of an integer product: a wrong row is missed with a probability of at most 2**-VECTORS."""
 _CERTAIN = 64
-"""Elements that are wrong for certain of which so many are computed again."""
+"""The most elements, of those that are certainly wrong, that are recomputed."""
 _HUGE = 2.0**480
-"""Elements of C that are larger after scaling are suspicious anyhow; smaller ones have finite squares."""
+"""Limit of scaled elements of C: larger ones are suspicious without a sum; smaller ones have finite squares."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Groups:
         return np.bincount(self.member, minlength=self.count)
 
     def spread(self, values: Array, cols: slice) -> Array:
-        """The matrix (len(cols), count) that holds each column's value in the column of its group."""
+        """The matrix (len(cols), count) with each column's value in the column of its group."""
         member = self.member[cols]
         matrix = np.zeros((len(member), self.count), values.dtype)
         matrix[np.arange(len(member)), member] = values[cols]
@@ -71,13 +71,13 @@ class Side:
     """Facts about the rows of a, or the columns of b. Elements that are not finite count as 0."""
 
     finite: Array
-    """Whether all elements are."""
+    """Mask of the rows (columns) whose elements are all finite."""
     norm: Array
-    """2-norm."""
+    """2-norm of each."""
     mean: Array
-    """Mean absolute value (of real and imaginary part together)."""
+    """Mean absolute value of each (of real and imaginary part together)."""
     largest: float
-    """The largest absolute value (of a real or imaginary part)."""
+    """Largest absolute value of all (of a real or imaginary part)."""
 
     @classmethod
     def survey(cls, x: Array, axis: int) -> Side:
@@ -95,7 +95,7 @@ class Side:
         return cls(finite, np.sqrt(squares), mean, largest)
 
     def scale(self, floor: float) -> Array:
-        """Factors that bring the means to 1, but those below ``floor`` to less; 0 where not all are finite."""
+        """Factors that scale the means to 1, and means below ``floor`` to less; 0 where not all elements are finite."""
         mean = np.maximum(self.mean, floor)
         factor = np.clip(1.0 / np.where(mean > 0.0, mean, 1.0), 2.0**-1000, 2.0**1000)
         return np.where(self.finite, factor, 0.0)
@@ -103,25 +103,25 @@ class Side:
 
 @dataclass(frozen=True)
 class Sketch:
-    """What the sums of one product say."""
+    """The evaluated sums of one floating product."""
 
     groups: Groups
     ratio: Array
-    """(m, groups): |sum| over its threshold; beyond 1 a right product is not to be expected."""
+    """(m, groups): |sum| over its threshold; of a correct product it exceeds 1 with negligible probability."""
     tainted: Array
-    """(m, groups): sums that say nothing, because an element of the group overflowed."""
+    """(m, groups): mask of the sums without information, because an element of the group overflowed."""
     detects: float
-    """A single error of so many times its group's root mean square bound is found, but for ``MISS``; inf where a bound
-    is beyond float64.
+    """Size of a single error, over its group's root mean square bound, that is missed with probability ``MISS``; inf
+    where a bound is beyond float64.
     """
     suspects: tuple[Array, ...]
-    """Elements (i, j) that are not finite, or should not be, for recomputation."""
+    """Elements (i, j) to recompute that are not finite, or should not be."""
     unexamined: int
-    """Further such elements."""
+    """Number of further such elements."""
 
 
 def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: np.random.Generator) -> Sketch:
-    """The sums of ``c - a @ b`` for a floating product; ``products`` is how many products are checked in all."""
+    """Evaluate the sums of ``c - a @ b`` for a floating product, one of ``products`` in the check."""
     (m, k), n = a.shape, b.shape[1]
     groups = Groups.draw(n, rng)
     with np.errstate(all="ignore"):
@@ -149,7 +149,7 @@ def sketch(a: Array, b: Array, c: Array, model: ErrorModel, products: int, rng: 
             absolute = np.abs(tile)
             size[rows] += absolute @ norms[cols]
             row_sums[rows] += absolute.sum(1)
-        # C: its own sums, and what is not finite.
+        # C: its own sums, and the elements that are not finite.
         result, tainted, wild = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape, bool)
         suspects = Suspects(a, b, left.finite, right.finite, rng)
         for rows, cols, tile in tiles(c):
@@ -191,8 +191,8 @@ def _squares(x: Array) -> Array:
 
 
 def _thresholds(model: ErrorModel, k: int, sizes: Array, sums: int) -> tuple[float, float, Array]:
-    """Hoeffding's t for all ``sums`` together, that for one error missed, and the check's own rounding."""
-    # Real and imaginary parts are bounded each.
+    """Hoeffding's t for all ``sums`` together, t for one missed error, and the rounding error of the check itself."""
+    # Real and imaginary parts are bounded separately.
     norm = sqrt(2.0) if model.complex else 1.0
     terms = 2 if model.complex else 1
     threshold = norm * sqrt(2.0 * log(2.0 * terms * sums))
@@ -203,26 +203,26 @@ def _thresholds(model: ErrorModel, k: int, sizes: Array, sums: int) -> tuple[flo
 
 @dataclass(frozen=True)
 class ExactSketch:
-    """What the sums of one integer product say."""
+    """The evaluated sums of one integer product."""
 
     wrong: Array
-    """Rows with a sum that is not 0: each has a wrong element, for certain."""
+    """Rows with a sum that is not 0: each certainly has a wrong element."""
     sums: int
 
 
 def exact_sketch(a: Array, b: Array, c: Array, bits: int, rng: np.random.Generator) -> ExactSketch:
-    """Sums of ``c - a @ b`` for a product of integers, modulo 2**``bits``: :data:`VECTORS` of every row.
+    """Evaluate :data:`VECTORS` sums of every row of ``c - a @ b`` for integers, modulo 2**``bits``.
 
     Let r be a row of ``c - a @ b`` that is not 0 modulo 2**bits, r_j an element that is not, and x a vector of
-    independent fair bits. Whatever the other bits of x are, the sum r x takes two values as x_j is 0 or 1, which
-    differ by r_j: at most one of them is 0. So the sum is 0 with a probability of at most 1/2, and all of the
+    independent fair bits. For any other bits of x, the sum r x takes two values as x_j is 0 or 1, which differ by r_j:
+    at most one of them is 0. So the sum is 0 with a probability of at most 1/2, and all of the
     row's sums with at most 2**-VECTORS. A row that is 0 has sums of 0.
 
-    Weights other than 0 and 1 gain nothing: of errors in the top bit alone they count by their lowest bit only.
+    Weights other than 0 and 1 gain nothing: for errors in the top bit alone only their lowest bit matters.
     """
     (m, k), n = a.shape, b.shape[1]
     peak_a, peak_b, peak_c = (Side.survey(x, 1).largest for x in (a, b, c))
-    # In float64 (and so in BLAS) while every partial sum is an integer below 2**53; else modulo 2**64.
+    # In float64 (through BLAS) while every partial sum is an integer below 2**53; else modulo 2**64.
     exact = float(n) * max(k * peak_a * peak_b, peak_c) < 2.0**52
     dtype = np.dtype(np.float64 if exact else np.int64)
     bit = np.ascontiguousarray(rng.integers(0, 2, (VECTORS, n), np.int8).astype(dtype).T)
@@ -241,7 +241,7 @@ def exact_sketch(a: Array, b: Array, c: Array, bits: int, rng: np.random.Generat
 
 
 def not_int32(c: Array) -> Array:
-    """Some elements (i, j) of a floating matrix that are no integers within the range of int32, if there are any."""
+    """Elements (i, j), if any, of a floating matrix that are not integers in the range of int32; at most a few."""
     found = Cells(_CERTAIN)
     for rows, cols, tile in tiles(c):
         wrong = ~((tile >= -(2.0**31)) & (tile < 2.0**31) & (tile == np.rint(tile)))
@@ -251,7 +251,7 @@ def not_int32(c: Array) -> Array:
 
 
 def _product(x: Array, y: Array) -> Array:
-    """``x @ y``; of integers by einsum, which is three times as fast as numpy.matmul where BLAS cannot be used."""
+    """``x @ y``; integers by einsum, which is three times as fast as numpy.matmul without BLAS."""
     if x.dtype.kind == "f":
         return x @ y
     return np.einsum("ik,sk->is", x, np.ascontiguousarray(y.T))

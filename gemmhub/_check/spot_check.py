@@ -1,9 +1,9 @@
-"""Check that ``c`` is the product of ``a`` and ``b``, in O(n^2), within the bound of :mod:`gemmhub.accuracy`.
+"""The check that ``c`` is the product of ``a`` and ``b`` within its error bound, in O(n^2) operations.
 
 Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities
-(:mod:`gemmhub._check.nonfinite`) point at
-suspicious places; elements there are recomputed in double precision. Only a recomputed element that violates its
-deterministic bound makes the verdict "wrong", so a right product is never called wrong.
+(:mod:`gemmhub._check.nonfinite`) locate
+suspicious elements, which are recomputed in double precision. Only a recomputed element that violates its
+deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "wrong", so a correct product is never called wrong.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from gemmhub.errors import DTypeError, InputError, ShapeError
 Array = Any
 
 _RECOMPUTE = 2**22
-"""Multiplications up to which a product is simply computed again."""
+"""Multiplications up to which a whole product is recomputed."""
 _PAIRS = 64
-"""Rows x groups with the largest sums that are always recomputed, and elements of an integer product."""
+"""Number of (row, group) pairs with the largest sums, or of elements of an integer product, always recomputed."""
 _SUSPICIOUS = 256
-"""Rows x groups beyond their threshold that are recomputed at most."""
+"""The most (row, group) pairs beyond their threshold that are recomputed."""
 _ROWS = 4
-"""Rows of an integer product that are wrong for certain of which so many are recomputed."""
+"""The most rows of an integer product, of those that are certainly wrong, that are recomputed."""
 _POINTS = 1024
-"""Elements recomputed of a product whose sums say nothing."""
+"""Number of elements recomputed of a product whose sums carry no information."""
 
 
 @dataclass(frozen=True)
 class SpotCheck:
-    """The verdict of :func:`spot_check`; true in a condition when ``ok``."""
+    """The verdict of :func:`spot_check`; true where ``ok``."""
 
     ok: bool
     method: str
-    """ "recomputed" (every element), "freivalds" or "sampled"."""
+    """Method of the check: "recomputed" (every element), "freivalds" or "sampled"."""
     checked: int
-    """Elements recomputed in double precision."""
+    """Number of elements recomputed in double precision."""
     sums: int
-    """Random sums compared: one per row and group of columns, of an integer product some for each row."""
+    """Number of random sums compared: one per row and group of columns, or several per row of an integer product."""
     worst: float
-    """The largest error among the recomputed elements, over its bound; beyond 1 is wrong."""
+    """Largest error over its bound among the recomputed elements; beyond 1 is wrong."""
     where: tuple[int, ...] | None
     """Index into c of that element."""
     got: Any
     expected: Any
     bound: float
     detects: float | None
-    """A single error of more than this many times the bound (the root mean square over its group) would have
-    been found, but for one chance in a million; None where samples decide about any of the elements."""
+    """Size of a single error, over the root mean square of its group's bounds, that is missed with a probability of one
+    in a million; None where only samples of some elements were checked."""
     reason: str
-    """Why the verdict is what it is."""
+    """Reason for the verdict."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -73,7 +73,7 @@ class SpotCheck:
         return f"{self._verdict} ({self._examined})\n{self.reason}"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks display."""
         from gemmhub._base import markup
 
         header = ("verdict", "method", "reason")
@@ -100,25 +100,25 @@ def spot_check(
     samples: int | None = None,
     seed: int | None = None,
 ) -> SpotCheck:
-    """Whether ``c`` is ``a @ b`` within the error bound that its dtypes and ``precision`` promise.
+    """Check that ``c`` is ``a @ b`` within the error bound that its dtypes and ``precision`` promise.
 
-    By default the whole of ``c`` is examined: small products are recomputed, of larger ones random sums over
-    groups of columns are compared (Freivalds 1977) and the most suspicious places recomputed. A right product
-    is always called right; what a wrong one must amount to in order to be found is ``detects``.
+    By default all of ``c`` is examined: small products are recomputed; for larger ones random sums over groups of
+    columns are compared (Freivalds 1977) and the most suspicious elements recomputed. A correct product is always
+    called right; ``detects`` is the size of an error that is found.
 
     Parameters
     ----------
-    a, b : arrays of shapes that numpy.matmul takes: (..., m, k) and (..., k, n), or vectors.
+    a, b : arrays of shapes that numpy.matmul accepts: (..., m, k) and (..., k, n), or vectors.
     c : the claimed product, of numpy.matmul's result shape, in any dtype that ``out_dtype`` may have.
     precision : "ieee" (default), "tf32" or "bf16": what float32 operands may have been rounded to.
     points : indices into ``c``; only these elements are recomputed.
-    samples : only so many random elements are recomputed (all, if ``c`` has no more).
+    samples : number of random elements; only these are recomputed (all, if ``c`` has no more).
     seed : makes the random choices repeatable.
 
     Raises
     ------
     ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
-    InputError : ragged sequences, an unknown precision, points outside ``c``, a seed that is none.
+    InputError : ragged sequences, an unknown precision, points outside ``c``, an invalid seed.
     """
     if registered.deferring or registered.doors:
         options = {"precision": precision, "points": points, "samples": samples, "seed": seed}
@@ -176,7 +176,7 @@ class _Product:
         elif ok:
             reason = f"every recomputed element is within its bound, the worst at {self.worst:.3g} of it"
             if self.unjudged:
-                reason += f"; {self.unjudged} of them have bounds beyond float64, so that nothing is said of them"
+                reason += f"; {self.unjudged} of them have bounds beyond float64, so that any value passes"
             if self.unseen:
                 reason += f"; {self.unseen} sums contain overflowed or suspicious elements and were not looked at"
             if self.unexamined:
@@ -219,7 +219,7 @@ class _Product:
                 return
 
     def _sums(self, batch: tuple[int, ...], rng: np.random.Generator) -> bool:
-        """Compare random sums; False if they say nothing of such a product."""
+        """Compare random sums; False if they carry no information about such a product."""
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
         if c.dtype.kind == "b":  # a sum is an "or"
             return False
@@ -312,12 +312,12 @@ class _Product:
 
 
 def _scalar(x: Any) -> Any:
-    """A Python number."""
+    """``x`` as a Python number."""
     return x.item() if x.dtype.kind in "biu" else accuracy.widen(x).item()
 
 
 def _shown(x: Any, bound: float) -> str:
-    """``x`` with six digits, or as many as it takes to tell a tenth of ``bound``."""
+    """``x`` with six digits, or as many as are needed to resolve a tenth of ``bound``."""
     if isinstance(x, int) or not 0 < bound < inf:  # exact numbers are shown as they are
         return str(x)
     size = abs(x)
@@ -349,7 +349,7 @@ def _model(a: dtypes.DType, b: dtypes.DType, c: dtypes.DType, precision: str | N
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """Random numbers; InputError for what NumPy takes no seed from."""
+    """A generator of random numbers; InputError for an invalid seed."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
@@ -357,7 +357,7 @@ def generator(seed: Any) -> np.random.Generator:
 
 
 def _inside(points: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Array:
-    """Flat indices of ``points``; InputError for what is no index of an array of ``shape``."""
+    """Flat indices of ``points``; InputError for invalid indices of an array of ``shape``."""
     flat = []
     try:
         points = tuple(points)

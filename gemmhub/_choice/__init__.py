@@ -1,1 +1,1 @@
-"""Which backend runs a problem: the registry of plugins, the decision, tuning records."""
+"""The choice of a backend: the registry of plugins, the decision, tuning records."""

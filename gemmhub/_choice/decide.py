@@ -1,9 +1,9 @@
-"""Which backend runs a problem, and why not the others: filter, rank, explain.
+"""The decision which backend runs a problem: filter, rank, give reasons.
 
-Filter: a backend for another kind of device is passed over; one that is absent, failed, or refuses the
-problem gets its reason. Rank, strongest first: what the call or a ``use`` context forces; the order of
-preference in environment or file; the fastest measured time for this very problem on this machine (tuning
-records); the smallest estimate; the order of discovery.
+Filter: a backend for another kind of device is skipped; one that is absent, failed, or refuses the problem is listed
+with its reason. Rank, highest precedence first: the backend that the call or a ``use`` context forces; the order of
+preference in environment or file; the fastest measured time of this exact problem on this machine (tuning records);
+the smallest estimate; the order of discovery.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class Able:
 
 
 _failures: dict[tuple[str, GemmProblem], Refusal] = {}
-"""Problems whose preparation raised, so that it is neither repeated nor forgotten."""
+"""Refusals of problems whose preparation raised, kept so that it is not repeated."""
 
 
 def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> Decision:
-    """The decision for ``problem``: asks every backend, prepares nothing.
+    """Return the decision for ``problem``: ask every backend, prepare nothing.
 
-    Raises InputError when ``settings`` name a backend that nobody knows.
+    Raises InputError where ``settings`` name an unknown backend.
     """
-    return _decide(problem, settings, copies, {}, everybody=True)[0]
+    return _decide(problem, settings, copies, {}, ask_all=True)[0]
 
 
 def answers(problem: GemmProblem) -> list[Able | Verdict]:
-    """What every backend answers that ``problem`` may be for, in order of discovery."""
+    """The answer of every backend for the problem's kind of device, in order of discovery."""
     return [
         _ask(entry, problem, {})
         for entry in registry.registry()
@@ -73,11 +73,12 @@ def able_backends(problem: GemmProblem) -> list[Able]:
 
 
 def _decide(
-    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], everybody: bool
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], ask_all: bool
 ) -> tuple[Decision, Able | None]:
-    """``everybody`` is asked; else, where one is forced, only that one: some take long for a first answer.
+    """Decide; return the decision and the chosen backend.
 
-    ``short``: the backends that were short of memory in this call, and their refusals.
+    Without ``ask_all`` only a forced backend is asked, because some take long for a first answer. ``short`` has the
+    refusals of the backends that were short of memory in this call.
     """
     forced = settings.backend[0] if settings.forced else problem.packed_by
     able: list[Able] = []
@@ -86,7 +87,7 @@ def _decide(
     for entry in registry.registry():
         if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
             continue
-        if not everybody and forced is not None and entry.name != forced:
+        if not ask_all and forced is not None and entry.name != forced:
             verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
@@ -106,7 +107,7 @@ def _decide(
     verdicts += _preferred(problem, settings, {v.backend for v in verdicts} | {x.entry.name for x in able})
     if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in able}:
         for entry in registry.registry().entries:
-            if entry.passing == "memory":  # its backends may have the name
+            if entry.passing == "memory":  # the name may be one of its backends
                 raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
         known = sorted({e.name for e in registry.registry()} | {s.backend for s in registry.SUGGESTIONS})
         raise InputError("backend", f"no backend is called {forced!r}", ", ".join(known))
@@ -135,9 +136,9 @@ def _decide(
 
 
 def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> Mapping[str, str]:
-    """Where settings that are not defaults came from, the workspace limit of the chosen backend among them.
+    """The sources of settings that are not defaults, the workspace limit of the chosen backend among them.
 
-    Without a precision that does not count, because nothing in ``problem`` is float32.
+    The precision is left out where it has no effect, because ``problem`` has no float32.
     """
     origin = settings.origin
     if "precision" in origin and settings.precision != problem.precision:
@@ -159,7 +160,7 @@ def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
 
 
 def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusal]) -> Able | Verdict:
-    """One backend's answer: able, or a verdict that says no."""
+    """One backend's answer: able, or a negative verdict."""
 
     def no(refusal: Refusal, status: str = "") -> Verdict:
         failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
@@ -220,13 +221,13 @@ def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusa
 
 def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
     names = backend.candidates(problem)
-    if isinstance(names, str):  # a sequence, too, but of letters
+    if isinstance(names, str):  # a str is a sequence of letters
         raise TypeError(f"a sequence of names is needed, not {names!r}")
     return tuple(names)
 
 
 def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:
-    """What could be installed for this kind of device (or is asked for by name)."""
+    """Verdicts for distributions that could be installed for this kind of device, or that are asked for by name."""
     present = {v.backend for v in verdicts} | {x.entry.name for x in able}
     return [
         Verdict(s.backend, s.distribution, "not installed", s.summary, install.command(s.distribution))
@@ -254,7 +255,7 @@ def _preferred(problem: GemmProblem, settings: Settings, present: set[str]) -> l
 
 
 def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[list[Able], str]:
-    """Best first, and the reason in words."""
+    """The able backends, best first, and the reason in words."""
     if forced is not None:
         reason = settings.origin.get("backend", "the call") if settings.forced else "b, which it packed"
         return able, f"asked for by {reason}" if able else f"{forced!r} is asked for and cannot"
@@ -272,7 +273,7 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
     if first.entry.name in settings.backend:
         return ranked, f"preferred by {where}"
     unable = "".join(
-        f"; {name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not known here'}"
+        f"; {name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not installed'}"
         for name in settings.backend
     )
     if len(ranked) == 1:
@@ -281,19 +282,19 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
 
 
 def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> tuple[Decision, Kernel]:
-    """Decide and prepare. A backend whose ``prepare`` raises is passed over, and the decision says so.
+    """Decide and prepare. A backend whose ``prepare`` raises is skipped, and the decision reports it.
 
-    Raises NoBackendError, carrying the decision, when nothing may run the problem; AllocationError when a backend
-    might have but for want of memory. That is asked again at the next call.
+    Raises NoBackendError, carrying the decision, where no backend may run the problem; AllocationError where a backend
+    was refused only for lack of memory. Such a backend is asked again at the next call.
     """
     short: dict[str, Refusal] = {}
     while True:
-        decision, chosen = _decide(problem, settings, copies, short, everybody=False)
+        decision, chosen = _decide(problem, settings, copies, short, ask_all=False)
         if chosen is None:
             for verdict in decision.verdicts:
                 if verdict.passing == "memory":
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
-            decision = _decide(problem, settings, copies, short, everybody=True)[0]
+            decision = _decide(problem, settings, copies, short, ask_all=True)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         kernel = prepared(chosen, chosen.candidate, problem, settings)
         if isinstance(kernel, Kernel):
@@ -309,7 +310,7 @@ def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] =
 
 
 def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
-    """One candidate's kernel, or the refusal that its ``prepare`` amounts to."""
+    """One candidate's kernel, or the refusal that the exception of its ``prepare`` becomes."""
     remedy = f"report it to the authors of {able.entry.distribution}; backend= chooses another"
     limit = settings.workspace_limit
     if limit is None:
@@ -329,5 +330,5 @@ def _report(decision: Decision, settings: Settings) -> None:
 
 
 def forget() -> None:
-    """Give backends that failed another chance."""
+    """Drop the kept refusals, so that backends that failed are asked again."""
     _failures.clear()

@@ -1,8 +1,8 @@
-"""Finding plugins, and keeping the broken ones from breaking anything else.
+"""The registry of plugins and backends: discovery, loading, isolation of broken ones.
 
-Discovery happens once, at first need. Every step that runs a plugin's code (import, registration, its hook, loading
-a backend, probing it) is guarded by itself; what goes wrong becomes a refusal with the traceback kept, shown by
-`gemmhub backends` and :func:`gemmhub.explain`. A refusal for want of memory is not kept: the next call asks again.
+Discovery happens once, at first use. Every step that runs a plugin's code (import, registration, its hook, loading a
+backend, probing it) is guarded separately; an exception becomes a refusal with its traceback, which `gemmhub backends`
+and :func:`gemmhub.explain` show. A refusal for lack of memory is not kept: the next call asks again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gemmhub.kit import install, locks
 _log = logging.getLogger("gemmhub")
 
 ASKING = "plugin %s: %s"
-"""Logged (DEBUG) with the plugin's name and the step, before each step that runs its code."""
+"""Format of the DEBUG message, with the plugin's name and the step, before each step that runs its code."""
 
 BUILTIN = "gemmhub"
-"""The name under which the core's own backend is listed."""
+"""Distribution name that the built-in backend is listed with."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ SUGGESTIONS = (
     Suggestion("mutlass", "gemmhub-mutlass", "musa", "MUTLASS"),
     Suggestion("musa-kernels", "gemmhub-musa-kernels", "musa", "handwritten MUSA kernels"),
 )
-"""What a reader could install, by kind of device. The one place where the core names plugins."""
+"""Distributions that a user could install, by kind of device. The core names plugins nowhere else."""
 
 
 class Entry:
-    """One backend (or one plugin that failed before it could name any), and what became of it."""
+    """One backend, or one plugin that failed before it named any, with its state."""
 
     def __init__(
         self,
@@ -76,23 +76,23 @@ class Entry:
 
     @property
     def device_kinds(self) -> tuple[str, ...]:
-        """Kinds of device it is for; empty when the plugin failed too early to say."""
+        """Kinds of device of the backend; empty where the plugin failed before it named them."""
         return self.description.device_kinds if self.description else ()
 
     @property
     def passing(self) -> str:
-        """:attr:`Refusal.passing` of a plugin that failed before it could name its backends."""
+        """:attr:`Refusal.passing` of a plugin that failed before it named its backends."""
         return self._answer.passing if self.description is None and isinstance(self._answer, Refusal) else ""
 
     def get(self) -> tuple[Backend, Ready] | Refusal:
-        """The loaded, probed backend, or why there is none. Loads and probes once, but for want of memory."""
+        """The loaded, probed backend, or a refusal. Loads and probes once; a lack of memory is not kept."""
         answer = self._answer
         if answer is None:
             with self._lock:
                 answer = self._answer
                 if answer is None:
                     if self._loading.now:
-                        return Busy("it is being loaded", "let load() and probe() call nothing of gemmhub")
+                        return Busy("it is being loaded", "do not call gemmhub from load() or probe()")
                     with self._loading:
                         answer = self._load()
                     if isinstance(answer, tuple) or not answer.passing:
@@ -119,7 +119,7 @@ class Entry:
 
 
 def _checked(answer: Ready | Absent) -> Ready | Absent:
-    """TypeError for a Ready that later steps would stumble over."""
+    """Validate a plugin's answer; TypeError for a Ready with fields of wrong types."""
     if isinstance(answer, Ready):
         if not all(isinstance(device, Device) for device in answer.devices):
             raise TypeError(f"devices are {answer.devices!r}, not of class Device")
@@ -143,23 +143,23 @@ def _builtin() -> Entry:
 
 
 class Registry:
-    """The backends of this process: the built-in one, those of plugins by the plugins' names, those added."""
+    """The backends of this process: the built-in one, those of plugins in the order of their names, those added."""
 
     def __init__(self) -> None:
         self._builtin = _builtin()
         self._added: list[Entry] = []
         self._points: Sequence[importlib.metadata.EntryPoint] | None = None
         self._answers: dict[int, _Answer] = {}
-        """By the position in ``_points``; each is filed when it is complete."""
+        """Answers of plugins by position in ``_points``; each is stored when it is complete."""
         self._lock = locks.lock()
         self._discovering = locks.Busy()
         self.complete = False
-        """Whether every plugin has answered for good: what is decided before holds for one call."""
+        """Whether every plugin has answered finally. A decision made before holds for one call only."""
 
     def __iter__(self) -> Iterator[Entry]:
         if not self.complete:
             with self._lock:
-                # A plugin that multiplies while it is imported sees the backends found so far.
+                # A plugin that calls matmul while it is imported gets the backends found so far.
                 if not self.complete and not self._discovering.now:
                     with self._discovering:
                         self._discover()
@@ -167,12 +167,12 @@ class Registry:
 
     @property
     def entries(self) -> list[Entry]:
-        """Those found so far."""
+        """The entries found so far."""
         answers = self._answers
         return [self._builtin, *(e for i in sorted(answers) for e in answers[i].entries), *self._added]
 
     def find(self, name: str) -> Entry | None:
-        """The entry of that name that can still work, else any entry of that name."""
+        """The entry of that name whose description is valid, else any entry of that name."""
         named = [entry for entry in self if entry.name == name]
         return next((entry for entry in named if entry.description is not None), named[0] if named else None)
 
@@ -192,7 +192,7 @@ class Registry:
     def _check(description: object, distribution: str, others: Sequence[Entry]) -> Refusal | None:
         remedy = f"report it to the authors of {distribution}"
         if not isinstance(description, BackendDescription):
-            return Refusal(f"its hook gave {type(description).__name__}, not a BackendDescription", remedy)
+            return Refusal(f"its hook returned {type(description).__name__}, not a BackendDescription", remedy)
         if not isinstance(description.contract, int):
             return Refusal(f"its contract is {description.contract!r}, not an int", remedy)
         if description.contract != CONTRACT:
@@ -215,7 +215,7 @@ class Registry:
         return None
 
     def _discover(self) -> None:
-        """Ask the plugins that have not answered yet, or were short of memory when they were asked."""
+        """Ask the plugins that have not answered yet, or lacked memory at the last attempt."""
         settings = config.root()
         if self._points is None:
             points = guarded(
@@ -227,7 +227,7 @@ class Registry:
                 self._answers[0] = _Answer((Entry("plugins", "plugins", "importlib.metadata", None, points),))
                 self.complete = not points.passing
                 return
-            self._answers.pop(0, None)  # memory was short when they were read before
+            self._answers.pop(0, None)  # memory was short at the last attempt
             self._points = points
         for index in range(len(self._points)):
             if index not in self._answers or self._answers[index].passing:
@@ -279,11 +279,11 @@ class Registry:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a plugin answered when it was asked for its backends."""
+    """A plugin's answer to the request for its backends."""
 
     entries: tuple[Entry, ...]
     module: Any = None
-    """What its entry point refers to; None where it did not answer as it should."""
+    """The module that its entry point refers to; None where the plugin failed."""
 
     @property
     def passing(self) -> bool:
@@ -291,7 +291,7 @@ class _Answer:
 
 
 def _registered(module: Any, plugin: str) -> Any:
-    """A manager of this plugin alone, so that the failure of one is not that of all."""
+    """A plugin manager for one plugin, so that a failure affects no other plugin."""
     import pluggy
 
     from gemmhub import hookspecs
@@ -303,7 +303,7 @@ def _registered(module: Any, plugin: str) -> Any:
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:
-    """The name of the distribution; where its metadata are broken, what the entry point refers to."""
+    """The name of the distribution; where its metadata are broken, the entry point's module."""
     name = guarded(lambda: point.dist.name if point.dist else None, "reading metadata", "")
     return name if isinstance(name, str) else point.value
 
@@ -319,7 +319,7 @@ def _switched_off(plugin: str, settings: config.Settings) -> Absent | None:
 
 
 _registry: dict[str, Registry] = {}
-"""Empty, or the one of this process."""
+"""The registry of this process under one key, or empty."""
 
 
 def registry() -> Registry:
@@ -329,12 +329,12 @@ def registry() -> Registry:
 
 
 def forget() -> None:
-    """Discover and probe again at the next need."""
+    """Drop the registry; the next use discovers and probes again."""
     _registry.clear()
 
 
 def statuses() -> Statuses:
-    """Every backend known here: ready ones, absent and failed ones with reasons, and installable ones."""
+    """The states of all backends: ready ones, absent and failed ones with reasons, and installable ones."""
     missing = [
         BackendStatus(
             found.backend,

@@ -1,4 +1,4 @@
-"""The state of each known backend: what :func:`gemmhub.backends` returns."""
+"""The states of backends, as :func:`gemmhub.backends` returns them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemmhub._base import printing
 
 @dataclass(frozen=True)
 class BackendStatus:
-    """One line of :func:`gemmhub.backends`. ``state`` is "ready", "absent", "failed" or "not installed"."""
+    """The state of one backend. ``state`` is "ready", "absent", "failed" or "not installed"."""
 
     name: str
     distribution: str
@@ -23,7 +23,7 @@ class BackendStatus:
 
     @property
     def details(self) -> str:
-        """Versions, or what keeps the backend from being ready and what to do."""
+        """Versions of a ready backend; reason and remedy of any other."""
         if self.state == "ready":
             return ", ".join(f"{name} {version}" for name, version in self.versions.items())
         if self.state == "not installed":
@@ -37,7 +37,7 @@ class BackendStatus:
 
 
 class Statuses(list[BackendStatus]):
-    """A list of statuses, which notebooks show as a table."""
+    """A list of states, which notebooks display as a table."""
 
     def _repr_html_(self) -> str:
         from gemmhub._base import markup

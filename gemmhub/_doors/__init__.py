@@ -1,1 +1,1 @@
-"""Deferring array libraries: whole calls with arrays that mean more than memory, one folder a library."""
+"""The deferring array libraries, which take whole calls: gradients, traced functions, lazy and distributed arrays."""

@@ -1,4 +1,4 @@
-"""Contractions of two operands as one product: an equation's letters, by what they are in it."""
+"""Contractions of two operands as one product: the roles of an equation's letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Contraction(NamedTuple):
     columns: str
 
     def sizes(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> dict[str, Any] | None:
-        """The size of each letter; None for operands that the equation does not fit."""
+        """The size of each letter; None for operands that do not fit the equation."""
         if len(a) != len(self.a) or len(b) != len(self.b):
             return None
         found = dict(zip(self.a, a))
@@ -40,14 +40,14 @@ class Contraction(NamedTuple):
         return *(sizes[x] for x in self.batch), *(prod(sizes[x] for x in group) for group in groups)
 
     def result(self) -> list[int]:
-        """The order of the product's axes in the result, once they are apart."""
+        """The order of the product's axes in the result, once they are separate."""
         letters = self.batch + self.rows + self.columns
         return [letters.index(x) for x in self.out]
 
 
 @lru_cache(maxsize=256)
 def contraction(equation: str) -> Contraction | None:
-    """None for what is no product of two operands: diagonals, sums of one operand, outer products, an ellipsis."""
+    """Parse an equation; None for other than products: diagonals, sums of one operand, outer products, an ellipsis."""
     inputs, arrow, out = equation.partition("->")
     a, comma, b = inputs.partition(",")
     if not comma or not (a + b).isalpha():

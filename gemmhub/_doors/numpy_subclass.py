@@ -1,4 +1,4 @@
-"""A subclass of numpy.ndarray whose products are gemmhub's, by NumPy's own protocols and for itself alone."""
+"""A subclass of numpy.ndarray whose products run on gemmhub, by NumPy's protocols, with no effect on other arrays."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gemmhub._doors.einsum import contraction
 from gemmhub.errors import DTypeError
 
 _OPTIONS = frozenset({"out", "dtype"})
-"""Keyword arguments of numpy.matmul that are gemmhub's, too; with any other NumPy multiplies."""
+"""Keyword arguments of numpy.matmul that gemmhub has too; with any other NumPy multiplies."""
 
 
 class HubArray(np.ndarray):
-    """An ndarray whose ``@`` and other products are computed by :func:`gemmhub.matmul`, by its dtype rules.
+    """An ndarray whose ``@`` and other products are computed by :func:`gemmhub.matmul`, with its dtype rules.
 
-    :func:`gemmhub.numpy.asarray` makes one. Everything else is as of numpy.ndarray; results are of this class, too.
+    :func:`gemmhub.numpy.asarray` creates one. Everything else is as in numpy.ndarray; results are of this class, too.
     """
 
     def __array_ufunc__(
@@ -47,7 +47,7 @@ class HubArray(np.ndarray):
         return super().__array_function__(function, types, given, options)
 
     def dot(self, b: Any, out: Any = None) -> Any:
-        """As :func:`numpy.dot`, by gemmhub."""
+        """Compute :func:`numpy.dot` by gemmhub."""
         return np.dot(self, b, out) if out is not None else np.dot(self, b)
 
 
@@ -69,7 +69,7 @@ def asarray(x: Any, dtype: Any = None) -> HubArray:
 
     Raises
     ------
-    DTypeError : a dtype that is none of gemmhub's.
+    DTypeError : a dtype that gemmhub does not support.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def _plain(x: Any) -> Any:
 
 
 def _foreign(x: Any) -> bool:
-    """Whether an operand has functions of its own for ufuncs."""
+    """Whether an operand has its own ``__array_ufunc__``."""
     own = getattr(type(x), "__array_ufunc__", None)
     return own is not None and own is not HubArray.__array_ufunc__ and own is not np.ndarray.__array_ufunc__
 
@@ -96,8 +96,8 @@ def _wrapped(x: Any) -> Any:
     return x.view(HubArray) if isinstance(x, np.ndarray) else x
 
 
-def _known(*operands: Any) -> bool:
-    """Whether gemmhub multiplies these: arrays of its dtypes, and sequences. Objects and dates are left to NumPy."""
+def _supported(*operands: Any) -> bool:
+    """Whether gemmhub multiplies these: arrays of its dtypes, and sequences. NumPy multiplies objects and dates."""
     for x in operands:
         if _foreign(x):
             return False
@@ -109,7 +109,7 @@ def _known(*operands: Any) -> bool:
 
 
 def _product(a: Any, b: Any, out: Any = None, dtype: Any = None) -> Any:
-    if not _known(a, b) or np.ndim(a) == 0 or np.ndim(b) == 0:
+    if not _supported(a, b) or np.ndim(a) == 0 or np.ndim(b) == 0:
         return NotImplemented
     options = {} if dtype is None else {"out_dtype": dtype}
     if out is not None:
@@ -119,7 +119,7 @@ def _product(a: Any, b: Any, out: Any = None, dtype: Any = None) -> Any:
 
 
 def _written(result: Any, out: Any) -> Any:
-    """``result`` in ``out``, where one was given: NumPy wants its shape and dtype to be the result's."""
+    """``result`` in ``out`` where given, whose shape and dtype must be those of the result, as in NumPy."""
     if out is None:
         return result
     if out.shape != result.shape:
@@ -130,7 +130,7 @@ def _written(result: Any, out: Any) -> Any:
 
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     a, b = np.asanyarray(a), np.asanyarray(b)
-    if not _known(a, b):
+    if not _supported(a, b):
         return NotImplemented
     if isinstance(axes, (int, np.integer)):
         left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
@@ -153,7 +153,7 @@ def _size(x: Any, axes: list[int]) -> int:
 
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    if np.ndim(a) == 0 or np.ndim(b) == 0 or not _known(a, b):
+    if np.ndim(a) == 0 or np.ndim(b) == 0 or not _supported(a, b):
         return NotImplemented
     if np.ndim(a) <= 2 and np.ndim(b) <= 2:
         return _product(a, b, out=out)
@@ -165,7 +165,7 @@ def _inner(a: Any, b: Any) -> Any:
 
 
 def _einsum(equation: Any, *operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
-    if not isinstance(equation, str) or len(operands) != 2 or options or not _known(*operands):
+    if not isinstance(equation, str) or len(operands) != 2 or options or not _supported(*operands):
         return NotImplemented
     a, b = (_plain(np.asanyarray(x)) for x in operands)
     asked = contraction(equation.replace(" ", ""))
@@ -185,7 +185,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """gemmhub's own calls with such arrays: those of their values, with a result of their class."""
+    """gemmhub's own calls with such arrays: the calls on their values, with a result of their class."""
     if call not in ("matmul", "explain", "pack", "spot_check"):
         return NotImplemented
     from gemmhub._check.spot_check import spot_check

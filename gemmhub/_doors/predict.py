@@ -1,6 +1,6 @@
-"""What a product would cost on many devices: bytes, memory and seconds of each algorithm, beside the lower bound.
+"""Predicted cost of a product on many devices: bytes, memory and seconds of each algorithm, and the lower bound.
 
-The algorithms are those that engines run: 1D (one operand is gathered, or partial results are scattered), SUMMA on a
+The algorithms are those of existing engines: 1D (one operand is gathered, or partial results are scattered), SUMMA on a
 grid (van de Geijn and Watts, Concurrency: Practice and Experience 9, 1997), and 2.5D, which splits k over layers of
 such grids (Solomonik and Demmel, Euro-Par 2011). Operands begin, and the result ends, evenly spread over the devices.
 Byte counts are those of the device that receives the most: exact where the mesh divides the sizes, else a bound.
@@ -22,23 +22,23 @@ from gemmhub.errors import GemmhubError, InputError
 
 @dataclass(frozen=True)
 class Forecast:
-    """One algorithm on one mesh. ``bytes`` are those that enter the busiest device."""
+    """One algorithm on one mesh. ``bytes`` are those that the busiest device receives."""
 
     algorithm: str
-    """"1D rows" (b is gathered), "1D columns" (a is), "1D k" (partial results are scattered), "SUMMA" or "2.5D"."""
+    """Name: "1D rows" (b is gathered), "1D columns" (a is), "1D k" (partial results are scattered), "SUMMA", "2.5D"."""
     mesh: tuple[int, int, int]
-    """Devices along m and n, and layers along k."""
+    """Numbers of devices along m and n, and of layers along k."""
     bytes: int
-    """Received by one device over its link, in all."""
+    """Bytes that one device receives over its link."""
     memory: int
-    """Bytes that one device holds at most: its shares, what it has received, and its partial result."""
+    """Peak memory of one device in bytes: its shares, received data, and its partial result."""
     compute: float
     """Seconds of the products of one device."""
     transfer: float
     """Seconds of its link: latency of each message, and bytes over bandwidth."""
     seconds: float
     efficiency: float
-    """Time of one device over the time of all devices together, at the same rate."""
+    """Parallel efficiency: time of one device over the total time of all devices, at the same rate."""
 
     @property
     def devices(self) -> int:
@@ -48,22 +48,22 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What :func:`predict` returns: forecasts, the fastest first. Printable; :meth:`to_dict` for programs."""
+    """The result of :func:`predict`: forecasts, the fastest first. Prints as text; :meth:`to_dict` for programs."""
 
     problem: str
     devices: int
     forecasts: tuple[Forecast, ...]
     lower_bound: int
-    """Bytes that some device has to receive under any algorithm whose devices have the memory of the fastest one."""
+    """Bytes that some device must receive under any algorithm whose devices have the memory of the fastest one."""
     rate: str
-    """Where the seconds of products come from."""
+    """Source of the seconds of products."""
 
     @property
     def best(self) -> Forecast:
         return self.forecasts[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return plain data, ready for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -85,22 +85,22 @@ def predict(
     m: int, n: int, k: int, mesh: int | Sequence[int], dtype: Any = "float32", *, rate: float | None = None,
     bandwidth: float = 1.25e9, latency: float = 5e-5, memory: int | None = None, overlap: bool = False,
 ) -> Prediction:  # fmt: skip
-    """Predict what the product of (m, k) by (k, n) costs on ``mesh``, for each algorithm.
+    """Predict the cost of the product of (m, k) by (k, n) on ``mesh``, for each algorithm.
 
     Nothing is measured, and no device is needed.
 
     Parameters
     ----------
     m, n, k : sizes of the product.
-    mesh : number of devices, which are arranged in the best way for each algorithm; or their arrangement, (rows,
+    mesh : number of devices, in the best arrangement for each algorithm; or their arrangement, (rows,
         columns) or (rows, columns, layers along k).
     dtype : of both operands.
-    rate : operations a second of one device, 2 m n k of them for a product; by default what the backend that this
-        process would choose estimates for the product of one device.
-    bandwidth : bytes a second that one device receives; the default is that of a network of 10 Gbit/s.
+    rate : operations a second of one device, 2 m n k of them for a product; by default the estimate of the backend that
+        this process would choose for the product of one device.
+    bandwidth : bytes a second that one device receives; the default is for a network of 10 Gbit/s.
     latency : seconds of one message.
     memory : bytes of one device; algorithms that need more are left out.
-    overlap : whether transfers run beside the products (the longer of the two counts), or before them (their sum).
+    overlap : whether transfers overlap with the products (the time is the longer of the two) or precede them (the sum).
 
     Returns
     -------
@@ -109,7 +109,7 @@ def predict(
 
     Raises
     ------
-    InputError : sizes or a mesh that are no positive integers; no algorithm fits in ``memory``.
+    InputError : sizes or a mesh that are not positive integers; no algorithm fits in ``memory``.
     DTypeError : a dtype outside the table.
 
     Examples
@@ -150,17 +150,17 @@ def predict(
             ):
                 forecasts[name] = found
     if not forecasts:
-        raise InputError("memory", f"{memory} bytes a device", "what some algorithm needs", "use more devices")
+        raise InputError("memory", f"{memory} bytes a device", "at least what one algorithm needs", "use more devices")
     ranked = tuple(sorted(forecasts.values(), key=_order))
     bound = lower_bound(m, n, k, devices, ranked[0].memory // kind.itemsize) * kind.itemsize
     return Prediction(f"{m}x{n}x{k} {kind}->{out}", devices, ranked, int(bound), source)
 
 
 def lower_bound(m: int, n: int, k: int, devices: int, memory: int) -> float:
-    """Elements that some device has to receive, if each holds ``memory`` elements at a time.
+    """Return the elements that some device must receive, where each holds ``memory`` elements at a time.
 
     A device that does its share of the products accesses at least min(2 m n k / (p sqrt(S)) + S, 3 (m n k / p)**(2/3))
-    elements; those of its even share of operands and result need not move.
+    elements; its even share of operands and result need not move.
     """
     share = m * n * k / devices
     accessed = min(2 * share / sqrt(max(1, memory)) + memory, 3 * share ** (2 / 3))
@@ -172,7 +172,7 @@ def _order(forecast: Forecast) -> tuple[float, int, int]:
 
 
 def _meshes(mesh: int | Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The arrangements in question."""
+    """The possible arrangements."""
     given = (mesh,) if isinstance(mesh, int) else tuple(mesh)
     if not 1 <= len(given) <= 3 or any(isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in given):
         raise InputError("mesh", f"{mesh!r}", "a number of devices, (rows, columns) or (rows, columns, layers)")
@@ -192,12 +192,12 @@ def _divisors(count: int) -> list[int]:
 def _costs(
     m: int, n: int, k: int, mesh: tuple[int, int, int], size: int, wide: int
 ) -> Iterator[tuple[str, int, int, int]]:
-    """(algorithm, bytes received, bytes held, messages) of the busiest device, for all that this mesh is one of."""
+    """Yield (algorithm, bytes received, bytes held, messages) of the busiest device, for each algorithm on the mesh."""
     rows, cols, layers = mesh
     p = rows * cols * layers
     depth = ceil(k / layers)
     height, width = ceil(m / rows), ceil(n / cols)
-    # A device owns an even part of the panel of a that its row needs, and of the panel of b that its column needs.
+    # A device owns an even part of the panel of a for its row, and of the panel of b for its column.
     a_received = height * (depth - depth // cols) * size
     b_received = (depth - depth // rows) * width * size
     result = height * width
@@ -218,7 +218,7 @@ def _costs(
 
 
 def _seconds(m: int, n: int, k: int, dtype: DType, rate: float | None) -> tuple[float, str]:
-    """Seconds of one product on one device, and where they come from."""
+    """Seconds of one product on one device, and their source."""
     if rate is not None:
         return 2.0 * m * n * k / rate, f"{rate:.3g} operations a second of one device"
     left, right = (np.broadcast_to(np.zeros((), dtype), shape) for shape in ((m, k), (k, n)))

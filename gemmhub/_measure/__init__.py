@@ -1,1 +1,1 @@
-"""How fast a product is: tuning, races, benchmarks."""
+"""Measuring the speed of products: tuning, races, benchmarks."""

@@ -1,9 +1,9 @@
-"""Benchmarks: backends side by side on one product, against a baseline of the same run.
+"""Benchmarks: backends timed on one product, against a baseline of the same run.
 
 Each case draws random operands, checks every contender's result once, and then times all of them in
-interleaved rounds (:mod:`gemmhub._base.timing`) on operands that rotate past the cache: by the process's clock on
-the CPU, by the device's own events elsewhere. Medians and their ratios to the baseline are what to read;
-absolute times of different runs do not compare.
+interleaved rounds (:mod:`gemmhub._base.timing`) on operands that rotate past the cache: by the host's clock on the
+CPU, by the device's own events elsewhere. The results are medians and their ratios to the baseline; absolute times of
+different runs are not comparable.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gemmhub.errors import AllocationError, InputError
 Array = Any
 
 _MOST_BYTES = 8 * 2**30
-"""Memory that the sets of operands may take together, unless one alone takes more."""
+"""Memory limit, in bytes, of all sets of operands together, unless one set alone takes more."""
 ORDERS = tuple("".join(letters) for letters in itertools.product("rc", repeat=3))
-"""How a, b and the result lie in memory, a letter each: "r" by rows, "c" by columns."""
+"""Storage orders of a, b and the result, a letter each: "r" row-major, "c" column-major."""
 _COPIED_CACHES = 4
-"""The copy whose bandwidth is measured is so many times larger than the cache."""
+"""Size of the copy whose bandwidth is measured, in multiples of the cache's size."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,26 @@ class Measurement:
     name: str
     kernel: str
     verdict: str
-    """ "right", "wrong" (then it is not timed), or "" where it did not run."""
+    """Verdict on its result: "right", "wrong" (then it is not timed), or "" where it did not run."""
     median: float | None = None
     minimum: float | None = None
     maximum: float | None = None
     samples: tuple[float, ...] = ()
     gflops: float | None = None
-    """1e9 floating-point (or integer) operations a second, from the median."""
+    """Rate in 1e9 floating-point (or integer) operations a second, from the median."""
     ratio: float | None = None
-    """The baseline's median over this one's: above 1 is faster than the baseline."""
+    """Median of the baseline over the contender's own: above 1 is faster than the baseline."""
     remark: str = ""
     check: str = ""
-    """How its first result was checked: "recomputed" (every element), "freivalds" or "sampled"."""
+    """Method by which its first result was checked: "recomputed" (every element), "freivalds" or "sampled"."""
 
     @property
     def label(self) -> str:
-        """The name as it is printed: "numpy (through gemmhub)" beside "numpy.matmul"."""
+        """The printed name: "numpy (through gemmhub)" beside "numpy.matmul"."""
         return contenders.label(self.name)
 
     def cells(self, scale: float) -> tuple[str, str, str, str, str]:
-        """Median, range, rate (GFLOP/s times ``scale``), ratio and remarks, as they are printed."""
+        """Median, range, rate (GFLOP/s times ``scale``), ratio and remarks, formatted."""
         spread, rate = "-", "-"
         if self.minimum is not None and self.maximum is not None and self.gflops is not None:
             spread = f"{units.duration(self.minimum)} .. {units.duration(self.maximum)}"
@@ -75,15 +75,15 @@ class Measurement:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Seconds that the host spends in one warm call: what the device does meanwhile does not count."""
+    """Seconds that the host spends in one warm call, without the device's time."""
 
     name: str
     call: str
-    """ "matmul" (``gemmhub.matmul(a, b, out=out)``), "plan" (``plan(a, b, out)``), or "itself"."""
+    """Kind of call: "matmul" (``gemmhub.matmul(a, b, out=out)``), "plan" (``plan(a, b, out)``), or "itself"."""
     seconds: float
-    """The least of several batches' means."""
+    """Least of several batches' means."""
     ratio: float | None
-    """The baseline's seconds, measured in turn with this call, over ``seconds``."""
+    """Seconds of the baseline, measured in turn with this call, over ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -98,26 +98,26 @@ class Case:
     out_dtype: str
     flops: float
     nbytes: float
-    """Each operand read once, the result written once."""
+    """Bytes of the operands and the result, each counted once."""
     device: str
     library: str
-    """Whose arrays the operands are."""
+    """Name of the operands' array library."""
     clock: str
-    """ "host" or "device events"."""
+    """Name of the clock: "host" or "device events"."""
     operand_sets: int
-    """Copies of the operands that calls rotate through."""
+    """Number of copies of the operands that calls rotate through."""
     baseline: str
     rows: tuple[Measurement, ...]
     host: tuple[HostTime, ...] = ()
     orders: str = "rrr"
-    """One of :data:`ORDERS`."""
+    """Storage orders, one of :data:`ORDERS`."""
 
     @property
     def timed(self) -> tuple[Measurement, ...]:
         return tuple(row for row in self.rows if row.median is not None)
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks display."""
         unit, scale = units.rate_unit(row.gflops for row in self.timed)
         header = ("contender", "median", "range", unit, f"vs {contenders.label(self.baseline)}", "remarks")
         rows = [(row.label, *row.cells(scale)) for row in self.rows]
@@ -125,12 +125,12 @@ class Case:
 
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Fresh operands: standard normal numbers; integers over the whole range of their type. AllocationError."""
+    """A new operand of standard normal numbers, or integers over the whole range of their type. AllocationError."""
     try:
         return _random(rng, shape, dtype)
-    except (MemoryError, ValueError) as error:  # the latter for sizes that no address reaches
+    except (MemoryError, ValueError) as error:  # ValueError for sizes beyond the address space
         sizes = " x ".join(map(str, shape))
-        raise AllocationError(f"an operand of {sizes} {dtype} finds no memory: {error}; give smaller sizes") from None
+        raise AllocationError(f"no memory for an operand of {sizes} {dtype}: {error}; use smaller sizes") from None
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -166,19 +166,19 @@ def run_case(
     seed: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> Case:
-    """Time ``backends`` (all that can, if none is named) and ``baseline`` on one random product.
+    """Time ``backends`` (all capable ones, if none is named) and ``baseline`` on one random product.
 
     ``baseline`` is the name of a backend, or of the array library's own function ("numpy.matmul", "cupy.matmul",
     "torch.matmul"), which is the default; where there is none, the backend that matmul would choose. ``device`` is
-    "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin brings) is imported to reach
+    "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin provides) is imported to reach
     it. ``orders`` is one of :data:`ORDERS`: "rcr" stores b as n x k. Each call runs ``warmup`` times untimed, then
-    ``iterations`` times in each of ``rounds`` rounds (by default as often as takes 2 ms). ``host`` asks for host times
-    too. A backend that refuses, fails or is wrong appears with a remark and without times. ``progress`` is called
-    after each round. Raises InputError for unknown names, DeviceError without the device, DTypeError for dtypes
-    that do not multiply, AllocationError for want of memory, BackendError when the device fails.
+    ``iterations`` times in each of ``rounds`` rounds (by default for 2 ms). ``host`` adds host times. A backend that
+    refuses, fails or is wrong appears with a remark and without times. ``progress`` is called after each round. Raises
+    InputError for unknown names, DeviceError without the device, DTypeError for dtypes that do not multiply,
+    AllocationError for lack of memory, BackendError when the device fails.
     """
     if orders not in ORDERS:
-        raise InputError("orders", repr(orders), ", ".join(ORDERS), "give a letter each for a, b and the result")
+        raise InputError("orders", repr(orders), ", ".join(ORDERS), "pass one letter each for a, b and the result")
     arrays = by_name.arrays_for(device, library)
     own = contenders.library_matmul_name(arrays)
     baseline = own if baseline is None else baseline
@@ -234,14 +234,14 @@ def run_case(
 
 
 def clock_name(arrays: ArrayLibrary) -> str:
-    """ "host" or "device events": what times calls on such arrays."""
+    """The name of the clock for calls on such arrays: "host" or "device events"."""
     return "host" if arrays.device.kind == "cpu" else "device events"
 
 
 def copy_bandwidth(arrays: ArrayLibrary, rounds: int = 5) -> float:
-    """Bytes a second that a large copy on the device reads and writes together, in the best of ``rounds``.
+    """Bytes a second that a large copy on the device reads and writes in total, the best of ``rounds``.
 
-    On the CPU all cores copy, each a part.
+    On the CPU every core copies a part.
     """
     with by_name.entered(arrays):
         clock = arrays.clock()
@@ -288,7 +288,7 @@ def _by_columns(arrays: ArrayLibrary, shape: tuple[int, int], dtype: DType) -> A
 
 
 def _result(product: Product, dtype: DType) -> Array:
-    """New memory for a result, in the order of the product's."""
+    """New memory for a result, in the storage order of the product's result."""
     shape = product.problem.m, product.problem.n
     make = product.arrays.empty if product.out is None else partial(_by_columns, product.arrays)
     return make(shape, dtype)
@@ -304,7 +304,7 @@ def _names(product: Product, backends: Sequence[str], baseline: str) -> list[str
 def _sets(
     product: Product, out_dtypes: Sequence[DType], cache_bytes: float
 ) -> list[tuple[Array, Array, dict[DType, Array]]]:
-    """Copies of the operands, and memory for results, that together exceed the cache, as far as memory goes."""
+    """Copies of the operands, and memory for results, that together exceed the cache where memory permits."""
     arrays, problem = product.arrays, product.problem
 
     def one(a: Array, b: Array) -> tuple[Array, Array, dict[DType, Array]]:
@@ -317,7 +317,7 @@ def _sets(
     for _ in range(count - 1):
         try:
             sets.append(one(arrays.clone(product.a), arrays.clone(product.b)))
-        except AllocationError:  # the case says how many there are
+        except AllocationError:  # the case reports their number
             break
     return sets
 
@@ -348,7 +348,7 @@ def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: floa
 
 
 def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> list[HostTime]:
-    """Each backend's two ways to be called, with the baseline in turn; the baseline itself last."""
+    """Host times of each backend's matmul and plan, in turn with the baseline; the baseline itself last."""
     arrays, a, b = product.arrays, product.a, product.b
     found: list[HostTime] = []
     base = next((c for c in ready if c.name == baseline), None)

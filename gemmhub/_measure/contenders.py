@@ -1,6 +1,6 @@
-"""Who takes part in a benchmark: gemmhub's backends, and the array library's own matmul.
+"""The contenders of a benchmark: gemmhub's backends, and the array library's own matmul.
 
-Each contender's first result is checked; who refuses, fails or is wrong is :class:`Excluded`, with a remark.
+Each contender's first result is checked; one that refuses, fails or is wrong is :class:`Excluded`, with a remark.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from gemmhub.problem import GemmProblem
 Array = Any
 
 LIBRARY_MATMULS = ("numpy.matmul", "cupy.matmul", "torch.matmul")
-"""The names of contenders that are no backends: the array libraries' own functions, called directly."""
+"""Names of contenders that are not backends: the array libraries' own functions, called directly."""
 
 _LONGEST = 1.0
-"""Seconds a call that numpy.matmul may take where its scalar loops run; beyond, it gets fewer rows."""
+"""Seconds a call that numpy.matmul may take with its scalar loops; beyond, it gets fewer rows."""
 _PROBE_ROWS = 4
 _BLAS = ("float32", "float64", "complex64", "complex128")
 _CHECK_WHOLE = 2**26
-"""Elements of both operands and the result up to which all of them are examined (about 3 s); a sample beyond."""
+"""Elements of both operands and the result up to which all are examined (about 3 s); beyond, a sample."""
 _SAMPLES = 1024
 
 
 @dataclass(frozen=True)
 class Product:
-    """One product: operands where the contenders read them, and on the host, where results are checked."""
+    """One product: operands on the device for the contenders, and on the host for the check of results."""
 
     arrays: ArrayLibrary
     a: Array
@@ -49,7 +49,7 @@ class Product:
     problem: GemmProblem
     options: Options
     out: Array | None = None
-    """An example of the result where it is not stored by rows; None where it is."""
+    """Example of a result that is not row-major; None where it is row-major."""
 
     def check(self, result: Array, rows: int | None = None) -> SpotCheck:
         """Whether ``result`` is the product (its first ``rows`` rows)."""
@@ -61,23 +61,23 @@ class Product:
 
 @dataclass(frozen=True)
 class Contender:
-    """One that is timed."""
+    """A contender that is timed."""
 
     name: str
     kernel: str
     out_dtype: DType
     bind: Callable[[Array, Array, Array], Callable[[], object]]
-    """Of operands and a result array of ``out_dtype``: the call."""
+    """Function of operands and a result array of ``out_dtype`` that returns the call."""
     check: str
-    """How its first result was checked: the ``method`` of :func:`gemmhub.spot_check`."""
+    """Method by which its first result was checked: the ``method`` of :func:`gemmhub.spot_check`."""
     scale: float = 1.0
-    """The whole product over the part of it that is measured."""
+    """Ratio of the whole product to the measured part."""
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """One that is not timed. ``verdict`` is "wrong", or "" where it did not run."""
+    """A contender that is not timed. ``verdict`` is "wrong", or "" where it did not run."""
 
     name: str
     kernel: str
@@ -86,7 +86,7 @@ class Excluded:
 
 
 def label(name: str) -> str:
-    """A contender's name as it is printed.
+    """The printed name of a contender.
 
     gemmhub's backend on NumPy is "numpy (through gemmhub)": "numpy" and "numpy.matmul" are easily confused.
     """
@@ -100,7 +100,7 @@ def library_matmul_name(arrays: ArrayLibrary) -> str | None:
 
 
 def backend(name: str, product: Product) -> Contender | Excluded:
-    """One backend. Raises InputError for an unknown one, AllocationError for want of memory."""
+    """One backend as a contender. Raises InputError for an unknown one, AllocationError for lack of memory."""
     forced: Options = {**product.options, "backend": name}
     try:
         plan = api.plan(product.a, product.b, out=product.out, **forced)
@@ -114,7 +114,7 @@ def backend(name: str, product: Product) -> Contender | Excluded:
         return Excluded(name, "", "", str(error))
     except GemmhubError:
         raise
-    except RuntimeError as error:  # the device says later what went wrong, through the array library
+    except RuntimeError as error:  # the array library reports the device's error later
         return Excluded(name, "", "", f"the device failed: {one_line(error)}")
     if not check.ok:
         return Excluded(name, plan.kernel.description, "wrong", check.reason)
@@ -125,8 +125,8 @@ def backend(name: str, product: Product) -> Contender | Excluded:
 def library_matmul(product: Product) -> Contender | Excluded:
     """The array library's matmul with ``out=``; numpy's on fewer rows where its scalar loops would take too long.
 
-    It makes the result dtype of its own rules (numpy makes float32 of bfloat16, say), except that numpy and cupy
-    accumulate integers in gemmhub's result dtype: int8 would wrap.
+    The result dtype follows the library's rules (numpy returns float32 for bfloat16, for example), except that numpy
+    and cupy accumulate integers in gemmhub's result dtype: int8 would wrap.
     """
     arrays, problem = product.arrays, product.problem
     name, a, b = f"{arrays.name}.matmul", product.a, product.b
@@ -162,16 +162,16 @@ def library_matmul(product: Product) -> Contender | Excluded:
 
 @contextmanager
 def rounding_of_torch(arrays: ArrayLibrary, precision: str) -> Iterator[None]:
-    """Lets torch.matmul on CUDA round float32 as far as ``precision`` does, to tf32, and no further than it.
+    """Let torch.matmul on CUDA round float32 to tf32 where ``precision`` permits it, and nowhere else.
 
-    The setting is the process's, so it is restored at the end.
+    The setting is process-wide, so it is restored at the end.
     """
     switch = _torch_float32(arrays)
     if switch is None:
         yield
         return
     rounded = precision != "ieee"
-    # torch warns of the old name where it has the new one.
+    # torch warns about the old name where it has the new one.
     name, value = ("fp32_precision", "tf32" if rounded else "ieee") if hasattr(switch, "fp32_precision") else (
         "allow_tf32", rounded
     )  # fmt: skip
@@ -184,14 +184,14 @@ def rounding_of_torch(arrays: ArrayLibrary, precision: str) -> Iterator[None]:
 
 
 def _torch_float32(arrays: ArrayLibrary) -> Any:
-    """Where torch keeps how it rounds float32 operands; None for other libraries and devices."""
+    """The object with torch's setting for rounding float32 operands; None for other libraries and devices."""
     if isinstance(arrays, TorchArrays) and arrays.device.kind == "cuda":
         return arrays.module.backends.cuda.matmul
     return None
 
 
 def unknown_baseline(name: str, arrays: ArrayLibrary) -> InputError | None:
-    """The error for another library's matmul; None for this library's, and for what may be a backend."""
+    """The error for another library's matmul; None for this library's, and for names that may be backends."""
     if name in LIBRARY_MATMULS and name != library_matmul_name(arrays):
         return InputError(
             "baseline", f"{name} for {arrays.name} arrays on {arrays.device}",

@@ -1,9 +1,9 @@
-"""Racing: time the best few candidates of all backends at the first call of a kind, and record what was measured.
+"""Racing: time the best few candidates of all backends at the first call of a kind, and record the times.
 
 The setting ``tune = "first"`` switches it on. Estimates rank candidates well but not perfectly, and on hardware that
-was never measured they are only a model. A race settles the choice by measurement: the candidates read the caller's
-operands, write to scratch memory and never to ``out``, on the caller's stream. What is measured becomes tuning
-records, so that the same kind of call is never raced twice, here or in another process.
+was never measured they are only a model. A race decides by measurement: the candidates read the caller's operands and
+write to scratch memory, never to ``out``, on the caller's stream. The times become tuning records, so that the same
+kind of call is never raced twice, here or in another process.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gemmhub.kit import locks
 _log = logging.getLogger("gemmhub")
 
 BUDGET = 0.05
-"""Seconds that the timed launches of one race may take. Compiling is not part of it."""
+"""Seconds that the timed launches of one race may take, without compilation."""
 _BACKEND_CANDIDATES = 3
-"""At most so many candidates of one backend take part: the true best one is nearly always among the first three."""
+"""The most candidates of one backend in a race: the fastest is nearly always among the first three."""
 _CANDIDATES = 8
 _NEAR = 3.0
-"""A backend whose estimate is larger than the smallest one by more than this factor takes no part."""
+"""Largest ratio of a backend's estimate to the smallest one at which the backend is raced."""
 _DROPPED = 1.3
-"""A candidate this much slower than the fastest so far is not timed again."""
+"""Ratio to the fastest time so far beyond which a candidate is not timed again."""
 _ROUNDS = 5
 _STRETCH = 1e-4
-"""Seconds of work that are timed in one stretch."""
+"""Seconds of work in one timed stretch."""
 _REPEATS = 10
-"""At most so many launches in one stretch."""
+"""The most launches in one stretch."""
 
 _lock = locks.lock()
-"""One race at a time: two would disturb each other's timing."""
+"""Lock of the one race at a time: two would disturb each other's timing."""
 _running = False
 
 
@@ -64,7 +64,7 @@ class _Runner:
 
 
 def outlook(call: Call, request: Request) -> str:
-    """What the first call of this kind would race, or why it would not; empty where the setting is off."""
+    """The candidates that the first call of this kind would race, or why none; empty where the setting is off."""
     if request.settings.tune == "off":
         return ""
     able = decide.able_backends(call.problem)
@@ -75,7 +75,7 @@ def outlook(call: Call, request: Request) -> str:
 
 
 def race(call: Call, request: Request, a: Any, b: Any) -> str:
-    """Time the shortlist and record it. Returns what was done, in words; never raises for what a candidate does."""
+    """Time the shortlist and record the times. Return a summary in words; a candidate's errors are never raised."""
     global _running
     with _lock:
         if _running:
@@ -95,7 +95,7 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
 
 
 def shortlist(able: list[Able], call: Call, request: Request) -> list[tuple[Able, str]]:
-    """(backend, candidate) of those that take part, the most promising first."""
+    """The (backend, candidate) pairs to race, the most promising first."""
     named = request.settings.backend
     preferred = next((x for name in named for x in able if x.entry.name == name), None)
     if preferred is not None or request.settings.forced:
@@ -113,7 +113,7 @@ def shortlist(able: list[Able], call: Call, request: Request) -> list[tuple[Able
 
 
 def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple[Able, str]]) -> str:
-    """Why nothing is raced; empty where nothing stands against it."""
+    """The reason why nothing is raced; empty where there is none."""
     problem, settings = call.problem, request.settings
     if settings.deterministic:
         return "deterministic results are asked for"
@@ -134,7 +134,7 @@ def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple
 
 
 def _ranks() -> int:
-    """Ranks of torch's default process group; 1 where there is none."""
+    """The number of ranks of torch's default process group; 1 where there is none."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
@@ -163,7 +163,7 @@ def _race(
     begin = time.perf_counter()
     _timed(runners, clock, begin)
     spent = time.perf_counter() - begin
-    # Where the best estimate was far too low, others may be faster than what it let in.
+    # Where the best estimate was far too low, the shortlist that it limited may lack the fastest.
     best = min((x.seconds for x in runners if x.samples), default=0.0)
     late = ready([row for row in others if (row[0].seconds or 0.0) < best])
     begin = time.perf_counter()
@@ -179,7 +179,7 @@ def _race(
 
 
 def _scratch(call: Call, a: Any, b: Any) -> Any:
-    """An array like the result; None where the library's arrays cannot be written, and each launch makes its own."""
+    """An array like the result; None where the library's arrays are immutable and each launch makes its own."""
     arrays = call.arrays
     if call.out is not None:
         return arrays.wrap(arrays.twin(call.out), (a, b))
@@ -212,8 +212,8 @@ def _timed(runners: list[_Runner], clock: Clock, begin: float) -> None:
                 return
             try:
                 if turn == 0:
-                    runner.run()  # loads what is loaded at the first launch
-                # Estimates may be wrong: only what was measured once is repeated.
+                    runner.run()  # includes the loading at the first launch
+                # Estimates may be wrong: only measured candidates are repeated.
                 repeats = max(1, min(_REPEATS, int(_STRETCH / max(expected, 1e-6)))) if turn else 1
                 runner.samples.append(clock.measure(runner.run, repeats))
             except GemmhubError as error:

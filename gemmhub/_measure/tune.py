@@ -1,4 +1,4 @@
-"""Tuning: time every backend, and each of its candidates, on one call; record what was found."""
+"""Tuning: time every candidate of every backend on one call, and record the times."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from gemmhub.kit import locks
 from gemmhub.problem import GemmProblem
 
 _SCREENED, _NEAR = 8, 1.15
-"""Of more candidates than this only so many, within this factor of the fastest, are timed in full."""
+"""Number of candidates beyond which only so many, within this factor of the fastest, are timed in full."""
 _LARGE, _LARGE_OPERAND, _SAMPLES = 2**20, 2**26, 1024
-"""Elements of a result, and of an operand, beyond which so many of the result's are checked, where another candidate's
-was checked in full: that reads all of the operands, in float64 on the host.
+"""Elements of a result, and of an operand, beyond which only a sample of the result is checked once another candidate's
+result was checked in full: a full check reads all of the operands, in float64 on the host.
 """
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One candidate. ``seconds`` is None where it did not run or was wrong; ``remark`` says why."""
+    """One candidate. ``seconds`` is None where it did not run or was wrong, for the reason in ``remark``."""
 
     backend: str
     candidate: str
@@ -45,7 +45,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What :func:`gemmhub.tune` measured, fastest first, and the file it was recorded in."""
+    """The result of :func:`gemmhub.tune`: candidates, fastest first, and the record file."""
 
     problem: str
     rows: tuple[Tuned, ...]
@@ -53,7 +53,7 @@ class TuneResult:
 
     @property
     def best(self) -> Tuned:
-        """The fastest right candidate."""
+        """The fastest correct candidate."""
         return self.rows[0]
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class TuneResult:
         return "\n".join(map(printing.line, lines))
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks display."""
         from gemmhub._base import markup, units
 
         header = ("backend", "candidate", "time", "remarks")
@@ -75,12 +75,12 @@ class TuneResult:
 
 
 def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
-    """See :func:`gemmhub.tune`."""
+    """Tune one call, as :func:`gemmhub.tune` does."""
     call = describe.describe(a, b, out, asked)
     problem = call.problem
     path = records.path()
     if path is not None:
-        records.write(path, ())  # whether that can be done is told before the measuring, which may take minutes
+        records.write(path, ())  # raises before the measuring, which may take minutes
     with locks.deciding:
         able = decide.able_backends(problem)
     if asked.settings.forced:
@@ -98,7 +98,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         if not ready:
             verdict = decide.decide(problem, asked.settings)
             tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
-            why = "\n".join(["no candidate ran this product rightly", *tried]) if tried else verdict.why
+            why = "\n".join(["no candidate ran this product correctly", *tried]) if tried else verdict.why
             raise NoBackendError(f"nothing to tune: {why}", verdict)
         progress.report(f"timing {len(ready)} candidates")
         timings = interleave([contender.run for contender in ready], clock=clock)
@@ -115,7 +115,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
 
 
 def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
-    """The names of a backend's candidates; none where any is no name, which ``rows`` then say: records need names."""
+    """The names of a backend's candidates; none where any is not a string, which ``rows`` then report."""
     remedy = f"report it to the authors of {able.entry.distribution}"
     names = guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
     if isinstance(names, Refusal):
@@ -142,7 +142,7 @@ class _Contender:
 
 
 def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[Tuned]) -> list[_Contender]:
-    """Those to time in full: all that are right; of many the fastest of the right ones. The others become ``rows``."""
+    """The candidates to time in full: all correct ones; of many, the fastest. The others are added to ``rows``."""
     quick = [0.0] * len(ready)
     if len(ready) > _SCREENED:
         quick = [t.minimum for t in interleave([x.run for x in ready], clock=clock, rounds=2, min_time=2e-4)]
@@ -154,7 +154,7 @@ def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[
         wrong = [x for x in near if x.name not in right and not trial.right(x, rows)]
         if not wrong:
             break
-        # A wrong one is often a fast one: the others must not be measured by it.
+        # A wrong candidate is often fast: it must not set the limit for the others.
         right |= {x.name for x in near if x not in wrong}
         pool = [(x, seconds) for x, seconds in pool if x not in wrong]
     for x, seconds in pool:
@@ -165,8 +165,8 @@ def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[
 
 
 def _near(pool: list[tuple[_Contender, float]]) -> list[_Contender]:
-    """The fastest, and the first candidate of each backend: an untuned call gets that, and records must be able to
-    say that something else is faster.
+    """The fastest candidates, and the first of each backend: an untuned call uses that one, so its record is needed to
+    show that another is faster.
     """
     times = sorted(seconds for _, seconds in pool)
     limit = min([*times[_SCREENED - 1 : _SCREENED], *(_NEAR * fastest for fastest in times[:1])], default=0.0)
@@ -192,7 +192,7 @@ class _Trial:
         self._checked: set[str] = set()
 
     def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
-        """Prepare one candidate and run it once; it goes into ``ready``, or says in ``rows`` why it does not."""
+        """Prepare one candidate and run it once; add it to ``ready``, or to ``rows`` with the reason."""
         call, asked, target = self._call, self._asked, self._target
         kernel = decide.prepared(backend, candidate, call.problem, asked.settings)
         if isinstance(kernel, Refusal):
@@ -217,7 +217,7 @@ class _Trial:
         ready.append(_Contender(backend, candidate, execute, run))
 
     def right(self, x: _Contender, rows: list[Tuned]) -> bool:
-        """Whether a contender's result is; if not, ``rows`` say so."""
+        """Whether a contender's result is correct; if not, it is added to ``rows``."""
         asked, name = self._asked, x.backend.entry.name
         try:
             result = x.execute(*self._sets[0], self._target, *asked.rest)
@@ -231,7 +231,7 @@ class _Trial:
         return ok
 
     def _samples(self, backend: str) -> int | None:
-        """None: look at all of a result. Of large ones a backend's candidates after the first are sampled."""
+        """The sample size for a check; None for a full one. Large results of a backend are sampled after the first."""
         problem = self._call.problem
         first = backend not in self._checked
         self._checked.add(backend)
@@ -241,7 +241,7 @@ class _Trial:
 
 
 def _sets(call: describe.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
-    """Copies of the operands, strides and all: some that stay in the cache would flatter whoever reads them last."""
+    """Copies of the operands with their strides: operands that stay in the cache would favour their last reader."""
     arrays = call.arrays
     if call.problem.packed_by is not None or isinstance(arrays, DLPackArrays):
         return [(a, b)]
@@ -258,19 +258,19 @@ def _sets(call: describe.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What :func:`import_times` read."""
+    """The result of :func:`import_times`."""
 
     records: tuple[records.Record, ...]
     skipped: Mapping[str, int]
-    """How many rows of the file are of no use here, by reason."""
+    """Number of unusable rows of the file, by reason."""
 
 
 def import_times(path: Path, backend: str, device: str = "cpu") -> ImportResult:
     """Read a file of a vendor's profiler as records of ``backend`` on this machine; write nothing.
 
     ``device`` is a kind or a device that the backend runs on ("musa", "musa:1"); for "cpu" its first device is taken.
-    The file does not name the card and the versions that it was measured with: they count as those of this machine.
-    Raises InputError where the backend is not known or does not run on ``device``, BackendError where it is not ready,
+    The file does not name the card and the versions that it was measured with: those of this machine are assumed.
+    Raises InputError where the backend is unknown or does not run on ``device``, BackendError where it is not ready,
     RecordError where it cannot read the file.
     """
     entry = registry.registry().find(backend)

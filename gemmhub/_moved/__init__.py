@@ -1,6 +1,6 @@
 """Old paths of modules that have moved: the package searches this folder after its own, until gemmhub 0.3.
 
-Each file here is named as its module was, and does nothing but :func:`alias`.
+Each file here has the old name of its module and only calls :func:`alias`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import warnings
 
 
 def alias(old: str, new: str) -> None:
-    """Make the module ``new`` known as ``old``, too, with a DeprecationWarning to whoever imports it so."""
+    """Make the module ``new`` importable as ``old``, with a DeprecationWarning at the import."""
     warn(old, new, 4)
     sys.modules[old] = importlib.import_module(new)
 
 
 def warn(old: str, new: str, level: int = 3) -> None:
-    """A DeprecationWarning at the import that led here. (Frames of the import system do not count.)"""
-    warnings.warn(f"{old} is now {new}; the old name will go in gemmhub 0.3", DeprecationWarning, stacklevel=level)
+    """Issue a DeprecationWarning at the import that led here, not counting frames of the import system."""
+    warnings.warn(f"{old} is now {new}; the old name is removed in gemmhub 0.3", DeprecationWarning, stacklevel=level)

@@ -1,4 +1,4 @@
-"""``gemmhub backends``: who is here, who is not, and what would change that."""
+"""``gemmhub backends``: the states of all backends, with reasons and remedies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmhub.cli.options import json_option
 @click.option("--verbose", "-v", is_flag=True, help="Show summaries, features and tracebacks.")
 @json_option
 def command(verbose: bool, as_json: bool) -> None:
-    """List the backends known here: ready, absent, failed or not installed, each with reason and remedy."""
+    """List all backends: ready, absent, failed or not installed, each with reason and remedy."""
     found = gemmhub.backends()
     if as_json:
         screen.print_json(found)
@@ -31,6 +31,6 @@ def command(verbose: bool, as_json: bool) -> None:
 
 def _long(status: BackendStatus) -> list[tuple[str, str] | None]:
     return [
-        (status.name, status.summary or "says nothing of itself"),
+        (status.name, status.summary or "no summary"),
         ("", "features: " + ", ".join(status.features)) if status.features else None,
     ]

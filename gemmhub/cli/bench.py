@@ -1,4 +1,4 @@
-"""``gemmhub bench``: backends side by side, as tables, JSON and plots."""
+"""``gemmhub bench``: backends timed on the same products, as tables, JSON and plots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
 
 class _Remembering(click.Command):
-    """Keeps its arguments as they were given, for the JSON document; of files only their names."""
+    """A command that keeps its arguments as given, for the JSON document; of files only their names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = ["gemmhub", "bench", *(re.sub(r"[^=]*[/\\]", "", arg) for arg in args)]
@@ -54,20 +54,20 @@ _DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
 )  # fmt: skip
 @click.option(
     "--orders", "all_orders", type=click.Choice((*bench.ORDERS, "all")), multiple=True,
-    help="How A, B and the result lie in memory, a letter each: r by rows, c by columns; all for each of the eight; "
+    help="Storage orders of A, B and the result, a letter each: r row-major, c column-major; all for the eight; "
     "may be repeated. Default: rrr.",
 )  # fmt: skip
 @click.option("--b-order", type=click.Choice(ORDERS), help="Short for --orders rrr (row) and rcr (col).")
 @device_option
 @library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
-@click.option("--precision", type=PRECISION, metavar="NAME", help="What float32 may be rounded to: ieee, tf32, bf16.")
+@click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, tf32, bf16.")
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
 @click.option(
     "--baseline", metavar="NAME",
-    help="What ratios refer to. Default: the array library's own numpy.matmul, torch.matmul or cupy.matmul.",
+    help="The baseline of the ratios. Default: the array library's own numpy.matmul, torch.matmul or cupy.matmul.",
 )  # fmt: skip
-@click.option("--host", is_flag=True, help="Time the host's part of a warm call, too.")
+@click.option("--host", is_flag=True, help="Also time the host's part of a warm call.")
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds.")
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="Untimed calls of each contender."
@@ -75,7 +75,7 @@ _DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
-    help="Calls of each contender in a round. Default: as many as take 2 ms.",
+    help="Calls of each contender in a round. Default: 2 ms of calls.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all samples here; - prints them instead.")
 @click.option("--plot", metavar="FILE.png", help="Draw throughput, and ratios as bars, here (needs matplotlib).")
@@ -107,7 +107,7 @@ def command(
     heatmap: str | None,
     html: str | None,
 ) -> None:
-    """Time backends side by side on random operands: medians of interleaved rounds, ratios to a baseline.
+    """Time backends on the same random operands: medians of interleaved rounds, ratios to a baseline.
 
     Every result is checked before it is timed; exit code 1 when one is wrong.
     """
@@ -166,11 +166,11 @@ def command(
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):
-        raise Undone("no backend was timed; the remarks say why")
+        raise Undone("no backend was timed; the remarks have the reasons")
 
 
 def _orders(given: tuple[str, ...], b_order: str | None) -> tuple[str, ...]:
-    """Every combination to measure, once each."""
+    """The combinations to measure, once each."""
     if b_order is not None:
         if given:
             raise click.UsageError("--b-order and --orders exclude each other; --orders rcr is --b-order col.")
@@ -179,7 +179,7 @@ def _orders(given: tuple[str, ...], b_order: str | None) -> tuple[str, ...]:
 
 
 def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, int]]) -> None:
-    """Raise Failure for what could not be drawn, before anything is measured. Nothing is imported without need."""
+    """Raise Failure for plots that could not be drawn, before the measurement. Imports only what it needs."""
     wanted = {option: file for option, file in files.items() if file is not None}
     if wanted:
         from gemmhub.cli import figures, heatmap
@@ -213,7 +213,7 @@ def _draw(
 
 
 def _versions(arrays: ArrayLibrary) -> dict[str, Any]:
-    """gemmhub, Python, NumPy, the operands' library, and what the ready backends report of themselves."""
+    """The versions of gemmhub, Python, NumPy, the operands' library, and those that ready backends report."""
     return {
         "gemmhub": gemmhub.__version__,
         "python": platform.python_version(),

@@ -1,12 +1,12 @@
-"""``gemmhub build NAME``: work that a plugin would else do when it is first needed, such as compiling its kernels.
+"""``gemmhub build NAME``: work that a plugin otherwise does at first use, such as compiling its kernels.
 
 A distribution names a function in the entry-point group ``gemmhub.build``::
 
     [project.entry-points."gemmhub.build"]
     hopper = "gemmhub_hopper.build:jobs"
 
-It takes nothing and returns :class:`Job` objects. They are done in processes side by side, each of which imports anew
-what it needs: functions and arguments must be importable and picklable.
+It takes no arguments and returns :class:`Job` objects. They run in parallel processes, each of which imports what it
+needs: functions and arguments must be importable and picklable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = "gemmhub.build"
 
 @dataclass(frozen=True)
 class Job:
-    """``function(*arguments)`` returns what became of it, in a word or two: "compiled"."""
+    """``function(*arguments)`` does the work and returns its outcome in a word or two: "compiled"."""
 
     name: str
     function: Callable[..., str]
@@ -46,9 +46,9 @@ class Job:
 @json_option
 @click.pass_context
 def command(ctx: click.Context, name: str, count: int | None, as_json: bool) -> None:
-    """Do beforehand what an installed plugin would else do when it is first needed.
+    """Do work in advance that an installed plugin otherwise does at first use, such as compiling its kernels.
 
-    NAME is what the plugin calls it ("hopper"). Each part is listed on stderr when it is done. Exit code 3 when one
+    NAME is the plugin's name for it ("hopper"). Each part is listed on stderr when it is done. Exit code 3 when one
     fails.
     """
     jobs = gather(name)
@@ -73,8 +73,8 @@ def gather(name: str) -> list[Job]:
     points = importlib.metadata.entry_points(group=GROUP)
     chosen = sorted((point for point in points if point.name == name), key=lambda point: point.value)
     if not chosen:
-        known = ", ".join(sorted({point.name for point in points})) or "nothing, as no installed plugin builds any"
-        raise Failure(f"no installed plugin builds {name!r}; what can be built: {known}")
+        names = ", ".join(sorted({point.name for point in points})) or "none, as no installed plugin builds anything"
+        raise Failure(f"no installed plugin builds {name!r}; allowed: {names}")
     jobs: list[Job] = []
     for point in chosen:
         try:
@@ -88,14 +88,14 @@ def _of(function: Callable[[], Iterable[Job]]) -> list[Job]:
     jobs = list(function())
     for job in jobs:
         if not isinstance(job, Job):
-            raise TypeError(f"it gave a {type(job).__name__}, not a Job")
+            raise TypeError(f"it returned a {type(job).__name__}, not a Job")
     return jobs
 
 
 def _done(jobs: list[Job], count: int) -> list[dict[str, Any]]:
-    """What became of each, in the order of ``jobs``."""
+    """The outcome of each job, in the order of ``jobs``."""
     results: dict[int, dict[str, Any]] = {}
-    # Started anew: a forked process would share libraries that this one may have loaded.
+    # Spawned: a forked process would share libraries that this one may have loaded.
     with ProcessPoolExecutor(min(count, max(1, len(jobs))), multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(job.function, *job.arguments): i for i, job in enumerate(jobs)}
         for future in as_completed(futures):

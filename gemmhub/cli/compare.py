@@ -1,4 +1,4 @@
-"""``gemmhub compare``: one product through every backend, and who deviates."""
+"""``gemmhub compare``: one product on every backend, with each result checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Run one product on every backend that can (or on those named) and check each result.
+    """Run one product on every capable backend (or on those named) and check each result.
 
     Sizes M N K stand for random operands. Exit code 1 when a backend is wrong, 3 when one fails.
     """
@@ -67,7 +67,7 @@ def command(
 
 
 def comparison_table(found: Comparison) -> Any:
-    """The rows of a comparison; errors in units of their bounds."""
+    """The table of a comparison; errors in units of their bounds."""
     rows = [(r.backend, screen.styled(r.status), shown(r.ratio), shown(r.difference), r.summary) for r in found.rows]
     header = ("backend", "verdict", "error/bound", "max difference", "remarks")
     return screen.table(header, rows, right=("error/bound", "max difference"))

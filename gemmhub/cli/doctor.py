@@ -1,4 +1,4 @@
-"""``gemmhub doctor``: what to paste into a bug report, and a self-test."""
+"""``gemmhub doctor``: the facts for a bug report, and a self-test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIBRARIES = (
     "cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "nvmath-python",
 )  # fmt: skip
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-"""The only variables reported, besides gemmhub's own settings: they change how fast things are."""
+"""The only variables reported besides gemmhub's own settings: those that affect speed."""
 _SELF_TESTS = (("float32", None), ("float16", None), ("bfloat16", None), ("int8", None), ("float16", "float32"))
 _SIZES = (67, 45, 130)
 
@@ -43,12 +43,12 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Report versions, devices, settings, records and backends, recommend plugins for this machine, and run a small
     product on every ready CPU backend.
 
-    With a NAME that an installed plugin brings ("musa"), report about that instead, in depth.
+    With a NAME that an installed plugin provides ("musa"), report about that instead, in depth.
 
-    The report holds no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
-    what it is about. Plugins are probed in a child process first: one that hangs or ends the process is named, with
-    the switch that turns it off, and left out of the rest. Exit code 1 when a product of the self-test is wrong, 2
-    when the configuration cannot be read, 3 when there is such a plugin or anything else is not as it should be.
+    The report contains no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
+    its subject. Plugins are probed in a child process first: one that hangs or ends the process is named, with the
+    switch that turns it off, and left out of the rest. Exit code 1 when a product of the self-test is wrong, 2 when
+    the configuration cannot be read, 3 when there is such a plugin or any other failure.
     """
     report = _full() if name is None else _about(name)
     report = _anonymous(screen.plain(report))
@@ -64,7 +64,7 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
 
 def _code(report: dict[str, Any]) -> int:
-    """The exit code of a report that is not all right."""
+    """The exit code of a report with failures."""
     if "error" in report.get("settings", {}):
         return UNUSABLE
     rows = [row for test in report.get("self_test", ()) for row in test["rows"]]
@@ -106,13 +106,13 @@ def _full() -> dict[str, Any]:
 
 
 def _culprits() -> list[doctor_probe.Culprit]:
-    """Plugins that must not be loaded into this process. Asked only where there are plugins."""
+    """Plugins that must not be loaded into this process. They are probed only where there are any."""
     return doctor_probe.culprits(config.root().deny) if importlib.metadata.entry_points(group="gemmhub") else []
 
 
 @contextmanager
 def _switched_off(plugins: list[str]) -> Iterator[None]:
-    """This process without these plugins."""
+    """Disable these plugins in this process."""
     variable = config.KEYS["deny"].variable
     before = os.environ.get(variable)
     if not plugins:
@@ -143,7 +143,7 @@ def _system() -> dict[str, str]:
 
 
 def _libraries() -> dict[str, str]:
-    """Versions of installed libraries that matter, and of the distributions that bring backends or reports."""
+    """Versions of relevant installed libraries, and of the distributions that provide backends or reports."""
     points = [
         point for group in ("gemmhub", doctor_report.GROUP) for point in importlib.metadata.entry_points(group=group)
     ]
@@ -158,7 +158,7 @@ def _libraries() -> dict[str, str]:
 
 
 def _settings() -> dict[str, Any]:
-    """Each setting with its value and where it came from; or the error that its file or variable is."""
+    """Each setting with its value and its source; or the error of its file or variable."""
     try:
         settings = config.root()
     except GemmhubError as error:
@@ -192,7 +192,7 @@ def _self_test() -> list[dict[str, Any]]:
         except GemmhubError as error:
             tests.append({"product": title, "ok": False, "error": str(error), "rows": []})
             continue
-        # A product that nobody ran is a failure: the built-in backend takes every one.
+        # A product that no backend ran is a failure: the built-in backend runs every one.
         tests.append({"product": title, "ok": bool(found) and bool(found.rows), "error": "", "rows": found.rows})
     return tests
 

@@ -1,4 +1,4 @@
-"""What ``gemmhub doctor`` recommends to install for the hardware and the frameworks that it finds."""
+"""Recommendations of ``gemmhub doctor``: distributions for the hardware and the frameworks that it finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {
 _HOPPER = (9, 0)
 _MUSA = ("gemmhub-mublas", "gemmhub-mudnn", "gemmhub-mutlass", "gemmhub-musa-kernels")
 _FRAMEWORKS = {"jax": ("jax_tvm_ffi", "jit, grad and vmap of JAX"), "dask": ("distributed", "clusters of Dask")}
-"""A framework: what gemmhub needs beside it, and for what."""
+"""The module that gemmhub needs with a framework, and its purpose."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Advice:
     """Distributions that this machine can use and that are not installed."""
 
     found: str
-    """The hardware or the framework."""
+    """Hardware or framework that they serve."""
     distributions: tuple[str, ...]
     command: str
 
 
 def advice() -> list[Advice]:
-    """What to install here, most specific hardware last. Nothing is imported and no kernel is run."""
+    """The recommendations for this machine, most specific hardware last. Imports nothing and runs no kernel."""
     found = []
     for title, distributions in (*_cpu(), *_nvidia(), *_musa()):
         missing = tuple(name for name in distributions if not _installed(name))

@@ -1,7 +1,7 @@
-"""Probing in a child process, so that a plugin that hangs or ends the process cannot take the report along.
+"""Probing of plugins in a child process, so that one that hangs or ends the process does not stop the report.
 
-The child asks every plugin in turn and writes, before each step, which plugin's code is about to run. Where it ends
-early, or writes nothing for too long, the plugin named last is the culprit; another child goes on without it.
+The child probes every plugin in turn and writes, before each step, the name of the plugin whose code runs next. Where
+it ends early, or writes nothing for too long, the plugin named last is the culprit; another child continues without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import IO
 
 PATIENCE = 60.0
-"""Seconds for which one step of one plugin may take."""
+"""Seconds that one step of one plugin may take."""
 _END = ""
 
 
@@ -31,11 +31,11 @@ class Culprit:
     plugin: str
     reason: str
     remedy: str
-    """The switch that keeps gemmhub from loading it."""
+    """Instruction to keep gemmhub from loading it."""
 
 
 def culprits(denied: tuple[str, ...]) -> list[Culprit]:
-    """Import and probe every plugin but those ``denied`` in child processes; the ones that must not be loaded here."""
+    """Import and probe every plugin but those ``denied`` in child processes; return those that must not be loaded."""
     found: list[Culprit] = []
     while True:
         off = (*denied, *(culprit.plugin for culprit in found))
@@ -77,7 +77,7 @@ def _culprit(environment: Mapping[str, str]) -> Culprit | None:
     else:
         end = f"ended the process with exit code {code}"
     if not plugin:
-        return Culprit("", f"starting a child process {end}", "see whether `python -c 'import gemmhub'` works")
+        return Culprit("", f"starting a child process {end}", "check that `python -c 'import gemmhub'` works")
     return Culprit(plugin, f"{step} {end}", f"upgrade or uninstall it, or switch it off: GEMMHUB_DISABLE={plugin}")
 
 
@@ -89,7 +89,7 @@ def _read(stream: IO[str], lines: queue.Queue[str]) -> None:
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
-    """The child and whatever it has started."""
+    """Kill the child and its child processes."""
     if hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ def _name(number: int) -> str:
 
 
 class _Steps(logging.Handler):
-    """Writes who is about to be asked; plugins' own words go elsewhere."""
+    """A handler that writes each step; plugins' own messages go elsewhere."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
@@ -116,17 +116,17 @@ class _Steps(logging.Handler):
         from gemmhub._choice import registry
 
         if record.msg == registry.ASKING and isinstance(record.args, tuple):
-            self.say(*map(str, record.args))
+            self.write(*map(str, record.args))
 
-    def say(self, plugin: str, step: str) -> None:
+    def write(self, plugin: str, step: str) -> None:
         self._stream.write(json.dumps([plugin, step]) + "\n")
         self._stream.flush()
 
 
 def report() -> None:
-    """What the child does: name each step on standard output, and nobody at the end."""
+    """The child's main function: write the plugin of each step to standard output, and an empty name at the end."""
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what plugins print is no part of this
+    os.dup2(2, 1)  # output of plugins must not mix with the steps
     steps = _Steps(stream)
     log = logging.getLogger("gemmhub")
     log.setLevel(logging.DEBUG)
@@ -134,5 +134,5 @@ def report() -> None:
     import gemmhub
 
     gemmhub.backends()
-    steps.say("", "")
-    os._exit(0)  # what goes wrong at exit is no matter of probing
+    steps.write("", "")
+    os._exit(0)  # failures at exit do not concern the probe

@@ -1,12 +1,12 @@
-"""``gemmhub doctor NAME``: reports that plugins make about what they are for.
+"""``gemmhub doctor NAME``: reports of plugins about their subject.
 
 A distribution names a function in the entry-point group ``gemmhub.doctor``::
 
     [project.entry-points."gemmhub.doctor"]
     musa = "gemmhub_musa.doctor:findings"
 
-It takes nothing and yields :class:`Finding` objects, in the order in which they are to be read; several distributions
-may use one name. What it raises becomes a finding, and what it had found before is kept.
+It takes no arguments and yields :class:`Finding` objects in reading order; several distributions may use one name. An
+exception becomes a finding after those that it has yielded.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Finding:
     """One line of a report."""
 
     section: str
-    """What it belongs to: "libraries", "self-tests". Findings of one section follow each other."""
+    """Section, such as "libraries" or "self-tests". Findings of one section are adjacent."""
     item: str
     text: str
-    """What was found; one line."""
+    """The finding; one line."""
     ok: bool | None = None
-    """False for what is wrong, True for what was tested and is right, None for what is merely so."""
+    """False for a failure, True for a passed test, None for a fact."""
     detail: str = ""
-    """What a person may want to see besides: a compiler's output, a traceback."""
+    """Details: a compiler's output, a traceback."""
 
 
 def gather(name: str) -> list[Finding]:
-    """The findings of every plugin that reports about ``name``. Failure, naming those there are, where none does."""
+    """The findings of every plugin that reports about ``name``. Failure, listing existing reports, where none does."""
     points = importlib.metadata.entry_points(group=GROUP)
     chosen = sorted((point for point in points if point.name == name), key=lambda point: point.value)
     if not chosen:
-        known = ", ".join(sorted({point.name for point in points})) or "none, as no installed plugin brings a report"
-        raise Failure(f"nothing reports about {name!r}; reports there are: {known}")
+        names = ", ".join(sorted({point.name for point in points})) or "none, as no installed plugin has a report"
+        raise Failure(f"there is no report about {name!r}; allowed: {names}")
     return [finding for point in chosen for finding in _of(point.value, point.load)]
 
 
@@ -65,12 +65,12 @@ def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> lis
 
 
 def fine(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is wrong."""
+    """Whether there is no failure."""
     return all(finding.ok is not False for finding in findings)
 
 
 def parts(findings: Iterable[dict[str, Any]]) -> Iterator[Any]:
-    """Findings, as :func:`gemmhub.cli.screen.plain` makes them, for :func:`gemmhub.cli.screen.show`."""
+    """Findings, as :func:`gemmhub.cli.screen.plain` returns them, for :func:`gemmhub.cli.screen.show`."""
     for section, members in groupby(findings, key=lambda finding: finding["section"]):
         rows = list(members)
         yield screen.table((section, "", ""), ((row["item"], _verdict(row["ok"]), row["text"]) for row in rows))

@@ -1,4 +1,4 @@
-"""Errors as the command line says them: one message on stderr, an exit code, no traceback."""
+"""Errors of the command line: one message on stderr, an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ WRONG = 1
 UNUSABLE = 2
 """Exit code: input, options or configuration that cannot be used."""
 FAILED = 3
-"""Exit code: what was asked for could not be done, or a part of it."""
+"""Exit code: the command, or a part of it, failed."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C, as shells report it."""
 CLOSED = 141
-"""Exit code: the reader of standard output has gone, as shells report it."""
+"""Exit code: the reader of standard output has closed it, as shells report it."""
 
 _STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 class Failure(click.ClickException):
-    """Ends the command with exit code 2; printed as ``error: message``."""
+    """An error that ends the command with exit code 2; printed as ``error: message``."""
 
     exit_code = UNUSABLE
 
@@ -38,13 +38,13 @@ class Failure(click.ClickException):
 
 
 class Undone(Failure):
-    """Ends the command with exit code 3: nothing is wrong with what was asked for."""
+    """An error that ends the command with exit code 3: the arguments are valid."""
 
     exit_code = FAILED
 
 
 class ClosedError(Exception):
-    """The reader of a stream has gone. Not a BrokenPipeError, for which click would exit with 1."""
+    """The reader of a stream has closed it. Not a BrokenPipeError, for which click would exit with 1."""
 
 
 @contextmanager
@@ -57,17 +57,17 @@ def pipes() -> Iterator[None]:
 
 
 def unwritable(name: str, error: OSError) -> Undone:
-    """What ends the command whose result cannot be written to the file ``name``."""
+    """The error for a result that cannot be written to the file ``name``."""
     return Undone(f"{name}: cannot be written: {error.strerror or error}")
 
 
 def run(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; what goes wrong is one message on stderr, never a traceback.
+    """Run a command and return its exit code; an error is one message on stderr, never a traceback.
 
-    With Python's development mode (``python -X dev``), the traceback of what gemmhub did not foresee is shown.
+    Python's development mode (``python -X dev``) shows the tracebacks of unexpected errors.
     """
     code = _guarded(lambda: int(command() or 0))
-    # What is still buffered is written now: at exit Python would print a traceback.
+    # Buffered output is written now: at exit Python would print a traceback.
     code = code or _guarded(_flush)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and _stuck(stream):
@@ -76,7 +76,7 @@ def run(command: Callable[[], Any]) -> int:
 
 
 def _flush() -> int:
-    if sys.stdout is not None:  # as it is where the shell has closed it
+    if sys.stdout is not None:  # None where the shell has closed it
         sys.stdout.flush()
     return 0
 
@@ -124,7 +124,7 @@ def _stuck(stream: IO[str]) -> bool:
 
 
 def _let_go(stream: IO[str]) -> None:
-    """Point a stream that cannot be written to nowhere, so that Python's exit has nothing to complain about."""
+    """Redirect a stream that cannot be written to the null device, so that Python's exit does not fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

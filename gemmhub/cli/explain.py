@@ -31,7 +31,7 @@ from gemmhub.verdict import Decision
 @click.argument("what", nargs=-1, required=True, metavar="M N K | A.npy B.npy")
 @click.option("--dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the operands (float32), or of raw files.")
 @click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
-@click.option("--a-order", type=click.Choice(ORDERS), default="row", help="How A lies in memory: col for K x M.")
+@click.option("--a-order", type=click.Choice(ORDERS), default="row", help="Storage order of A: col for K x M.")
 @b_order_option
 @click.option("--batch", type=BATCH, help="Batch dimensions of both operands.")
 @device_option
@@ -49,9 +49,9 @@ def command(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Say which backend would run a product, and what every other one says to it. Computes nothing.
+    """Show which backend would run a product, and every other backend's answer. Computes nothing.
 
-    Of a device no more is asked than what backends say of it: neither it nor an array library need be here.
+    Only backends are asked about a device: neither the device nor an array library is needed.
     """
     place = parse_device(device)
     sizes = operands.sizes_or_files(what)

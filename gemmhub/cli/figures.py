@@ -1,7 +1,7 @@
-"""What the plots of ``gemmhub bench`` share: names, colours, and labels that fit.
+"""Shared functions of the plots of ``gemmhub bench``: names, colours, and labels that fit.
 
-Titles are wrapped to the width that they have. Labels at points are placed where they cover nothing and stay inside
-their axes, and are left out where there is no such place.
+Titles are wrapped to the available width. Labels at points are placed where they cover nothing and are inside their
+axes, and are omitted where there is no such place.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gemmhub.kit import install
 _MARKERS = "osD^vP*X"
 _CLOCKS = {"host": "the host", "device events": "device events"}
 _EM = 0.62
-"""Width of a character over the size of its font, as the mean of a long text of the default font at most."""
+"""Upper limit of the mean width of a character, over the size of its font, in long texts of the default font."""
 _PLACES = (("left", "top"), ("left", "bottom"), ("right", "bottom"), ("right", "top"))
-"""Of a label beside its point: which side of the label is at the point."""
+"""Alignments of a label: the side of the label that is at its point."""
 
 
 def available() -> bool:
@@ -51,18 +51,18 @@ def require(option: str, path: str) -> None:
 
 
 def contenders(cases: Sequence[Case]) -> list[str]:
-    """The names of all that were timed, the baseline last."""
+    """The names of all timed contenders, the baseline last."""
     names = list(dict.fromkeys(row.name for case in cases for row in case.timed))
     return sorted(names, key=lambda name: name == cases[0].baseline)
 
 
 def named(name: str) -> str:
-    """A contender's name as plots print it."""
+    """A contender's name in plots."""
     return safe(label(name))
 
 
 def safe(text: str) -> str:
-    """``text`` without control characters, and with dollars that begin no formula."""
+    """``text`` without control characters, and with dollar signs escaped."""
     return printing.lines(text).replace("$", r"\$")
 
 
@@ -73,44 +73,44 @@ def style(number: int, name: str, baseline: str) -> dict[str, Any]:
 
 
 def sizes(case: Case) -> str:
-    """ "512" for a cube, else "512x256x1024"."""
+    """The sizes as text: "512" for a cube, else "512x256x1024"."""
     return f"{case.m}" if case.m == case.n == case.k else f"{case.m}x{case.n}x{case.k}"
 
 
 def title(case: Case) -> str:
-    """The dtypes of a case, and the orders where not all are by rows."""
+    """The dtypes of a case, and the storage orders where not all are row-major."""
     orders = "" if case.orders == "rrr" else f", {case.orders}"
     dtypes = case.dtype if case.out_dtype == case.dtype else f"{case.dtype}, {case.out_dtype} result"
     return dtypes + orders
 
 
 def about(cases: Sequence[Case], machine: str) -> str:
-    """What stands above a plot: where its numbers come from."""
+    """The title of a plot: the source of its numbers."""
     rounds = max((len(row.samples) for case in cases for row in case.timed), default=0)
     clock = _CLOCKS[cases[0].clock]
     return f"{machine}\nmedian of {rounds} interleaved rounds, {cases[0].library} arrays, timed by {clock}"
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
-    """``text`` in lines of at most so many inches, in a font of ``size`` points; its own lines stay."""
+    """``text`` wrapped to ``inches`` in a font of ``size`` points; its own line breaks are kept."""
     width = max(8, int(72 * inches / (_EM * size)))
     return "\n".join(line for part in safe(text).splitlines() for line in textwrap.wrap(part, width))
 
 
 def head(figure: Any, text: str) -> None:
-    """The title of a whole figure."""
+    """Write the title of a whole figure."""
     figure.suptitle(wrapped(text, figure.get_figwidth() - 0.2, 9), fontsize=9)
 
 
 def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """The names of the contenders below the axes, in as many columns as the figure is wide."""
+    """Write the names of the contenders below the axes, in as many columns as fit."""
     column = 0.6 + max(map(len, labels), default=0) * _EM * 10 / 72
     columns = max(1, min(4, len(labels), int(figure.get_figwidth() / column)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def extents(figure: Any, axis: Any) -> list[Any]:
-    """Where the texts of ``axis``, and the points of its lines, are, in pixels."""
+    """The boxes, in pixels, of the texts of ``axis`` and of the points of its lines."""
     from matplotlib.transforms import Bbox
 
     figure.draw_without_rendering()
@@ -124,9 +124,9 @@ def extents(figure: Any, axis: Any) -> list[Any]:
 
 
 def place(figure: Any, axis: Any, points: Iterable[tuple[float, float, str, str]], size: float) -> int:
-    """Write labels, each (x, y, text, colour), beside their points: the first ones have the choice of places.
+    """Write labels, each (x, y, text, colour), beside their points; earlier ones choose their places first.
 
-    Returns how many have found one.
+    Returns the number of placed labels.
     """
     taken = extents(figure, axis)
     edge = axis.get_window_extent()
@@ -146,7 +146,7 @@ def place(figure: Any, axis: Any, points: Iterable[tuple[float, float, str, str]
 
 
 def fits(written: Any, edge: Any, taken: list[Any]) -> bool:
-    """Whether a text is inside ``edge`` and covers none of ``taken``, to which it is added then."""
+    """Whether a text is inside ``edge`` and covers none of ``taken``; if so, it is added to them."""
     box = written.get_window_extent()
     inside = edge.x0 <= box.x0 and box.x1 <= edge.x1 and edge.y0 <= box.y0 and box.y1 <= edge.y1
     if not inside or any(box.overlaps(other) for other in taken):
@@ -156,7 +156,7 @@ def fits(written: Any, edge: Any, taken: list[Any]) -> bool:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure; the suffix says the format. Raises Failure."""
+    """Write a figure in the format of the suffix. Raises Failure."""
     try:
         with files.replacing(path) as stream:
             figure.savefig(stream, dpi=150, format=path.suffix.lstrip("."))
@@ -165,7 +165,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def svg(figure: Any, name: str, text: str) -> str:
-    """A figure as an SVG element for an HTML page: its ids begin with ``name``, ``text`` is what screen readers say."""
+    """A figure as an SVG element for an HTML page: its ids begin with ``name``, ``text`` is for screen readers."""
     stream = StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawn = stream.getvalue()

@@ -1,7 +1,7 @@
 """``gemmhub bench --heatmap``: ratios to the baseline over two of the sizes m, n and k.
 
-A panel for each contender, dtype and order. Colours diverge from 1 on a logarithmic scale, so that twice as fast is as
-far from white as half as fast; the ratio stands in every cell.
+There is a panel for each contender, dtype and order. Colours diverge from 1 on a logarithmic scale, so that twice as
+fast is as far from white as half as fast; every cell has its ratio as text.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gemmhub.cli.errors import Failure, Undone
 from gemmhub.cli.figures import about, contenders, head, named, save, title, wrapped
 
 _LEAST, _MOST = 1.25, 4.0
-"""Colours reach at least, and at most, from this ratio's reciprocal to it: noise is to look like noise, and one
-large ratio is not to make all others pale."""
+"""Least and greatest ratio at the end of the colour scale: noise must look like noise, and one large ratio must not
+make all others pale."""
 
 
 def possible(cases: Sequence[Case]) -> bool:
-    """Whether there is a map to draw: ratios over one or two sizes that differ."""
+    """Whether a map can be drawn: ratios over one or two sizes that differ."""
     sizes = list(zip(*((case.m, case.n, case.k) for case in cases)))
     varying = sum(len(set(each)) > 1 for each in sizes)
     baseline = cases[0].baseline
@@ -33,7 +33,7 @@ def possible(cases: Sequence[Case]) -> bool:
 
 
 def axes(shapes: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
-    """Which two sizes differ among (m, n, k), in this order; Failure when all three do."""
+    """The two sizes that differ among (m, n, k), in this order; Failure where all three do."""
     varying = [name for name, sizes in zip("mnk", zip(*shapes)) if len(set(sizes)) > 1]
     if len(varying) > 2:
         raise Failure(
@@ -59,7 +59,7 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     kinds = list(dict.fromkeys(map(title, cases)))
     ratios = [row.ratio for case in cases for row in case.timed if row.name in names and row.ratio is not None]
     if not ratios:
-        raise Undone(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks say why")
+        raise Undone(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks have the reasons")
     down, across = axes([(case.m, case.n, case.k) for case in cases])
     rows, columns = (sorted({getattr(case, name) for case in cases}) for name in (down, across))
     furthest = max(abs(log2(ratio)) for ratio in ratios)
@@ -91,7 +91,7 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
 
 
 def _panel(axis: Any, grid: Any, limit: float) -> None:
-    axis.set_facecolor("0.85")  # of cells without a ratio
+    axis.set_facecolor("0.85")  # the colour of cells without a ratio
     axis.imshow(np.log2(grid), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     for (row, column), ratio in np.ndenumerate(grid):
         missing = np.isnan(ratio)

@@ -17,20 +17,20 @@ from gemmhub.cli import errors
 
 COMMANDS = {
     "matmul": ("matmul", "Multiply two .npy files."),
-    "explain": ("explain", "Say which backend would run a product, and why not the others."),
-    "backends": ("backends", "List the backends known here and their states."),
+    "explain": ("explain", "Show which backend would run a product, and why not the others."),
+    "backends": ("backends", "List all backends and their states."),
     "compare": ("compare", "Run one product on every backend and check each result."),
     "spot-check": ("spot_check", "Check that C.npy is the product of A.npy and B.npy."),
     "tune": ("tune", "Time every backend on a product and record the results."),
-    "bench": ("bench", "Time backends side by side; JSON and plots."),
-    "build": ("build", "Do beforehand what a plugin would else do when it is first needed."),
+    "bench": ("bench", "Time backends on the same products; JSON and plots."),
+    "build": ("build", "Do in advance what a plugin does at first use."),
     "doctor": ("doctor", "Report on this installation, and test it."),
 }
-"""Name: (module, summary). The summaries stand here so that ``gemmhub --help`` imports no command."""
+"""Name: (module, summary). The summaries are here so that ``gemmhub --help`` imports no command."""
 
 
 class Commands(click.Group):
-    """Imports a command when it is called, and turns gemmhub's exceptions into messages."""
+    """A group that imports a command when it is called, and turns gemmhub's exceptions into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,7 +66,7 @@ class Commands(click.Group):
         if not standalone_mode:
             return run()
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no error
+            if isinstance(stream, io.TextIOWrapper):  # a character that the terminal's encoding lacks is not an error
                 stream.reconfigure(errors="backslashreplace")
         sys.exit(errors.run(run))
 
@@ -83,7 +83,7 @@ class Commands(click.Group):
 
 
 def _unknown(ctx: click.Context, given: str) -> click.UsageError:
-    """The error for a command that does not exist, with the one that was likely meant."""
+    """The error for a command that does not exist, with the most similar one."""
     likely = difflib.get_close_matches(given.lower().replace("_", "-"), COMMANDS, n=1, cutoff=0.5)
     meant = f"Did you mean {likely[0]!r}?" if likely else f"Allowed: {', '.join(COMMANDS)}."
     return click.UsageError(f"No such command {given!r}. {meant}", ctx)
@@ -92,7 +92,7 @@ def _unknown(ctx: click.Context, given: str) -> click.UsageError:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
-    """One matmul that runs on the best GEMM backend present, says why, and lets you check the answer.
+    """One matmul that runs on the best GEMM backend present, reports why, and lets you check the answer.
 
     Exit codes: 0 success; 1 a wrong product; 2 input, options or settings that cannot be used; 3 any other
     failure; 130 Ctrl-C; 141 a closed pipe. Results go to stdout, errors and progress to stderr.

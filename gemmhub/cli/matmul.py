@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Multiply A.npy by B.npy: activation(alpha * A @ B + beta * C + bias).
 
-    Prints the result's shape and dtype, the time of one call (after the decision was made) and what ran it.
+    Prints the result's shape and dtype, the time of one call (after the decision) and the kernel.
     """
     left, right = operands.load(a, dtype), operands.load(b, dtype)
     extra = {
@@ -121,7 +121,7 @@ def command(
 
 
 def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) -> dict[str, Any]:
-    """The verdict on a product; of one with an epilogue, on a sample of its rows."""
+    """The verdict on a product; with an epilogue, from a sample of its rows."""
     if problem.plain:
         found = gemmhub.spot_check(a, b, result, precision=problem.precision)
         sums = f", {found.sums} sums compared" if found.sums else ""

@@ -1,4 +1,4 @@
-"""Operands for commands: .npy files read with care, or arrays of given sizes."""
+"""Operands of commands: validated .npy files, or arrays of given sizes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MAGIC = b"\x93NUMPY"
 
 
 def load(path: str, dtype: str | None = None) -> Array:
-    """The array in a .npy file, in memory and in this machine's byte order; nothing in it is executed.
+    """Read the array in a .npy file, in this machine's byte order; nothing in it is executed.
 
     Elements that NumPy saved as raw bytes, because their dtype is not its own, become ``dtype``. Raises
-    Failure for a file that is missing, no .npy, truncated, or of no dtype that gemmhub multiplies.
+    Failure for a file that is missing, not .npy, truncated, or of an unsupported dtype.
     """
     name = click.format_filename(path)
     try:
@@ -43,7 +43,7 @@ def load(path: str, dtype: str | None = None) -> Array:
         if "Python objects" in str(error):
             raise Failure(f"{name}: an array of Python objects; convert it to numbers and save it again") from None
         if "mmap length" in str(error):
-            raise Failure(f"{name}: truncated: shorter than its header says") from None
+            raise Failure(f"{name}: truncated: shorter than its header states") from None
         raise Failure(f"{name}: not a readable .npy file: {error!s:.120}") from None
     except (OSError, OverflowError, SyntaxError, TypeError, TokenError) as error:
         raise Failure(f"{name}: not a readable .npy file: {error!s:.120}") from None
@@ -63,7 +63,7 @@ def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
     size = array.dtype.itemsize
     if dtype is None:
         fitting = {1: "float8_e4m3fn or float8_e5m2", 2: "bfloat16"}.get(size)
-        remedy = f"say what they are with --dtype, such as {fitting}" if fitting else "no supported dtype has that size"
+        remedy = f"name their dtype with --dtype, such as {fitting}" if fitting else "no supported dtype has that size"
         raise Failure(f"{name}: NumPy saved its elements as raw bytes, {size} each; {remedy}")
     wanted = as_dtype(dtype)
     if wanted.itemsize != size:
@@ -72,7 +72,7 @@ def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
 
 
 def store(path: Path, array: Array) -> str:
-    """Save ``array`` as .npy, in one step; returns a remark where NumPy loses its dtype. Raises Failure."""
+    """Save ``array`` as .npy atomically; return a remark where NumPy loses its dtype. Raises Failure."""
     try:
         with files.replacing(path) as file:
             np.lib.format.write_array(_Writer(file), np.asarray(array), allow_pickle=False)
@@ -83,14 +83,14 @@ def store(path: Path, array: Array) -> str:
 
 
 class _Writer:
-    """A stream without a file's number: NumPy then writes in parts, to pipes too, and reports a full disk in words."""
+    """A stream without a file descriptor: NumPy then writes in parts, to pipes too, and reports a full disk."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.write = stream.write
 
 
 def check_writable(path: Path) -> None:
-    """Raise Failure early for a file that cannot be made, before the work whose result goes there."""
+    """Raise Failure for a file that cannot be created, before the work whose result it takes."""
     if path.is_dir():
         raise Failure(f"{click.format_filename(path)}: is a directory")
     if not path.parent.is_dir():
@@ -103,7 +103,7 @@ _MEANING = "A is M x K, B is K x N"
 
 
 def sizes_or_files(arguments: tuple[str, ...]) -> Size | tuple[str, str]:
-    """What stands before the options: M N K or MxNxK, or two files. Raises UsageError."""
+    """Parse the positional arguments: M N K or MxNxK, or two files. Raises UsageError."""
     if len(arguments) == 2 and not (all(x.isdecimal() for x in arguments) and not any(map(os.path.exists, arguments))):
         return arguments[0], arguments[1]
     if len(arguments) == 1 and not _like_sizes(arguments[0]):
@@ -112,7 +112,7 @@ def sizes_or_files(arguments: tuple[str, ...]) -> Size | tuple[str, str]:
 
 
 def sizes(arguments: tuple[str, ...], otherwise: str = "") -> Size:
-    """The sizes M N K, or MxNxK. Raises UsageError that names what is missing; ``otherwise``: what else may stand."""
+    """Parse the sizes M N K, or MxNxK. The UsageError names missing sizes, and the alternative ``otherwise``."""
     parts = arguments[0].split("x") if len(arguments) == 1 else list(arguments)
     wrong = next((x for x in parts if not x.isdecimal()), None)
     if wrong is None and len(parts) == 3:
@@ -132,7 +132,7 @@ def _like_sizes(text: str) -> bool:
 
 
 def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
-    """An array whose pages are never touched; its matrices are stored by columns for the ``order`` "col"."""
+    """An array whose pages are never touched; its matrices are column-major for the ``order`` "col"."""
     stored = (*shape[:-2], shape[-1], shape[-2]) if order == "col" else shape
     try:
         array = np.empty(stored, as_dtype(dtype))

@@ -33,7 +33,7 @@ SHORT_PRECISIONS = {"bfloat16": "bf16", "tfloat32": "tf32", "float32": "ieee", "
 
 
 class Named(Choice):
-    """A choice by name or by short name, in capitals or not."""
+    """A choice by name or by short name, in upper or lower case."""
 
     def __init__(self, names: Sequence[str], short: Mapping[str, str]) -> None:
         super().__init__(names)
@@ -66,7 +66,7 @@ class Number(ParamType):
 
 
 class Sizes(ParamType):
-    """Whole numbers with commas between them."""
+    """Whole numbers separated by commas."""
 
     def __init__(self, name: str, example: str) -> None:
         self.name = name
@@ -107,37 +107,35 @@ dtype_option = click.option(
     "--dtype",
     type=DTYPE,
     metavar="DTYPE",
-    help="What the elements are of files that NumPy saved as raw bytes (bfloat16, fp8). Converts nothing.",
+    help="Dtype of files that NumPy saved as raw bytes (bfloat16, fp8). Converts nothing.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 backend_option = click.option("--backend", metavar="NAME", help="Use this backend or fail.")
 device_option = click.option(
-    "--device", default="cpu", metavar="NAME", help="Where the operands are: cpu (default), cuda, cuda:1, musa."
+    "--device", default="cpu", metavar="NAME", help="Device of the operands: cpu (default), cuda, cuda:1, musa."
 )
 library_option = click.option(
     "--library",
     metavar="NAME",
-    help="Whose arrays the operands on a device are: torch (default), cupy, or a plugin's that reaches the device.",
+    help="Array library of the operands on a device: torch (default), cupy, or a plugin's.",
 )
 b_order_option = click.option(
     "--b-order",
     type=click.Choice(ORDERS),
     default="row",
-    help="How B lies in memory: row for K x N (default), col for N x K.",
+    help="Storage order of B: row for K x N (default), col for N x K.",
 )
 
 
 def product_options(function: F) -> F:
-    """What changes a product without further operands: ``given`` turns them into matmul's options."""
+    """Add the options of a product without further operands; ``given`` turns them into matmul's options."""
     for option in reversed(
         (
             click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result."),
             click.option("--alpha", type=NUMBER, help="Factor of the product."),
             click.option("--activation", type=click.Choice(ACTIVATIONS), help="Applied to the result."),
-            click.option(
-                "--precision", type=PRECISION, metavar="NAME", help="What float32 may be rounded to: ieee, tf32, bf16."
-            ),
-            click.option("--deterministic", is_flag=True, help="Demand bitwise equal results from run to run."),
+            click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, tf32, bf16."),
+            click.option("--deterministic", is_flag=True, help="Require bitwise equal results from run to run."),
         )
     ):
         function = option(function)
@@ -145,5 +143,5 @@ def product_options(function: F) -> F:
 
 
 def given(**values: Any) -> Options:
-    """The options that were given, as keyword arguments of :func:`gemmhub.matmul`."""
+    """The given options as keyword arguments of :func:`gemmhub.matmul`."""
     return cast("Options", {name: value for name, value in values.items() if value is not None and value is not False})

@@ -25,11 +25,11 @@ from gemmhub.cli.figures import (
 )
 
 _LOG_BEYOND = 30
-"""Throughputs that spread by more than this factor are drawn on a logarithmic axis."""
+"""Ratio of the largest to the smallest throughput beyond which the axis is logarithmic."""
 _GROUP = 0.8
-"""Width of the bars of one product together."""
+"""Total width of the bars of one product."""
 _LEAST = 1.25
-"""Ratios are drawn on an axis that reaches from this one's reciprocal to it at least: noise is to look like noise."""
+"""Least ratio at the end of the axis of ratios: noise must look like noise."""
 
 
 def draw(cases: Sequence[Case], machine: str, path: Path) -> None:
@@ -73,7 +73,7 @@ def _rates(axis: Any, cases: Sequence[Case], names: Sequence[str], baseline: str
     rates: list[float] = []
     for number, name in enumerate(names):
         look = style(number, name, baseline)
-        # Between unlike shapes there is nothing to interpolate.
+        # Different shapes are not interpolated.
         look["linestyle"] = "" if not cube else "--" if name == baseline else "-"
         aside = 0.0 if cube else 0.08 * (number - (len(names) - 1) / 2)
         points = [(x, case, row) for x, case in enumerate(cases) for row in case.timed if row.name == name]
@@ -95,7 +95,7 @@ def _rates(axis: Any, cases: Sequence[Case], names: Sequence[str], baseline: str
 
 
 def _ratios(axis: Any, cases: Sequence[Case], names: Sequence[str], baseline: str) -> None:
-    """Bars from 1, up for faster and down for slower, on a logarithmic axis: half and twice are equally far."""
+    """Draw bars from 1, up for faster and down for slower, on a logarithmic axis: half and twice are equally far."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     others = [name for name in names if name != baseline]
@@ -145,7 +145,7 @@ def _name_bars(drawn: Any, axis: Any) -> None:
 
 
 def _name_cases(axis: Any, cases: Sequence[Case], inches: float) -> None:
-    """Name the cases below the axis, turned as far as it takes to fit."""
+    """Name the cases below the axis, rotated as far as necessary to fit."""
     cube = all(case.m == case.n == case.k for case in cases)
     labels = [sizes(case) if cube else f"{case.m}x{case.n}x{case.k}" for case in cases]
     longest, spacing = max(map(len, labels)) * 0.085, inches / len(labels)

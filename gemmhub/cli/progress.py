@@ -1,4 +1,4 @@
-"""Progress of long commands: a bar on stderr where that is a terminal, and nothing anywhere else."""
+"""Progress of long commands: a bar on stderr where that is a terminal, else nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gemmhub.cli import screen
 
 @contextmanager
 def bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """A bar of ``total`` steps: functions that name what begins, and that count a step.
+    """A bar of ``total`` steps: a function that names the current step, and one that counts a step.
 
-    What the library reports meanwhile (:mod:`gemmhub._base.progress`) stands behind that name.
+    Reports of the library (:mod:`gemmhub._base.progress`) are shown after that name.
     """
     console = screen.console(stderr=True)
     if not console.is_terminal:
@@ -22,7 +22,7 @@ def bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    # Drawn between steps only: a drawing thread would disturb what is measured.
+    # Drawn between steps only: a drawing thread would disturb the measurement.
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as shown:
         task = shown.add_task("", total=total)

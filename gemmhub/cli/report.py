@@ -1,6 +1,6 @@
 """The tables of ``gemmhub bench``, on terminals and in the HTML report of ``--html``.
 
-The report is one file that needs nothing else: tables, plots as inline SVG (where matplotlib is installed), no script.
+The report is one self-contained file: tables, plots as inline SVG (where matplotlib is installed), no script.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ figure svg { background: white; max-width: 100%; height: auto }
 
 
 def results(cases: Sequence[Case]) -> tuple[tuple[str, ...], list[Rows]]:
-    """The header, and for each case its rows."""
+    """The header, and the rows of each case."""
     unit, scale = units.rate_unit(row.gflops for case in cases for row in case.timed)
     header = ("m x n x k", "dtype", "contender", "median", "range", unit, f"vs {label(cases[0].baseline)}", "remarks")
     return header, [_titled(case, [(row.label, *row.cells(scale)) for row in case.rows]) for case in cases]
 
 
 def host(cases: Sequence[Case]) -> tuple[tuple[str, ...], list[Rows]]:
-    """What the host spends in a call: the header, and for each case its rows."""
+    """Host times: the header, and the rows of each case."""
     header = ("m x n x k", "dtype", "contender", "call", "host time", f"vs {label(cases[0].baseline)}")
     return header, [
         _titled(case, [(label(h.name), h.call, units.duration(h.seconds), units.multiple(h.ratio)) for h in case.host])
@@ -52,20 +52,20 @@ def _titled(case: Case, rows: Rows) -> Rows:
 
 
 def results_table(cases: Sequence[Case]) -> Any:
-    """The table on a terminal, with an empty line between cases."""
+    """The table of results for a terminal, with an empty line between cases."""
     header, groups = results(cases)
     rows = [row for group in groups for row in (*group, ("",) * len(header))][:-1]
     return screen.table(header, rows, right=header[3:7])
 
 
 def host_table(cases: Sequence[Case]) -> Any:
-    """The table of host times on a terminal."""
+    """The table of host times for a terminal."""
     header, groups = host(cases)
     return screen.table(header, [row for group in groups for row in group], right=header[4:])
 
 
 def page(document: Mapping[str, Any], cases: Sequence[Case]) -> str:
-    """The HTML report; ``document`` is what ``--json`` writes."""
+    """The HTML report; ``document`` is the content of ``--json``."""
     machine = document["device"]["name"]
     title = markup.text(f"gemmhub bench on {machine}")
     header, groups = results(cases)
@@ -111,7 +111,7 @@ def _wide(table: str) -> str:
 
 
 def _pictures(cases: Sequence[Case], machine: str, bandwidth: float | None) -> Iterator[str]:
-    """The plots for which there are numbers, as SVG."""
+    """Yield the plots that have numbers, as SVG."""
     from gemmhub.cli import heatmap, plot, roofline
 
     timed = [case for case in cases if case.timed]

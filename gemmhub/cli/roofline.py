@@ -1,8 +1,8 @@
-"""``gemmhub bench --roofline``: achieved rate over arithmetic intensity, under what memory and arithmetic allow.
+"""``gemmhub bench --roofline``: achieved rate over arithmetic intensity, with the ceilings of memory and arithmetic.
 
 Arithmetic intensity is operations over bytes, where each operand is read once and the result written once: the
-least traffic there can be. A product cannot be faster than intensity times bandwidth, nor than the arithmetic.
-Both ceilings are measured: the bandwidth of a large copy, and the best rate that any contender of the run reached.
+minimal traffic. A product cannot be faster than intensity times bandwidth, nor than the arithmetic. Both ceilings are
+measured: the bandwidth of a large copy, and the best rate that any contender of the run reached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gemmhub.cli.figures import about, contenders, head, legend, place, save, si
 
 
 def intensity(case: Case) -> float:
-    """Operations a byte."""
+    """Arithmetic intensity of a case in operations a byte."""
     return case.flops / case.nbytes
 
 

@@ -1,7 +1,7 @@
-"""What commands print: facts, tables and JSON on stdout; plain text unless stdout is a terminal.
+"""Output of commands: facts, tables and JSON on stdout; plain text unless stdout is a terminal.
 
-On a terminal rich wraps and colours (it honours NO_COLOR). Anywhere else lines are as long as they need to be
-and carry no escapes, so that scripts can read them.
+On a terminal rich wraps and colours (it honours NO_COLOR). Anywhere else lines are not wrapped and have no escapes, so
+that scripts can read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gemmhub.verdict import Decision
 
 _UNWRAPPED = 100_000
-"""Columns of a console that is no terminal: nothing wraps."""
+"""Width of a console that is not a terminal: nothing wraps."""
 
 STYLES = {
     "chosen": "bold green", "ready": "green", "right": "green", "ok": "green",
@@ -37,7 +37,7 @@ STYLES = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of this moment's stdout or stderr."""
+    """A console of the current stdout or stderr."""
     stream = sys.stderr if stderr else sys.stdout
     probe = Console(file=stream)
     width = None if probe.is_terminal else _UNWRAPPED
@@ -84,7 +84,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right:
 
 
 def _safe(cell: str | Text) -> str | Text:
-    """What a terminal shows and does not act on; a text in colour that it would act on is shown without colour."""
+    """A cell without characters that a terminal interprets; coloured text with such characters loses its colour."""
     if isinstance(cell, str):
         return printing.lines(cell)
     safe = printing.lines(cell.plain)
@@ -97,7 +97,7 @@ def styled(word: str) -> Text:
 
 
 def decision_parts(decision: Decision) -> tuple[Table, Table]:
-    """A decision as facts and a table."""
+    """A decision as a table of facts and a table of backends."""
     head: list[tuple[str, str | Text]] = [
         ("problem", str(decision.problem)),
         ("chosen", Text.assemble((decision.chosen or "none", "bold"), f" ({decision.why})")),
@@ -109,7 +109,7 @@ def decision_parts(decision: Decision) -> tuple[Table, Table]:
 
 
 def print_json(data: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     click.echo(as_json(data))
 
 
@@ -135,5 +135,5 @@ def plain(value: object) -> Any:
 
 
 def shape(sizes: Sequence[int]) -> str:
-    """ "512 x 256"; "scalar" for no dimensions."""
+    """A shape as text: "512 x 256"; "scalar" for no dimensions."""
     return " x ".join(map(str, sizes)) or "scalar"

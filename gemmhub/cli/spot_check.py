@@ -1,4 +1,4 @@
-"""``gemmhub spot-check``: whether C is the product of A and B."""
+"""``gemmhub spot-check``: the check that C is the product of A and B."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gemmhub.cli.options import POINT, PRECISION, dtype_option, json_option
 @click.argument("a", metavar="A.npy")
 @click.argument("b", metavar="B.npy")
 @click.argument("c", metavar="C.npy")
-@click.option("--precision", type=PRECISION, metavar="NAME", help="What float32 operands may have been rounded to.")
+@click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32 operands: ieee, tf32, bf16.")
 @click.option("--points", type=POINT, multiple=True, help="Recompute only this element of C; may be repeated.")
-@click.option("--samples", type=click.IntRange(min=1), help="Recompute only so many random elements.")
+@click.option("--samples", type=click.IntRange(min=1), help="Recompute only this number of random elements.")
 @click.option("--seed", type=click.IntRange(min=0), help="Makes the random choices repeatable.")
 @dtype_option
 @json_option
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Check that C.npy is A.npy @ B.npy, within the error bound of its dtypes, in O(n^2).
 
-    Exit code 0 when it is, 1 when it is not. Any program may have made C.
+    Exit code 0 when it is, 1 when it is not. C may come from any program.
     """
     left, right, product = (operands.load(file, dtype) for file in (a, b, c))
     found = gemmhub.spot_check(

@@ -1,4 +1,4 @@
-"""``gemmhub tune``: measure, and look after the record file."""
+"""``gemmhub tune``: measure candidates, and list, merge and import records."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _OTHERWISE = " or --shape MxNxK (files go with --show, --merge and --import)"
 @backend_option
 @click.option("--show", is_flag=True, help="List the records in force (or those of FILE...); time nothing.")
 @click.option("--merge", is_flag=True, help="Merge the records of FILE... into those in force.")
-@click.option("--import", "imports", is_flag=True, help="Record what the profiler of --backend NAME wrote to FILE...")
-@click.option("--into", metavar="FILE", help="With --merge or --import: into this file instead.")
+@click.option("--import", "imports", is_flag=True, help="Record times of the profiler of --backend NAME in FILE...")
+@click.option("--into", metavar="FILE", help="With --merge or --import: write to this file instead.")
 @json_option
 @click.pass_context
 def command(
@@ -73,7 +73,7 @@ def command(
 ) -> None:
     """Time every backend, and each of its candidates, on random operands, and record the results.
 
-    Later calls of this kind, in every process, take the fastest. Wrong candidates are reported, not recorded.
+    Later calls of this kind, in every process, use the fastest. Wrong candidates are reported, not recorded.
     """
     if show + merge + imports > 1:
         raise click.UsageError("--show, --merge and --import exclude each other.")
@@ -125,7 +125,7 @@ def _merged(target: Path, count: int, skipped: list[str], as_json: bool) -> None
 
 
 def _check_unused(ctx: click.Context, mode: str) -> None:
-    """UsageError for options of a product, which ``mode`` ("--show") would ignore."""
+    """Raise UsageError for options of a product, which ``mode`` ("--show") would ignore."""
     used = {"what", "show", "merge", "imports", "into", "as_json"}
     used |= {"backend", "device"} if mode == "--import" else set()
     unused = [
@@ -134,7 +134,7 @@ def _check_unused(ctx: click.Context, mode: str) -> None:
         if parameter.name not in used and ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
     if unused:
-        raise click.UsageError(f"{', '.join(unused)}: not used by {mode}, which times nothing; leave it out.")
+        raise click.UsageError(f"{', '.join(unused)}: not used by {mode}, which times nothing; omit it.")
 
 
 def _tune(

@@ -1,1 +1,1 @@
-"""What authors of backends build on: compilers and their cache, the CUDA driver, launches, leases, corrections."""
+"""Building blocks for backends: compilers and their cache, the CUDA driver, launches, leases, corrections."""

@@ -1,4 +1,4 @@
-"""Learned corrections of cost models: small networks fitted to times that were measured on one card.
+"""Learned corrections of cost models: small networks fitted to the measured times of one card.
 
 A plugin ships a folder for each card that was measured, with ``card.json`` (a :class:`Origin`) and one network for each
 kind of product. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
@@ -25,14 +25,14 @@ UNMEASURED = 1.1
 costs more than the gain of a right one.
 """
 NOTE = "not measured on this card"
-"""What ``explain`` shows where no correction serves."""
+"""Remark of ``explain`` where no correction serves."""
 _NEAR = 0.05
 """Largest relative difference of the memory bandwidths of two cards that count as one."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a folder of corrections was measured."""
+    """The card and the versions that a folder of corrections was measured with."""
 
     card: str
     """Name of the card, as the driver reports it."""
@@ -43,25 +43,25 @@ class Origin:
     library: str = ""
     """Version of the vendor library, major and minor; empty for a plugin's own kernels."""
     driver: str = ""
-    """CUDA version of the driver. Corrections serve with any driver."""
+    """CUDA version of the driver, for information: corrections serve with any driver."""
     command: str = ""
-    """The command that measured."""
+    """Command that measured."""
 
     def serves(self, card: str, sms: int, bandwidth: float, library: str = "") -> bool:
-        """Whether corrections from here hold for a device and a library version (any number of components)."""
+        """Whether these corrections serve a device and a library version (of any number of components)."""
         same_card = card == self.card and sms == self.sms and abs(bandwidth / self.bandwidth - 1) <= _NEAR
         return same_card and library.split(".")[:2] == self.library.split(".")[:2]
 
 
 class Described(NamedTuple):
-    """Candidates of one kind for a problem: what a network is fitted to, and evaluated on."""
+    """Candidates of one kind for a problem, as input for a network."""
 
     kind: str
     names: list[str]
     modelled: list[float]
-    """The analytic model's seconds of each candidate."""
+    """Seconds of each candidate by the analytic model."""
     rows: list[list[float]]
-    """The features of each candidate."""
+    """Features of each candidate."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Correction:
     """One network, for one kind of product on one card."""
 
     net: Net
-    """Predicts log(measured seconds / modelled seconds) from a row of features."""
+    """Network that predicts log(measured seconds / modelled seconds) from a row of features."""
     origin: Origin
 
     def factors(self, rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
-        """The factor on the modelled seconds, for each row of features."""
+        """The factors on the modelled seconds, one for each row of features."""
         if not rows:
             return np.empty(0)
         found: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.array(rows)), -LIMIT, LIMIT))
@@ -83,7 +83,7 @@ class Correction:
 @cache
 def find(data: Path, kind: str, card: str, sms: int, bandwidth: float, library: str = "") -> Correction | None:
     """The correction for products of ``kind`` (a file name without suffix) in a plugin's folder ``data``; None where no
-    folder of it serves. Read once a process.
+    folder of it serves. It is read once a process.
     """
     for folder in sorted(data.iterdir()) if data.is_dir() else ():
         origin = _origin(folder)

@@ -1,11 +1,11 @@
-"""The few functions of the NVIDIA driver (libcuda) that plugins call: devices, contexts, memory, kernels.
+"""The NVIDIA driver (libcuda) by ctypes: devices, contexts, memory, kernels.
 
-For plugins that must not need a CUDA toolkit, or a Python package that wraps one.
+It serves plugins that depend neither on a CUDA toolkit nor on a Python package that wraps one.
 
-A thread has a current context, or none. The CUDA runtime gives a thread one when it first needs it; neither a launch
-through the driver nor cuBLASLt does. So every kernel's ``run`` sees to it that the device's primary context is current:
-``with gpu:`` where :meth:`Gpu.is_current` is false. A launch by cuLaunchKernelEx needs no look beforehand on a machine
-with one device: without the right context it fails before anything starts, and is repeated ``with gpu:``.
+A thread has a current context, or none. The CUDA runtime creates one at its first use in a thread; neither a launch
+through the driver nor cuBLASLt does. So every kernel's ``run`` makes the device's primary context current:
+``with gpu:`` where :meth:`Gpu.is_current` is false. A launch by cuLaunchKernelEx needs no such test on a machine with
+one device: without the right context it fails before anything starts, and is repeated ``with gpu:``.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),
     "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
 }
-"""What :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, and the types of the arguments; each
+"""Functions that :class:`Driver` and :class:`Gpu` call, by the names libcuda exports, with their argument types; each
 returns a CUresult."""
 
 _STREAM_ID = "cuStreamGetId"
-"""Called where there is one: since CUDA 12.0."""
+"""Functions that are called where libcuda has them: since CUDA 12.0."""
 
 KERNELS: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (c_void_p, c_void_p),
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
 }
-"""What :meth:`Gpu.function` calls besides."""
+"""Functions that :meth:`Gpu.function` calls in addition."""
 
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = 100
 _SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
 _WORKSPACE_SHARE = 256
-"""One part in so many of a device's memory: a matrix of 4096 x 4096 in planes of 6 bytes takes 96 MiB."""
+"""Divisor of a device's memory for the default workspace: 4096 x 4096 float32 split into bf16 planes takes 96 MiB."""
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NON_BLOCKING = 1
 _RELAXED = 2
@@ -81,7 +81,7 @@ class DriverError(RuntimeError):
 
 
 class _Answers:
-    """Where the driver writes what it is asked of a stream. One call at a time uses it."""
+    """Memory for the driver's answers about a stream, used by one call at a time."""
 
     def __init__(self) -> None:
         self.status, self.number, self.graph, self.identity = c_int(), c_uint64(), c_void_p(), c_uint64()
@@ -93,9 +93,9 @@ class Driver:
     """libcuda, initialised."""
 
     def __init__(self, cuda: Any, more: Mapping[str, tuple[Any, ...]] | None = None) -> None:
-        """``more``: functions that the caller needs besides :data:`FUNCTIONS`, and the types of their arguments.
+        """Initialise the driver ``cuda``; ``more`` has functions besides :data:`FUNCTIONS`, with their argument types.
 
-        DriverError when cuInit fails; AttributeError when ``cuda`` lacks a function.
+        Raises DriverError where cuInit fails, AttributeError where ``cuda`` lacks a function.
         """
         for name, arguments in {**FUNCTIONS, **(more or {})}.items():
             function = getattr(cuda, name)
@@ -103,7 +103,7 @@ class Driver:
             function.argtypes = arguments
         self.cuda = cuda
         self._answers: list[_Answers] = []
-        """Those that no call uses."""
+        """Free memory for answers."""
         self._stream_id: Any = getattr(cuda, _STREAM_ID, None)
         if self._stream_id is not None:
             self._stream_id.restype, self._stream_id.argtypes = c_int, (c_void_p, c_void_p)
@@ -111,16 +111,16 @@ class Driver:
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
         self.cuda_version = (version.value // 1000, version.value % 1000 // 10)
-        """The newest CUDA it runs: (major, minor)."""
+        """Newest CUDA version that the driver runs: (major, minor)."""
 
     def call(self, name: str, *arguments: Any) -> None:
-        """DriverError, in the driver's words, unless it succeeds."""
+        """Call a function of the driver; DriverError with the driver's message where it fails."""
         code = getattr(self.cuda, name)(*arguments)
         if code:
             raise DriverError(name, code, self.words(code))
 
     def words(self, code: int) -> str:
-        """What a CUresult means."""
+        """The name and the message of a CUresult."""
         texts = []
         for function in (self.cuda.cuGetErrorName, self.cuda.cuGetErrorString):
             text = c_char_p()
@@ -134,14 +134,16 @@ class Driver:
         return count.value
 
     def current_device(self) -> int | None:
-        """The device of this thread's context; None where it has none."""
+        """The device of this thread's current context; None where there is none."""
         device = c_int()
         return None if self.cuda.cuCtxGetDevice(byref(device)) else device.value
 
     def stream(self, stream: int) -> tuple[int, int, int]:
-        """The number of the capture that ``stream`` takes part in and its graph, zeros when it is not captured; and the
-        number that no other stream of the process ever has (a handle the driver does give to a later stream), 0 where
-        the driver knows none, and of a captured stream: to ask for it would end the capture. Needs a context.
+        """Return the number of the capture of ``stream``, the captured graph, and the stream's unique number.
+
+        The first two are 0 where the stream is not captured. The third differs between all streams of the process,
+        while the driver reuses handles; it is 0 where the driver has no such number, and for a captured stream, because
+        the query would end the capture. Needs a context.
         """
         try:
             answers = self._answers.pop()
@@ -161,14 +163,14 @@ class Driver:
 
 
 def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
-    """OSError when libcuda is not there (no NVIDIA driver); else as :class:`Driver`."""
+    """Load libcuda and initialise it; OSError without an NVIDIA driver, else errors as of :class:`Driver`."""
     return Driver(ctypes.CDLL("libcuda.so.1"), more)
 
 
 def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[Driver, tuple[Gpu, ...]] | Absent:
-    """The driver and its devices, at least one; or what there is instead and what to do. Never raises.
+    """Return the driver and its devices, at least one; or Absent with reason and remedy. Never raises.
 
-    ``oldest``: the first driver that has all functions ("525"); ``device``: what the plugin needs ("an NVIDIA GPU").
+    ``oldest`` is the first driver that has all functions ("525"), ``device`` what the plugin needs ("an NVIDIA GPU").
     """
     try:
         driver = open_driver()
@@ -180,16 +182,16 @@ def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[D
     except DriverError as error:
         if error.code != _NO_DEVICE:
             return Absent(
-                f"the NVIDIA driver does not work: {error}", "see whether nvidia-smi works; restart the machine"
+                f"the NVIDIA driver does not work: {error}", "check that nvidia-smi works; restart the machine"
             )
         gpus = ()
     if not gpus:
-        return Absent("the NVIDIA driver shows no device", "look at CUDA_VISIBLE_DEVICES and nvidia-smi")
+        return Absent("the NVIDIA driver shows no device", "check CUDA_VISIBLE_DEVICES and nvidia-smi")
     return driver, gpus
 
 
 def versions(driver: Driver, gpus: Sequence[Gpu]) -> dict[str, str]:
-    """The driver and the cards, as a backend's probe reports them: tuning records hold only where they are the same.
+    """The versions of driver and cards for a backend's probe: tuning records hold only where they are the same.
 
     Cards of one name differ: an H100 and an H200 share their number of multiprocessors, and two H100s may not.
     """
@@ -221,22 +223,22 @@ class Gpu:
         self.capability = (self.attribute(_CAPABILITY_MAJOR), self.attribute(_CAPABILITY_MINOR))
         self.clock = 1e3 * self.attribute(_CLOCK_KHZ)
         """Hz."""
-        # Two transfers a clock: the memory of every card so far is double data rate.
+        # Two transfers a clock: all cards so far have double data rate memory.
         self.bandwidth = 2e3 * self.attribute(_MEMORY_CLOCK_KHZ) * self.attribute(_BUS_BITS) / 8
-        """Bytes a second."""
+        """Memory bandwidth in bytes a second."""
         memory = c_size_t()
         driver.call("cuDeviceTotalMem_v2", byref(memory), self._device)
         self.default_workspace = max(WORKSPACE, memory.value // _WORKSPACE_SHARE)
-        """Bytes: what a backend may return as its ``default_workspace`` where copies of operands are to fit."""
+        """A ``default_workspace`` in bytes for backends that copy operands."""
         self._context: int | None = None
         self._lock = locks.lock()
-        # Without declared types and with pointers made beforehand: less to convert a call.
+        # No declared types, and pointers made in advance: each call converts less.
         self._get_current = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuCtxGetCurrent, c_void_p).value or 0)
         self._cells: list[tuple[c_void_p, Any]] = []
-        """Where the driver writes a context, and pointers to that; those that no call uses."""
+        """Free memory for a context, with a pointer to it."""
 
     def attribute(self, number: int) -> int:
-        """A CUdevice_attribute."""
+        """The value of a CUdevice_attribute."""
         value = c_int()
         self.driver.call("cuDeviceGetAttribute", byref(value), number, self._device)
         return value.value
@@ -244,7 +246,7 @@ class Gpu:
     def __enter__(self) -> Gpu:
         context = self._context
         if context is None:
-            with self._lock:  # by a nested call twice: that retains the context once more
+            with self._lock:  # a nested call may do it twice and retain the context once more
                 retained = c_void_p()
                 if self._context is None:
                     self.driver.call("cuDevicePrimaryCtxRetain", byref(retained), self._device)
@@ -258,8 +260,9 @@ class Gpu:
         self.driver.call("cuCtxPopCurrent_v2", byref(popped))
 
     def is_current(self) -> bool:
-        """Whether the device's primary context is that of this thread: no other context, of another device or of this
-        one, and not none.
+        """Whether the device's primary context is current in this thread.
+
+        False for no context and for any other, of another device or of this one.
         """
         try:
             cell, place = self._cells.pop()
@@ -272,7 +275,7 @@ class Gpu:
 
     @contextmanager
     def outside_captures(self) -> Iterator[None]:
-        """As ``with gpu:``; and calls that are forbidden while a stream is captured may be made, and leave it alone."""
+        """As ``with gpu:``, and permit calls that are forbidden during a capture, without effect on the capture."""
         mode = c_int(_RELAXED)
         with self:
             self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
@@ -282,7 +285,7 @@ class Gpu:
                 self.driver.call("cuThreadExchangeStreamCaptureMode", byref(mode))
 
     def function(self, image: bytes, name: str, shared_bytes: int) -> int:
-        """The handle of a kernel of a compiled module, which may be launched with that much dynamic shared memory.
+        """Load a compiled module; return the handle of its kernel, allowed ``shared_bytes`` of dynamic shared memory.
 
         The module stays loaded: captured graphs may refer to it. Works while streams are being captured.
         """
@@ -294,9 +297,9 @@ class Gpu:
         return function.value or 0
 
     def allocate(self, nbytes: int, zeroed: bool = False) -> int:
-        """The address of new device memory, filled with zero bytes if asked for. AllocationError when there is none.
+        """Allocate device memory, with zero bytes where ``zeroed``; return its address. AllocationError where full.
 
-        Works while streams are being captured, and leaves the captures alone.
+        Works while streams are being captured, without effect on the captures.
         """
         address = c_uint64()
         with self.outside_captures():
@@ -314,12 +317,12 @@ class Gpu:
         return address.value
 
     def free(self, address: int) -> None:
-        """Give back what :meth:`allocate` gave; also while streams are being captured. DriverError."""
+        """Free memory of :meth:`allocate`; also while streams are being captured. DriverError where that fails."""
         with self.outside_captures():
             self.driver.call("cuMemFree_v2", address)
 
     def _clear(self, address: int, nbytes: int) -> None:
-        """Zero the memory, on a stream of its own so that no other one waits, and wait for that."""
+        """Zero the memory on a separate stream, so that no other stream waits, and wait for it."""
         stream = c_void_p()
         self.driver.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
         try:

@@ -1,7 +1,7 @@
-"""How many clusters of thread blocks an NVIDIA device runs at once: asked of the driver, once for a device.
+"""The number of thread block clusters that an NVIDIA device runs at once, queried from the driver once a device.
 
-A cluster lies within one of the groups of multiprocessors of a chip. How many multiprocessors a group has differs from
-chip to chip of one kind, as those that do not work are switched off.
+A cluster runs within one GPU processing cluster (GPC). The number of multiprocessors of a GPC differs between chips of
+one kind, because defective ones are switched off.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gemmhub.kit.cuda import DriverError, Gpu
 from gemmhub.kit.cuda_launch import WORD, LaunchAttribute, LaunchConfig
 
 LARGEST = 8
-"""Blocks of a cluster that every device with clusters runs."""
+"""Largest cluster size that every device with clusters runs."""
 _GROUPS = 12
-"""Multiprocessors that clusters of more than two blocks leave idle."""
+"""Number of multiprocessors that clusters of more than two CTAs leave idle."""
 _FUNCTION = "cuOccupancyMaxActiveClusters"
 _STUB = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry stub()\n{\n    ret;\n}\n\0"
 _THREADS = 384
@@ -26,15 +26,18 @@ _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 
 def estimated(sms: int, size: int) -> int:
-    """Of clusters of ``size`` thread blocks, a block on each of ``sms`` multiprocessors: as many as H200s with 132 were
-    measured to run, 30 clusters of four and 15 of eight.
+    """Estimate the number of resident clusters of ``size`` CTAs, one CTA on each of ``sms`` multiprocessors.
+
+    It reproduces the measured numbers of H200s with 132 multiprocessors: 30 clusters of four and 15 of eight.
     """
     return max(1, (sms if size <= 2 else sms - _GROUPS) // size)
 
 
 def asked(gpu: Gpu) -> tuple[int, ...]:
-    """By the size of clusters, from 0 to :data:`LARGEST`: how many run at once where a block has all the shared memory
-    there is, and so a multiprocessor for itself. What the driver does not tell is :func:`estimated`.
+    """Query the number of resident clusters by cluster size, from 0 to :data:`LARGEST`.
+
+    Each CTA takes all of the shared memory, and so a whole multiprocessor. Where the driver does not answer, the
+    numbers are :func:`estimated`.
     """
     found = [gpu.sms, gpu.sms, *(estimated(gpu.sms, size) for size in range(2, 1 + LARGEST))]
     ask = getattr(gpu.driver.cuda, _FUNCTION, None)

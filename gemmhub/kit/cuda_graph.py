@@ -1,9 +1,9 @@
-"""When a CUDA graph is gone, and with it whoever might still use what it was captured with.
+"""Detection of the end of a CUDA graph, after which nothing uses the memory that it was captured with.
 
-A graph can be given an object, which all that is instantiated of it has, too. When the last of them is destroyed and
-has run to its end, the driver calls a function. That may be on any thread, and must neither call CUDA nor wait. libc's
-sem_post does neither, and needs no Python: so what there is to know stands in a semaphore, which whoever wants to know
-looks at. (User objects: CUDA C++ Programming Guide, "CUDA Graphs".)
+A graph can own a user object, which its executable graphs share. When the last of them is destroyed and has finished,
+the driver calls the object's destructor: on any thread, where it must neither call CUDA nor wait. libc's sem_post does
+neither, and needs no Python: so the end is recorded in a semaphore, which callers poll. (User objects: CUDA C++
+Programming Guide, "CUDA Graphs".)
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 from gemmhub.kit.cuda import Driver
 
 _BYTES = 64
-"""A sem_t has at most 32."""
+"""Size in bytes of the memory of a semaphore; a sem_t has at most 32."""
 _NO_DESTRUCTOR_SYNC, _MOVE = 1, 1
 
 
 class GraphEnd:
-    """Told when a graph is gone. Can be used again after that."""
+    """A semaphore that the driver posts at the end of a graph. It is reusable after that."""
 
     def __init__(self) -> None:
-        """OSError or AttributeError where libc has no semaphores."""
+        """Create the semaphore; OSError or AttributeError where libc has none."""
         libc = _libc()
-        # Never freed: the driver may post it when the process ends, after Python has.
+        # Never freed: the driver may post it after the end of Python, when the process ends.
         self._semaphore = libc.malloc(_BYTES)
         if not self._semaphore or libc.sem_init(self._semaphore, 0, 0):
             raise OSError("libc has no semaphore")
 
     def watch(self, driver: Driver, graph: int) -> bool:
-        """Ask to be told of ``graph``, which may be one that is being captured. False where nobody will tell."""
+        """Register for the end of ``graph``, which may still be capturing. False where the driver refuses."""
         cuda, made = driver.cuda, c_void_p()
         post = ctypes.cast(_libc().sem_post, c_void_p)
         if cuda.cuUserObjectCreate(byref(made), self._semaphore, post, 1, _NO_DESTRUCTOR_SYNC):
@@ -40,7 +40,7 @@ class GraphEnd:
         return not cuda.cuGraphRetainUserObject(graph, made, 1, _MOVE)
 
     def come(self) -> bool:
-        """Whether it is gone: true once."""
+        """Whether the graph has ended; True once for each end."""
         return bool(_libc().sem_trywait(self._semaphore) == 0)
 
 

@@ -1,4 +1,4 @@
-"""What cuLaunchKernelEx is given, for plugins that keep it in memory from call to call."""
+"""Arguments of cuLaunchKernelEx that plugins keep in memory between calls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from gemmhub.kit.cuda import Driver
 
 WORD = 8
-"""Bytes of the words in which launches in the making are filled in."""
+"""Size in bytes of the words that parameters are written by."""
 STREAM_WORD = 4
-"""Which of them in a LaunchConfig is the stream."""
+"""Index of the word of the stream in a LaunchConfig."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -28,30 +28,30 @@ class LaunchConfig(ctypes.Structure):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute. The value is a union: its bytes, as far as they are not 0."""
+    """CUlaunchAttribute. The value is a union, as bytes without trailing zeros."""
 
     _fields_ = (("id", c_int), ("padding", c_int), ("value", c_char * 64))
 
 
-_EARLY = 6
+_PDL = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 
 class Slot:
-    """The memory of one launch in the making: configuration, parameters, and the way the driver finds them.
+    """The memory of one launch: configuration, parameters, and the pointers to them.
 
-    Each parameter has a pointer of its own (``kernelParams``): where the driver puts them is its business. In one
-    buffer (``extra``) they would have to lie as the compiler placed them, and tensor maps do not begin at its start.
+    Each parameter has its own pointer (``kernelParams``), so the driver determines the offsets. In one buffer
+    (``extra``) they would need the compiler's offsets, and tensor maps do not begin at its start.
     """
 
     def __init__(
         self, template: ctypes.Structure, grid: tuple[int, int, int], threads: int, shared: int, early: bool = False
     ) -> None:
-        """``template``: a structure whose fields are the kernel's parameters, as a fresh slot has them.
+        """Copy ``template``, a structure whose fields are the kernel's parameters with their initial values.
 
-        ``early``: the kernel may start while the one before it in the stream ends, and itself waits for that one's
-        results (``griddepcontrol.wait``) before it reads or writes anything that others do. Since compute capability
-        9.0.
+        ``early`` is programmatic dependent launch (PDL): the kernel may start while the previous kernel of the stream
+        ends, and waits for its results (``griddepcontrol.wait``) before it accesses memory that other kernels use. It
+        needs compute capability 9.0.
         """
         kind = type(template)
         self.arguments: Any = kind.from_buffer_copy(template)
@@ -59,7 +59,7 @@ class Slot:
         start = addressof(self.arguments)
         places = [start + getattr(kind, field[0]).offset for field in kind._fields_]
         self._places = (c_void_p * len(places))(*places)
-        self._attribute = LaunchAttribute(_EARLY, 0, b"\x01")
+        self._attribute = LaunchAttribute(_PDL, 0, b"\x01")
         self._config = LaunchConfig(
             (c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, addressof(self._attribute), int(early)
         )
@@ -69,9 +69,9 @@ class Slot:
 
 
 class Starter:
-    """A kernel and cuLaunchKernelEx, without declared types and with pointers made beforehand: less to convert a call.
+    """A kernel and cuLaunchKernelEx, without declared types and with pointers made in advance: less conversion a call.
 
-    ``launch(slot.config, function, slot.places, None)`` gives the driver's status.
+    ``launch(slot.config, function, slot.places, None)`` returns the driver's status.
     """
 
     def __init__(self, driver: Driver, function: int) -> None:
@@ -79,6 +79,6 @@ class Starter:
         self.function = byref(c_char.from_address(function))
 
     def start(self, slot: Slot, stream: int) -> int:
-        """The driver's status. Needs a context."""
+        """Launch on ``stream``; return the driver's status. Needs a context."""
         slot.launch[STREAM_WORD] = stream
         return int(self.launch(slot.config, self.function, slot.places, None))

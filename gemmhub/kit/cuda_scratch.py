@@ -1,19 +1,19 @@
 """Scratch memory on an NVIDIA device for kernels of a plugin, leased to one call at a time.
 
-A call leases a buffer, puts its kernels on the stream, and gives the buffer back. Work on one stream runs in order,
-so the next call on it may have the same buffer. A call that comes in between, on another thread or nested in this one
-(by a signal handler, a profiler, a ``__del__``), finds that buffer gone and leases another: so no two calls share one,
+A call leases a buffer, launches its kernels on the stream, and returns the buffer. Work on one stream runs in order,
+so the next call on it may lease the same buffer. A call in between, on another thread or nested in this one (by a
+signal handler, a profiler, a ``__del__``), does not find that buffer and leases another: so no two calls share one,
 and none waits for another. Two streams may run at once, and so may a replayed graph and eager work on the stream it
-was captured from: each stream, and each stream of each capture, has buffers of its own.
+was captured from: each stream, and each stream of each capture, has its own buffers.
 
-Nothing that a stream or a graph may still use is given to others. A stream that is destroyed leaves its handle to a
-later one, and perhaps work in flight: the driver's numbers of streams tell the two apart, and the earlier one's buffers
-are freed, which waits for what uses them. What a graph had others get when it is gone.
+No memory that a stream or a graph may still use is reused by others. The handle of a destroyed stream may be reused by
+a later one, with work of the former in flight: the driver's unique numbers of streams distinguish the two, and the
+buffers of the former are freed, which waits for that work. The memory of a graph is reused after the graph's end.
 
-A buffer begins with counters, which every kernel finds and leaves at zero; what else is in it is left undefined. A call
-that fails between its kernels may leave counters that are not: its buffer is not used again.
+A buffer begins with counters, which every kernel finds and leaves at zero; the rest is undefined. A call that fails
+between its kernels may leave other values: its buffer is not reused.
 
-There are no locks: lists and dictionaries change in one step each, also where Python has no global lock.
+There are no locks: each change of a list or a dictionary is atomic, also in Python without a global lock.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ COUNTERS = 65536
 """Bytes of counters at the start of a buffer."""
 MOST_COUNTERS = COUNTERS // 4
 _PER_THREAD_STREAM = 2
-"""CUDA's handle that means another stream in every thread."""
+"""CUDA's handle of the per-thread default stream."""
 
 Place = tuple[int, int]
-"""(bytes, address)."""
+"""A buffer: (bytes, address)."""
 
 
 class _Owner:
-    """A stream, or a stream of a capture, and its buffers that are not leased."""
+    """A stream, or a stream of a capture, with its free buffers."""
 
     def __init__(self, identity: int) -> None:
         self.identity = identity
-        """The driver's number of the stream."""
+        """Unique number of the stream by the driver."""
         self.free: list[Place] = []
-        """The largest one last."""
+        """Free buffers, the largest one last."""
         self.most = 0
-        """Bytes of the largest one that it ever had."""
+        """Size in bytes of its largest buffer so far."""
 
     def take(self, nbytes: int) -> Place | None:
-        """A buffer of at least ``nbytes``, which is then nobody else's; None where there is none."""
+        """Take a free buffer of at least ``nbytes``; None where there is none."""
         small = []
         try:
             while True:
@@ -62,7 +62,7 @@ class _Owner:
 
 
 class Lease:
-    """A buffer for the kernels of one call, until the ``with`` block ends: when they are on their way."""
+    """A buffer for the kernels of one call, until the end of the ``with`` block, after they are launched."""
 
     __slots__ = ("_captured", "_owner", "_place", "_scratch", "address", "nbytes")
 
@@ -84,24 +84,24 @@ class Scratch:
     """The scratch memory of one device."""
 
     def __init__(self, gpu: Gpu, zeroed: bool = True) -> None:
-        """``zeroed``: there are counters at the start."""
+        """Start without memory; ``zeroed`` buffers begin with counters."""
         self._gpu = gpu
         self.zeroed = zeroed
         self._owners: dict[tuple[int, ...], _Owner] = {}
-        """By the stream's handle and the capture's number (0 for none); the per-thread stream's also by the thread."""
+        """Owners by stream handle and capture number (0 for none); of the per-thread stream also by thread."""
         self._captured: list[tuple[GraphEnd, tuple[int, ...]]] = []
-        """The owners of captures whose graphs' ends we are told of."""
+        """Owners of captures, by the registered ends of their graphs."""
         self._ends: list[GraphEnd] = []
-        """Those that have come, to be used again."""
+        """Ends that have come, for reuse."""
         self._spare: list[Place] = []
-        """What nobody owns."""
+        """Buffers without an owner."""
         self._dummy = 0
 
     def lease(self, stream: int, nbytes: int, limit: int) -> Lease:
-        """A buffer for work on ``stream``, of at least ``nbytes``; to have room for later calls it may be larger, but
-        not larger than ``limit``.
+        """Lease a buffer for work on ``stream``, of at least ``nbytes`` and at most ``limit`` bytes.
 
-        Needs a context. Raises AllocationError when the device has no memory left; nothing is changed then.
+        It may be larger than ``nbytes`` to serve later calls. Needs a context. Raises AllocationError where the device
+        is out of memory; nothing is changed then.
         """
         number, graph, identity = self._gpu.driver.stream(stream)
         key: tuple[int, ...] = (stream, number)
@@ -112,14 +112,15 @@ class Scratch:
             owner = self._renewed(key, graph, identity)
         place = owner.take(nbytes)
         if place is None:
-            # At least doubled, so that all outgrown ones together are smaller than the largest.
+            # At least doubled, so that all outgrown buffers together are smaller than the largest.
             place = self._found(nbytes, max(nbytes, min(2 * owner.most * bool(owner.free), limit)))
             owner.most = max(owner.most, place[0])
         return Lease(owner, place, self, number != 0)
 
     def reserve(self, nbytes: int, limit: int) -> None:
-        """Have memory for the next stream that asks for ``nbytes``, if none has as much: AllocationError comes here
-        then, and not in a call.
+        """Allocate a buffer of ``nbytes`` in advance where there is none.
+
+        AllocationError is then raised here and not in a call.
         """
         streams = [owner.most for (_, number, *_), owner in list(self._owners.items()) if not number]
         if all(size < nbytes for size in streams):
@@ -127,21 +128,21 @@ class Scratch:
             self._spare.append(self._found(nbytes, max(nbytes, min(2 * most, limit))))
 
     def dummy(self) -> int:
-        """The address of 256 bytes that may be read: a stand-in for operands, and those of a product without k."""
+        """The address of 256 readable bytes, in place of operands that are absent or have no elements."""
         if not self._dummy:
             self._dummy = self._gpu.allocate(256, zeroed=True)
         return self._dummy
 
     def discard(self, places: list[Place]) -> None:
-        """Free them, which waits until the device is done with them."""
+        """Free buffers, after waiting for the device."""
         for _, address in places:
             with suppress(DriverError):  # the context is lost, and its memory with it
                 self._gpu.free(address)
 
     def _renewed(self, key: tuple[int, ...], graph: int, identity: int) -> _Owner:
-        """The owner of a stream that has none yet, or that has the handle of one that was destroyed."""
+        """A new owner for a stream without one, or with the handle of a destroyed stream."""
         before = self._owners.pop(key, None)
-        if before is not None and before.identity == identity:  # another thread has been here
+        if before is not None and before.identity == identity:  # another thread has renewed it
             return self._owners.setdefault(key, before)
         if before is not None:
             self.discard(before.free)
@@ -152,7 +153,7 @@ class Scratch:
         return owner
 
     def _found(self, least: int, wanted: int) -> Place:
-        """The smallest spare memory of at least ``least``, else new memory of ``wanted``."""
+        """The smallest spare buffer of at least ``least`` bytes, else a new one of ``wanted`` bytes."""
         self._collect()
         for place in sorted(self._spare):
             if place[0] >= least:
@@ -162,7 +163,7 @@ class Scratch:
         return wanted, self._gpu.allocate(wanted, zeroed=self.zeroed)
 
     def _collect(self) -> None:
-        """What graphs had that are gone."""
+        """Reclaim the buffers of graphs that have ended."""
         for end, key in list(self._captured):
             if end.come():  # true once
                 self._captured.remove((end, key))
@@ -170,7 +171,7 @@ class Scratch:
                 self._spare.extend(self._owners.pop(key).free)
 
     def _watch(self, graph: int, key: tuple[int, ...]) -> None:
-        """Where nobody tells of the graph's end its memory stays what it is."""
+        """Register for the end of ``graph``; where that fails its memory is never reclaimed."""
         try:
             end = self._ends.pop()
         except IndexError:

@@ -16,8 +16,8 @@ CORE = "gemmhub"
 def command(*requirements: str) -> str:
     """``pip install`` for distributions of this project, with or without extras ("gemmhub-cublas[cu13]").
 
-    From a clone, editable or not, these are folders of it, with the plugins that they need; from a folder of wheels,
-    that folder is searched; otherwise, pip looks where it is configured to.
+    Where gemmhub was installed from a clone, editable or not, the command names folders of the clone, with the plugins
+    that they need; from a folder of wheels, it searches that folder; otherwise pip uses its configured index.
 
     Examples
     --------
@@ -38,8 +38,8 @@ def command(*requirements: str) -> str:
 
 @cache
 def _origin() -> Path | None:
-    """The clone or the folder of wheels that gemmhub comes from; None where that is an index, or is gone."""
-    from urllib.parse import unquote, urlparse  # not when gemmhub is imported
+    """The clone or the folder of wheels that gemmhub was installed from; None for an index or a missing folder."""
+    from urllib.parse import unquote, urlparse  # not at the import of gemmhub
 
     clone = Path(__file__).resolve().parents[2]
     if _is_clone(clone):
@@ -62,7 +62,7 @@ def _is_clone(folder: Path) -> bool:
 
 
 def _folders(clone: Path, requirement: str) -> Iterator[str]:
-    """The folder of a distribution, after those of the plugins that it needs."""
+    """Yield the folders of the plugins that a distribution needs, then its own."""
     name, bracket, extras = requirement.partition("[")
     folder = clone if name == CORE else clone / "plugins" / name
     if not (folder / "pyproject.toml").is_file():

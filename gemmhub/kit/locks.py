@@ -1,11 +1,11 @@
-"""Locks that neither a fork nor a nested call can leave held for ever.
+"""Locks that are safe in forked children and in nested calls.
 
-A forked child has only the thread that forked: a lock that another thread held would never be released. The locks
-made here are free again in the child, and a fork waits a moment while other threads are :data:`deciding`.
+A forked child has only the thread that forked: a lock that another thread held would never be released. The locks of
+this module are free in the child, and a fork waits briefly while other threads are :data:`deciding`.
 
-They are re-entrant, because a signal handler, a finaliser, or a plugin that is being imported may multiply while its
-own thread holds one. So whatever a lock guards is changed in one assignment: a nested call, or a child, finds it as
-it was before or as it is after.
+They are re-entrant, because a signal handler, a finaliser, or a plugin that is being imported may call matmul while
+its own thread holds one. So the state that a lock guards is changed in one assignment: a nested call, or a child, finds
+the state before it or after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
 _PATIENCE = 5.0
-"""Seconds for which a fork waits until other threads have decided."""
+"""Seconds that a fork waits at most for other threads to decide."""
 
 
 def lock() -> threading.RLock:
@@ -30,9 +30,9 @@ def lock() -> threading.RLock:
 
 
 class Busy(threading.local):
-    """Whether this thread is in the middle of something, which it says by ``with busy: ...``.
+    """Whether this thread is inside a ``with busy: ...`` block.
 
-    A child of a fork is so only where the thread that forked was.
+    A forked child is inside only where the thread that forked was.
     """
 
     now = False
@@ -46,7 +46,7 @@ class Busy(threading.local):
 
 def _renew() -> None:
     for held in list(_locks):
-        if held.acquire(blocking=False):  # free, or held by this thread, which goes on and releases it
+        if held.acquire(blocking=False):  # free, or held by this thread, which survives and releases it
             held.release()
         else:
             held._at_fork_reinit()
@@ -55,12 +55,12 @@ def _renew() -> None:
 class Section:
     """Code that forks of other threads wait for: ``with section: ...``. Any number of threads may be inside.
 
-    In a child, an import that another thread had begun never ends, and whoever needs the module waits for ever.
+    In a child, an import that another thread had begun never ends, and threads that need the module wait forever.
     """
 
     def __init__(self) -> None:
         self._inside: dict[int, int] = {}
-        """How often each thread has entered."""
+        """Number of entries of each thread."""
         self._forking: int | None = None
 
     def __enter__(self) -> None:
@@ -77,29 +77,29 @@ class Section:
             del self._inside[me]
 
     def before_fork(self) -> None:
-        """Wait until no other thread is inside, but not for ever: one may be waiting for this thread."""
+        """Wait until no other thread is inside, for a limited time: one may be waiting for this thread."""
         me = self._forking = threading.get_ident()
         end = time.monotonic() + _PATIENCE
         while any(thread != me for thread in list(self._inside)) and time.monotonic() < end:
             time.sleep(1e-3)
 
     def after_fork(self) -> None:
-        """Let other threads in again."""
+        """Admit other threads again."""
         self._forking = None
 
     def after_fork_in_child(self) -> None:
-        """Forget the threads that a child does not have."""
+        """Remove the threads that a child does not have."""
         me = threading.get_ident()
         self._inside = {thread: count for thread, count in self._inside.items() if thread == me}
         self._forking = None
 
 
 deciding = Section()
-"""What is done at the first call of a kind, except its product: imports, discovery, probing, preparing."""
+"""The work of a first call of a kind before its product: imports, discovery, probing, preparing."""
 
 
 def survive_forks() -> None:
-    """Have children of this process find what this module promises. To be called once."""
+    """Register the handlers that keep these locks safe across forks. To be called once."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=deciding.before_fork, after_in_parent=deciding.after_fork)
         os.register_at_fork(after_in_child=deciding.after_fork_in_child)

@@ -1,4 +1,4 @@
-"""A base for backends of devices: the machine is looked for once, and each problem is analysed once."""
+"""A base class for backends of devices: it probes the machine once, and analyses each problem once."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gemmhub.problem import GemmProblem
 M = TypeVar("M")
 A = TypeVar("A")
 _KEPT = 4096
-"""Problems whose analyses are remembered."""
+"""The most problems whose analyses are kept."""
 NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
 """The kernel for a result without elements."""
 
 
 class MachineBackend(Backend, Generic[M]):
-    """``M`` is what the backend keeps of a machine that it can run on: drivers, libraries, devices."""
+    """A backend with cached machine and analyses; ``M`` is its class for a machine: drivers, libraries, devices."""
 
     def __init__(self, look: Callable[[], M | Absent]) -> None:
-        """``look`` finds the machine, or reports what it lacks."""
+        """``look`` returns the machine, or Absent with what is missing."""
         self._look = look
         self._found: M | Absent | None = None
         self._lock = locks.lock()
-        """For whatever else is found out once."""
+        """Lock for other facts that are determined once."""
         self._analyses: dict[GemmProblem, Any] = {}
 
     @abstractmethod
     def _ready(self, machine: M) -> Ready:
-        """The machine's facts, as :meth:`probe` returns them."""
+        """The facts of the machine, as :meth:`probe` returns them."""
 
     def _find(self) -> M | Absent:
         with self._lock:
@@ -53,12 +53,12 @@ class MachineBackend(Backend, Generic[M]):
         return found if isinstance(found, Absent) else self._ready(found)
 
     def remembered(self, problem: GemmProblem, analyse: Callable[[], A]) -> A:
-        """What ``analyse`` returns for ``problem``. It is called once for each; what it raises is not kept."""
-        known: A | None = self._analyses.get(problem)
-        if known is None:
-            known = analyse()
+        """The result of ``analyse`` for ``problem``, called once for each problem. Exceptions are not kept."""
+        kept: A | None = self._analyses.get(problem)
+        if kept is None:
+            kept = analyse()
             with self._lock:
                 if len(self._analyses) >= _KEPT:
                     self._analyses.clear()
-                self._analyses[problem] = known
-        return known
+                self._analyses[problem] = kept
+        return kept

@@ -1,8 +1,8 @@
-"""Compiling kernels with NVRTC, found by cuda-pathfinder and called by ctypes; what it makes is kept on disk.
+"""Compilation of kernels with NVRTC, found by cuda-pathfinder and called by ctypes, into the cache on disk.
 
-No CUDA toolkit and no header is needed. A cubin's name in the cache of :mod:`gemmhub.kit.native` carries a hash of all
-that it was made from: sources, options, the compiler's version. Plugins that use this depend on ``cuda-pathfinder``
-and offer the extras ``cu12`` and ``cu13``, which install NVRTC.
+No CUDA toolkit and no header is needed. A cubin's name in the cache of :mod:`gemmhub.kit.native` has a hash of
+everything that it depends on: sources, options, the compiler's version. Plugins that use this depend on
+``cuda-pathfinder`` and offer the extras ``cu12`` and ``cu13``, which install NVRTC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("gemmhub")
 
 OLDEST = (12, 4)
 _FORMAT = "1"
-"""Part of every key: change it when what :func:`cubin` does to a source changes."""
+"""Part of every key, to be changed together with the behaviour of :func:`cubin`."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "nvrtcVersion": (c_void_p, c_void_p),
@@ -41,7 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class CompilerError(RuntimeError):
-    """NVRTC is not there, or did not compile: ``reason`` and ``remedy`` for a person."""
+    """NVRTC is missing, or a compilation failed; ``reason`` and ``remedy`` are text for readers."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
@@ -51,28 +51,28 @@ class CompilerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Source:
-    """What one cubin is made from."""
+    """The sources and the options of one cubin."""
 
     name: str
-    """Of the cubin: file names in the cache begin with it."""
+    """Name of the cubin: file names in the cache begin with it."""
     main: str
-    """Which of ``files`` is compiled."""
+    """Name of the file in ``files`` to compile."""
     files: Mapping[str, str]
-    """Texts by file name: ``main`` and what it includes."""
+    """Texts by file name: ``main`` and the files that it includes."""
     options: tuple[str, ...]
-    """Such as "--gpu-architecture=sm_90a"."""
+    """Compiler options, such as "--gpu-architecture=sm_90a"."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin, and what the compiler said about it."""
+    """A cubin and the compiler's log."""
 
     cubin: bytes
     log: str
 
     @property
     def registers(self) -> int:
-        """Of a thread."""
+        """Registers of a thread."""
         found = re.search(r"Used (\d+) registers", self.log)
         return int(found[1]) if found else 0
 
@@ -92,7 +92,7 @@ class Compiler:
     """A loaded NVRTC."""
 
     def __init__(self, library: Any, where: str) -> None:
-        """CompilerError when it lacks a function or is too old."""
+        """Check the library; CompilerError where it lacks a function or is too old."""
         for name, arguments in _FUNCTIONS.items():
             try:
                 function = getattr(library, name)
@@ -114,7 +114,7 @@ class Compiler:
             raise CompilerError(f"{name} failed with status {status} ({self.where})", _REMEDY)
 
     def compile(self, source: Source, verbose: bool = False) -> Compiled:
-        """Compile now; ``verbose``: with registers and spills in the log. CompilerError, in the compiler's words."""
+        """Compile now; ``verbose`` adds registers and spills to the log. CompilerError with the compiler's message."""
         names = [name for name in source.files if name != source.main]
         program, library = c_void_p(), self._library
         contents = (c_char_p * len(names))(*(source.files[name].encode() for name in names))
@@ -149,9 +149,9 @@ class Compiler:
 
 
 def cubin(compiler: Compiler, source: Source) -> bytes:
-    """The compiled source: from the cache on disk, or compiled now and put there. CompilerError when that fails.
+    """Return the compiled source: from the cache on disk, or compiled now and stored there. CompilerError on failure.
 
-    Several processes may do it at once: each writes the same bytes in one step.
+    Several processes may do it at once: each writes the same bytes atomically.
     """
     name = file_name(compiler, source)
     found = disk.read(name)
@@ -161,17 +161,17 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
     try:
         disk.store(name, compiled)
     except OSError as error:
-        _log.warning("%s cannot be kept, so every process compiles it again: %s", source.name, error)
+        _log.warning("%s cannot be stored, so every process compiles it again: %s", source.name, error)
     return compiled
 
 
 def file_name(compiler: Compiler, source: Source) -> str:
-    """What the cubin is stored as in the cache."""
+    """The file name of the cubin in the cache."""
     return f"{source.name}-{key(compiler, source)}.cubin"
 
 
 def key(compiler: Compiler, source: Source) -> str:
-    """A hash of all that the cubin depends on."""
+    """A hash of everything that the cubin depends on."""
     digest = hashlib.sha256()
     parts = [_FORMAT, str(compiler.version), source.main, *source.options]
     for name in sorted(source.files):
@@ -187,7 +187,7 @@ _loaded: Compiler | CompilerError | None = None
 
 
 def load() -> Compiler:
-    """The NVRTC of this process. CompilerError when there is none."""
+    """Return the NVRTC of this process, loaded once; CompilerError where there is none."""
     global _loaded
     with _lock:
         if _loaded is None:
@@ -201,7 +201,7 @@ def load() -> Compiler:
 
 
 def find() -> Compiler:
-    """Look for it. CompilerError when there is none."""
+    """Find and load NVRTC; CompilerError where there is none."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -210,7 +210,7 @@ def find() -> Compiler:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({line})", _REMEDY) from None
     where = found.abs_path or "libnvrtc"
-    # NVRTC 13.0 looks for its builtins by name only: it must find them loaded.
+    # NVRTC 13.0 opens its builtins by name only: they must be loaded already.
     for path in sorted(Path(where).parent.glob("libnvrtc-builtins.so*")):
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -220,7 +220,7 @@ def find() -> Compiler:
 
 
 def look(open_compiler: Callable[[], Compiler], driver: Driver) -> Compiler | Absent:
-    """A compiler whose cubins ``driver`` can load; or why there is none and what to do."""
+    """Return a compiler whose cubins ``driver`` can load; or Absent with reason and remedy."""
     try:
         compiler = open_compiler()
     except CompilerError as error:

@@ -1,1 +1,1 @@
-"""The built-in backend: NumPy's own BLAS where it is fast, blocked conversion to it where NumPy is not."""
+"""The built-in backend: NumPy's BLAS, with blocked conversion for dtypes that it lacks."""

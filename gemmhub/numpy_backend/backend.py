@@ -1,4 +1,4 @@
-"""The built-in backend. It takes every problem on the CPU, so that gemmhub works alone."""
+"""The built-in backend, which runs every problem on the CPU, so that gemmhub needs no plugin."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gemmhub.numpy_backend.small import with_epilogue
 from gemmhub.problem import GemmProblem, Operand
 
 _SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
-"""Flop rate relative to SGEMM, by the dtype the BLAS works in (a complex flop is counted as four real)."""
+"""Flop rate relative to SGEMM, by the dtype that the BLAS computes in (a complex flop counts as four real ones)."""
 _SCALAR_RATE = 1.2e9
-"""Flop/s of NumPy's own loops for wide integers."""
+"""Rate, in flop/s, of NumPy's own loops for wide integers."""
 _CONVERT_RATE = 0.6e9
-"""Elements converted a second."""
+"""Rate of conversion in elements a second."""
 _SMALL = 2**16
-"""Elements of a result up to which an epilogue in blocks saves less than preparing the blocks costs."""
+"""Elements of a result up to which an epilogue in blocks saves less time than the preparation of the blocks takes."""
 _CALL = 1.5e-6
-"""Seconds a call costs before any arithmetic."""
+"""Overhead of a call, in seconds, without any arithmetic."""
 
 
 class NumpyBackend(Backend):
-    """NumPy's BLAS: called as it is for float and complex, in converted blocks for the rest."""
+    """NumPy's BLAS: called directly for float and complex, on converted blocks for other dtypes."""
 
     name = "numpy"
     layout_sensitive = False
@@ -62,7 +62,7 @@ class NumpyBackend(Backend):
         return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """What numpy.matmul copies of what it is given: blocks that we convert ourselves are workspace."""
+        """The copies that numpy.matmul makes of its arguments. Converted blocks are workspace, not copies."""
         kinds = work_dtypes(problem)
         given = [("a", problem.a)]
         if problem.packed_by is None or kinds is None:
@@ -93,45 +93,47 @@ class NumpyBackend(Backend):
         return kernel
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
-        """``b`` converted to what the BLAS multiplies in, where that is exact: saves converting it in every call."""
+        """Convert ``b`` once to the dtype of the BLAS, where that is exact, instead of in every call."""
         kinds = work_dtypes(problem)
         if kinds is None:
             return Refusal(f"{problem.a.dtype} by {problem.b.dtype} does not go through the BLAS", "multiply unpacked")
-        # What the BLAS's dtype would round is kept as it is: a product of another out_dtype may be computed in a
-        # wider dtype, or in integers.
+        # A dtype that the BLAS's dtype would round is kept: a product of another out_dtype may be computed in a wider
+        # dtype, or in integers.
         dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
         return np.array(b, dtype=dtype, order="C")
 
 
 def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> str:
-    """Why numpy.matmul, which multiplies in ``dtype``, copies an operand (in full, though a stride of 0 repeats its
-    elements); "" where it does not. What the BLAS cannot address it copies where no dimension is 1, as of NumPy 2.3.
+    """Why numpy.matmul, which multiplies in ``dtype``, copies an operand; "" where it does not.
+
+    It copies in full, even elements that a stride of 0 repeats. As of NumPy 2.3 it copies operands that the BLAS cannot
+    address where no dimension is 1.
     """
     if x.dtype != dtype:
-        return "" if blas else f"it is no {dtype}"
+        return "" if blas else f"it is not {dtype}"
     if x.alignment < x.dtype.itemsize:
         return "its elements are not aligned"
     if blas and x.layout.order is None and min(problem.m, problem.n, problem.k) > 1:
-        return "neither dimension is dense"
+        return "neither dimension is contiguous"
     return ""
 
 
 def _is_new(x: Operand) -> bool:
-    """Whether an operand lies as a new array does."""
+    """Whether an operand has the layout of a new array."""
     new = MatrixLayout.contiguous(x.layout.rows, x.layout.cols, x.layout.batch)
     return x.layout.essential == new.essential
 
 
 def _is_native(problem: GemmProblem) -> bool:
-    """NumPy's BLAS takes the operands as they are and makes the result dtype itself."""
+    """Whether NumPy's BLAS takes the operands without conversion and returns the result dtype."""
     dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
     return len(dtypes) == 1 and problem.compute_dtype in dtypes and problem.out.dtype.name in _SPEED
 
 
 def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np.copyto) -> Kernel:
-    """A kernel through converted blocks; a shared b and dense operands make the batch one GEMM."""
+    """A kernel on converted blocks; with a shared b and dense operands the batch is one GEMM."""
     stacked = BlockedGemm(problem, workspace_limit, copy)
-    # Only a dense out can be folded, too, and the blocks of a folded batch are others.
+    # Only a dense out can be folded as well, and the blocks of a folded batch are different.
     one = None if problem.deterministic else _as_one(problem)
     folded = stacked if one is None else BlockedGemm(one, workspace_limit, copy)
 
@@ -157,7 +159,7 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
 def _as_one(problem: GemmProblem) -> GemmProblem | None:
     """(batch, m, k) @ (k, n) as one GEMM of batch * m rows; None where b is not shared.
 
-    Only the sizes: whether the arrays of a call can be viewed so, the kernel sees when it gets them.
+    Only the sizes are considered: the kernel tests at each call whether its arrays can be viewed so.
     """
     if problem.batch_count <= 1 or problem.per_row or any(problem.b.layout.batch_strides):
         return None
@@ -165,15 +167,15 @@ def _as_one(problem: GemmProblem) -> GemmProblem | None:
 
 
 def _is_stack(x: Array | None, batch: tuple[int, ...]) -> bool:
-    """Whether a reshape makes one matrix of the whole batch. (A single matrix for all of it is dense, too.)"""
+    """Whether a reshape turns the whole batch into one matrix. (A single matrix for all of it qualifies, too.)"""
     return x is None or (x.shape[:-2] == batch and bool(x.flags.c_contiguous))
 
 
 def _native_kernel(problem: GemmProblem) -> Kernel:
     one, description = _as_one(problem), "numpy.matmul"
     multiply: Callable[[Array, Array, Array | None], Array] = np.matmul
-    # NumPy calls the BLAS once a matrix. One call pays from about 2**15 multiplications on (below, the
-    # reshapes cost more) and stops mattering when each matrix is work enough for all cores.
+    # NumPy calls the BLAS once a matrix. One call for all is faster from about 2**15 multiplications on (below, the
+    # reshapes cost more) and gains nothing once each matrix occupies all cores.
     work = problem.m * problem.n * problem.k
     if one is not None and work * problem.batch_count >= 2**15 and work <= 2**25:
         multiply, description = _folded(problem, one), "numpy.matmul, the batch folded into one GEMM"
@@ -183,14 +185,14 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
     def run(
         a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> None:
-        with np.errstate(all="ignore"):  # or warnings that someone made errors would make these results errors
+        with np.errstate(all="ignore"):  # a filter that turns warnings into errors must not turn results into errors
             multiply(a, b, out)
 
     return Kernel(run, description, direct=multiply)
 
 
 def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> Callable[..., Array]:
-    """``multiply``, with the same bits whatever ``out`` is.
+    """``multiply`` with the same bits for any ``out``.
 
     Where ``out`` is not dense, or overlaps an operand, NumPy calls other functions of the BLAS, or none.
     """
@@ -211,7 +213,7 @@ def _folded(problem: GemmProblem, one: GemmProblem) -> Callable[[Array, Array, A
     rows, n, k, batch = one.m, one.n, one.k, problem.batch
 
     def folded(a: Array, b: Array, out: Array | None) -> Array:
-        # A reshape that is a view keeps this free of copies; other strides take NumPy's own way.
+        # Where the reshape is a view, nothing is copied; other strides take NumPy's own code path.
         if b.ndim != 2 or not (_is_stack(a, batch) and _is_stack(out, batch)):
             return np.matmul(a, b, out)
         if out is None:

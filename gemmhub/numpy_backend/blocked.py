@@ -1,10 +1,10 @@
-"""Blocked GEMM: operands converted block by block into scratch memory, multiplied by the BLAS, finished there.
+"""Blocked GEMM: operands are converted block by block into scratch memory and multiplied there by the BLAS.
 
-NumPy multiplies half precision and integers by scalar loops, hundreds of times slower than its BLAS. Both can
-be had through the BLAS: every float16, bfloat16 and fp8 number is a float32, so converting is exact and the
-product is accumulated in float32; and products of small integers are exact in a float as long as no partial
-sum leaves its significand, so K is cut into blocks short enough for that and the blocks are added as
-integers. Converting whole operands would double or quadruple memory; blocks bound it.
+NumPy multiplies half precision and integers by scalar loops, hundreds of times slower than its BLAS. The BLAS can
+compute both: every float16, bfloat16 and fp8 number is a float32, so the conversion is exact and the product is
+accumulated in float32; and products of small integers are exact in a float while no partial sum exceeds its
+significand, so K is cut into blocks short enough for that, and the blocks are added as integers. Converting whole
+operands would double or quadruple memory; blocks bound it.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ CopyTo = Callable[..., None]
 
 @dataclass(frozen=True)
 class Blocking:
-    """How a problem is cut. All sizes in elements."""
+    """The block sizes of a problem, in elements, and its dtypes."""
 
     work: DType
-    """The dtype the BLAS multiplies in."""
+    """Dtype that the BLAS multiplies in."""
     accumulator: DType
-    """The dtype that blocks of K are added in, and the epilogue is computed in."""
+    """Dtype that blocks of K are added in, and the epilogue is computed in."""
     stacks: int
-    """Matrices of the innermost batch dimension treated at once."""
+    """Number of matrices of the innermost batch dimension in a block."""
     rows: int
     cols: int
     depth: int
-    """Longest piece of K multiplied at once."""
+    """Length of a block of K that is multiplied at once."""
     panel: int
-    """How much of K of a block of columns of B is converted at once: all of it where that fits."""
+    """Length of K of a block of columns of B that is converted at once: all of K where that fits."""
     scratch_bytes: int
 
 
 def exact_depth(a: DType, b: DType, work: DType) -> int:
-    """The longest K for which products of these integer types are summed exactly in ``work``."""
+    """The longest K for which sums of products of these integer dtypes are exact in ``work``."""
     bits = 24 if work == np.float32 else 53
     largest = [2 ** (8 * x.itemsize - (x.kind == "i")) for x in (a, b)]
     return int(2**bits // (largest[0] * largest[1]))
@@ -61,17 +61,17 @@ def work_dtypes(problem: GemmProblem) -> tuple[DType, DType, int] | None:
     work: DType = np.dtype(np.float32)
     if exact_depth(a, b, work) < 256:
         work = np.dtype(np.float64)
-    # Blocks added in float32 hold sums below 2**24; those in float64 may leave 32 bits.
+    # Sums of blocks added in float32 are below 2**24; those in float64 may exceed 32 bits.
     wide = work == np.float64 or (problem.out.dtype.itemsize == 8 and problem.out.dtype.kind != "f")
     return work, np.dtype(np.int64 if wide else np.int32), exact_depth(a, b, work)
 
 
 _SLACK = 1024
-"""Bytes for aligning the blocks of one call."""
+"""Bytes for the alignment of the blocks of one call."""
 
 
 def blocking(problem: GemmProblem, limit: int) -> Blocking:
-    """Blocks whose scratch memory stays within ``limit`` bytes (or as near as blocks of 64 come)."""
+    """Choose blocks whose scratch memory is within ``limit`` bytes, or as close as blocks of 64 permit."""
     kinds = work_dtypes(problem)
     assert kinds is not None
     work, accumulator, exact = kinds
@@ -79,8 +79,8 @@ def blocking(problem: GemmProblem, limit: int) -> Blocking:
     integers = accumulator.kind == "i"
     size = max(work.itemsize, accumulator.itemsize, problem.out.dtype.itemsize if integers else 0)
     budget = max((limit - _SLACK) // size, 3 * 64 * 64)
-    # Tiles that live at once: while multiplying (the sum, a part of it, that part as an integer), and after
-    # it, when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
+    # Tiles that exist at the same time: during the product (the sum, a partial sum, that as an integer), and after it,
+    # when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
     finishing = 1 + integers + (problem.c is not None or problem.activation in ("gelu", "silu"))
 
     def needed(rows: int, cols: int) -> int:
@@ -110,7 +110,7 @@ def _half(size: int) -> int:
 
 
 def _stacks(batch: tuple[int, ...], count: int) -> Iterator[tuple[tuple[int, ...], slice]]:
-    """Index the outer batch dimensions one by one and the innermost in slices."""
+    """Yield indices of the outer batch dimensions with slices of the innermost one."""
     if not batch:
         yield (), slice(0, 1)
         return
@@ -120,7 +120,7 @@ def _stacks(batch: tuple[int, ...], count: int) -> Iterator[tuple[tuple[int, ...
 
 
 def _part(x: Array, dims: int, lead: tuple[int, ...], stack: slice) -> Array:
-    """The matrices of one stack; broadcast dimensions (missing, or of size 1) stay as they are."""
+    """The matrices of one stack; broadcast dimensions (missing, or of size 1) are kept."""
     own = x.ndim - 2
     if own == 0:
         return x
@@ -135,10 +135,10 @@ def _part(x: Array, dims: int, lead: tuple[int, ...], stack: slice) -> Array:
 
 
 class BlockedGemm:
-    """A problem bound to its blocks: call it with the operands. Usable from several threads at once."""
+    """A problem with its blocks, callable with the operands, also from several threads at once."""
 
     def __init__(self, problem: GemmProblem, limit: int, copy: CopyTo = np.copyto) -> None:
-        """``limit`` bounds scratch memory in bytes; ``copy`` converts blocks."""
+        """Choose the blocks; ``limit`` bounds scratch memory in bytes, ``copy`` converts blocks."""
         self.problem = problem
         self.blocks = blocking(problem, limit)
         self._copy = copy
@@ -151,7 +151,7 @@ class BlockedGemm:
         self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
         scale_a: Array | None = None, scale_b: Array | None = None,
     ) -> None:  # fmt: skip
-        """The whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
+        """Compute the whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
         with quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
             if bias is not None:
@@ -247,7 +247,7 @@ def finish(
     """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype."""
     kind = tile.dtype.type
     if alpha == 0:
-        tile[...] = 0  # not 0 * tile: NaN must not come through
+        tile[...] = 0  # not 0 * tile: NaN must not propagate
     elif alpha != 1:
         np.multiply(tile, _scalar(alpha, tile.dtype), out=tile)
     mark = lease.used

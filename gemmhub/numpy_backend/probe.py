@@ -1,4 +1,4 @@
-"""What NumPy was built with, and how fast its BLAS is here."""
+"""The probe of the built-in backend: NumPy's BLAS, the processor, and the measured rate of SGEMM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmhub.capability import CPU, Ready
 
 
 def cpu_name() -> str:
-    """The processor's model name, as far as the system tells."""
+    """The processor's model name, where the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -26,7 +26,7 @@ def cpu_name() -> str:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Every word of /proc/cpuinfo, the processor's instruction sets among them; empty where it cannot be read."""
+    """All words of /proc/cpuinfo, the processor's instruction sets among them; empty where it cannot be read."""
     try:
         return frozenset(cpuinfo.read_text(encoding="utf-8").split())
     except (OSError, ValueError):
@@ -34,14 +34,14 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def cores() -> int:
-    """Processors this process may run on."""
+    """The number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def numpy_versions() -> dict[str, str]:
-    """What the speed of NumPy's BLAS depends on: its version, the BLAS it was built with, the processor."""
+    """Versions that the speed of NumPy's BLAS depends on: NumPy, the BLAS it was built with, the processor."""
     config: Any = np.show_config(mode="dicts")
     blas = config["Build Dependencies"]["blas"]
     name = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
@@ -49,13 +49,13 @@ def numpy_versions() -> dict[str, str]:
 
 
 def probe() -> Ready:
-    """NumPy is always ready; its versions say which BLAS it brings."""
+    """Return Ready, always; its versions name the BLAS that NumPy was built with."""
     return Ready((CPU,), numpy_versions(), ("f16, bf16, fp8 through f32", "int8 exact through f32"))
 
 
 @lru_cache(maxsize=1)
 def sgemm_rate() -> float:
-    """Measured f32 flop/s of this BLAS on a 384^3 product (about 2 ms, once)."""
+    """The float32 rate of this BLAS in flop/s, measured on a 384^3 product (about 2 ms, once)."""
     n = 384
     rng = np.random.default_rng(0)
     a, b = rng.random((2, n, n), dtype=np.float32)

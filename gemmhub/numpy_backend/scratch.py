@@ -13,42 +13,42 @@ from gemmhub.dtypes import DType
 Array = Any
 
 _ALIGNMENT = 64
-"""Bytes; a cache line."""
+"""Size of a cache line in bytes."""
 
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 class Lease:
-    """The scratch memory of one call, in a ``with`` statement. No other call has any of it before that ends."""
+    """The scratch memory of one call, in a ``with`` statement. No other call uses it before that ends."""
 
     __slots__ = ("_buffer", "_kept", "used")
 
     def __init__(self, kept: list[Array], nbytes: int) -> None:
-        """At most ``nbytes``, of the last buffer in ``kept`` if it is large enough."""
+        """Lease ``nbytes``, of the last buffer in ``kept`` where it is large enough."""
         self._kept = kept
         self.used = 0
-        """Bytes taken so far. Setting it back gives up what was taken since."""
+        """Bytes taken so far. Resetting it to an earlier value releases the arrays taken since."""
         try:
             self._buffer = kept.pop()
         except IndexError:
             self._buffer = _NOTHING
         if self._buffer.size < nbytes:
-            self._buffer = _NOTHING  # frees the old one first
+            self._buffer = _NOTHING  # frees the old buffer first
             self._buffer = _aligned(nbytes)
 
     def __enter__(self) -> Lease:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        # After an exception a traceback, or a thread that was not waited for, may still hold parts of the buffer:
-        # it is freed with the last of them.
+        # After an exception a traceback, or a thread that was not waited for, may still refer to parts of the buffer:
+        # it is freed with the last reference.
         if kind is None:
             self._kept.append(self._buffer)
             del self._kept[:-1]
 
     def take(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """An uninitialised array, aligned to 64 bytes; memory of its own where the lease is used up."""
+        """An uninitialised array, aligned to 64 bytes; newly allocated where the lease is exhausted."""
         size = prod(shape) * dtype.itemsize
         begin = self.used
         self.used += -(-size // _ALIGNMENT) * _ALIGNMENT
@@ -58,25 +58,24 @@ class Lease:
 
 
 def unleased() -> Lease:
-    """A lease of nothing, every array of which has memory of its own."""
+    """An empty lease, whose arrays are all newly allocated."""
     return Lease([], 0)
 
 
 class Scratch(threading.local):
-    """At most one buffer per thread, kept between calls: fresh pages would cost more than the conversion they hold.
+    """At most one buffer per thread, kept between calls: page faults would cost more than the conversion.
 
-    A lease takes the buffer away from the thread, and its end puts it back. A call that starts before (in a signal
-    handler, a profiler, a ``__del__``, an operand's own code) finds none and allocates its own; of several, the
-    buffer of the call that ended last is kept. Both steps are single operations of a list, which nothing interrupts:
-    whatever is raised in between, asynchronously or not, a buffer may be lost to the garbage collector but never
-    leased twice.
+    A lease removes the buffer from the thread, and its end returns it. A call that starts before (in a signal handler,
+    a profiler, a ``__del__``, an operand's own code) finds none and allocates its own; of several, the buffer of the
+    call that ended last is kept. Both steps are atomic operations of a list: after an exception in between,
+    asynchronous or not, a buffer may be garbage-collected but is never leased twice.
     """
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
 
     def lease(self, nbytes: int) -> Lease:
-        """``with scratch.lease(nbytes) as lease``: memory of the current call."""
+        """Lease memory for the current call: ``with scratch.lease(nbytes) as lease``."""
         return Lease(self._kept, nbytes)
 
 

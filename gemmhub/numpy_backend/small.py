@@ -17,7 +17,7 @@ Array = Any
 def with_epilogue(problem: GemmProblem) -> Callable[..., Array]:
     """``(a, b, out, c, bias, alpha, beta, stream) -> result`` for operands and results of the BLAS's own dtype.
 
-    The result is made beside ``out`` and copied when it is complete: ``out`` may overlap every operand.
+    The result is computed outside ``out`` and copied when complete: ``out`` may overlap every operand.
     """
     activation, scaled = problem.activation, not problem.alpha_is_one
     matmul, multiply, add, maximum = np.matmul, np.multiply, np.add, np.maximum
@@ -32,7 +32,7 @@ def with_epilogue(problem: GemmProblem) -> Callable[..., Array]:
         place = None if single else result
         if scaled:
             if alpha == 0:
-                result[...] = 0  # not 0 * result: NaN must not come through
+                result[...] = 0  # not 0 * result: NaN must not propagate
             else:
                 result = multiply(result, alpha, place)
         if c is not None and beta != 0:

@@ -1,7 +1,7 @@
-"""The conformance kit: holds a backend to the contract of :mod:`gemmhub.backend`.
+"""The conformance kit: tests of a backend against the contract of :mod:`gemmhub.backend`.
 
-With pytest: subclass :class:`ConformanceSuite`. Without: ``check(backend, case)`` for the cases of
-:func:`matrix`, or for one of your own.
+With pytest: subclass :class:`ConformanceSuite`. Without: call ``check(backend, case)`` for the cases of
+:func:`matrix`, or for your own cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The suite imports pytest, which only authors of tests have; the other needs torch once it is used.
+    # The suite imports pytest, which only authors of tests have installed; the other needs torch at its first use.
     if name == "ConformanceSuite":
         from gemmhub.testing.suite import ConformanceSuite
 

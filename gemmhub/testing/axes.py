@@ -1,7 +1,7 @@
 """The axes of the conformance matrix and their values.
 
-Each value of an axis is the part of a case that it sets. The first is the plain one; the first ``main``
-are the important ones, which every value of every other axis meets somewhere in the matrix.
+Each value of an axis is the fields of a case that it sets. The first is the plain one; the first ``main``
+are the important ones, which the matrix combines with every value of every other axis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Values = dict[str, Any]
 class Axis:
     values: tuple[Values, ...]
     main: int
-    """How many of ``values``, from the front, are the important ones."""
+    """Number of important values, at the front of ``values``."""
 
 
 def _axis(field: str, values: Sequence[Any], main: int) -> Axis:
@@ -49,7 +49,7 @@ _DTYPES = _dtypes(
     """
 )
 MAIN_DTYPES = _DTYPES[:7]
-"""The operands that backends are made for; the first five are the important values of the axis."""
+"""Dtypes of (a, b, result); the first five are the important values of the axis."""
 
 SHAPES = (
     (13, 17, 19), (64, 64, 64), (1, 37, 53),
@@ -62,7 +62,7 @@ SHAPES = (
 )  # fmt: skip
 
 LAYOUTS = ("row", "col", "row_padded", "col_padded", "row_odd", "col_odd", "interleaved", "strided", "reversed")
-"""Names that :func:`gemmhub.testing.operands.strides` knows."""
+"""Names of layouts that :func:`gemmhub.testing.operands.strides` accepts."""
 
 
 def _batch(batch: tuple[int, ...], a: str = "full", b: str = "full") -> Values:
@@ -127,4 +127,4 @@ AXES: dict[str, Axis] = {
     "c_dtype": _axis("c_dtype", (None, "compute"), 1),
     "bias_dtype": _axis("bias_dtype", (None, "compute"), 1),
 }
-"""What a matrix of cases varies. The first value of each axis, put together, is the plain case."""
+"""The axes that a matrix of cases varies. The first values of all axes make the plain case."""

@@ -1,9 +1,9 @@
 """The test problems of the conformance kit, as data.
 
-A :class:`Case` describes one problem completely: sizes, dtypes, how every operand lies in memory, the
-epilogue, the kind of data and its seed. :func:`matrix` is the fixed set every backend is run on, and
-:func:`draw` makes fresh ones. The full cross product of the axes would be billions of cases; the matrix holds
-each value of each axis alone (for backends that take little) and each value together with the important
+A :class:`Case` describes one problem completely: sizes, dtypes, memory layouts of the operands, the
+epilogue, the kind of data and its seed. :func:`matrix` is the fixed set that every backend runs, and
+:func:`draw` makes random ones. The full cross product of the axes would be billions of cases; the matrix has
+each value of each axis alone (for backends that accept few) and each value together with the important
 values of every other axis (a covering array, built greedily as in AETG: Cohen, Dalal, Fredman, Patton, IEEE
 Trans. Software Eng. 23, 1997).
 """
@@ -34,26 +34,26 @@ class Case:
     b_dtype: str = "float32"
     out_dtype: str = "float32"
     a: str = "row"
-    """How a lies in memory; :func:`gemmhub.testing.operands.strides` lists the names."""
+    """Layout of a; :func:`gemmhub.testing.operands.strides` lists the names."""
     b: str = "row"
     out: str = "row"
     batch: tuple[int, ...] = ()
     a_batch: str = "full"
-    """"full", or how the batch is broadcast: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
+    """Batch of a: "full", or a kind of broadcasting: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
     outermost dimension is missing)."""
     b_batch: str = "full"
     alpha: complex = 1
     beta: complex = 0
     c: str | None = None
-    """None, a layout, "out" (the addend is the result's own memory), "shared" (no batch dimensions) or "rows0"
-    (every row is the same memory)."""
+    """Layout of c: None for no addend, a layout, "out" (the addend is the result's own memory), "shared" (no batch
+    dimensions) or "rows0" (all rows are the same memory)."""
     c_dtype: str | None = None
-    """None: that of the result."""
+    """Dtype of c; None for that of the result."""
     bias: str | None = None
-    """None, "m" or "n"."""
+    """Axis of the bias, "m" or "n"; None for no bias."""
     bias_stride: int = 1
     bias_offset: int = 0
-    """Elements between the bias and where ``offset`` would put it: how it is aligned, no problem tells."""
+    """Further offset of the bias in elements: its alignment is not part of a problem."""
     bias_dtype: str | None = None
     scale_a: str | None = None
     """None, "one" (a single factor) or "each" (one for each row of a; of ``scale_b``: for each column of b)."""
@@ -63,26 +63,26 @@ class Case:
     precision: str = "ieee"
     deterministic: bool = False
     offset: int = 0
-    """Elements between an address that 256 divides and the start of each operand."""
+    """Offset of each operand, in elements, from an address that is a multiple of 256."""
     data: str = "normal"
-    """The kind of values; :func:`gemmhub.testing.operands.draw_values` explains each."""
+    """Kind of values; :func:`gemmhub.testing.operands.draw_values` explains each."""
     poison: str = "nan"
-    """What lies in the result before the call: "nan" or "garbage"."""
+    """Content of the result before the call: "nan" or "garbage"."""
     packed: bool = False
-    """b goes through :meth:`~gemmhub.backend.Backend.pack`."""
+    """Whether b is packed by :meth:`~gemmhub.backend.Backend.pack`."""
     threads: int = 1
-    """The kernel is called from that many threads at once, each with operands of its own."""
+    """Number of threads that call the kernel at once, each with its own operands."""
     every_candidate: bool = False
-    """All candidates are run, not only the first."""
+    """Whether all candidates are run, not only the first."""
     seed: int = 0
 
     def __repr__(self) -> str:
-        """The expression that makes this case, defaults left out."""
+        """The expression that creates this case, without default values."""
         given = [f for f in fields(self) if f.name in ("m", "n", "k") or getattr(self, f.name) != f.default]
         return f"Case({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
 
     def __str__(self) -> str:
-        """A short name: what differs from a plain product."""
+        """A short name: the differences from a plain product."""
         plain = ("m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "seed")
         words = [f"{self.m}x{self.n}x{self.k}", f"{self.a_dtype},{self.b_dtype}->{self.out_dtype}"]
         for f in fields(self):
@@ -98,9 +98,9 @@ class Case:
 
 
 def possible(values: Values) -> bool:
-    """Whether gemmhub would ever ask for this: the rules of its result table and of its options.
+    """Whether gemmhub ever makes this call, by the rules of its table of dtypes and of its options.
 
-    ``values`` are fields of a case; those that are missing are taken to fit.
+    ``values`` are fields of a case; missing ones are assumed to fit.
     """
     if "out_dtype" not in values:
         return any(possible({**values, **choice}) for choice in AXES["dtypes"].values)
@@ -131,12 +131,12 @@ def possible(values: Values) -> bool:
         return False
     data = values.get("data", "normal")
     if data == "nonfinite" and scalars[0] == 0:
-        return False  # has cases of its own, in edges()
+        return False  # edges() has these cases
     return data == "normal" or any(x.inexact for x in operands)
 
 
 def _plain() -> Values:
-    """The default value of every axis, put together."""
+    """The default values of all axes."""
     plain: Values = {}
     for axis in AXES.values():
         plain.update(axis.values[0])
@@ -148,10 +148,10 @@ def _alone() -> Iterator[Values]:
     plain = _plain()
     for values in AXES["dtypes"].values:
         yield {**plain, **values, "m": 17, "n": 24, "k": 40}
-        # Sums that cancel: an accumulator narrower than promised shows.
+        # Sums that cancel reveal an accumulator narrower than promised.
         yield {**plain, **values, "m": 16, "n": 32, "k": 128, "data": "cancelling", "b": "col"}
     for index, main in enumerate(MAIN_DTYPES):
-        # Every shape in the two commonest dtypes, half of them in each of the others.
+        # Every shape in the two most common dtypes, half of them in each of the others.
         for m, n, k in SHAPES if index < 2 else SHAPES[index % 2 :: 2]:
             yield {**plain, **main, "m": m, "n": n, "k": k}
         for name, axis in AXES.items():
@@ -178,11 +178,11 @@ def _alone() -> Iterator[Values]:
         yield {**plain, **main, "m": 64, "n": 64, "k": 8192, "deterministic": True}
         yield {**plain, **main, "m": 16, "n": 48, "k": 32, "c": "row", "beta": 1, "c_dtype": "compute"}
         yield {**plain, **main, "m": 16, "n": 48, "k": 32, "bias": "n", "bias_dtype": "compute"}
-        # Square: a bias along the wrong axis, or a transposed result, breaks no shape.
+        # Square: shapes do not reveal a bias along the wrong axis, or a transposed result.
         for bias in ("n", "m"):
             yield {**plain, **main, "m": 32, "n": 32, "k": 32, "bias": bias, "out": "col", "b": "col"}
     float32 = {**plain, "a_dtype": "float32", "b_dtype": "float32", "out_dtype": "float32"}
-    # Scalars that float32 cannot hold, with operands that make an ordinary result of them.
+    # Scalars beyond float32's range, with operands that bring the result into range.
     for kind, result in (("float32", "float32"), ("bfloat16", "float32"), ("complex64", "complex64")):
         scaled = {**plain, "a_dtype": kind, "b_dtype": kind, "out_dtype": result, "m": 32, "n": 64, "k": 48}
         for alpha, data in ((1e40, "tiny"), (1e-42, "huge")):
@@ -199,7 +199,7 @@ def _alone() -> Iterator[Values]:
 
 
 def _edges() -> Iterator[Values]:
-    """See :func:`edges`."""
+    """Yield the values of :func:`edges`."""
     for main in MAIN_DTYPES:
         plain = {**_plain(), **main, "m": 32, "n": 32, "k": 32}
         for k in (31, 63):
@@ -215,7 +215,7 @@ def _edges() -> Iterator[Values]:
 
 
 def _covering() -> Iterator[Values]:
-    """Cases until each value of each axis has met the important values of every other axis."""
+    """Yield cases until each value of each axis is combined with the important values of every other axis."""
     choices = [(name, i) for name, axis in AXES.items() for i in range(len(axis.values))]
     main = {(name, i) for name, axis in AXES.items() for i in range(axis.main)}
     wanted: dict[frozenset[tuple[str, int]], None] = {}
@@ -228,7 +228,7 @@ def _covering() -> Iterator[Values]:
         values = {**_value(chosen[0]), **_value(chosen[1])}
         del wanted[frozenset(chosen)]
         rest = [name for name in AXES if name not in (chosen[0][0], chosen[1][0])]
-        # The dtypes decide what else is possible, so they come first.
+        # The dtypes limit all other values, so they come first.
         rest.sort(key=lambda name: name != "dtypes")
         for name in rest:
             options = [(name, i) for i in range(len(AXES[name].values))]
@@ -267,7 +267,7 @@ def _value(choice: tuple[str, int]) -> Values:
 
 
 def _case(values: Values, seed: int) -> Case | None:
-    """The case of ``values``, with what one choice implies for another put right; None if there is none."""
+    """The case of ``values``, with dependent fields adjusted; None if there is none."""
     values = dict(values)
     if values["c"] is None:
         values["beta"] = 0
@@ -287,13 +287,13 @@ def _case(values: Values, seed: int) -> Case | None:
 
 @lru_cache(maxsize=1)
 def edges() -> tuple[Case, ...]:
-    """The cases of the matrix for faults that hardly any other case shows: no selection should leave them out.
+    """The cases of the matrix for faults that hardly any other case reveals; every selection should include them.
 
-    - K is one less than a multiple of what kernels take at once, and lines are aligned: a bound that is off by one
-      reads the line beyond, or the element beside, which are NaN.
-    - Rows are aligned and matrices of a batch are not: what may be moved in vectors, the batch strides decide, too.
-    - The bias alone is not aligned.
-    - alpha is 0: the operands count for nothing, NaN or not.
+    - K is one less than a multiple of a tile's K, and rows are aligned: a bound that is off by one reads the next row,
+      or the next element, which are NaN.
+    - Rows are aligned and matrices of a batch are not: vector loads depend on the batch strides, too.
+    - Only the bias is not aligned.
+    - alpha is 0: the operands are ignored, NaN or not.
     """
     unique: dict[str, Case] = {}
     for values in _edges():
@@ -328,14 +328,14 @@ EPILOGUES: tuple[Values, ...] = (
     {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
     {"bias": "n", "activation": "silu"},
 )
-"""Those of :func:`draw_few_kernels`."""
+"""Epilogues of :func:`draw_few_kernels`."""
 
 
 def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], str], aligned: float) -> Iterator[Case]:
     """``count`` random problems for a backend that compiles kernels: few epilogues, sizes up to 360, some up to 2048.
 
-    ``dtype`` draws that of the operands, given whether there is an epilogue; with the probability ``aligned`` all sizes
-    are multiples of 8. They are the same in every run.
+    ``dtype`` draws the operands' dtype, given whether there is an epilogue; with the probability ``aligned`` all sizes
+    are multiples of 8. The problems are the same in every run.
     """
     rng = np.random.default_rng(0)
     for i in range(count):
@@ -354,7 +354,7 @@ def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], st
 
 
 def draw(rng: np.random.Generator) -> Case:
-    """A fresh random problem: most axes at their default, sizes up to 200, data seeded from ``rng``."""
+    """A random problem: most axes at their default, sizes up to 200, data seeded from ``rng``."""
     while True:
         values: dict[str, Any] = {}
         for name, axis in AXES.items():

@@ -1,4 +1,4 @@
-"""Run one case on one backend and compare with the contract. Needs no pytest."""
+"""Check of one case on one backend against the contract, without pytest."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case that did not fail."""
+    """The outcome of a case that did not fail."""
 
     refusal: Refusal | None = None
-    """Why the backend refused; None when it accepted, ran and was right."""
+    """Refusal of the backend; None where it accepted, and its result is correct."""
     worst: float = 0.0
-    """The largest error as a fraction of its bound."""
+    """Largest error as a fraction of its bound."""
 
     @property
     def accepted(self) -> bool:
@@ -41,10 +41,10 @@ class Outcome:
 
 
 def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
-    """Hold ``backend`` (already probed) to its contract on ``case``.
+    """Check ``backend`` (already probed) against its contract on ``case``.
 
     Raises AssertionError with the case, the worst element, its error and the likely mistake. A case that the
-    backend refuses with a reason and a remedy is fine.
+    backend refuses with a reason and a remedy passes.
     """
     with _named(case):
         operands = Operands(case, memory)
@@ -58,9 +58,9 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
         kernels = list(_kernels(backend, case, problem))
         worst = 0.0
         for name, kernel in kernels:
-            if not problem.empty:  # gemmhub itself never runs a kernel that has nothing to write
+            if not problem.empty:  # gemmhub itself never runs a kernel for an empty result
                 worst = max(worst, _run(operands, kernel, name))
-            # gemmhub hands NumPy arrays only to direct.
+            # gemmhub passes only NumPy arrays to direct.
             if kernel.direct is not None and problem.plain and memory.device.kind == "cpu":
                 operands.fill(case.seed)
                 _direct(operands, kernel.direct)
@@ -75,7 +75,7 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
 
 @contextmanager
 def _named(case: Case) -> Iterator[None]:
-    """Put the case, as an expression that repeats it, in front of what went wrong."""
+    """Put the case, as an expression that repeats it, in front of the message of a failure."""
     try:
         yield
     except AssertionError as error:
@@ -96,11 +96,11 @@ def _call(what: str, function: Callable[..., T], *arguments: Any) -> T:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-def honest(refusal: Refusal, who: str) -> None:
-    """A refusal must say why and what to do."""
+def honest(refusal: Refusal, label: str) -> None:
+    """Require that a refusal has a reason and a remedy."""
     for name in ("reason", "remedy"):
         text = getattr(refusal, name)
-        require(isinstance(text, str) and bool(text.strip()), f"{who} refused without a {name}: {refusal!r}")
+        require(isinstance(text, str) and bool(text.strip()), f"{label} refused without a {name}: {refusal!r}")
 
 
 def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
@@ -121,7 +121,7 @@ def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
 
 
 def _answers(backend: Backend, problem: GemmProblem) -> None:
-    """``estimate`` and ``copies`` of an accepted problem."""
+    """Check ``estimate`` and ``copies`` of an accepted problem."""
     seconds = _call("estimate()", backend.estimate, problem)
     if seconds is not None:
         right = isinstance(seconds, (int, float)) and math.isfinite(seconds) and (seconds > 0 or problem.empty)
@@ -132,7 +132,7 @@ def _answers(backend: Backend, problem: GemmProblem) -> None:
 
 
 def _kernels(backend: Backend, case: Case, problem: GemmProblem) -> Iterator[tuple[str, Kernel]]:
-    """The kernel of the first candidate, or of all; and that of the dense problem where layouts do not matter."""
+    """Yield the kernel of the first candidate, or of all; and that of the dense problem where layouts do not matter."""
     names: Sequence[str] = _call("candidates()", backend.candidates, problem)
     right = len(names) > 0 and all(isinstance(x, str) and x for x in names) and len(set(names)) == len(names)
     require(right, f"candidates() returned {names!r}, not one or more different names")
@@ -154,7 +154,7 @@ def _prepare(backend: Backend, problem: GemmProblem, candidate: str) -> Kernel:
 
 
 def _run(operands: Operands, kernel: Kernel, name: str) -> float:
-    """Run twice: then again on new values in the same memory. The worst error/bound."""
+    """Run twice, the second time on new values in the same memory; return the worst error/bound."""
     case = operands.case
     operands.fill(case.seed)
     worst = _once(operands, kernel, f"candidate {name!r}")
@@ -162,30 +162,30 @@ def _run(operands: Operands, kernel: Kernel, name: str) -> float:
     return max(worst, _once(operands, kernel, f"candidate {name!r}, after operands were rewritten in place"))
 
 
-def _once(operands: Operands, kernel: Kernel, who: str, packed: object = None) -> float:
-    """One call of ``run``: the worst error/bound."""
-    _call(f"{who}: run()", operands.run, kernel, packed)
-    return _verify(operands, who)
+def _once(operands: Operands, kernel: Kernel, label: str, packed: object = None) -> float:
+    """Call ``run`` once; return the worst error/bound."""
+    _call(f"{label}: run()", operands.run, kernel, packed)
+    return _verify(operands, label)
 
 
-def _verify(operands: Operands, who: str) -> float:
-    """What a call may not touch, and what it must have written."""
+def _verify(operands: Operands, label: str) -> float:
+    """Check that a call has changed only the result, and check that; return the worst error/bound."""
     for argument, placed in operands.inputs.items():
         now = placed.read()[1]
-        require(bool(np.array_equal(now, placed.image)), f"{who}: run() changed its input {argument}")
+        require(bool(np.array_equal(now, placed.image)), f"{label}: run() changed its input {argument}")
     got, now = operands.out.read()
     stray = operands.out.outside() & (now != operands.out.image)
     if stray.any():
         at = np.flatnonzero(stray)
         start = operands.out.offset
         raise AssertionError(
-            f"{who}: run() wrote outside the result: {at.size} bytes between its elements or around it, the first "
+            f"{label}: run() wrote outside the result: {at.size} bytes between its elements or around it, the first "
             f"{int(at[0]) - start:+d} bytes from element [0, 0] (layout {operands.case.out!r})"
         )
-    return _compare(operands, got, who)
+    return _compare(operands, got, label)
 
 
-def _compare(operands: Operands, got: Array, who: str) -> float:
+def _compare(operands: Operands, got: Array, label: str) -> float:
     """The largest error/bound of ``got``; AssertionError where it is above 1."""
     if not got.size:
         return 0.0
@@ -194,12 +194,12 @@ def _compare(operands: Operands, got: Array, who: str) -> float:
         worst = float(np.max(ratio))
         if not worst <= 1.0:
             about = diagnose.describe(operands, got, ratio, operands.out.values)
-            raise AssertionError(f"{who}, data seed {operands.seed}: wrong result\n  {about}")
+            raise AssertionError(f"{label}, data seed {operands.seed}: wrong result\n  {about}")
     return worst
 
 
 def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
-    """Bitwise equal results from call to call, from kernel to kernel, and from ``direct`` without ``out``."""
+    """Require bitwise equal results from call to call, from kernel to kernel, and from ``direct`` without ``out``."""
     problem = operands.problem
     again = _prepare(backend, problem, backend.candidates(problem)[0])
     results: list[bytes] = []
@@ -210,11 +210,11 @@ def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None
     if kernel.direct is not None and problem.plain and operands.memory.device.kind == "cpu":
         with np.errstate(all="ignore"):
             results.append(_call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
-    require(len(set(results)) == 1, "deterministic=True was accepted, but equal calls gave results that differ in bits")
+    require(len(set(results)) == 1, "deterministic=True was accepted, but the results of equal calls differ in bits")
 
 
 def _threads(operands: Operands, kernel: Kernel) -> float:
-    """One kernel from several threads, each with operands of its own."""
+    """Call one kernel from several threads, each with its own operands; return the worst error/bound."""
     case = operands.case
     sets = [Operands(case, operands.memory) for _ in range(case.threads)]
     for i, each in enumerate(sets):
@@ -234,7 +234,7 @@ def _threads(operands: Operands, kernel: Kernel) -> float:
 
 
 def _packed(backend: Backend, operands: Operands) -> Outcome:
-    """b by way of ``pack``: for any m, with a copy of its own that is made anew each time."""
+    """Check ``pack``: its copy serves any m, and a new one is made by each call."""
     case, problem = operands.case, operands.problem
     operands.fill(case.seed)
     old = operands.b.values.copy()
@@ -248,41 +248,43 @@ def _packed(backend: Backend, operands: Operands) -> Outcome:
         other = Operands(replace(case, m=m), operands.memory)
         other.fill(case.seed + m, b=old)
         worst = max(worst, _multiply_packed(backend, other, first, f"packed b, m={m}"))
-    operands.fill(case.seed + 1)  # rewrites b where it lies
+    operands.fill(case.seed + 1)  # rewrites b in place
     new = operands.b.values.copy()
     other = Operands(case, operands.memory)
     other.fill(case.seed + 2, b=old)
-    who = "packed b, after the array it was made from was rewritten"
-    worst = max(worst, _multiply_packed(backend, other, first, who))
+    label = "packed b, after the array it was made from was rewritten"
+    worst = max(worst, _multiply_packed(backend, other, first, label))
     second = _call("pack()", backend.pack, operands.b.array, problem)
     other.fill(case.seed + 2, b=new)
     worst = max(worst, _multiply_packed(backend, other, second, "b packed again after it was rewritten"))
     return Outcome(worst=worst)
 
 
-def _multiply_packed(backend: Backend, operands: Operands, packed: object, who: str) -> float:
+def _multiply_packed(backend: Backend, operands: Operands, packed: object, label: str) -> float:
     problem = operands.problem
     layout = MatrixLayout.contiguous(problem.k, problem.n)
     layout = replace(layout, batch=problem.batch, batch_strides=(0,) * len(problem.batch))
     problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
     refusal = _supports(backend, problem)
-    require(refusal is None, f"{who}: pack() gave a packed form, but supports() refuses to use it: {refusal!r}")
+    require(refusal is None, f"{label}: pack() returned a packed form, but supports() refuses to use it: {refusal!r}")
     kernel = _prepare(backend, problem, backend.candidates(problem)[0])
-    return _once(operands, kernel, who, packed)
+    return _once(operands, kernel, label, packed)
 
 
 def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], Array]) -> None:
-    """``direct`` as a complete matmul: with and without ``out``, with vectors, with ``out`` over an operand."""
+    """Check ``direct`` as a complete matmul: with and without ``out``, with vectors, with ``out`` over an operand."""
     case, out = operands.case, operands.out
     a, b = operands.a.array, operands.b.array
     shape = (*case.batch, case.m, case.n)
 
-    def multiply(who: str, x: Array, y: Array, into: Array | None, shape: tuple[int, ...]) -> Array:
+    def multiply(label: str, x: Array, y: Array, into: Array | None, shape: tuple[int, ...]) -> Array:
         with np.errstate(all="ignore"):
-            result = np.asarray(_call(who, direct, x, y, into))
+            result = np.asarray(_call(label, direct, x, y, into))
         given = f"{result.dtype} of shape {result.shape}"
-        require(result.shape == shape and result.dtype == out.dtype, f"{who} returned {given}, not {out.dtype} {shape}")
-        _compare(operands, result.reshape(out.shape), who)
+        require(
+            result.shape == shape and result.dtype == out.dtype, f"{label} returned {given}, not {out.dtype} {shape}"
+        )
+        _compare(operands, result.reshape(out.shape), label)
         return result
 
     result = multiply("direct(a, b, None)", a, b, None, shape)

@@ -1,4 +1,4 @@
-"""What a wrong result looks like: the likely mistake behind a failed comparison, in words."""
+"""Diagnosis of wrong results: the likely mistake behind a failed comparison, in words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = Any
 
 
 def describe(operands: Operands, got: Array, ratio: Array, before: Array) -> str:
-    """Sentences about ``got``, whose error is ``ratio`` times the bound, element for element.
+    """Describe ``got``, whose error is ``ratio`` times the bound, element for element.
 
-    ``before`` is what lay in the result before the call.
+    ``before`` is the content of the result before the call.
     """
     bad = ratio > 1.0
     worst = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
@@ -39,7 +39,7 @@ def _hints(operands: Operands, want: accuracy.Reference, got: Array, bad: Array,
         return
     yield from _tail(bad)
     if np.array_equal(bad & _same_bytes(got, before), bad):
-        yield "the elements that are off hold what was there before: never written" + (
+        yield "the elements that are off have their old content: never written" + (
             ", or NaN was read from the result's old content" if operands.case.poison == "nan" else ""
         )
     elif got.dtype.kind in "fcV" and np.any(np.isnan(got) & ~np.isnan(want.value)):
@@ -55,7 +55,7 @@ def _fits(want: accuracy.Reference, got: Array) -> bool:
 
 
 def _alternatives(operands: Operands, want: accuracy.Reference, got: Array) -> Iterator[str]:
-    """Mistakes for which the result would be right."""
+    """Yield the mistakes for which the result would be correct."""
     case = operands.case
     previous = {x: operands.previous[x] for x in ("a", "b") if x in operands.previous}
     for changes in [*({name: values} for name, values in previous.items()), previous]:
@@ -87,7 +87,7 @@ def _alternatives(operands: Operands, want: accuracy.Reference, got: Array) -> I
 
 
 def _too_coarse(operands: Operands, want: accuracy.Reference, got: Array) -> Iterator[str]:
-    """Whether the size of the errors is that of arithmetic narrower than promised."""
+    """Yield a hint where the size of the errors is that of arithmetic narrower than promised."""
     promised = want.model.accumulate + want.model.input
     error, size = np.abs(accuracy.widen(got) - want.value), want.magnitude + np.abs(want.value)
     usable = np.isfinite(error) & (np.broadcast_to(size, got.shape) > 0)
@@ -102,7 +102,7 @@ def _too_coarse(operands: Operands, want: accuracy.Reference, got: Array) -> Ite
 
 
 def _tail(bad: Array) -> Iterator[str]:
-    """Whether only the end of one dimension is off."""
+    """Yield a hint where only the end of one dimension is off."""
     for axis, name in ((-1, "column"), (-2, "row")):
         size = bad.shape[axis]
         others = tuple(i for i in range(bad.ndim) if i != axis % bad.ndim)
@@ -115,7 +115,7 @@ def _tail(bad: Array) -> Iterator[str]:
 
 
 def _same_bytes(x: Array, y: Array) -> Array:
-    """Element for element, NaN included."""
+    """Mask of the elements with equal bytes, NaN included."""
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y)
     bytes_x, bytes_y = (v.view(np.uint8).reshape(*v.shape, v.dtype.itemsize) for v in (x, y))
     return np.all(bytes_x == bytes_y, axis=-1)

@@ -1,16 +1,16 @@
 # ruff: noqa: N802 (methods are called as the C functions are)
 """A fake libcuda, for testing a CUDA plugin without a card: devices, contexts, memory, streams and captures.
 
-It is strict about the rules. What a program must not do is refused and noted in ``complaints``::
+It enforces the rules of the API. Forbidden calls are refused and noted in ``complaints``::
 
     cuda = FakeCuda(devices=2)
     backend = MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda))  # instead of gemmhub.kit.cuda.load
     check(backend, case, FakeMemory(cuda))
     assert cuda.complaints == [] and cuda.stack == []
 
-A test sets ``faults`` (``{"cuMemAlloc_v2": 2}``), ``captures`` (``{stream: 1}``) or ``memory``, and looks at ``calls``
+A test sets ``faults`` (``{"cuMemAlloc_v2": 2}``), ``captures`` (``{stream: 1}``) or ``memory``, and inspects ``calls``
 and ``allocated``. A plugin that calls other functions of libcuda adds them in a subclass, as
-:mod:`gemmhub.testing.fake_library` says; :mod:`gemmhub.testing.fake_kernels` has those that load and launch kernels.
+:mod:`gemmhub.testing.fake_library` describes; :mod:`gemmhub.testing.fake_kernels` has those for modules and launches.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from gemmhub.testing.operands import Array, Memory
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, LAUNCH_FAILED, CAPTURE_UNSUPPORTED = 1, 2, 100, 201, 719, 900
 UNKNOWN = 999
 RELAXED = 2
-"""The capture mode of a thread that may allocate while streams are captured."""
+"""Capture mode of a thread that may allocate while streams are captured."""
 CONTEXT = 0x1000
-"""The primary context of device 0; that of device 1 is one more."""
+"""Handle of the primary context of device 0; that of device 1 is one more."""
 GRAPH = 0x9000000
-"""The graph of capture 0; that of capture 1 is one more."""
+"""Handle of the graph of capture 0; that of capture 1 is one more."""
 NAMES = {
     0: (b"CUDA_SUCCESS", b"no error"),
     OUT_OF_MEMORY: (b"CUDA_ERROR_OUT_OF_MEMORY", b"out of memory"),
@@ -46,8 +46,8 @@ NAMES = {
     LAUNCH_FAILED: (b"CUDA_ERROR_LAUNCH_FAILED", b"unspecified launch failure"),
 }
 H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144, 97: 232_448}
-"""By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits), bytes
-of shared memory that a block may have."""
+"""By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits)
+and bytes of shared memory of a block."""
 
 # Written from cuda.h, not from gemmhub.kit.cuda: tests compare the two.
 TYPES: Types = {
@@ -89,43 +89,42 @@ class FakeCuda(FakeLibrary):
     failed = UNKNOWN
     types = TYPES
     card: ClassVar[Mapping[int, int]] = H200
-    """The attributes of a device."""
+    """Attributes of a device."""
     total_memory: ClassVar[int] = 143_771 * 2**20
-    """Of an H200, in bytes; how much of it is to be had is ``memory``."""
+    """Total memory of an H200 in bytes; ``memory`` limits allocations."""
 
     def __init__(
         self, devices: int = 1, version: int = 13000, memory: int = 2**40, attributes: Mapping[int, int] | None = None
     ) -> None:
-        """``version``: what cuDriverGetVersion says; ``memory``: bytes to be had; ``attributes`` replace the card's."""
+        """``version`` is that of cuDriverGetVersion, ``memory`` the free bytes; ``attributes`` replace the card's."""
         super().__init__()
         self.devices, self.version, self.memory = devices, version, memory
         self.attributes = {**self.card, **(attributes or {})}
         self.regions: dict[int, int] = {}
-        """Known memory: address -> bytes."""
+        """Valid memory: address -> bytes."""
         self.allocated: list[tuple[int, int, int]] = []
-        """(address, bytes, device) of each cuMemAlloc that was not freed."""
+        """Allocations that were not freed: (address, bytes, device)."""
         self.freed: list[int] = []
-        """Addresses; they are not given out again."""
+        """Addresses that were freed; they are not reused."""
         self.captures: dict[int, int] = {}
         """Streams being captured: handle -> number."""
         self.invalidated: set[int] = set()
-        """Captures spoilt by a forbidden call."""
+        """Captures invalidated by a forbidden call."""
         self.identities: dict[int, int] = {}
-        """The numbers of streams: by handle. A stream that is not here has its handle as its number."""
+        """Unique numbers of streams by handle. A missing stream has its handle as its number."""
         self.objects: dict[int, tuple[int, int]] = {}
-        """User objects that have no graph yet: handle -> (pointer, what destroys it)."""
+        """User objects without a graph: handle -> (pointer, destructor)."""
         self.graphs: dict[int, list[tuple[int, int]]] = {}
-        """The user objects of graphs that are not gone."""
+        """User objects of existing graphs."""
         self._kept: list[Any] = []
         self._local, self._handles = threading.local(), itertools.count(0x7000)
         self._initialised = False
         self.runtime = {threading.get_ident()}
-        """Threads whose CUDA runtime has made device 0's primary context current, as torch does: that which made this.
-        """
+        """Threads in which the CUDA runtime has made device 0's primary context current: the creating thread."""
 
     @property
     def stack(self) -> list[int]:
-        """This thread's contexts."""
+        """The context stack of this thread."""
         if not hasattr(self._local, "stack"):
             self._local.stack = []
         stack: list[int] = self._local.stack
@@ -133,24 +132,24 @@ class FakeCuda(FakeLibrary):
 
     @property
     def context(self) -> int:
-        """This thread's; 0 where it has none."""
+        """The current context of this thread; 0 where it has none."""
         return self.stack[-1] if self.stack else CONTEXT * (threading.get_ident() in self.runtime)
 
     @property
     def current(self) -> int:
-        """The device this thread is on, as the runtime sees it: without a context it is 0."""
+        """The current device of this thread by the runtime: 0 without a context."""
         return self.stack[-1] - CONTEXT if self.stack else 0
 
     @property
     def mode(self) -> int:
-        """This thread's capture mode."""
+        """The capture mode of this thread."""
         mode: int = getattr(self._local, "mode", 0)
         return mode
 
     def inside(self, address: int, nbytes: int) -> bool:
-        """Whether these bytes are within one known piece of memory."""
-        known = tuple(self.regions.items())
-        return any(start <= address and address + nbytes <= start + size for start, size in known)
+        """Whether these bytes are within one region of valid memory."""
+        regions = tuple(self.regions.items())
+        return any(start <= address and address + nbytes <= start + size for start, size in regions)
 
     # Devices and contexts
 
@@ -216,7 +215,7 @@ class FakeCuda(FakeLibrary):
     # Memory
 
     def _unsafe(self) -> bool:
-        """A call that is forbidden while anything is captured, but in relaxed mode: it spoils the captures."""
+        """Check a call that is forbidden during captures except in relaxed mode: it invalidates the captures."""
         if self.captures and self.mode != RELAXED:
             self.invalidated.update(self.captures.values())
             self.complain("a forbidden call during capture")
@@ -287,7 +286,7 @@ class FakeCuda(FakeLibrary):
     def _cuStreamGetId(self, stream: int | None, out: int) -> int:
         if not self.context:
             return INVALID_CONTEXT
-        if stream in self.captures:  # seen on an H100, driver 580.159: it spoils the capture
+        if stream in self.captures:  # observed on an H100, driver 580.159: it invalidates the capture
             self.invalidated.add(self.captures[stream])
             return CAPTURE_UNSUPPORTED
         put(out, c_uint64, self.identities.get(stream or 0, stream or 0))
@@ -296,11 +295,11 @@ class FakeCuda(FakeLibrary):
     # Graphs
 
     def graph(self, stream: int) -> int:
-        """That which ``stream`` is captured into."""
+        """The graph that ``stream`` is captured into."""
         return GRAPH + self.captures[stream]
 
     def destroy(self, graph: int) -> None:
-        """It is gone, and all that was instantiated of it."""
+        """Destroy the graph and its executable graphs."""
         for pointer, destroy in self.graphs.pop(graph, ()):
             ctypes.CFUNCTYPE(None, c_void_p)(destroy)(pointer)
 
@@ -324,14 +323,14 @@ class FakeCuda(FakeLibrary):
 
 
 def _aligned(nbytes: int) -> Array:
-    """New bytes at an address that 256 divides."""
+    """New memory at an address that is a multiple of 256."""
     whole = np.empty(nbytes + 256, np.uint8)
     start = -whole.ctypes.data % 256
     return whole[start : start + nbytes]
 
 
 class FakeMemory(Memory):
-    """Host memory that counts as that of a device of ``cuda``, for as long as somebody holds it."""
+    """Host memory that counts as memory of a device of ``cuda`` while it is referenced."""
 
     stream = 0x5EA
 
@@ -348,6 +347,6 @@ class FakeMemory(Memory):
         return buffer
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
-        """The address: what kernels get."""
+        """The address, which kernels receive."""
         address: int = buffer.ctypes.data + offset
         return address

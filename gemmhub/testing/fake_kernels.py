@@ -8,7 +8,7 @@ A subclass of :class:`FakeKernels` defines what a launch does, such as running t
             assert launch.block == (kernel.module["macros"]["THREADS"], 1, 1)
 
         def execute(self, kernel, launch):
-            ...  # what went wrong, or an empty string
+            ...  # return an error message, or an empty string
 
     cuda = FakeCuda()
     MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda, gemmhub.kit.cuda.KERNELS), FakeCompiler)
@@ -37,13 +37,13 @@ KERNEL_TYPES: Types = {
     "cuOccupancyMaxActiveClusters": (c_int, (c_void_p, c_void_p, c_void_p)),
 }
 MOST_SHARED = 232448
-"""Bytes of shared memory that a block may have."""
+"""Largest shared memory of a block, in bytes."""
 _UNASKED_SHARED = 49152
-"""What it may have if nobody asks for more."""
+"""Shared memory of a block without an attribute for more."""
 _MAX_DYNAMIC_SHARED = 8
 _NOT_SUPPORTED = 801
 _CLUSTER_DIMENSION = 4
-_EARLY = 6
+_PDL = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 
@@ -62,10 +62,10 @@ class Kernel:
     """A function of a loaded module."""
 
     module: Any
-    """As :meth:`FakeKernels.load` made it."""
+    """Module that :meth:`FakeKernels.load` returned."""
     name: str
     shared: int = _UNASKED_SHARED
-    """Bytes of dynamic shared memory that it may be launched with."""
+    """Limit of its dynamic shared memory in bytes."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Launch:
     shared: int
     stream: int
     parameters: tuple[bytes, ...]
-    """Copies: a launch takes its parameters with it, others may be written over them at once."""
+    """Copies of the parameters: a launch copies them, and the caller may overwrite them at once."""
 
 
 class FakeCompiler:
-    """A double of :class:`gemmhub.kit.nvrtc.Compiler`, whose cubins :class:`FakeKernels` understands."""
+    """A fake of :class:`gemmhub.kit.nvrtc.Compiler`, whose cubins :class:`FakeKernels` loads."""
 
     version = (13, 0)
     where = "libnvrtc.so"
 
     def compile(self, source: Source, verbose: bool = False) -> Compiled:
-        """A JSON object with the macros (integers by name), the main file and the architecture ("sm_90")."""
+        """Return a JSON object with the macros (integers by name), the main file and the architecture ("sm_90")."""
         macros = dict(option[2:].split("=") for option in source.options if option.startswith("-D"))
         arch = next(option for option in source.options if option.startswith("--gpu-architecture="))
         module = {
@@ -107,34 +107,34 @@ class FakeKernels(FakeCuda):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.launches: list[tuple[Any, tuple[int, int, int], int]] = []
-        """(module, grid, stream) of each that passed :meth:`check`."""
+        """Launches that passed :meth:`check`: (module, grid, stream)."""
         self.seed = 0
-        """For what :meth:`execute` does in random order; another one in every launch."""
+        """Seed for random orders in :meth:`execute`; another one in every launch."""
         self.clusters: dict[int, int] = {}
-        """How many clusters run at once, by their size; of others this driver does not tell."""
+        """Numbers of resident clusters by cluster size; for other sizes the driver has no answer."""
         self.interrupt: Callable[[], None] | None = None
-        """Called before each launch, when its parameters are written, as a signal handler might be."""
+        """Function called before each launch, after its parameters are written, as a signal handler might be."""
         self._turn = threading.Lock()
         self._modules: dict[int, Any] = {}
         self._functions: dict[int, Kernel] = {}
 
     def load(self, image: bytes) -> Any:
-        """A module from its image, as far as the first zero byte."""
+        """Load a module from its image, which ends at the first zero byte."""
         return json.loads(image)
 
     def entry_points(self, module: Any) -> tuple[str, ...]:
-        """The names of a module's kernels."""
+        """Return the names of a module's kernels."""
         return ("gemm",)
 
     def sizes(self, kernel: Kernel) -> tuple[int, ...]:
-        """Bytes of each of a kernel's parameters."""
+        """Return the sizes, in bytes, of a kernel's parameters."""
         raise NotImplementedError
 
     def check(self, kernel: Kernel, launch: Launch) -> None:
-        """AssertionError for a launch that no card would take, or that the kernel is not made for."""
+        """Raise AssertionError for a launch that no card accepts, or that does not suit the kernel."""
 
     def execute(self, kernel: Kernel, launch: Launch) -> str:
-        """Run it; what went wrong, or an empty string."""
+        """Run the kernel; return an error message, or an empty string."""
         raise NotImplementedError
 
     def _cuModuleLoadData(self, out: int, image: bytes) -> int:
@@ -183,8 +183,8 @@ class FakeKernels(FakeCuda):
         assert extra is None
         given = LaunchConfig.from_address(config)
         attributes = (LaunchAttribute * given.numAttrs).from_address(given.attrs) if given.numAttrs else ()
-        assert [(x.id, x.value) for x in attributes] in ([], [(_EARLY, b"\x01")]), (
-            "attributes that this double does not know"
+        assert [(x.id, x.value) for x in attributes] in ([], [(_PDL, b"\x01")]), (
+            "attributes that this fake does not support"
         )
         kernel = self._functions[function]
         sizes = self.sizes(kernel)

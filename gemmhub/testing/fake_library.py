@@ -1,5 +1,5 @@
-"""Doubles of C libraries: Python methods behind C function pointers, so that calls go through the plugin's own ctypes
-declarations, and a list of what the caller must not have done.
+"""Fakes of C libraries: Python methods behind C function pointers, so that calls go through the plugin's own ctypes
+declarations, and a list of the caller's violations.
 
 A subclass has a row in ``types`` and a method ``_<name>`` for each function::
 
@@ -8,7 +8,7 @@ A subclass has a row in ``types`` and a method ``_<name>`` for each function::
 
         def _counterAdd(self, out, value): ...  # None means 0; an exception is a complaint
 
-``del fake.counterAdd`` makes it a library without that function.
+``del fake.counterAdd`` removes the function from the library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 Types = Mapping[str, tuple[Any, tuple[Any, ...]]]
-"""By the names of C functions: (type of the result, types of the arguments)."""
+"""Types of C functions by name: (type of the result, types of the arguments)."""
 
 
 class FakeLibrary:
@@ -27,20 +27,20 @@ class FakeLibrary:
 
     types: ClassVar[Types] = {}
     failed: ClassVar[int] = 1
-    """What a function returns whose method raised."""
+    """Result of a function whose method raised."""
 
     def __init__(self, complaints: list[str] | None = None) -> None:
-        """``complaints``: a list to share with another double."""
+        """``complaints`` is a list to share with another fake."""
         self.calls: list[str] = []
-        """The names of functions, as they were called."""
+        """Names of the functions in the order of their calls."""
         self.faults: dict[str, int] = {}
-        """What a function returns instead of being carried out."""
+        """Results of functions by name, returned without a call of the method."""
         self.complaints: list[str] = [] if complaints is None else complaints
         for name, (result, arguments) in self.types.items():
             setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(self._exported(name)))
 
     def complain(self, text: str) -> None:
-        """Note what a program must not do."""
+        """Note a violation."""
         self.complaints.append(text)
         print("fake:", text, file=sys.stderr)
 
@@ -61,5 +61,5 @@ class FakeLibrary:
 
 
 def put(address: int, kind: Any, value: Any) -> None:
-    """Write ``value`` where ``address`` points to a ``kind``, a ctypes type."""
+    """Write ``value`` to ``address``, as ``kind``, a ctypes type."""
     kind.from_address(address).value = value

@@ -1,4 +1,4 @@
-"""For tests of plugins that ship networks: whether their parts fit together, and to the features."""
+"""Checks for plugins that ship networks: their arrays fit together and to the features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemmhub.kit.net import Net
 
 
 def check_net(net: Net, features: int) -> None:
-    """Raises AssertionError unless ``net`` is one for rows of so many features."""
+    """Raise AssertionError unless ``net`` is a network for rows of so many features."""
     ranges = net.least, net.most, net.mean, net.scale
     assert [x.shape for x in ranges] == [(features,)] * 4
     assert (net.least <= net.most).all()
@@ -29,7 +29,7 @@ def shipped(data: Path, widths: Mapping[str, int]) -> Iterator[tuple[Origin, str
     """Check the corrections in a plugin's folder ``data``; yield the origin and the kind of each.
 
     ``widths`` has the number of features of each kind. Raises AssertionError for a card's folder that is large, or has
-    a file of another kind, and for a network that is not found, is not small, or does not fit its features.
+    a file of another kind, and for a network that is missing, large, or does not fit its features.
     """
     for folder in sorted(data.iterdir()) if data.is_dir() else ():
         origin = Origin(**json.loads((folder / "card.json").read_text(encoding="utf-8")))

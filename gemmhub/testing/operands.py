@@ -1,7 +1,7 @@
-"""Operands of a case: values, and memory laid out as the case says, with guard bytes around.
+"""Operands of a case: values, and memory in the layouts of the case, with guard bytes around.
 
 Everything outside a matrix (guards, padding between rows, gaps between elements) is filled with NaN bit
-patterns or garbage: a kernel that reads it computes nonsense, one that writes it is caught by comparison.
+patterns or garbage: a kernel that reads it computes wrong results, one that writes it is caught by comparison.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Array = Any
 _GUARD = 256
 
 
-class Unrepresentable(Exception):  # noqa: N818 - a fact about a kind of array, not an error
-    """An array that this memory's kind of array cannot be."""
+class Unrepresentable(Exception):  # noqa: N818 - a limit of an array library, not an error
+    """An array that the memory's array library cannot express."""
 
 
 class Memory:
-    """Where operands live, as the kit sees it. This class is the host; subclass it for a device.
+    """The memory of operands. This class is the host; subclass it for a device.
 
-    ``device`` goes into the problem and ``stream`` to the kernel. ``view`` may raise :class:`Unrepresentable`
+    ``device`` is part of the problem, and the kernel receives ``stream``. ``view`` may raise :class:`Unrepresentable`
     where the device's arrays cannot express something (a dtype, a negative stride): such cases are skipped.
     """
 
@@ -39,7 +39,7 @@ class Memory:
     stream: int | None = None
 
     def empty(self, nbytes: int) -> Array:
-        """A one-dimensional uint8 array of its own; on devices at an address that 256 divides."""
+        """A new one-dimensional uint8 array; on devices at an address that is a multiple of 256."""
         return np.empty(nbytes, np.uint8)
 
     def write(self, buffer: Array, data: Array) -> None:
@@ -55,7 +55,7 @@ class Memory:
         return np.ndarray(shape, dtype, buffer=buffer, offset=offset, strides=strides)
 
     def synchronize(self) -> None:
-        """Wait until all work put on ``stream``, and all copies, are done."""
+        """Wait for all work on ``stream`` and all copies."""
 
 
 HOST = Memory()
@@ -63,30 +63,30 @@ HOST = Memory()
 
 @dataclass(frozen=True)
 class Strides:
-    """How a stack of matrices lies in its memory, in elements."""
+    """The strides of a stack of matrices in its memory, in elements."""
 
     batch: tuple[int, ...]
     row: int
     col: int
     first: int
-    """Where element [0, ..., 0] stands."""
+    """Index of element [0, ..., 0]."""
     size: int
-    """Elements from the lowest to the highest address, that one included."""
+    """Number of elements from the lowest to the highest address, inclusive."""
 
 
 def _up(x: int) -> int:
-    """A leading dimension above ``x`` that tensor cores and TMA can use: a multiple of 16."""
+    """The next multiple of 16 above ``x``, a leading dimension that tensor cores and TMA can use."""
     return (x // 16 + 1) * 16
 
 
 def strides(layout: str, batch: tuple[int, ...], rows: int, cols: int) -> Strides:
-    """The strides of a (*batch, rows, cols) stack in one of the layouts of the kit.
+    """Return the strides of a (*batch, rows, cols) stack in one of the layouts of the kit.
 
-    "row", "col": dense. "row_padded", "col_padded": the leading dimension is the next multiple of 16, and
-    matrices stand apart. "row_odd", "col_odd": the leading dimension is 3 more than it need be.
+    "row", "col": dense. "row_padded", "col_padded": the leading dimension is the next multiple of 16, with gaps
+    between matrices. "row_odd", "col_odd": the leading dimension is 3 more than the minimum.
     "interleaved": row-major, the batch between rows and columns, as a transposed (rows, *batch, cols) array.
     "strided": every second element of longer rows. "reversed": row-major with the rows in reverse order.
-    "rows0": one row that serves as all.
+    "rows0": one row for all, with a stride of 0.
     """
     gap = 0
     dense_rows, dense_cols = max(1, rows), max(1, cols)  # no leading dimension is 0
@@ -118,14 +118,14 @@ def strides(layout: str, batch: tuple[int, ...], rows: int, cols: int) -> Stride
 
 
 class Placed:
-    """One operand: its host image, and the array a kernel gets."""
+    """One operand: its host image, and the array that a kernel receives."""
 
     def __init__(
         self, memory: Memory, dtype: DType, shape: tuple[int, ...], steps: tuple[int, ...], first: int, size: int
     ) -> None:
         self.memory, self.dtype, self.shape = memory, dtype, shape
         self.steps = steps
-        """Elements from neighbour to neighbour, one per dimension of ``shape``."""
+        """Strides in elements, one per dimension of ``shape``."""
         self.offset = _GUARD + first * dtype.itemsize
         self.strides = tuple(step * dtype.itemsize for step in steps)
         nbytes = (2 * _GUARD + (first + size) * dtype.itemsize + 255) // 256 * 256
@@ -140,13 +140,13 @@ class Placed:
 
     @property
     def alignment(self) -> int:
-        """As :class:`~gemmhub.problem.Operand` defines it."""
+        """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
         if self.memory.device.kind == "cpu":
             return self.dtype.itemsize
         return self.offset & -self.offset if self.offset % 256 else 256
 
     def fill(self, values: Array, garbage: np.random.Generator | None) -> None:
-        """Put ``values`` in; everything around them becomes NaN bit patterns, or ``garbage``."""
+        """Write ``values``; everything around them becomes NaN bit patterns, or ``garbage``."""
         if garbage is None:
             self.image[:] = 0xFF
         else:
@@ -156,12 +156,12 @@ class Placed:
         self.memory.write(self.buffer, self.image)
 
     def read(self) -> tuple[Array, Array]:
-        """(values, all bytes) as they are now."""
+        """The current (values, all bytes)."""
         now = self.memory.read(self.buffer)
         return HOST.view(now, self.dtype, self.shape, self.strides, self.offset), now
 
     def outside(self) -> Array:
-        """Which bytes belong to no element."""
+        """Mask of the bytes that belong to no element."""
         mask = np.ones(self.image.size, np.bool_)
         shape, strides = (*self.shape, self.dtype.itemsize), (*self.strides, 1)
         np.ndarray(shape, np.bool_, buffer=mask, offset=self.offset, strides=strides)[...] = False
@@ -169,13 +169,13 @@ class Placed:
 
 
 def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, kind: str, exact: bool) -> Array:
-    """Values of one operand.
+    """Draw the values of one operand.
 
     "normal": standard normal; for integer results integers over their whole range (products wrap).
     "wide": normal times powers of two over a wide range, subnormal half numbers included.
     "nonfinite": a few NaN and infinities among normal values.
     "tiny", "huge": normal times 2**-60 or 2**60.
-    "large": near the square root of the largest half number, so that sums overflow it (infinity is right).
+    "large": near the square root of the largest half number, so that sums overflow it (infinity is correct).
     "tf32_trap": positive values that truncation and rounding to 11 significant bits both change downwards by
     nearly 2**-11, so that the errors of a whole sum add up. "bf16_trap": likewise 8 bits. "bf16x2_trap": two
     bfloat16 parts (16 bits) lose nearly 2**-17.
@@ -217,19 +217,19 @@ def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, 
 
 
 def _broadcast(batch: tuple[int, ...], how: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(batch dimensions of the array, those of its memory) for a way of broadcasting."""
+    """(batch dimensions of the array, those of its memory) for a kind of broadcasting."""
     if how in ("missing", "stride0", "one"):
         return {"missing": (), "stride0": batch, "one": (1,) * len(batch)}[how], (1,) * (how != "missing") * len(batch)
     return (batch[1:], batch[1:]) if how == "outer" else (batch, batch)
 
 
 class Operands:
-    """Everything one call of a kernel takes, and what must come out of it."""
+    """All arguments of one call of a kernel, and its expected result."""
 
     def __init__(self, case: Case, memory: Memory = HOST) -> None:
         self.case, self.memory = case, memory
         if memory.device != CPU and not (dtypes.single(case.alpha) and dtypes.single(case.beta)):
-            raise Unrepresentable("scalars that float32 cannot hold are refused on devices")
+            raise Unrepresentable("scalars beyond float32's range are refused on devices")
         a, b, out = (dtypes.as_dtype(x) for x in (case.a_dtype, case.b_dtype, case.out_dtype))
         self.a, a_operand = self._matrix(a, case.m, case.k, case.a, case.a_batch)
         self.b, b_operand = self._matrix(b, case.k, case.n, case.b, case.b_batch)
@@ -266,15 +266,15 @@ class Operands:
         )  # fmt: skip
         self.seed, self.filled = case.seed, False
         self.addend: Array | None = None
-        """The values of c, in its own array or in the result's memory."""
+        """Values of c, in its own array or in the result's memory."""
         self.previous: dict[str, Array] = {}
-        """The values of the inputs before they were last rewritten."""
+        """Values of the inputs before the last rewrite."""
 
     def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, how: str) -> tuple[Placed, Operand]:
         batch = self.case.batch
         shape, stored = _broadcast(batch, how)
         lie = strides(layout, stored, rows, cols)
-        # Where one matrix serves all (memory 1, array more), the array steps by 0.
+        # Where one matrix serves all (memory 1, array more), the array has a stride of 0.
         steps = tuple(0 if x == 1 else step for x, step in zip(stored, lie.batch))
         first = self.case.offset + lie.first
         placed = Placed(self.memory, dtype, (*shape, rows, cols), (*steps, lie.row, lie.col), first, lie.size)
@@ -287,7 +287,7 @@ class Operands:
         return {name: placed for name, placed in named.items() if placed is not None}
 
     def fill(self, seed: int, b: Array | None = None) -> None:
-        """Draw new values for everything (but ``b``, if given) from ``seed``, into the same memory."""
+        """Draw new values for all inputs (except a given ``b``) from ``seed``, into the same memory."""
         if self.filled:
             self.previous = {name: placed.values.copy() for name, placed in self.inputs.items()}
         self.filled, self.seed = True, seed
@@ -306,12 +306,12 @@ class Operands:
         self.poison(seed)
 
     def poison(self, seed: int) -> None:
-        """Make the result's memory what it is before a call."""
+        """Fill the result's memory as before a call."""
         garbage = np.random.default_rng(seed) if self.case.poison == "garbage" else None
         self.out.fill(self.addend if self.case.c == "out" else None, garbage)
 
     def run(self, kernel: Kernel, packed: object = None) -> None:
-        """Call ``kernel`` and wait; ``packed`` is b's packed form, where it has one."""
+        """Call ``kernel`` and wait; ``packed`` is b's packed form, if any."""
         case = self.case
         addend = self.out.array if case.c == "out" else None if self.c is None else self.c.array
         bias = None if self.bias is None else self.bias.array
@@ -325,7 +325,7 @@ class Operands:
         self.memory.synchronize()
 
     def expected(self, **changes: Any) -> accuracy.Reference:
-        """The right result; ``changes`` replace arguments of :func:`gemmhub.accuracy.reference` (for diagnosis)."""
+        """The expected result; ``changes`` replace arguments of :func:`gemmhub.accuracy.reference` (for diagnosis)."""
         case = self.case
         bias = None if self.bias is None else self.bias.values
         if bias is not None and case.bias == "m":
@@ -342,7 +342,7 @@ class Operands:
 
 
 def _cancelling(values: Array, name: str, seed: int) -> Array:
-    """Make the terms of every sum come in pairs that cancel, in random order, but for the first few."""
+    """Arrange the terms of every sum, except the first few, in pairs that cancel, in random order."""
     if dtypes.info(values.dtype).kind in ("bool", "int", "uint"):
         return values
     axis = values.ndim - (1 if name == "a" else 2)

@@ -13,7 +13,7 @@ from gemmhub.problem import Bias, GemmProblem, Operand
 def operand(
     dtype: str, rows: int, cols: int, order: str = "row", batch: tuple[int, ...] = (), alignment: int = 256
 ) -> Operand:
-    """A dense operand; ``order``: "row" or "col"."""
+    """A dense operand; ``order`` is "row" or "col"."""
     return Operand(as_dtype(dtype), MatrixLayout.contiguous(rows, cols, batch, order), alignment)
 
 
@@ -26,10 +26,10 @@ def problem(
     m: int, n: int, k: int, dtype: str = "float32", out: str | None = None, batch: tuple[int, ...] = (),
     a: str = "row", b: str = "row", d: str = "row", **changes: Any,
 ) -> GemmProblem:  # fmt: skip
-    """A problem with dense operands, on the host unless ``device`` is among ``changes``, the fields of GemmProblem.
+    """A problem with dense operands, on the host unless ``changes``, fields of GemmProblem, has a ``device``.
 
-    ``out`` is the dtype of the result, if not ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and the
-    result, "row" or "col".
+    ``out`` is the dtype of the result, by default ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and
+    the result, "row" or "col".
     """
     kind, result = as_dtype(dtype), as_dtype(out or dtype)
     values: dict[str, Any] = {
@@ -41,6 +41,6 @@ def problem(
 
 
 def unsigned_bytes(asked: GemmProblem) -> tuple[GemmProblem, ...]:
-    """The int8 problem ``asked`` with uint8 for a, for b, and for both; the result is int32 all the same."""
+    """The int8 problem ``asked`` with uint8 for a, for b, and for both; the result stays int32."""
     a, b = (replace(x, dtype=as_dtype("uint8")) for x in (asked.a, asked.b))
     return replace(asked, a=a), replace(asked, b=b), replace(asked, a=a, b=b)

@@ -1,16 +1,16 @@
-"""A strict model of a BLAS GEMM on flat buffers, to test a lowering against.
+"""A strict model of a BLAS GEMM on flat buffers, for tests of lowerings.
 
-:func:`strict_gemm` has the parameters of cuBLAS, muBLAS or CBLAS and none of their speed. It knows one
-storage order a call and takes nothing but numbers: no strides, shapes or views that would make a wrong
-leading dimension come out right. It checks its parameters as the reference BLAS does with xerbla (netlib
-dgemm.f), and more: that nothing outside the buffers is read or written, that no element of D is written
-twice, that D overlaps no operand. It shares no code with :mod:`gemmhub.layout`.
+:func:`strict_gemm` has the parameters of cuBLAS, muBLAS or CBLAS, and is slow. It has one storage order a
+call and takes only numbers: no strides, shapes or views that could hide a wrong leading dimension. It checks
+its parameters as the reference BLAS does with xerbla (netlib dgemm.f), and also that nothing outside the
+buffers is read or written, that no element of D is written twice, and that D overlaps no operand. It shares
+no code with :mod:`gemmhub.layout`.
 
-:func:`run_call` runs what :func:`gemmhub.lowering.lower` says through it::
+:func:`run_call` runs the calls of :func:`gemmhub.lowering.lower` through it::
 
     call = lower(problem, "col")
     run_call(call, Flat(a_buffer), Flat(b_buffer), Flat(out_buffer, offset))
-    # out_buffer now holds the product, everything else in it is untouched
+    # out_buffer now contains the product, everything else in it is unchanged
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = Any
 
 
 class StrictGemmError(InputError):
-    """A parameter that a BLAS would reject, or that would make it touch memory it must not.
+    """A parameter that a BLAS would reject, or that would make it access other memory.
 
     ``argument`` is the name of the parameter of :func:`strict_gemm`.
     """
@@ -63,13 +63,13 @@ def strict_gemm(
     activation: str | None = None,
     batch: tuple[int, int, int, int, int] | None = None,
 ) -> None:
-    """``D = activation(alpha * op(A) op(B) + beta * C + bias)`` for each matrix of ``batch``.
+    """Compute ``D = activation(alpha * op(A) op(B) + beta * C + bias)`` for each matrix of ``batch``.
 
-    op(A) is m x k, op(B) k x n; ``trans_a`` says that A is stored as k x m, ``trans_b`` that B is stored as
-    n x k. In ``order`` "col" element (i, j) of a stored matrix lies at ``offset + i + j * ld``, in "row" at
+    op(A) is m x k, op(B) k x n; with ``trans_a`` A is stored as k x m, with ``trans_b`` B is stored as n x k.
+    In ``order`` "col" element (i, j) of a stored matrix is at ``offset + i + j * ld``, in "row" at
     ``offset + i * ld + j``. ``batch`` is (count, stride_a, stride_b, stride_c, stride_d) in elements.
     ``bias`` has one element per row of D (``bias_axis`` "m") or per column ("n"). With ``beta`` 0, C is never
-    read and may be None; A and B are read whatever ``alpha`` is. Sums are formed in the widest type of the
+    read and may be None; A and B are read for any ``alpha``. Sums are formed in the widest type of the
     kind (float64, complex128, or int64 where every dtype is an integer) and rounded once, to D's dtype.
 
     Raises :class:`StrictGemmError` and then has written nothing.
@@ -127,7 +127,7 @@ def strict_gemm(
         result += work.type(beta) * read_c.buffer[where_c].astype(work)
     if bias is not None:
         result += bias.astype(work)[:, np.newaxis] if bias_axis == "m" else bias.astype(work)
-    with np.errstate(over="ignore"):  # infinity is the right rounding of what D cannot hold
+    with np.errstate(over="ignore"):  # infinity is the correct rounding of values beyond D's range
         d.buffer[where_d] = activate(result, activation).astype(d.buffer.dtype)
 
 
@@ -145,8 +145,8 @@ def run_call(
 ) -> None:
     """Run ``call`` as a plugin should: one strided batch for its innermost dimension, a loop for the rest.
 
-    ``a``, ``b``, ``out`` and ``c`` are the problem's own operands, unswapped: their memory, and where the
-    element with all indices 0 lies in it.
+    ``a``, ``b``, ``out`` and ``c`` are the problem's own operands, unswapped: their memory, and the position
+    of the element with all indices 0.
     """
     first, second = (b, a) if call.swapped else (a, b)
     batch = None
@@ -193,7 +193,7 @@ def _positions(name: str, flat: Flat, order: str, shape: tuple[int, int], ld: in
 
 
 def _addresses(flat: Flat, where: Array) -> Array:
-    """Where those elements start in memory."""
+    """The addresses of those elements."""
     return flat.buffer.ctypes.data + where * flat.buffer.strides[0]
 
 

@@ -1,4 +1,4 @@
-"""The conformance kit as a pytest class. This is the only module of gemmhub that imports pytest."""
+"""The conformance kit as a pytest class, the only module of gemmhub that imports pytest."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def _fresh_seed() -> int:
 
 
 class ConformanceSuite:
-    """Every promise of :mod:`gemmhub.backend`, tested. Subclass it and name the backend::
+    """Tests of every promise of :mod:`gemmhub.backend`. Subclass it and name the backend::
 
         class TestMyBackend(ConformanceSuite):
             backend = MyBackend
 
-    The tests skip where ``probe`` says Absent. A case that the backend refuses honestly passes.
+    The tests skip where ``probe`` returns Absent. A case that the backend refuses with a reason and a remedy passes.
     """
 
     backend: ClassVar[Callable[[], Backend]]
-    """The backend's class, or a ``staticmethod`` that makes one."""
+    """Class of the backend, or a ``staticmethod`` that returns an instance."""
     memory: ClassVar[Memory] = HOST
-    """Where operands live; backends for devices give a subclass of Memory."""
+    """Memory of the operands; backends for devices set a subclass of Memory."""
     cases: ClassVar[Sequence[Case]] = matrix()
     random_problems: ClassVar[int] = 60
-    """Fresh problems in each run, besides ``cases``."""
+    """Number of random problems in each run, besides ``cases``."""
     seed: ClassVar[int | None] = None
-    """Of the fresh problems; None: the environment's GEMMHUB_TESTING_SEED, or a new one in each run."""
+    """Seed of the random problems; None for the environment's GEMMHUB_TESTING_SEED, or a new one in each run."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "case" in metafunc.fixturenames:
@@ -65,7 +65,7 @@ class ConformanceSuite:
         return backend
 
     def test_probe(self) -> None:
-        """A name, and Ready with this memory's device or Absent with a reason and a remedy."""
+        """The name is valid; the answer is Ready with this memory's device, or Absent with a reason and a remedy."""
         backend, found = _probed(type(self).backend)
         assert isinstance(backend.name, str) and backend.name == backend.name.lower() != "", (  # noqa: PT018
             f"name is {backend.name!r}, not a lower-case word"
@@ -79,7 +79,7 @@ class ConformanceSuite:
         assert all(isinstance(x, str) for x in (*texts, *found.features)), "versions and features are strings"
 
     def test_accepts_something(self) -> None:
-        """A backend that refuses every case of the matrix would pass all other tests."""
+        """Some case is accepted: a backend that refuses every case would pass all other tests."""
         backend = self._backend()
         for case in self.cases:
             try:
@@ -91,7 +91,7 @@ class ConformanceSuite:
         pytest.fail(f"{backend.name} refuses every case of the matrix")
 
     def test_case(self, case: Case) -> None:
-        """One case of the fixed matrix."""
+        """One case of the fixed matrix passes."""
         backend = self._backend()
         try:
             check(backend, case, self.memory)
@@ -99,7 +99,7 @@ class ConformanceSuite:
             pytest.skip(str(why))
 
     def test_random(self, draw_index: int) -> None:
-        """Fresh problems, until the backend accepts one."""
+        """Random problems pass, until the backend has accepted one."""
         backend = self._backend()
         seed = _fresh_seed() if self.seed is None else self.seed
         rng = np.random.default_rng((seed, draw_index))

@@ -1,7 +1,6 @@
-"""For tests of CUDA backends on a real card: memory of torch's for the conformance kit, and checks of what the kit does
-not see: graph capture, streams, threads, equal results from run to run.
+"""Tests of CUDA backends on a card: torch's memory for the conformance kit, and checks beyond the kit.
 
-torch is imported when something here is first used.
+The checks are of graph capture, streams, threads and equal results from run to run. torch is imported at first use.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _torch() -> Any:
 
 
 class TorchMemory(Memory):
-    """Memory of torch's allocator on CUDA device ``index``, work on a side stream of torch's."""
+    """Memory of torch's allocator on CUDA device ``index``, with work on a side stream of torch."""
 
     def __init__(self, index: int = 0) -> None:
         self.device = Device("cuda", index)
@@ -53,7 +52,7 @@ class TorchMemory(Memory):
         return buffer.cpu().numpy()
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
-        """The address: what kernels get."""
+        """The address, which kernels receive."""
         address: int = buffer.data_ptr() + offset
         return address
 
@@ -62,29 +61,29 @@ class TorchMemory(Memory):
 
 
 class TorchProduct:
-    """Two matrices on the current CUDA device, a dense row-major result, and what must come out of it."""
+    """Two matrices on the current CUDA device, a dense row-major result, and the expected values."""
 
     def __init__(self, a: Any, b: Any, out_dtype: Any, tolerance: float = 0.0) -> None:
-        """``a`` (m x k), ``b`` (k x n): torch tensors; ``tolerance``: the largest error; 0 for integers, say."""
+        """``a`` (m x k), ``b`` (k x n) are torch tensors; ``tolerance`` is the largest error, 0 for integers."""
         torch = _torch()
         self.a, self.b, self.tolerance = a, b, tolerance
         self.out = torch.full((a.shape[0], b.shape[1]), float("nan"), device=a.device, dtype=out_dtype)
         self.exact = a.double() @ b.double()
-        """May be changed together with the operands."""
+        """Expected result, to be changed together with the operands."""
         torch.cuda.synchronize()
 
     def run(
         self, run: Run, stream: Any = None, c: int | None = None, bias: int | None = None, alpha: float = 1,
         beta: float = 0,
     ) -> None:  # fmt: skip
-        """Call the kernel, on torch's current stream if ``stream`` is not given; ``c``, ``bias``: addresses."""
+        """Call the kernel, by default on torch's current stream; ``c`` and ``bias`` are addresses."""
         stream = _torch().cuda.current_stream() if stream is None else stream
         places = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
         run(*places, c, bias, alpha, beta, stream.cuda_stream)
 
     @property
     def right(self) -> bool:
-        """Whether the result is what it must be, once all work is done."""
+        """Wait for all work; return whether the result is correct."""
         torch = _torch()
         torch.cuda.synchronize()
         if self.tolerance:
@@ -92,13 +91,13 @@ class TorchProduct:
         return bool(torch.equal(self.out.double(), self.exact.to(self.out.dtype).double()))
 
     def require(self, what: str) -> None:
-        """AssertionError unless the result is right."""
+        """Raise AssertionError unless the result is correct."""
         if not self.right:
             raise AssertionError(f"{what}: wrong result")
 
 
 def check_graph(run: Run, product: TorchProduct) -> None:
-    """The very first call of a kernel may be captured in a CUDA graph; replays see new operands."""
+    """Check that the first call of a kernel may be captured in a CUDA graph, and that replays read new operands."""
     torch = _torch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -112,7 +111,7 @@ def check_graph(run: Run, product: TorchProduct) -> None:
 
 
 def check_graphs_that_are_gone(run: Run, product: TorchProduct, gpu: Gpu, graphs: int = 20) -> None:
-    """Of a kernel with scratch memory: what a graph has others get when it is gone, and not before."""
+    """Check that the scratch memory of a graph is reused after its end, and not before."""
     torch = _torch()
     sizes: list[int] = []
     allocate = gpu.allocate
@@ -140,7 +139,7 @@ def check_graphs_that_are_gone(run: Run, product: TorchProduct, gpu: Gpu, graphs
             replayed(graph)
             graph.reset()
             torch.cuda.synchronize()
-            time.sleep(0.01)  # a thread of the driver tells of its end
+            time.sleep(0.01)  # a thread of the driver reports its end
             replayed(kept)
     finally:
         gpu.allocate = allocate  # type: ignore[method-assign]
@@ -149,7 +148,7 @@ def check_graphs_that_are_gone(run: Run, product: TorchProduct, gpu: Gpu, graphs
 
 
 def check_equal_results(run: Run, product: TorchProduct, runs: int = 50) -> None:
-    """Every call gives the same bits."""
+    """Check that every call returns the same bits."""
     torch = _torch()
     results = set()
     for _ in range(runs):
@@ -161,7 +160,7 @@ def check_equal_results(run: Run, product: TorchProduct, runs: int = 50) -> None
 
 
 def check_streams_and_threads(run: Run, products: Sequence[TorchProduct], runs: int = 100) -> None:
-    """One kernel, called from a thread for each product, each with a stream of its own."""
+    """Check one kernel that is called from a thread for each product, each with its own stream."""
     torch = _torch()
     streams = [torch.cuda.Stream() for _ in products]
     torch.cuda.synchronize()
@@ -177,8 +176,9 @@ def check_streams_and_threads(run: Run, products: Sequence[TorchProduct], runs: 
 
 
 def check_fresh_thread(run: Run, product: TorchProduct, threads: int = 3) -> None:
-    """Calls from threads that never met CUDA, one after the other; after one from this thread, so that whatever a
-    library sets up once is there already.
+    """Check calls from threads that have not used CUDA, one after the other.
+
+    A call from this thread precedes them, so that the library has done its initialisation.
     """
     stream = _torch().cuda.current_stream()
     product.run(run, stream)
@@ -192,8 +192,9 @@ def check_fresh_thread(run: Run, product: TorchProduct, threads: int = 3) -> Non
 
 
 def check_other_context(run: Run, product: TorchProduct, gpu: Gpu) -> None:
-    """Calls from a thread whose current context is another one of the same device, which it then still has: on the
-    default stream, and on one of torch's.
+    """Check calls from a thread whose current context is another one of the same device, and stays current.
+
+    They run on the default stream, and on one of torch's streams.
     """
     torch = _torch()
     cuda = gpu.driver.cuda
@@ -201,14 +202,14 @@ def check_other_context(run: Run, product: TorchProduct, gpu: Gpu) -> None:
     def work(stream: Any) -> None:
         made, found = c_void_p(), c_void_p()
         if cuda.cuCtxCreate_v2(byref(made), 0, gpu.index):
-            raise AssertionError("the driver makes no context")
+            raise AssertionError("the driver creates no context")
         try:
             product.run(run, stream)
             cuda.cuCtxGetCurrent(byref(found))
         finally:
             cuda.cuCtxDestroy_v2(made)
         if found.value != made.value:
-            raise AssertionError("the thread's context is another one than before")
+            raise AssertionError("the thread's current context has changed")
 
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
         product.out.fill_(float("nan"))
@@ -219,8 +220,9 @@ def check_other_context(run: Run, product: TorchProduct, gpu: Gpu) -> None:
 
 
 def check_nested_calls(run: Run, outer: TorchProduct, inner: TorchProduct, runs: int = 3) -> None:
-    """Calls with another call of the same kernel, on the same stream, at every call of a Python or C function within:
-    as a profiler makes them, or a signal handler.
+    """Check calls with nested calls of the same kernel on the same stream, as in a profiler or a signal handler.
+
+    A nested call is made at every call of a Python or C function.
     """
     torch = _torch()
     nested = 0
@@ -248,8 +250,9 @@ def check_nested_calls(run: Run, outer: TorchProduct, inner: TorchProduct, runs:
 
 
 def check_users_in_fresh_threads(backend: str, dtypes: Sequence[str], threads: int = 3) -> None:
-    """gemmhub.matmul and a plan, with and without ``out``, from threads that never met CUDA: operands and plan were
-    made, and have been used, elsewhere.
+    """Check gemmhub.matmul and a plan, with and without ``out``, from threads that have not used CUDA.
+
+    Operands and plan come from this thread, which has used them.
     """
     torch = _torch()
     for dtype in dtypes:

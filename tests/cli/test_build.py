@@ -71,18 +71,16 @@ def test_nothing_to_do(run, bring):
 
 
 def test_what_can_be_built_is_named(run, bring):
-    assert "what can be built: nothing, as no installed plugin builds any" in run.error("build", "hopper")
+    assert "allowed: none, as no installed plugin builds anything" in run.error("build", "hopper")
     bring("hopper", fine)
     bring("ampere", fine, "others")
-    assert run.error("build", "pascal") == (
-        "error: no installed plugin builds 'pascal'; what can be built: ampere, hopper\n"
-    )
+    assert run.error("build", "pascal") == ("error: no installed plugin builds 'pascal'; allowed: ampere, hopper\n")
 
 
 def test_a_plugin_that_breaks(run, bring):
     bring("hopper", lambda: operator.truediv(1, 0))
     assert "builders:jobs: ZeroDivisionError: division by zero" in run.error("build", "hopper", code=3)
     bring("others", lambda: ["kernel"], "others")
-    assert "it gave a str, not a Job" in run.error("build", "others", code=3)
+    assert "it returned a str, not a Job" in run.error("build", "others", code=3)
     bring("none", None, "none")
     assert "none:jobs: TypeError" in run.error("build", "none", code=3)

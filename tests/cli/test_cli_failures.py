@@ -63,12 +63,12 @@ def test_a_wrong_product_goes_before_a_failure(run, failing, wrong):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
 def test_operands_that_no_memory_holds(run, command, size, dtype):
     told = run.error(command, "--shape", size, "--dtype", dtype, code=3)
-    assert told.startswith(f"error: an operand of {size} x {size} {dtype} finds no memory: ")
-    assert told.endswith("; give smaller sizes\n")
+    assert told.startswith(f"error: no memory for an operand of {size} x {size} {dtype}: ")
+    assert told.endswith("; use smaller sizes\n")
 
 
 def test_operands_of_compare_that_no_memory_holds(run):
-    assert "finds no memory" in run.error("compare", 2**40, 4, 2**40, code=3)
+    assert "no memory for an operand of" in run.error("compare", 2**40, 4, 2**40, code=3)
 
 
 def test_records_that_do_not_fit(run, monkeypatch):
@@ -78,7 +78,7 @@ def test_records_that_do_not_fit(run, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     assert "No space left on device" in run.error("tune", 8, 8, 8, code=3)
     monkeypatch.undo()
-    assert "is no regular file" in run.error("tune", "--show", ".")
+    assert "is not a regular file" in run.error("tune", "--show", ".")
 
 
 def test_what_nobody_foresaw_is_one_message(run, monkeypatch):

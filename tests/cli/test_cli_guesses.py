@@ -112,7 +112,7 @@ def test_a_missing_file_of_records_is_no_success(run):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--show", "--dtype", "float32"], "--dtype: not used by --show, which times nothing; leave it out."),
+    (["--show", "--dtype", "float32"], "--dtype: not used by --show, which times nothing; omit it."),
     (["--show", "--shape", 8, "--deterministic"], "--shape, --deterministic: not used by --show"),
     (["--merge", "x", "--backend", "numpy"], "--backend: not used by --merge"),
     (["--import", "x", "--backend", "numpy", "--alpha", 2], "--alpha: not used by --import"),

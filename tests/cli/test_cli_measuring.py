@@ -190,7 +190,7 @@ def test_bench_of_a_backend_that_refuses(run, choosy):
     told = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", "--backend", "numpy").stdout
     assert "it is Monday; wait a day" in told
     result = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", code=3)
-    assert result.stderr == "error: no backend was timed; the remarks say why\n"
+    assert result.stderr == "error: no backend was timed; the remarks have the reasons\n"
     assert "choosy" not in run("bench", "--shape", 8, "--rounds", 1).stdout
 
 

@@ -95,11 +95,11 @@ def test_several_distributions_report_about_one_thing(run, bring):
 
 def test_a_name_that_nobody_reports_about(run, bring):
     assert run.error("doctor", "musa") == (
-        "error: nothing reports about 'musa'; reports there are: none, as no installed plugin brings a report\n"
+        "error: there is no report about 'musa'; allowed: none, as no installed plugin has a report\n"
     )
     bring("musa", fine)
     bring("cuda", fine, "others")
-    assert "reports there are: cuda, musa\n" in run.error("doctor", "rocm")
+    assert "allowed: cuda, musa\n" in run.error("doctor", "rocm")
 
 
 def test_the_home_directory_is_written_as_a_tilde(run, bring, monkeypatch, tmp_path):

@@ -151,7 +151,7 @@ def test_arrays_that_break(fakejax, fakenumba, carrier, backend, monkeypatch):
     kind = type("Broken", (fakejax.Array,), {"__dlpack__": lambda self, **_: 1 / 0, "__module__": "fakejax"})
     broken.__class__ = kind
     for a, b, argument in ((broken, good, "a"), (good, broken, "b")):
-        with pytest.raises(InputError, match="cannot take over") as caught:
+        with pytest.raises(InputError, match="cannot import") as caught:
             gemmhub.matmul(a, b)
         assert caught.value.argument == argument
     x = np.ones((3, 3), F32)

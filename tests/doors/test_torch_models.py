@@ -203,7 +203,7 @@ def test_layers_that_share_parameters():
     assert ours.bias is plain.bias
     assert not ours.training
     assert repr(ours) == "Linear(in_features=8, out_features=6, bias=True, activation='gelu', precision='ieee')"
-    with pytest.raises(InputError, match=r"linear: a ReLU: no torch.nn.Linear"):
+    with pytest.raises(InputError, match=r"linear: a ReLU: not a torch.nn.Linear"):
         door.Linear.from_linear(torch.nn.ReLU())
     with pytest.raises(InputError, match="activation: 'tanh'; allowed: relu, gelu, silu"):
         door.Linear(2, 2, activation="tanh")

@@ -278,7 +278,7 @@ def test_a_folder_below_one_that_others_may_write_to_is_not_used(cache_dir, tmp_
     assert find("a.so") is None
     assert f"others may write to {tmp_path}" in load(path).reason
     place = folder()
-    assert place.note == f"others may write to {tmp_path}, which {cache_dir} lies in (chmod go-w it)"
+    assert place.note == f"others may write to {tmp_path}, a parent of {cache_dir} (chmod go-w it)"
     assert tmp_path not in place.path.parents
     tmp_path.chmod(0o1777)  # sticky: they cannot rename what is ours
     assert find("a.so") == path
@@ -413,7 +413,7 @@ def test_a_full_disk_is_reported_and_not_remembered(recipe, script, cache_dir):
     complaint = "fatal error: error writing to x.o: No space left on device"
     no = build(recipe(script(f'echo "cc: {complaint}" >&2; echo "collect2: error: ld returned 1" >&2; exit 1')))
     assert no.reason == f"building kernel failed: cc: exit code 1: cc: {complaint}"
-    assert no.remedy.startswith(f"make room in {cache_dir} and ")
+    assert no.remedy.startswith(f"free space in {cache_dir} and ")
     assert cache.VARIABLE in no.remedy
     assert build(recipe(script(MAKE))).exists()
 

@@ -94,7 +94,7 @@ def test_a_cubin_that_cannot_be_kept_is_used(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(nvrtc.disk.tempfile, "mkstemp", full)
     with caplog.at_level(logging.WARNING, "gemmhub"):
         assert nvrtc.cubin(Double(), SOURCE) == b"\x7fELF"
-    assert "product cannot be kept, so every process compiles it again: [Errno 28] No space left" in caplog.text
+    assert "product cannot be stored, so every process compiles it again: [Errno 28] No space left" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Arrays of cupy."""
+"""The array library cupy, on CUDA devices."""

@@ -1,4 +1,4 @@
-"""The fast path of cupy arrays: a plain call of a kind seen before. Calls with options take gemmhub's own look-up."""
+"""The fast path of cupy arrays: a repeated plain call. Calls with options take gemmhub's general look-up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmhub.problem import GemmProblem
 
 _LOW = MOST_ALIGNED - 1
 _MOST = 4096
-"""Kinds of calls that one fast path keeps."""
+"""The most kinds of calls that one fast path keeps."""
 
 
 class Entry(NamedTuple):
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`.
 
-    The kind of the call before is compared first: to compare two keys takes a tenth of what it takes to hash dtypes.
+    The kind of the previous call is compared first: comparing two keys takes a tenth of the time of hashing dtypes.
     """
     cupy = arrays.module
     entries: dict[Any, Entry] = {}
@@ -82,7 +82,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         operands = [x for x in (a, b, out) if x is not None]
         reached = [reach(arrays.view(x, "operand")) for x in operands]
         if out is not None and any(before for before, _ in reached):
-            return  # overlaps are looked for from the first element on
+            return  # the overlap test covers memory from the first element on
         if len(entries) >= _MOST:
             entries.clear()
         key = settings(), *(fact for x in operands for fact in facts(x))

@@ -1,6 +1,6 @@
-"""Operands of cupy, on a CUDA device.
+"""Operands of cupy on a CUDA device.
 
-cupy is never imported here: a caller who has one of its arrays has cupy in the process.
+cupy is never imported here: where one of its arrays exists, cupy is loaded already.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CupyArrays(DeviceArrays):
         return self.module.asnumpy(x)
 
     def copy(self, into: Array, source: Array) -> None:
-        """On the current stream."""
+        """Copy on the current stream."""
         into[...] = source
 
     def current_stream(self) -> int:
@@ -107,5 +107,5 @@ class CupyArrays(DeviceArrays):
 
 @cache
 def cupy_arrays(index: int) -> CupyArrays:
-    """The arrays of cupy arrays on one device."""
+    """The array library cupy on one device."""
     return CupyArrays(Device("cuda", index))

@@ -1,1 +1,1 @@
-"""Arrays of any other library, through DLPack or the CUDA array interface."""
+"""All other array libraries, through DLPack or the CUDA array interface."""

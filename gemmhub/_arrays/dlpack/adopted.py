@@ -1,8 +1,8 @@
 """Device arrays of other libraries (JAX, Numba, ...), through DLPack or the CUDA array interface.
 
-gemmhub does not parse such arrays itself: cupy (or torch, if only that is there) takes them over without a
-copy, makes memory for results and has the current stream. Results go back by ``from_dlpack`` of the operands'
-own library. Work that the producer announces on another stream is waited for on the device, never on the host.
+gemmhub does not parse such arrays itself: cupy (or torch, where cupy is missing) imports them without a copy,
+allocates results and provides the current stream. Results return through ``from_dlpack`` of the operands' own
+library. Where the producer's work is on another stream, the device waits for it, never the host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEGACY = 1
 def arrays(x: Any, argument: str) -> AdoptedArrays | None:
     """The arrays of an array on a CUDA device; None for arrays on the CPU.
 
-    Raises DeviceError for arrays on other devices, and where neither cupy nor torch can take them over.
+    Raises DeviceError for arrays on other devices, and where neither cupy nor torch can import them.
     """
     array_type: Any = type(x)
     name = library_name(array_type)
@@ -66,13 +66,13 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
         except Exception as error:  # foreign code
             raise DeviceError(
                 argument,
-                f"a {type(x).__qualname__} at no address that CUDA knows: {error}",
+                f"a {type(x).__qualname__} whose address is not CUDA memory: {error}",
                 "arrays on cpu, cuda and musa",
             ) from error
     library = _library()
     if library is None:
         raise DeviceError(
-            argument, f"an array of {name} on cuda:{index}", "cupy installed, which takes it over without a copy",
+            argument, f"an array of {name} on cuda:{index}", "cupy installed, which imports it without a copy",
             "pip install cupy-cuda13x (or cupy-cuda12x)",
         )  # fmt: skip
     return _arrays_on(name, index, library)
@@ -86,17 +86,17 @@ def _arrays_on(name: str, index: int, library: str) -> AdoptedArrays:
 
 
 def _library() -> str | None:
-    """Who takes foreign arrays over: cupy where it is here (the smaller one to import), else this process's torch."""
+    """The library that imports foreign arrays: cupy where installed (the faster import), else a loaded torch."""
     if "cupy" not in sys.modules and "torch" not in sys.modules and find_spec("cupy") is not None:
         try:
             importlib.import_module("cupy")
-        except Exception:  # foreign code: built for another CUDA, say
+        except Exception:  # foreign code: perhaps built for another CUDA
             return None
     return next((name for name in ("cupy", "torch") if name in sys.modules), None)
 
 
 def _device_of(address: int) -> int:
-    """The device that an address lies on, as far as cupy can tell; with torch alone the current one."""
+    """The device that an address belongs to, by cupy; without cupy, torch's current device."""
     library = _library()
     if library == "cupy":
         return int(sys.modules["cupy"].cuda.runtime.pointerGetAttributes(address).device)
@@ -115,7 +115,7 @@ class AdoptedArrays:
         self.from_host, self.synchronize, self.capturing = carrier.from_host, carrier.synchronize, carrier.capturing
 
     def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> None:
-        """None: taking an array over costs more than a look-up."""
+        """None: importing an array costs more than a look-up."""
 
     def view(self, x: Any, argument: str) -> DeviceView:
         return self._carrier.view(self._adopt(x, argument), argument)
@@ -167,7 +167,7 @@ class AdoptedArrays:
             raise
         except Exception as error:  # foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that {self._carrier.name} cannot take over: {error}",
+                argument, f"a {type(x).__qualname__} that {self._carrier.name} cannot import: {error}",
                 "arrays of one library that export DLPack or the CUDA array interface",
             ) from error  # fmt: skip
 
@@ -177,7 +177,7 @@ def _immutable(out: object) -> bool:
 
 
 def _cupy_view(cupy: Any, x: Any) -> Array:
-    """A cupy array over the memory that the CUDA array interface names. (cupy.asarray waits on the host.)"""
+    """A cupy array over the memory that the CUDA array interface names (cupy.asarray would wait on the host)."""
     interface = x.__cuda_array_interface__
     address = int(interface["data"][0])
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
@@ -200,7 +200,7 @@ def _torch_view(torch: Any, x: Any, argument: str) -> Array:
     """A tensor over the memory that the CUDA array interface names, on the current device."""
     interface = x.__cuda_array_interface__
     tensor = torch.as_tensor(x, device="cuda")
-    if tensor.data_ptr() != int(interface["data"][0]) and tensor.numel():  # torch copied it from another device
+    if tensor.data_ptr() != int(interface["data"][0]) and tensor.numel():  # torch has copied it from another device
         raise DeviceError(
             argument, f"a {type(x).__qualname__} on another device than the current one", "arrays on one device",
             "make their device current, or install cupy",

@@ -1,4 +1,4 @@
-"""Operands on the CPU of any library that exports DLPack; results go back through its own namespace."""
+"""CPU operands of any library that exports DLPack; results return through its own namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITHOUT_LIBRARY = (PackedB, *SEQUENCES)
 
 
 class DLPackArrays(NumpyArrays):
-    """CPU arrays of one other library, viewed through DLPack; results go back through their own namespace."""
+    """CPU arrays of one other library, viewed through DLPack; results return through its own namespace."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class DLPackArrays(NumpyArrays):
         try:
             tensor = hasattr(x, "data_ptr")
             if tensor:
-                if getattr(x, "is_neg", bool)():  # DLPack says nothing of it
+                if getattr(x, "is_neg", bool)():  # DLPack does not export this flag
                     raise tensors.lazy(argument)
             elif isinstance(x, SEQUENCES):
                 return super().view(x, argument)
@@ -72,7 +72,7 @@ class DLPackArrays(NumpyArrays):
 
 
 def _lent(x: Any) -> Array | None:
-    """An array of JAX on the CPU of a dtype that NumPy's DLPack lacks, where NumPy gets its memory and no copy."""
+    """A view without a copy of JAX's array on the CPU, of a dtype that NumPy's DLPack lacks; else None."""
     kind: Any = type(x)
     if library_name(kind) != "jax" or str(getattr(x, "dtype", "")) not in ML_DTYPES:
         return None
@@ -83,11 +83,11 @@ def _lent(x: Any) -> Array | None:
 
 
 def viewable(x: Any) -> str:
-    """What to do with an array that NumPy cannot view."""
+    """The remedy for an array that NumPy cannot view."""
     if has(x, "is_conj") and x.is_conj():
         return "pass x.resolve_conj()"
     name = str(getattr(x, "dtype", "")).rpartition(".")[2]
-    if name not in ML_DTYPES:  # which NumPy's DLPack does not know
+    if name not in ML_DTYPES:  # NumPy's DLPack lacks these
         return ""
     if not has(x, "data_ptr"):
         return "pass numpy.asarray(x)"
@@ -97,8 +97,8 @@ def viewable(x: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _from_dlpack(kind: type) -> Any:
-    """``from_dlpack`` of the library of a type of array, or of one that it is a subclass of; None where its arrays tell
-    their namespace.
+    """``from_dlpack`` of the library that defines a type of array, or of a base class's; None where the arrays have
+    ``__array_namespace__``.
     """
     if hasattr(kind, "__array_namespace__"):
         return None
@@ -110,28 +110,28 @@ def _from_dlpack(kind: type) -> Any:
 
 
 def unconverted(made: Array, native: Array) -> Array:
-    """``made``, which a library made of a result; InputError where it converted it, as JAX does with 64 bits."""
+    """``made``, a library's array of a result; InputError where it has another dtype, as in JAX without 64 bits."""
     kind: Any = type(made)
     try:
         if made.dtype.itemsize == native.dtype.itemsize:
             return made
-    except AttributeError:  # dtypes that do not say
+    except AttributeError:  # dtypes without a name
         return made
     raise InputError(
-        "out_dtype", f"{native.dtype}, of which {library_name(kind)} makes {made.dtype}",
-        "dtypes that the operands' library has",
-        "give out_dtype= another; JAX has 64 bits after jax.config.update('jax_enable_x64', True)",
+        "out_dtype", f"{native.dtype}, which {library_name(kind)} converts to {made.dtype}",
+        "dtypes of the operands' library",
+        "pass another out_dtype; JAX has 64-bit dtypes after jax.config.update('jax_enable_x64', True)",
     )  # fmt: skip
 
 
 @cache
 def dlpack_arrays(name: str) -> DLPackArrays:
-    """The arrays of a library's arrays on the CPU."""
+    """The array library ``name`` on the CPU."""
     return DLPackArrays(name)
 
 
 def has(x: object, name: str) -> bool:
-    """hasattr, also of objects whose ``__getattr__`` raises what it likes."""
+    """Like hasattr, but also False for objects whose ``__getattr__`` raises any other exception."""
     try:
         return hasattr(x, name)
     except Exception:

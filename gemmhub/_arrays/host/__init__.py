@@ -1,1 +1,1 @@
-"""Arrays of NumPy."""
+"""The array library NumPy."""

@@ -1,4 +1,4 @@
-"""Operands of NumPy: ``numpy.ndarray``, and the scalars and nested sequences that NumPy makes one of."""
+"""Operands of NumPy: ``numpy.ndarray``, and the scalars and nested sequences that NumPy converts to one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gemmhub.errors import InputError
 Array = Any
 
 SEQUENCES = (int, float, complex, list, tuple)
-"""What NumPy makes an array of; it takes the array library of the array it meets."""
+"""Types that NumPy converts to an array; beside an array they take that array's library."""
 
 
 class NumpyArrays(HostArrays):
-    """``numpy.ndarray`` and what NumPy makes one of: scalars and nested sequences (which are copied)."""
+    """``numpy.ndarray``, and scalars and nested sequences, which are copied to one."""
 
     name = "numpy"
 
     def view(self, x: object, argument: str) -> Array:
-        """``x`` as an ndarray; InputError for ragged sequences and for arrays that mean something else."""
+        """``x`` as an ndarray; InputError for ragged sequences and for arrays that carry more than numbers."""
         kind: Any = type(x)
         if kind is np.ndarray:
             return x

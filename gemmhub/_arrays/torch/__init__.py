@@ -1,1 +1,1 @@
-"""Tensors of torch."""
+"""The array library torch."""

@@ -1,8 +1,8 @@
-"""The fast path of torch tensors on devices: a call of a kind seen before, with or without options.
+"""The fast path of torch tensors on devices: a repeated call, with or without options.
 
-Its kind is everything that the decision rests on: types, dtypes, shapes, strides, devices, the low bits of the
-addresses, the options and the settings. The call before it with the same options is compared first, by one check in C
-(:mod:`gemmhub._arrays.torch.guard`): loops multiply the same shapes again and again. Nothing here waits for the device,
+The kind of a call is everything that the decision depends on: types, dtypes, shapes, strides, devices, the low bits of
+the addresses, the options and the settings. The previous call with the same options is compared first, by a check in C
+(:mod:`gemmhub._arrays.torch.guard`): loops repeat the same shapes. Nothing here waits for the device,
 and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs.
 """
 
@@ -23,14 +23,14 @@ from gemmhub.problem import GemmProblem
 
 _LOW = MOST_ALIGNED - 1
 _MOST = 4096
-"""Kinds of calls that one fast path keeps."""
+"""The most kinds of calls that one fast path keeps."""
 _READ = ("c", "bias", "alpha", "beta")
-"""Options that a kernel is given; the values of all others are part of the kind of a call."""
+"""Options that are passed to the kernel; the values of all others are part of the kind of a call."""
 _SCALARS = (int, float)
 
 Replay = Callable[[Any, Any, Any, Mapping[str, Any], bool], Any]
-"""``(a, b, out, options, known) -> result``: run a call of one kind again; None where this is no such call. ``known``
-means that the call was found to be of this kind."""
+"""``(a, b, out, options, known) -> result``: run a call of one kind again; None where this call is of another kind.
+``known`` means that the caller has already established the kind."""
 
 
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
@@ -41,7 +41,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
 
     def remembering(records: bool = True) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
-        """A function that compares a call with the last one that it was given itself. A plan's records no gradients:
+        """A function that compares a call with the previous one that it received itself. A plan's records no gradients:
         it has one kernel, and refuses operands unlike those it was made for.
         """
         last: dict[tuple[Any, ...], Replay] = {}
@@ -51,7 +51,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
 
         def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
             nonlocal last_new, last_out
-            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode:  # which no guard sees
+            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode:  # no guard detects these
                 return None
             slot: Any = None
             if options:
@@ -101,14 +101,14 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     ) -> None:  # fmt: skip
         scalars = options.get("alpha", alpha), options.get("beta", beta)
         if problem.empty or problem.packed_by is not None or problem.compute_dtype.kind == "c":
-            return  # torch conjugates complex tensors lazily, which only the slow path sees
+            return  # torch conjugates complex tensors lazily, which only the slow path detects
         if "stream" in options or not all(x.__class__ in _SCALARS for x in scalars):
             return
         tensors = _tensors(a, b, out, options)
         views = [arrays.view(x, "operand") for x in tensors]
         reached = [reach(x) for x in views]
         if out is not None and any(before for before, _ in reached):
-            return  # overlaps are looked for from the first element on
+            return  # the overlap test covers memory from the first element on
         if len(kinds) >= _MOST:
             kinds.clear()
         spans = tuple(span for _, span in reached)
@@ -123,10 +123,10 @@ def _replay(
     run: Callable[..., None], tensors: Sequence[Any], spans: tuple[int, ...], out: Any, options: Mapping[str, Any],
     alpha: Any, beta: Any,
 ) -> Replay:  # fmt: skip
-    """A call of the kind of the given one. What it compares and reads is settled here, and not in each call."""
+    """The replay of a call. What it compares and reads is determined here once, not in each call."""
     empty, stream, written = arrays.module.empty, arrays.raw_stream, arrays.increment_version
     dtype, place, ordinal, at = arrays.dtype_of(problem.out.dtype), arrays.place, arrays.device.index, settings()
-    # A guard under autocast would hold while that rounds to another dtype.
+    # A guard made under autocast would still hold after autocast rounds to another dtype.
     check = None if state.casting(arrays.device.kind) else guard(*tensors)
     grad: Callable[[], bool] = bool  # a guard compares requires_grad, and not whether grad is recorded
     if any(x.requires_grad for x in tensors):
@@ -146,7 +146,7 @@ def _replay(
         a: Any, b: Any, out: Any, bias: Any, c: Any, scale: Any, weight: Any, options: Mapping[str, Any],
         places: tuple[int, ...] | None,
     ) -> bool:  # fmt: skip
-        """Whether a call is of this kind, but for the low bits of addresses, which ``places`` has where they count."""
+        """Whether a call is of this kind. ``places`` has the low bits of the addresses where they matter."""
         if check is None or settings() != at or grad():
             return False
         if new:
@@ -255,5 +255,5 @@ def _dense(x: DeviceView) -> bool:
 
 
 def _place_of(torch: Any) -> Callable[[Any], object]:
-    """A tensor's device; its number, which is quicker to have, where torch knows one kind of device only."""
+    """A function for a tensor's device; for its index, which is faster, where torch has one kind of device only."""
     return torch.Tensor.get_device if "torch_musa" not in sys.modules else lambda x: x.device

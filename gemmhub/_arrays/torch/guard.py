@@ -1,8 +1,8 @@
 """One check that torch tensors are still what they were: the guards that torch.compile puts before compiled code.
 
-Asked one by one in Python, the type, dtype, device, shape, strides and flags of three tensors take a microsecond;
-torch's own guard compares them all in a quarter of that. It is no public part of torch, so what it does is tried
-out once a process, and where any answer is not as expected there are no guards: callers then look for themselves.
+Compared one by one in Python, the type, dtype, device, shape, strides and flags of three tensors take a microsecond;
+torch's own guard compares them all in a quarter of that. It is not public in torch, so its behaviour is tested once
+a process; where any answer is not as expected there are no guards, and callers compare in Python.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Check = Callable[..., bool]
 
 
 def guard(*tensors: Any) -> Check | None:
-    """A function of as many tensors: whether each has the class, dtype, device, shape, strides, requires_grad and
-    lazy bits of these, under the same inference mode; whether grad is recorded does not count. None where torch has no
-    such thing. The tensors are not kept.
+    """A function that compares as many tensors with these.
+
+    It compares class, dtype, device, shape, strides, requires_grad, lazy bits and the inference mode; the grad mode is
+    ignored. None where torch has no usable guard. The tensors are not kept alive.
     """
     return _made(*tensors) if _as_expected() else None
 
@@ -49,5 +50,5 @@ def _as_expected() -> bool:
         negated = torch.conj(torch.zeros(3, 4, dtype=torch.complex64)).imag
         lazy = _made(torch.empty_strided(negated.shape, negated.stride()))
         return not any(check(x, other) or check(other, y) for other in (*others, None, 1)) and not lazy(negated)
-    except Exception:  # whatever another version of torch says to this
+    except Exception:  # another version of torch may raise anything
         return False

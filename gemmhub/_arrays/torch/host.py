@@ -37,7 +37,7 @@ class TorchHostArrays(DLPackArrays):
             raise InputError(argument, f"a tensor on {x.device}", "tensors on the CPU", "move it there with .cpu()")
         code, dtype = known
         if not found:
-            return np.empty(tuple(x.shape), dtype)  # NumPy before 2 takes no address of 0
+            return np.empty(tuple(x.shape), dtype)  # NumPy before 2 rejects an address of 0
         size = dtype.itemsize
         strides = tuple([step * size for step in x.stride()])
         native = np.asarray(_Memory(x, code, found, tuple(x.shape), strides))
@@ -56,8 +56,8 @@ class TorchHostArrays(DLPackArrays):
 class _Memory:
     """The memory of a tensor as NumPy's array interface, which keeps the tensor.
 
-    Not ``x.numpy()``: it has no bfloat16 and no float8, and it forbids torch to resize the tensor's storage ever after,
-    which FSDP does. Not DLPack: NumPy before 2.1 imports it read-only.
+    ``x.numpy()`` does not serve: it lacks bfloat16 and float8, and afterwards torch cannot resize the tensor's storage,
+    which FSDP does. DLPack does not serve: NumPy before 2.1 imports it read-only.
     """
 
     __slots__ = ("__array_interface__", "owner")
@@ -70,7 +70,7 @@ class _Memory:
 
 
 def _formats() -> dict[Any, tuple[str, DType]]:
-    """By torch's dtypes: the code of the array interface, and the dtype. Those that NumPy lacks pass as bytes."""
+    """(Code of the array interface, dtype) of each of torch's dtypes. Dtypes that NumPy lacks are passed as bytes."""
     to_ours, _ = torch_dtypes()
     return {
         theirs: (f"|V{ours.itemsize}" if ours.name in ML_DTYPES else ours.str, ours) for theirs, ours in to_ours.items()
@@ -79,11 +79,11 @@ def _formats() -> dict[Any, tuple[str, DType]]:
 
 @cache
 def _bits() -> frozenset[DType]:
-    """Dtypes that torch takes from NumPy as integers only."""
+    """Dtypes that torch imports from NumPy only as integers."""
     return frozenset(map(dtypes.as_dtype, ML_DTYPES))
 
 
 @cache
 def torch_host_arrays() -> TorchHostArrays:
-    """The arrays of torch tensors on the CPU."""
+    """The array library torch on the CPU."""
     return TorchHostArrays()

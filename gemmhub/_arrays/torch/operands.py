@@ -1,7 +1,7 @@
 """Operands of torch on a CUDA or MUSA device.
 
-torch is never imported here: a caller who has a tensor has torch in the process. gemmhub takes a tensor's address and
-geometry, asks torch for memory and for the current stream, and moves no data.
+torch is never imported here: where a tensor exists, torch is loaded already. gemmhub reads a tensor's address and
+geometry, gets memory and the current stream from torch, and moves no data.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TorchArrays(DeviceArrays):
         self._dtypes, self._to_torch = torch_dtypes()
         self.raw_stream = _raw_stream(torch, device)
         self.increment_version = tensors.increment_version()
-        # torch before 2.5 has it in torch.cuda only.
+        # torch before 2.5 has OutOfMemoryError in torch.cuda only.
         self._out_of_memory = getattr(torch, "OutOfMemoryError", None) or self._runtime.OutOfMemoryError
 
     def view(self, x: Any, argument: str) -> DeviceView:
@@ -87,11 +87,11 @@ class TorchArrays(DeviceArrays):
         if dtype is None:
             raise dtypes.unsupported("x", x.dtype)
         plain = x.detach().resolve_conj().resolve_neg().contiguous()
-        flat = plain.as_strided((plain.numel(),), (1,))  # reshape would leave a single element its stride
+        flat = plain.as_strided((plain.numel(),), (1,))  # reshape would keep the stride of a single element
         return flat.view(self.module.uint8).cpu().numpy().view(dtype).reshape(tuple(x.shape))
 
     def copy(self, into: Array, source: Array) -> None:
-        """On the current stream."""
+        """Copy on the current stream."""
         into.copy_(source)
 
     def current_stream(self) -> int:
@@ -106,7 +106,7 @@ class TorchArrays(DeviceArrays):
         runtime = self._runtime
         if stream is None or stream == self.current_stream():
             return runtime.device(self.device.index)  # type: ignore[no-any-return]
-        if stream == 0:  # for which ExternalStream would take one of torch's own
+        if stream == 0:  # ExternalStream(0) would be a stream of torch's own pool
             return runtime.stream(runtime.default_stream(self.device.index))  # type: ignore[no-any-return]
         return runtime.stream(runtime.ExternalStream(stream, device=self.place))  # type: ignore[no-any-return]
 
@@ -117,7 +117,7 @@ class TorchArrays(DeviceArrays):
         return calls.fast_path(self, settings, alpha, beta)
 
     def dtype_of(self, dtype: DType) -> Any:
-        """torch's own dtype."""
+        """torch's dtype for ``dtype``."""
         return self._to_torch[dtype]
 
     def clock(self) -> DeviceClock:
@@ -131,7 +131,7 @@ class TorchArrays(DeviceArrays):
 
 
 def _raw_stream(torch: Any, device: Device) -> Any:
-    """``index -> handle`` of the current stream. torch's own short way, where it has it, takes 0.1 us and not 1."""
+    """``index -> handle`` of the current stream. torch's own fast path, where present, takes 0.1 us instead of 1 us."""
     raw = getattr(torch._C, f"_{device.kind}_getCurrentRawStream", None)
     if raw is not None:
         return raw
@@ -141,7 +141,7 @@ def _raw_stream(torch: Any, device: Device) -> Any:
 
 @cache
 def torch_dtypes() -> tuple[dict[Any, DType], dict[DType, Any]]:
-    """torch's dtypes as ours, and the other way around."""
+    """Maps from torch's dtypes to gemmhub's, and back."""
     torch = sys.modules["torch"]
     pairs = [(getattr(torch, name, None), dtypes.as_dtype(name)) for name in dtypes.SUPPORTED]
     known = [(theirs, ours) for theirs, ours in pairs if theirs is not None]
@@ -149,7 +149,7 @@ def torch_dtypes() -> tuple[dict[Any, DType], dict[DType, Any]]:
 
 
 def output_dtype(a: Any, b: Any, wanted: Any) -> Any:
-    """torch's dtype of the product of tensors of two of its dtypes, with ``wanted`` taken into account."""
+    """The dtype, as torch's, of the product of tensors of torch's dtypes ``a`` and ``b``, given ``wanted``."""
     to_ours, to_torch = torch_dtypes()
     for name, x in (("a", a), ("b", b), ("out_dtype", wanted)):
         if x is not None and x not in to_ours:
@@ -159,5 +159,5 @@ def output_dtype(a: Any, b: Any, wanted: Any) -> Any:
 
 @cache
 def torch_arrays(kind: str, index: int) -> TorchArrays:
-    """The arrays of torch tensors on one device."""
+    """The array library torch on one device."""
     return TorchArrays(Device(kind, index))

@@ -1,6 +1,6 @@
-"""Tensors of torch, on any device: which of them are plain memory, and how torch learns that one was written.
+"""Tensors of torch on any device: which of them are plain memory, and how a write is recorded for autograd.
 
-torch is never imported here: a caller who has a tensor has torch in the process.
+torch is never imported here: where a tensor exists, torch is loaded already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_tensor(x: object) -> bool:
 
 
 def memory(x: Any, argument: str) -> int:
-    """The address of a dense tensor; InputError that names what any other tensor is."""
+    """The address of a dense tensor; InputError for any other tensor, with its kind."""
     torch = sys.modules["torch"]
     kind: Any = type(x)
     if kind is not torch.Tensor and not plain_subclass(kind):
@@ -47,7 +47,7 @@ def memory(x: Any, argument: str) -> int:
 
 
 def address(x: Any, argument: str) -> int:
-    """The address of a tensor that a product may read or write; InputError that names what any other tensor is."""
+    """The address of a tensor that a product may read or write; InputError for any other tensor, with its kind."""
     found = memory(x, argument)
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InputError(
@@ -60,7 +60,7 @@ def address(x: Any, argument: str) -> int:
 
 
 def plain_subclass(kind: Any) -> bool:
-    """Whether torch's own functions treat tensors of a subclass as plain ones, as they do torch.nn.Parameter."""
+    """Whether torch's functions treat tensors of a subclass as plain tensors, as with torch.nn.Parameter."""
     return _plain_subclass(kind)
 
 
@@ -69,12 +69,12 @@ def _plain_subclass(kind: type) -> bool:
     tensor: Any = sys.modules["torch"].Tensor
     own: Any = kind
     function, dispatch = own.__torch_function__, own.__torch_dispatch__
-    # The default __torch_function__ makes results of the subclass; Parameter has the one that does nothing.
+    # The default __torch_function__ makes results of the subclass; Parameter has the disabled one.
     return function is sys.modules["torch"].nn.Parameter.__torch_function__ and dispatch is tensor.__torch_dispatch__
 
 
 def dispatched() -> bool:
-    """Whether a dispatch mode (a tracer, a counter of operations) is to see every operation of this thread."""
+    """Whether a dispatch mode (a tracer, a counter of operations) intercepts the operations of this thread."""
     return bool(_modes()())
 
 
@@ -85,7 +85,7 @@ def forward_mode() -> bool:
 
 @cache
 def forward_ad() -> Any:
-    """torch's module of forward mode, whose level is 0 or more while that is on."""
+    """torch's module of forward mode, whose level is 0 or more while forward mode is on."""
     found = getattr(getattr(sys.modules["torch"], "autograd", None), "forward_ad", None)
     return found if hasattr(found, "_current_level") else SimpleNamespace(_current_level=-1)
 
@@ -105,13 +105,14 @@ def rounded(kind: str, found: tuple[Any, ...]) -> bool:
     return any(x is not wanted and x in narrow for x in found)
 
 
-class Modified(Exception):  # noqa: N818  (nobody sees it)
+class Modified(Exception):  # noqa: N818  (never leaves gemmhub)
     """A mode of torch may change what a product means."""
 
 
 def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[..., Any]:
-    """``run``, a call that was seen before with CPU tensors of these dtypes, where no mode of torch changes what it
-    means; :class:`Modified` where one may, and gemmhub looks at the call again.
+    """Guard ``run``, a repeated call with CPU tensors of these dtypes, against modes of torch that change its meaning.
+
+    Where one may, it raises :class:`Modified`, and gemmhub analyses the call anew.
     """
     modes, forward = _modes(), forward_ad()
 
@@ -126,7 +127,7 @@ def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[...,
 @cache
 def dispatch_modes() -> Any:
     """torch's module whose ``_is_in_torch_dispatch_mode`` is True while any thread has a dispatch mode. Reading that
-    costs less than asking torch for this thread's.
+    costs less than a query for this thread's mode.
     """
     found = sys.modules.get("torch.utils._python_dispatch")
     return found if hasattr(found, "_is_in_torch_dispatch_mode") else SimpleNamespace(_is_in_torch_dispatch_mode=False)
@@ -139,7 +140,7 @@ def _modes() -> Callable[[], int]:
 
 @cache
 def _autocast() -> Callable[[str], bool] | None:
-    """Whether autocast is on for a kind of device; None in torch before 2.4, whose autocast gemmhub does not follow."""
+    """A test whether autocast is on for a kind of device; None before torch 2.4, whose autocast is not followed."""
     torch: Any = sys.modules["torch"]
     return torch.is_autocast_enabled if hasattr(torch, "get_autocast_dtype") else None
 
@@ -152,14 +153,14 @@ def _without_memory(argument: str) -> InputError:
 
 
 def lazy(argument: str) -> InputError:
-    """The error for a tensor whose memory holds other numbers than its elements."""
+    """The error for a tensor whose memory does not hold its elements, because an operation on them is pending."""
     return InputError(
         argument, "a lazily conjugated or negated tensor", "plain memory", "x.resolve_conj().resolve_neg()"
     )
 
 
 def require_version(argument: str) -> None:
-    """InputError for tensors of a torch that gemmhub cannot tell what it wrote."""
+    """Raise InputError where this torch has no public function to record a write."""
     torch = sys.modules["torch"]
     if _public_increment(torch) is None:
         raise InputError(
@@ -178,8 +179,8 @@ def increment_version() -> Callable[[Any], None]:
     """A function that records in a tensor's version counter that its memory is written, as torch's own operations do.
 
     Autograd then refuses a backward pass through values that were saved before. It is called before a kernel runs,
-    so that a kernel which fails half-way is recorded, too. Inference tensors have no counter; the earlier versions
-    of torch raise for them.
+    so that a kernel which fails midway is recorded, too. Inference tensors have no counter; earlier versions of torch
+    raise for them.
     """
     torch = sys.modules["torch"]
     increment: Any = _public_increment(torch)

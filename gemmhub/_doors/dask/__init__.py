@@ -1,10 +1,10 @@
-"""Arrays of Dask: a product is a lazy array, whose blocks workers compute with the backends that each of them has."""
+"""The deferring library for Dask: a product is a lazy array, whose blocks each worker computes with its backends."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Take the calls with arrays of Dask, and with operands that were packed block by block."""
+    """Register for calls with Dask arrays, and with operands that were packed block by block."""
     import dask.array as da
     from dask.array.dispatch import concatenate_lookup
 
@@ -18,7 +18,7 @@ def register() -> None:
 
 
 def _concatenate_tensors() -> None:
-    """Let Dask put blocks of torch together: it does so for NumPy, cupy and others itself."""
+    """Teach Dask to concatenate torch tensors, as it does for NumPy, cupy and others itself."""
     import torch
     from dask.array.dispatch import concatenate_lookup
 

@@ -1,4 +1,4 @@
-"""What workers run: the product of one block, added to the sum of those before it."""
+"""The tasks that workers run: the product of one block, added to the sum of the previous ones."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Block = Any
 
 @dataclass(frozen=True)
 class Step:
-    """How a task multiplies its blocks: the options of the call, and what happens to the sum that it gets."""
+    """The parameters of a task: the options of its call, and the treatment of the sum that it receives."""
 
     version: str
-    """Of the gemmhub that made the graph."""
+    """Version of the gemmhub that made the graph."""
     options: Mapping[str, Any] = field(default_factory=dict)
     addend: DType | None = None
-    """The dtype that ``c`` is widened to: an addend of the result's dtype enters sums in the accumulator's."""
+    """Dtype that ``c`` is widened to: an addend of the result's dtype is added in the accumulator's."""
     epilogue: Mapping[str, Any] | None = None
-    """Options of a further call that turns the finished sum into the result; None where the product itself does."""
+    """Options of a further call that converts the finished sum to the result; None where the product itself does."""
 
 
 def located(function: F) -> F:
-    """Have errors of a task name the worker and the cause."""
+    """Decorate a task so that its errors name the worker and the cause."""
 
     @wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -52,7 +52,7 @@ def located(function: F) -> F:
 
 
 def _with_place(error: Exception) -> Exception:
-    """``error`` with the worker's name, of the same kind where that is one of gemmhub's."""
+    """``error`` with the worker's name, of the same class where that is one of gemmhub's."""
     where = cluster.here()
     if isinstance(error, InputError):
         kind = next(x for x in (ShapeError, DTypeError, DeviceError, InputError) if isinstance(error, x))
@@ -68,7 +68,7 @@ def _with_place(error: Exception) -> Exception:
 
 
 def check_version(version: str) -> None:
-    """BackendError where this worker has another gemmhub than the process that made the graph."""
+    """Raise BackendError where this worker has another gemmhub than the process that made the graph."""
     if (own := cluster.version()) != version:
         raise BackendError(
             f"gemmhub {own} is installed here, and gemmhub {version} made this product; "
@@ -78,8 +78,9 @@ def check_version(version: str) -> None:
 
 @located
 def multiply(step: Step, a: Block, b: Block, c: Block = None, bias: Block = None, *sums: Block) -> Block:
-    """The product of two blocks; ``c`` is the addend of the call or the sum of the products before, and ``sums`` those
-    of the other chains.
+    """The product of two blocks.
+
+    ``c`` is the addend of the call or the sum of the previous products, ``sums`` are the sums of the other chains.
     """
     check_version(step.version)
     for other in sums:
@@ -96,7 +97,7 @@ def multiply(step: Step, a: Block, b: Block, c: Block = None, bias: Block = None
             options["bias"] = bias
         return api.matmul(a, b, **options)
     total = api.matmul(a, b, **options)
-    # Without an inner dimension the product is the epilogue alone: it rounds and scales the sum once.
+    # A product without an inner dimension is an epilogue alone: it scales and rounds the sum once.
     nothing = b[:0] if b.ndim == 1 else b[..., :0, :]
     return api.matmul(a[..., :0], nothing, c=total, bias=bias, **step.epilogue)
 

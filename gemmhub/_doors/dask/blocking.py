@@ -1,4 +1,4 @@
-"""How a product is cut into blocks: as its operands are, or rechunked where the estimate says that it pays."""
+"""The choice of blocks for a product: those of its operands, or rechunked ones where the estimate is smaller."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from gemmhub._doors.dask.operands import Chunks, Dimension, Product
 from gemmhub.errors import GemmhubError
 
 _SHARE = 0.5
-"""Part of a worker's memory that blocks of running tasks may take."""
+"""Fraction of a worker's memory that blocks of running tasks may take."""
 _RATE = 1e11
-"""Operations a second of one thread by which ways are compared, the order of a CPU core in float32. What a backend
-estimates varies from process to process: the blocks, and with them the name of the result, would vary too."""
+"""Operations a second of one thread for the comparison of blockings, about those of a CPU core in float32. A backend's
+estimates differ between processes: the blocks, and with them the name of the result, would differ too."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """One way to cut a product, and what it is estimated to cost."""
+    """One blocking of a product, with its estimated costs."""
 
     chunks: Mapping[Dimension, Chunks]
     chains: int
     """Independent sums over k of each block of the result; they are added at the end."""
     tasks: int
     rechunked: tuple[str, ...]
-    """Operands that are rechunked, with why and with the bytes that this copies."""
+    """Operands that are rechunked, with the change of chunks and the bytes copied."""
     rechunk_bytes: int
     moved: int
-    """Bytes that move between workers at most, where operands lie on workers, each block once."""
+    """Upper limit of the bytes that move between workers, where each block of the operands is on one worker."""
     working_set: int
-    """Bytes of the blocks that the running tasks of one worker hold."""
+    """Bytes of the blocks in the running tasks of one worker."""
     resident: int
-    """Bytes of operands and result a worker, where all are kept in memory."""
+    """Bytes of operands and result a worker, where all are in memory."""
     seconds: float
     backend: str = ""
-    """What this process would choose for a block. Each worker chooses for itself."""
+    """Backend that this process would choose for a block. Each worker chooses for itself."""
 
     @property
     def steps(self) -> int:
-        """Blocks of k."""
+        """The number of blocks of k."""
         return len(self.chunks["k"])
 
 
 def choose(asked: Product, workers: cluster.Cluster) -> Blocking:
-    """The cheapest of the ways to cut a product that fit in the memory of a worker (of all, where none fits)."""
-    ways = [_priced(asked, dict(zip(asked.sizes, cut)), workers) for cut in product(*_cuts(asked))]
+    """The blocking with the least estimated time that fits in the memory of a worker (of all, where none fits)."""
+    blockings = [_priced(asked, dict(zip(asked.sizes, cut)), workers) for cut in product(*_cuts(asked))]
     limit = workers.memory
-    fitting = [way for way in ways if limit is None or way.working_set <= _SHARE * limit]
+    fitting = [blocking for blocking in blockings if limit is None or blocking.working_set <= _SHARE * limit]
     if fitting:
-        return min(fitting, key=lambda way: way.seconds)
-    return min(ways, key=lambda way: (way.working_set, way.seconds))
+        return min(fitting, key=lambda blocking: blocking.seconds)
+    return min(blockings, key=lambda blocking: (blocking.working_set, blocking.seconds))
 
 
 def _cuts(asked: Product) -> Iterable[list[Chunks]]:
-    """For each dimension the chunks that come into question."""
+    """The possible chunks of each dimension."""
     for dimension, size in asked.sizes.items():
         given = [x.chunks(dimension) for x in (asked.a, asked.b)]
         known = list(dict.fromkeys(x for x in given if x is not None)) or [(size,)]
         if asked.packed and dimension in ("k", "n") and given[1] is not None:
-            yield [given[1]]  # packed blocks stay as they are
+            yield [given[1]]  # packed blocks cannot be rechunked
         elif dimension == "k" and asked.whole_k:
             yield [(size,)]
         elif dimension in ("m", "n", "k"):
@@ -83,7 +83,7 @@ def _edge(asked: Product) -> int:
 
 
 def _merged(chunks: Chunks, edge: int) -> Chunks:
-    """Neighbouring chunks put together while they are no longer than ``edge``."""
+    """Adjacent chunks merged while they are no longer than ``edge``."""
     merged: list[int] = []
     for size in chunks:
         if merged and merged[-1] + size <= edge:
@@ -94,7 +94,7 @@ def _merged(chunks: Chunks, edge: int) -> Chunks:
 
 
 def refined(given: list[Chunks]) -> Chunks:
-    """Chunks that end wherever those of any operand end."""
+    """The coarsest chunks with every boundary of the given ones."""
     if len(given) == 1:
         return given[0]
     ends = sorted({int(end) for chunks in given for end in np.cumsum(chunks)} - {0})
@@ -102,7 +102,7 @@ def refined(given: list[Chunks]) -> Chunks:
 
 
 def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cluster) -> Blocking:
-    """The estimate for one way to cut a product."""
+    """The blocking with these chunks, with its estimate."""
     sizes = asked.sizes
     blocks = prod(len(chunks[x]) for x in asked.out_axes)
     steps = len(chunks["k"])
@@ -124,7 +124,7 @@ def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cl
     result = batch * m * n * max(asked.accumulator.itemsize, asked.out_dtype.itemsize)
     a_block, b_block = (prod(largest[axis] if axis else 1 for axis in x.axes) * x.array.dtype.itemsize
                         for x in (asked.a, asked.b))  # fmt: skip
-    # A task has its operands, the sum before it and its own; the next task's operands arrive meanwhile.
+    # A task holds its operands, the previous sum and its own; the next task's operands arrive meanwhile.
     working = workers.threads_a_worker * (2 * (a_block + b_block) + 2 * result)
 
     rows = prod(len(chunks[x]) for x in asked.out_axes if x in asked.a.axes)
@@ -136,38 +136,42 @@ def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cl
         moved += (chains - 1) * prod(asked.shape) * asked.accumulator.itemsize
         moved += sum(x.nbytes for x in (asked.c, asked.bias) if x is not None)
     whole = sum(x.nbytes for x in asked.operands) + prod(asked.shape) * asked.out_dtype.itemsize
-    way = Blocking(chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), 0.0)
-    return replace(way, seconds=_seconds(asked, way, workers, 2.0 * batch * m * n * k / _RATE))
+    blocking = Blocking(
+        chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), 0.0
+    )
+    return replace(blocking, seconds=_seconds(asked, blocking, workers, 2.0 * batch * m * n * k / _RATE))
 
 
-def _seconds(asked: Product, way: Blocking, workers: cluster.Cluster, block: float) -> float:
-    """Seconds of all tasks, if one of the largest blocks takes ``block`` seconds."""
-    largest = prod(max(cut, default=0) for cut in way.chunks.values())
+def _seconds(asked: Product, blocking: Blocking, workers: cluster.Cluster, block: float) -> float:
+    """Seconds of all tasks, where one of the largest blocks takes ``block`` seconds."""
+    largest = prod(max(cut, default=0) for cut in blocking.chunks.values())
     share = prod(asked.sizes.values()) / max(1, largest)  # in full blocks: the last ones are smaller
-    blocks = way.tasks // max(1, way.steps)
-    parallel = max(1, min(workers.threads, blocks * way.chains))
-    scheduled = (way.tasks + 2 * len(way.rechunked) * blocks) * cluster.OVERHEAD
+    blocks = blocking.tasks // max(1, blocking.steps)
+    parallel = max(1, min(workers.threads, blocks * blocking.chains))
+    scheduled = (blocking.tasks + 2 * len(blocking.rechunked) * blocks) * cluster.OVERHEAD
     return (
-        block * share / parallel + scheduled + (way.moved + way.rechunk_bytes) / (cluster.BANDWIDTH * workers.workers)
+        block * share / parallel
+        + scheduled
+        + (blocking.moved + blocking.rechunk_bytes) / (cluster.BANDWIDTH * workers.workers)
     )
 
 
-def estimated(asked: Product, way: Blocking, workers: cluster.Cluster) -> Blocking:
-    """``way`` with the seconds that the backend which this process would choose for a block estimates."""
-    largest = {dimension: max(cut, default=0) for dimension, cut in way.chunks.items()}
+def estimated(asked: Product, blocking: Blocking, workers: cluster.Cluster) -> Blocking:
+    """``blocking`` with the estimate of the backend that this process would choose for a block."""
+    largest = {dimension: max(cut, default=0) for dimension, cut in blocking.chunks.items()}
     batch = prod(size for x, size in largest.items() if x not in ("m", "n", "k"))
-    out = asked.accumulator if way.steps > 1 else asked.out_dtype
+    out = asked.accumulator if blocking.steps > 1 else asked.out_dtype
     kinds = asked.a.array.dtype, asked.b.array.dtype
     m, n, k = (largest[x] for x in "mnk")
-    # A number that is repeated has no memory of its own.
+    # A broadcast number has no memory of its own.
     left, right = (
         np.broadcast_to(np.zeros((), kind), shape) for kind, shape in zip(kinds, ((batch, m, k), (batch, k, n)))
     )
     try:
         decision = api.explain(left, right, out_dtype=out)
     except GemmhubError:
-        return way
+        return blocking
     if decision.chosen is None or decision[decision.chosen].seconds is None:
-        return replace(way, backend=decision.chosen or "")
-    seconds = _seconds(asked, way, workers, float(decision[decision.chosen].seconds or 0.0))
-    return replace(way, seconds=seconds, backend=decision.chosen)
+        return replace(blocking, backend=decision.chosen or "")
+    seconds = _seconds(asked, blocking, workers, float(decision[decision.chosen].seconds or 0.0))
+    return replace(blocking, seconds=seconds, backend=decision.chosen)

@@ -1,4 +1,4 @@
-"""What gemmhub's calls return for arrays of Dask."""
+"""Implementation of the public calls for Dask arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmhub.errors import InputError, ShapeError
 
 
 def take(call: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The result of a call with arrays of Dask."""
+    """The result of a call with Dask arrays."""
     if call == "matmul":
         return matmul(*given, **options)
     if call == "explain":
@@ -32,21 +32,21 @@ def take(call: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
 
 
 def matmul(a: Any, b: Any, **options: Any) -> Array:
-    """The product as a lazy array of Dask; see :func:`gemmhub.matmul`."""
+    """The product as a lazy Dask array; see :func:`gemmhub.matmul`."""
     asked = operands.describe(a, b, options)
     return graph.build(asked, blocking.choose(asked, cluster.present()))
 
 
 def explain(a: Any, b: Any, **options: Any) -> outlook.Outlook:
-    """How the product would be cut, and what that is estimated to cost; see :func:`gemmhub.explain`."""
+    """The blocks of the product and their estimated cost; see :func:`gemmhub.explain`."""
     asked, workers = operands.describe(a, b, options), cluster.present()
     return outlook.outlook(asked, blocking.choose(asked, workers), workers)
 
 
 class DaskPlan:
-    """What :func:`gemmhub.plan` returns for arrays of Dask: blocks are chosen once, and held for every later product.
+    """The result of :func:`gemmhub.plan` for Dask arrays: blocks are chosen once, for every later product.
 
-    Attributes: ``decision``, what :func:`gemmhub.explain` returned.
+    Attributes: ``decision``, the result of :func:`gemmhub.explain`.
     """
 
     def __init__(self, a: Any, b: Any, **options: Any) -> None:

@@ -1,10 +1,10 @@
-"""Whether a product of arrays of Dask is right: random sums that the workers compare, in O(n^2) operations.
+"""Spot check of products of Dask arrays: random sums that the workers compare, in O(n^2) operations.
 
-As :mod:`gemmhub._check.freivalds`, in passes over the blocks: the columns fall into groups with random weights, each
-block of b is summed over them, each block of a multiplied by those sums, and each block of c summed and compared. Only
-sums travel between workers. Nothing is recomputed, so the threshold is deterministic: with weights of at most 1 a sum
-of a group of g columns differs by at most the sum of their bounds, at most sqrt(g) times their 2-norm. A right product
-is never called wrong.
+The method is that of :mod:`gemmhub._check.freivalds`, in passes over the blocks: the columns fall into groups with
+random weights, each block of b is summed over them, each block of a multiplied by those sums, and each block of c
+summed and compared. Only sums move between workers. No element is recomputed, so the threshold is deterministic: with
+weights of at most 1 a sum of a group of g columns differs by at most the sum of their bounds, at most sqrt(g) times
+their 2-norm. A correct product is never called wrong.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from gemmhub.errors import DTypeError, InputError, ShapeError
 
 Array = Any
 _STEPS = 1024
-"""Weights are integers below it, over it."""
+"""Denominator of the weights, which are integers below it over it."""
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """What every task of one check knows."""
+    """The parameters that all tasks of one check share."""
 
     model: ErrorModel
     k: int
     bits: int
-    """Of the modulus of an integer product; 0 for floating sums."""
+    """Number of bits of the modulus of an integer product; 0 for floating sums."""
 
     @property
     def kind(self) -> Any:
@@ -58,17 +58,17 @@ class _Weights:
     matrix: Array
     """(columns, groups): weights; or (columns, vectors): bits."""
     member: Array
-    """(columns, groups): 1 where a column is in a group."""
+    """(columns, groups): 1 for each column in its group."""
 
 
 def spot_check(
     a: Any, b: Any, c: Any, *, precision: str | None = None, points: Any = None, samples: Any = None, seed: Any = None
 ) -> Delayed:
-    """A lazy :class:`gemmhub.SpotCheck`: ``compute()`` runs it where the blocks are. See :func:`gemmhub.spot_check`."""
+    """A lazy :class:`gemmhub.SpotCheck`: ``compute()`` runs it on the workers. See :func:`gemmhub.spot_check`."""
     if points is not None or samples is not None:
         raise InputError(
-            "points, samples", "given with arrays of Dask", "neither: all of c is examined",
-            "compute the rows and columns you mean, and check those",
+            "points, samples", "given with Dask arrays", "neither: all of c is examined",
+            "compute those rows and columns, and check them",
         )  # fmt: skip
     if isinstance(b, PackedBlocks):
         raise InputError("b", "a packed operand", "an array", "pass b itself")
@@ -130,7 +130,7 @@ def _layer(
     asked: operands.Product, rule: _Rule, chunks: dict[str, tuple[int, ...]],
     cut: tuple[operands.Operand, ...], weights: list[_Weights], stem: str,
 ) -> dict[Any, Any]:  # fmt: skip
-    """The passes: sums of b, of a with them, and of c; the last of them compares the rows of one block row."""
+    """The tasks of the passes: sums of b, of a with them, and of c; the last ones compare one block row each."""
     a, b, c = cut
     layer: dict[Any, Any] = {}
     a_vector, b_vector = len(a.axes) == 1, len(b.axes) == 1
@@ -143,13 +143,13 @@ def _layer(
             yield place, {"m": 0, "n": 0, "k": 0, **dict(zip(axes, place))}
 
     drawn = [(f"{stem}-weights", j) for j in cols]
-    layer.update(zip(drawn, weights))  # data that many tasks share: they travel once
+    layer.update(zip(drawn, weights))  # data that many tasks share: sent once
     sizes = _sizes(weights)
     for place, index in places(*b_batch, "k"):
         for index["n"] in cols:
             part = (f"{stem}-b-block", *place, index["n"])
             layer[part] = (_sum_b, rule, b.key(index), b_vector, drawn[index["n"]])
-            # Of these blocks one row at a time is in memory; what their columns need is small.
+            # One row of these blocks at a time is in memory; the sums of their columns are small.
             layer[(f"{stem}-b-columns", *place, index["n"])] = (_add, [part], (2, 3))
         layer[(f"{stem}-b", *place)] = (_add, [(f"{stem}-b-block", *place, j) for j in cols], (0, 1))
     for place, _ in places(*b_batch):
@@ -174,7 +174,7 @@ def _layer(
 
 
 def _host(x: Array, rule: _Rule, *axes: int) -> Array:
-    """A block as an ndarray in double precision (or int64); ``axes`` are those that a vector lacks of a matrix."""
+    """A block as an ndarray in double precision (or int64), with the ``axes`` added that a vector lacks."""
     native = np.asarray(arrays_of(x, "block").to_host(x))
     for axis in axes:
         native = np.expand_dims(native, axis)
@@ -182,19 +182,21 @@ def _host(x: Array, rule: _Rule, *axes: int) -> Array:
 
 
 def _matmul(x: Array, y: Array) -> Array:
-    """``x @ y``; of integers modulo 2**64, by einsum."""
+    """``x @ y``; for integers modulo 2**64, by einsum."""
     return np.einsum("...ik,...ks->...is", x, y) if x.dtype.kind == "i" else np.matmul(x, y)
 
 
 def _add(parts: list[tuple[Array, ...]], which: tuple[int, ...]) -> tuple[Array, ...]:
-    """Sums of some of the arrays that blocks made; of integers there is one."""
+    """The sums, over blocks, of the arrays ``which``; integer products have one array."""
     return tuple(sum(part[i] for part in parts) for i in which if i < len(parts[0]))
 
 
 @located
 def _sum_b(rule: _Rule, b: Array, vector: bool, weights: _Weights) -> tuple[Array, ...]:
-    """Of a block of b: weighted sums of its rows over the groups, sums of squares over them; of its columns, how many
-    elements are not finite, and the squares of their 2-norms.
+    """The sums of a block of b.
+
+    They are, for its rows, weighted sums and sums of squares over the groups; for its columns, the number of elements
+    that are not finite and the squared 2-norms.
     """
     x = _host(b, rule, *([-1] if vector else []))
     if rule.bits:
@@ -209,8 +211,10 @@ def _sum_b(rule: _Rule, b: Array, vector: bool, weights: _Weights) -> tuple[Arra
 
 @located
 def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], sizes: Array) -> tuple[Array, ...]:
-    """Of a block of a: its product with the sums of b; 2-norms over groups of |a| |b|, and of what underflowing
-    operands lose; of its rows, how many elements are not finite, and the squares of their 2-norms.
+    """The sums of a block of a.
+
+    They are its product with the sums of b; 2-norms over groups of |a| |b|, and of the loss through underflowing
+    operands; for its rows, the number of elements that are not finite and the squared 2-norms.
     """
     x = _host(a, rule, *([-2] if vector else []))
     if rule.bits:
@@ -229,8 +233,10 @@ def _sum_c(
     rule: _Rule, c: Array, vectors: tuple[bool, bool], weights: _Weights, rows: tuple[Array, ...],
     columns: tuple[Array, ...],
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Of a block of c: its weighted sums and its sums of squares over the groups; which sums have an element that says
-    nothing; and which rows have an element that is wrong for certain.
+    """The sums of a block of c.
+
+    They are its weighted sums and sums of squares over the groups, the mask of sums without information, and the mask
+    of rows with an element that is certainly wrong.
     """
     missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
     x = _host(c, rule, *missing)
@@ -254,7 +260,7 @@ def _compare(
     rule: _Rule, start: tuple[int, ...], sizes: Array, rows: tuple[Array, ...],
     parts: list[tuple[Array, ...]],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """For one block row: sums compared, the worst of them over its limit, where, sums not looked at, and detects."""
+    """The result for one block row: sums compared, worst ratio to the limit, its place, sums skipped, and detects."""
     total = sum(part[0] for part in parts)
     residual = total - rows[0]
     if rule.bits:
@@ -288,12 +294,12 @@ def _compare(
 
 
 def _sizes(weights: list[_Weights]) -> Array:
-    """Columns of each group."""
+    """The number of columns of each group."""
     return np.sum([x.member.sum(0, dtype=np.int64) for x in weights], axis=0)
 
 
 def _verdict(rule: _Rule, out_ndims: tuple[bool, bool], rows: list[tuple[Any, ...]]) -> SpotCheck:
-    """All block rows together."""
+    """The verdict from all block rows."""
     sums = sum(row[0] for row in rows)
     worst = max((row[1] for row in rows), default=0.0)
     place = next((row[2] for row in rows if row[1] == worst and row[2] is not None), None)

@@ -1,4 +1,4 @@
-"""How many workers there are, what memory they have, and which of them runs a task."""
+"""Facts about the cluster: number of workers, their memory, and the worker of the current task."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 OVERHEAD = 1e-3
-"""Seconds that Dask's scheduler spends on a task. It is one thread for all workers."""
+"""Seconds that Dask's scheduler, one thread for all workers, spends on a task."""
 BANDWIDTH = 1e9
 """Bytes a second that one worker receives from others."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What computes a graph: worker processes, their threads, and the memory that the smallest may use."""
+    """The resources for a graph: worker processes, their threads, and the memory of the smallest worker."""
 
     workers: int
     threads: int
-    """Of all workers together."""
+    """Number of threads of all workers together."""
     memory: int | None
-    """Bytes that a worker may use; None where it is not limited."""
+    """Memory limit of a worker in bytes; None where it has none."""
 
     @property
     def threads_a_worker(self) -> int:
@@ -35,13 +35,13 @@ def present() -> Cluster:
         threads = client.nthreads()
         if threads:
             limits = [x.get("memory_limit") for x in client.scheduler_info()["workers"].values()]
-            known = [limit for limit in limits if limit]
-            return Cluster(len(threads), sum(threads.values()), min(known) if known else None)
+            limits = [limit for limit in limits if limit]
+            return Cluster(len(threads), sum(threads.values()), min(limits, default=None))
     return Cluster(1, os.cpu_count() or 1, None)
 
 
 def physical_memory() -> int:
-    """Bytes of this machine; 8 GiB where it does not tell."""
+    """The memory of this machine in bytes; 8 GiB where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -49,7 +49,7 @@ def physical_memory() -> int:
 
 
 def current_client() -> Any:
-    """The client that Dask would use, or None. Looking for one imports nothing."""
+    """The client that Dask would use, or None. The look-up imports nothing."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return None
@@ -60,7 +60,7 @@ def current_client() -> Any:
 
 
 def here() -> str:
-    """The worker that runs this task, as a person would name it."""
+    """The worker that runs this task, as text for error messages."""
     distributed = sys.modules.get("distributed")
     if distributed is not None:
         try:
@@ -72,5 +72,5 @@ def here() -> str:
 
 
 def version() -> str:
-    """Of the gemmhub that runs here."""
+    """The version of the gemmhub that runs here."""
     return str(sys.modules["gemmhub"].__version__)

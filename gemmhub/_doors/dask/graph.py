@@ -1,7 +1,7 @@
-"""The graph of a product: for each block of the result a chain over the blocks of k, which adds up in its accumulator.
+"""The graph of a product: for each block of the result a chain over the blocks of k, with one accumulator.
 
-A chain keeps one running sum in memory, of the accumulator's dtype, and rounds once at its end. Sums of products that
-were computed apart would be as many blocks again.
+A chain keeps one running sum in memory, of the accumulator's dtype, and rounds once at its end. Products that are
+computed separately and then summed would need memory for all of them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ from gemmhub._doors.dask.blocking import Blocking
 from gemmhub._doors.dask.operands import QUERY_PLANNING, Array, Chunks, Dimension, Operand, Product
 
 NAME = "gemmhub-matmul"
-"""What the keys of products begin with: in dashboards and progress bars tasks are grouped by it."""
+"""Prefix of the keys of products, by which dashboards and progress bars group tasks."""
 
 
 class ProductLayer(MaterializedLayer):
-    """The tasks of a product, with what one row (column) of blocks of the result needs of each operand."""
+    """The tasks of a product, with the bytes of each operand that one row (column) of blocks of the result needs."""
 
     panels: tuple[int, int]
     """Bytes of a, for one row of blocks, and of b, for one column."""
 
 
-def build(asked: Product, way: Blocking) -> Array:
-    """The lazy array of Dask that is this product."""
-    cut = {name: None if x is None else x.rechunked(way.chunks) for name, x in _named(asked).items()}
-    steps = _steps(asked, way)
+def build(asked: Product, blocking: Blocking) -> Array:
+    """The product as a lazy Dask array."""
+    cut = {name: None if x is None else x.rechunked(blocking.chunks) for name, x in _named(asked).items()}
+    steps = _steps(asked, blocking)
     if QUERY_PLANNING:
-        return _by_expressions(asked, way, cut, steps)
+        return _by_expressions(asked, blocking, cut, steps)
     names = [None if x is None else x.array.name for x in cut.values()]
-    token = tokenize(names, way.chunks, way.chains, sorted(asked.options.items()), cluster.version(), asked.out_axes)
+    token = tokenize(
+        names, blocking.chunks, blocking.chains, sorted(asked.options.items()), cluster.version(), asked.out_axes
+    )
     name = f"{NAME}-{token}"
-    layer = ProductLayer(dict(_layer(asked, way, cut, steps, name, f"{NAME}-sum-{token}")))
-    layer.panels = _panel(asked.a, way), _panel(asked.b, way)
+    layer = ProductLayer(dict(_layer(asked, blocking, cut, steps, name, f"{NAME}-sum-{token}")))
+    layer.panels = _panel(asked.a, blocking), _panel(asked.b, blocking)
     sources = {x.array.name: x.array for x in cut.values() if x is not None}
     graph = HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values()))
-    chunks = tuple(way.chunks[axis] for axis in asked.out_axes)
+    chunks = tuple(blocking.chunks[axis] for axis in asked.out_axes)
     return da.Array(graph, name, chunks, dtype=asked.out_dtype, meta=_meta(asked))
 
 
-def _panel(x: Operand, way: Blocking) -> int:
+def _panel(x: Operand, blocking: Blocking) -> int:
     """Bytes of an operand that one block of the result needs: all of k, and one block of every other dimension."""
-    sizes = (sum(way.chunks[axis]) if axis == "k" else max(way.chunks[axis], default=0) for axis in x.axes if axis)
+    sizes = (
+        sum(blocking.chunks[axis]) if axis == "k" else max(blocking.chunks[axis], default=0) for axis in x.axes if axis
+    )
     return int(prod(sizes) * x.array.dtype.itemsize)
 
 
@@ -60,24 +64,24 @@ def _named(asked: Product) -> dict[str, Operand | None]:
 
 
 def _meta(asked: Product) -> Any:
-    """An empty array of the type that blocks have."""
+    """An empty array of the type of the blocks."""
     meta = asked.a.array._meta
     if not hasattr(meta, "__array_function__"):
         meta = np.empty(0)
     return da.utils.meta_from_array(meta, ndim=len(asked.out_axes), dtype=asked.out_dtype)
 
 
-def _steps(asked: Product, way: Blocking) -> dict[str, Step]:
-    """What the tasks do: "whole" (k is one block), "first", "next" and "last" of a chain."""
+def _steps(asked: Product, blocking: Blocking) -> dict[str, Step]:
+    """The parameters of tasks by position: "whole" (k is one block), "first", "next" and "last" of a chain."""
     how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
     version, out, total = cluster.version(), asked.out_dtype, asked.accumulator
     alpha, beta = asked.request.alpha, asked.request.beta
     end = {"activation": asked.request.activation, "out_dtype": out}
-    if way.steps == 1:
+    if blocking.steps == 1:
         return {"whole": Step(version, {**how, **end, "alpha": alpha, "beta": beta})}
     widened = total if asked.c is not None else None
     if out.kind not in "biu" and total.kind in "biu":
-        # Integers become floats after the whole sum: each of them would be rounded before.
+        # Integers become floats after the whole sum: before, each partial sum would be rounded.
         adding = {**how, "out_dtype": total, "beta": 1}
         epilogue = {**how, **end, "beta": alpha}
         return {
@@ -94,22 +98,27 @@ def _steps(asked: Product, way: Blocking) -> dict[str, Step]:
 
 
 def spans(steps: int, chains: int) -> list[range]:
-    """The blocks of k of each chain: as many in each, but for one."""
+    """The blocks of k of each chain, whose numbers differ by at most one."""
     return [range(steps * i // chains, steps * (i + 1) // chains) for i in range(chains)]
 
 
 def _layer(
-    asked: Product, way: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step], name: str, part: str
+    asked: Product,
+    blocking: Blocking,
+    cut: Mapping[str, Operand | None],
+    steps: Mapping[str, Step],
+    name: str,
+    part: str,
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """The tasks, as pairs of key and task."""
     a, b = cut["a"], cut["b"]
     assert a is not None
     assert b is not None
-    chains = spans(way.steps, way.chains)
-    for place in product(*(range(len(way.chunks[axis])) for axis in asked.out_axes)):
+    chains = spans(blocking.steps, blocking.chains)
+    for place in product(*(range(len(blocking.chunks[axis])) for axis in asked.out_axes)):
         index: dict[Dimension, int] = {"m": 0, "n": 0, **dict(zip(asked.out_axes, place))}
         c, bias = (None if x is None else x.key(index) for x in (cut["c"], cut["bias"]))
-        if way.steps == 1:
+        if blocking.steps == 1:
             index["k"] = 0
             yield (name, *place), (block.multiply, steps["whole"], a.key(index), b.key(index), c, bias)
             continue
@@ -119,7 +128,7 @@ def _layer(
             for step in chain:
                 index["k"] = step
                 pair = a.key(index), b.key(index)
-                if step == way.steps - 1:
+                if step == blocking.steps - 1:
                     yield (name, *place), (block.multiply, steps["last"], *pair, before, bias, *ends)
                 else:
                     key = (part, *place, step)
@@ -131,19 +140,21 @@ def _layer(
 
 
 def _by_expressions(
-    asked: Product, way: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step]
+    asked: Product, blocking: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step]
 ) -> Array:
-    """The same chains by ``blockwise``, one array for each step: expressions have no other public way in."""
+    """The same chains by ``blockwise``, one array for each step: the only public interface of expressions."""
     a, b, c, bias = cut.values()
     assert a is not None
     assert b is not None
-    edges = np.cumsum((0, *way.chunks["k"])).tolist()
+    edges = np.cumsum((0, *blocking.chunks["k"])).tolist()
     numbers = {axis: i for i, axis in enumerate((*asked.out_axes, "k"))}
     inner = len(numbers)
 
     def part(x: Operand, step: int) -> list[Any]:
         where = slice(edges[step], edges[step + 1])
-        array = x.array if way.steps == 1 else x.array[tuple(where if axis == "k" else slice(None) for axis in x.axes)]
+        array = (
+            x.array if blocking.steps == 1 else x.array[tuple(where if axis == "k" else slice(None) for axis in x.axes)]
+        )
         return [array, indices(x.axes)]
 
     def indices(axes: tuple[Dimension | None, ...]) -> tuple[int, ...]:
@@ -159,19 +170,19 @@ def _by_expressions(
             concatenate=False, align_arrays=False, adjust_chunks=dict(zip(out, chunks)),
         )  # fmt: skip
 
-    chunks: list[Chunks] = [way.chunks[axis] for axis in asked.out_axes]
+    chunks: list[Chunks] = [blocking.chunks[axis] for axis in asked.out_axes]
     start = [] if c is None else [c.array, indices(c.axes)]
     end = [] if bias is None else [bias.array, indices(bias.axes)]
-    if way.steps == 1:
+    if blocking.steps == 1:
         return task(0, "whole", asked.out_dtype, start, end, NAME)
     total = task(0, "first", asked.accumulator, start, [], f"{NAME}-sum")
-    for step in range(1, way.steps - 1):
+    for step in range(1, blocking.steps - 1):
         total = task(step, "next", asked.accumulator, [total, out], [], f"{NAME}-sum")
-    return task(way.steps - 1, "last", asked.out_dtype, [total, out], end, NAME)
+    return task(blocking.steps - 1, "last", asked.out_dtype, [total, out], end, NAME)
 
 
 def _unwrapped(*blocks: Any, how: Step, given: tuple[bool, bool]) -> Any:
-    """:func:`block.multiply` of what ``blockwise`` passes: a summed or broadcast index comes as a list of one."""
+    """:func:`block.multiply` for the arguments of ``blockwise``: a summed or broadcast index comes as a list of one."""
     plain = []
     for x in blocks:
         while isinstance(x, list):

@@ -1,4 +1,4 @@
-"""From what the caller passed to a product of blocked operands: shapes, dtypes and dimensions, all checked."""
+"""Analysis of a call with Dask arrays: shapes, dtypes and dimensions of blocked operands, validated."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from gemmhub.packed import PackedB
 Array = Any
 Chunks = tuple[int, ...]
 Dimension = str
-"""One dimension of the product: "m", "n", "k", or "0", "1", ... of the batch, outermost first."""
+"""A dimension of the product: "m", "n", "k", or "0", "1", ... of the batch, outermost first."""
 
 QUERY_PLANNING = hasattr(da.Array, "expr")
-"""Whether arrays of Dask are expressions: Dask reads its setting array.query-planning once, when it is imported."""
+"""Whether Dask arrays are expressions: Dask reads its setting array.query-planning once, at import."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An array of Dask, and which dimension of the product each of its axes is; None where it is broadcast."""
+    """A Dask array, and the dimension of the product of each of its axes; None where it is broadcast."""
 
     array: Array
     axes: tuple[Dimension | None, ...]
 
     def chunks(self, dimension: Dimension) -> Chunks | None:
-        """How the operand is cut along a dimension; None where it has none such."""
+        """The operand's chunks along a dimension; None where it lacks the dimension."""
         return self.array.chunks[self.axes.index(dimension)] if dimension in self.axes else None
 
     def key(self, index: Mapping[Dimension, int]) -> tuple[Any, ...]:
-        """The key of the block that is at ``index``."""
+        """The key of the block at ``index``."""
         return (self.name, *(0 if axis is None else index[axis] for axis in self.axes))
 
     @cached_property
     def name(self) -> str:
-        """What the keys of its blocks begin with: those of an expression are known when it is lowered."""
+        """The prefix of the keys of its blocks, which an expression has once it is lowered."""
         key = self.array.__dask_keys__() if QUERY_PLANNING else (self.array.name,)
         while isinstance(key, list):
             key = key[0]
@@ -60,14 +60,14 @@ class Operand:
         return int(prod(self.array.shape) * self.array.dtype.itemsize)
 
     def rechunked(self, chunks: Mapping[Dimension, Chunks]) -> Operand:
-        """The operand cut as ``chunks`` has it; itself where it is."""
+        """The operand with these ``chunks``; itself where it has them."""
         changed = {i: chunks[x] for i, x in enumerate(self.axes) if x is not None and chunks[x] != self.array.chunks[i]}
         return replace(self, array=self.array.rechunk(changed)) if changed else self
 
 
 @dataclass(frozen=True)
 class Product:
-    """One described call."""
+    """A validated call."""
 
     a: Operand
     b: Operand
@@ -78,12 +78,12 @@ class Product:
     out_axes: tuple[Dimension, ...]
     out_dtype: DType
     accumulator: DType
-    """What sums over blocks of k are kept in."""
+    """Dtype of sums over blocks of k."""
     whole_k: str
-    """Why k is not cut; empty where it may be."""
+    """Reason why k is not cut; empty where it may be."""
     request: Request
     options: Mapping[str, Any]
-    """As the caller gave them, without arrays; precision and determinism are those in force here."""
+    """Options of the call without arrays; precision and determinism are those in force here."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Product:
 
 
 def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
-    """Check the call and say what product it is.
+    """Validate the call and describe its product.
 
     Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
     """
@@ -193,13 +193,13 @@ def facts(x: Any, argument: str) -> tuple[tuple[int, ...], DType]:
 
 
 def _batch_axes(shape: Chunks, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str | None, ...]:
-    """The dimensions of an operand's batch axes, aligned on the right; None where it is broadcast."""
+    """The dimensions of an operand's batch axes, aligned on the right; None for broadcast axes."""
     own = names[len(names) - len(shape) :]
     return tuple(name if size == sizes[name] else None for name, size in zip(own, shape))
 
 
 def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension, Chunks]) -> Array:
-    """An operand in memory as an array of Dask: cut as the others are, in blocks of its own library."""
+    """An operand in memory as a Dask array with the chunks of the others, in blocks of its own library."""
     if isinstance(x, da.Array):
         return x
     if isinstance(x, np.generic) or not hasattr(x, "shape"):
@@ -213,7 +213,7 @@ def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension
     if QUERY_PLANNING:
         raise InputError(
             "a, b", f"a {type(x).__qualname__} in memory, with array.query-planning on", "arrays of NumPy or cupy",
-            "turn array.query-planning off, or make it an array of Dask",
+            "turn array.query-planning off, or convert it to a Dask array",
         )  # fmt: skip
     starts = [np.cumsum((0, *sizes)) for sizes in chunks]
     name = f"gemmhub-operand-{tokenize(id(x), chunks)}"
@@ -279,12 +279,12 @@ def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, DType]) -> N
 
 
 def _finishes(asked: Request, natural: DType, out_dtype: DType) -> bool:
-    """Whether the sum of integers becomes a float of the result after it is whole."""
+    """Whether a sum of integers is converted to a floating result only once it is complete."""
     return out_dtype.kind not in "biu" and natural.kind in "biu"
 
 
 def _whole_k(asked: Request, natural: DType, compute: DType, out_dtype: DType) -> str:
-    """Why the sum over k must be one product, and not the sum of several; empty where it need not."""
+    """The reason why the sum over k must be one product, not the sum of several; empty where it need not."""
     if compute != natural:
         return f"alpha or beta need {compute} for what is summed in {natural}"
     if not all(np.isfinite(complex(x)) for x in (asked.alpha, asked.beta)):

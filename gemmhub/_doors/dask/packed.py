@@ -1,4 +1,4 @@
-"""PackedBlocks: an array of Dask whose blocks were packed by the workers that hold them."""
+"""PackedBlocks: a Dask array whose blocks are packed by the workers that hold them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gemmhub.errors import InputError, ShapeError
 
 
 class PackedBlocks:
-    """What :func:`gemmhub.pack` returns for an array of Dask: pass it as ``b`` to matmul and plan.
+    """The result of :func:`gemmhub.pack` for a Dask array: pass it as ``b`` to matmul and plan.
 
-    It is lazy: each block is packed when it is first needed. ``persist()`` packs all of them now, and keeps them on
-    the workers, so that products do not pack again. A block serves the backend that packed it: every worker needs that
-    one.
+    It is lazy: each block is packed at its first use. ``persist()`` packs all of them now, and keeps them on the
+    workers, so that products do not pack again. A block serves only the backend that packed it: every worker needs that
+    backend.
 
-    Attributes: ``shape`` (k, n), ``chunks``, ``dtype`` and ``ndim`` of the operand; ``a_dtype``, what it may be
-    multiplied from the left by; ``blocks``, the array of Dask that holds the packed blocks.
+    Attributes: ``shape`` (k, n), ``chunks``, ``dtype`` and ``ndim`` of the operand; ``a_dtype``, the dtype of a;
+    ``blocks``, the Dask array of the packed blocks.
     """
 
     __slots__ = ("a_dtype", "blocks")
@@ -52,7 +52,7 @@ class PackedBlocks:
 
 
 def pack(b: Any, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedBlocks:
-    """See :func:`gemmhub.pack`."""
+    """Pack a Dask array block by block, as :func:`gemmhub.pack` does."""
     if isinstance(b, PackedBlocks):
         raise InputError("b", "a packed operand", "an array", "it is packed already")
     if isinstance(m, bool) or not isinstance(m, int) or m < 1:

@@ -1,4 +1,4 @@
-"""Write a result block by block into a store, in rounds that fit in memory, and go on where a run was interrupted."""
+"""Writing a result into a store block by block, in rounds that fit in memory, resumable after an interruption."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gemmhub.errors import InputError, OutputError
 Array = Any
 Place = tuple[int, ...]
 _SHARE = 0.4
-"""Part of the workers' memory that operands of one round may take."""
+"""Fraction of the workers' memory that operands of one round may take."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What :func:`store` did: blocks written now, blocks kept from a run before, and kept ones that were damaged."""
+    """The result of :func:`store`: blocks written now, blocks kept from an earlier run, damaged ones repaired."""
 
     written: int
     kept: int
@@ -46,7 +46,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class _Target:
-    """A store as tasks open it: the array itself, or the path of an npy file, which each task maps anew."""
+    """A store that tasks open: the array itself, or the path of an npy file, which each task maps."""
 
     array: Any
     npy: str = ""
@@ -58,32 +58,32 @@ class _Target:
 def store(
     result: Array, target: Any, *, journal: str | Path | None = None, overwrite: bool = False, memory: int | None = None
 ) -> Stored:
-    """Compute ``result`` and write it into ``target``, block by block; skip what a run before has written.
+    """Compute ``result`` and write it into ``target``, block by block; skip blocks that an earlier run has written.
 
     The blocks are computed in rounds. Operands of one round fit in memory and are read again for the next, so that
     operands and result may be larger than the memory of all workers. A journal beside the target lists the blocks that
     were written, with their checksums. After an interruption the same call reads those blocks, compares the checksums,
-    computes what is missing or damaged, and leaves the rest.
+    and computes only missing or damaged blocks.
 
     Parameters
     ----------
-    result : array of Dask, for example a product by :func:`gemmhub.matmul`.
+    result : Dask array, for example a product by :func:`gemmhub.matmul`.
     target : array of the result's shape and dtype that takes ``target[slices] = block`` (of zarr; a numpy.memmap that
-        is a whole npy file), or a path: of an npy file if it ends in ".npy", else of a zarr array. What is not there is
-        made. All workers must reach it.
-    journal : path of the journal; by default that of the target with ".gemmhub.jsonl" at its end. A target without a
-        path has no default, and is written from the start each time.
-    overwrite : whether to forget what a run before has written.
+        is a whole npy file), or a path: of an npy file if it ends in ".npy", else of a zarr array. A missing target is
+        created. All workers must have access to it.
+    journal : path of the journal; by default that of the target followed by ".gemmhub.jsonl". A target without a path
+        has no default, and is written from the start each time.
+    overwrite : whether to ignore the journal and write all blocks.
     memory : bytes of operands that the workers together may hold; by default 0.4 of their limits.
 
     Returns
     -------
-    A :class:`Stored`: how many blocks were written, kept and repaired.
+    A :class:`Stored`: the numbers of blocks written, kept and repaired.
 
     Raises
     ------
     OutputError : a target of another shape or dtype, or with chunks that two blocks would write.
-    InputError : no array of Dask; a journal of another product.
+    InputError : not a Dask array; a journal of another product.
     OSError : a worker could not write, with its name and the cause (a full disk).
 
     Examples
@@ -93,7 +93,7 @@ def store(
     1 blocks written in 1 rounds, 0 kept, 0 repaired
     """
     if not isinstance(result, da.Array):
-        raise InputError("result", f"a {type(result).__qualname__}", "an array of Dask", "gemmhub.matmul makes one")
+        raise InputError("result", f"a {type(result).__qualname__}", "an array of Dask", "gemmhub.matmul returns one")
     operands.facts(result, "result")
     opened, path = _open(result, target)
     record = _Journal.begin(Path(journal) if journal is not None else path, result, overwrite)
@@ -113,7 +113,7 @@ def store(
 
 
 def _open(result: Array, target: Any) -> tuple[_Target, Path | None]:
-    """The target, made where it is missing, and the default path of its journal."""
+    """The target, created where missing, and the default path of its journal."""
     shape, dtype = tuple(map(int, result.shape)), result.dtype
     path: Path | None = None
     opened = _Target(target)
@@ -153,7 +153,7 @@ def _zarr(path: Path, result: Array) -> Any:
 
 
 def _check_chunks(result: Array, chunks: Sequence[int] | None) -> None:
-    """OutputError where two blocks of the result would write one chunk of the target: one of them could be lost."""
+    """Raise OutputError where two blocks of the result would write one chunk of the target and could lose data."""
     if chunks is None:
         return
     for axis, (size, blocks) in enumerate(zip(chunks, result.chunks)):
@@ -175,7 +175,7 @@ class _Journal:
 
     @classmethod
     def begin(cls, path: Path | None, result: Array, overwrite: bool) -> _Journal:
-        """The journal of this product; InputError where the one that is there is of another."""
+        """The journal of this product; InputError where an existing one is of another product."""
         head = {"product": result.name, "shape": list(map(int, result.shape)), "dtype": str(result.dtype)}
         head["chunks"] = [list(map(int, sizes)) for sizes in result.chunks]
         if path is None or overwrite or not path.exists():
@@ -189,7 +189,7 @@ class _Journal:
         return cls(path, head, {tuple(line["block"]): line["sum"] for line in lines[1:]})
 
     def keep(self, places: Sequence[Place]) -> None:
-        """Write the journal anew, with these blocks only."""
+        """Rewrite the journal with these blocks only."""
         if self.path is not None:
             rest = self.path.with_name(self.path.name + ".new")
             rest.write_text(json.dumps(self.head) + "\n" + self._lines({x: self.sums[x] for x in places}))
@@ -208,7 +208,7 @@ class _Journal:
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal, but for one at its end that an interruption cut."""
+    """The complete lines of a journal, without a last one that an interruption truncated."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -222,7 +222,7 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _rounds(result: Array, places: list[Place], memory: int | None) -> Iterator[list[Place]]:
-    """The missing blocks in groups that are computed together: rectangles of the result whose operands fit."""
+    """Yield the missing blocks in groups that are computed together: rectangles of the result whose operands fit."""
     workers = cluster.present()
     if not places:
         return
@@ -235,13 +235,13 @@ def _rounds(result: Array, places: list[Place], memory: int | None) -> Iterator[
 
 
 def _rectangle(result: Array, workers: cluster.Cluster, memory: int | None) -> tuple[int, int]:
-    """Rows and columns of blocks of a round: those that read operands the least often."""
+    """The rows and columns of blocks of a round, chosen to read operands the fewest times."""
     if memory is None:
         memory = int(_SHARE * (workers.memory * workers.workers if workers.memory else cluster.physical_memory()))
     layers = getattr(result.dask, "layers", {})
     layer = layers.get(result.name)
     rows, cols = ([1, 1, *(len(sizes) for sizes in result.chunks)])[-2:]
-    if not isinstance(layer, ProductLayer):  # something else made it: a few blocks for each thread
+    if not isinstance(layer, ProductLayer):  # not a product: a few blocks for each thread
         return 1, min(cols, 2 * workers.threads)
     a, b = layer.panels
     block = prod(max(sizes, default=0) for sizes in result.chunks) * result.dtype.itemsize * 2
@@ -252,7 +252,7 @@ def _rectangle(result: Array, workers: cluster.Cluster, memory: int | None) -> t
         if width < 1:
             break
         cost = ceil(cols / width) * a * rows + ceil(rows / height) * b * cols
-        # Rounds with less blocks than threads leave threads without work.
+        # Rounds with fewer blocks than threads leave threads idle.
         key = (height * width < min(workers.threads, rows * cols), cost)
         if best is None or key < best:
             best, shape = key, (height, int(width))
@@ -260,7 +260,7 @@ def _rectangle(result: Array, workers: cluster.Cluster, memory: int | None) -> t
 
 
 def _compute(result: Array, places: list[Place], target: _Target) -> list[int]:
-    """Compute and write these blocks; returns their checksums."""
+    """Compute and write these blocks; return their checksums."""
     source = operands.Operand(result, ())
     name = f"gemmhub-store-{tokenize(source.name, places)}"
     layer = {(name, *x): (_write, target, (source.name, *x), _slices(result, x)) for x in places}
@@ -275,7 +275,7 @@ def _slices(result: Array, place: Place) -> tuple[slice, ...]:
 
 @located
 def _write(target: _Target, block: Array, where: tuple[slice, ...]) -> int:
-    """Write one block; returns its checksum."""
+    """Write one block; return its checksum."""
     native = np.ascontiguousarray(arrays_of(block, "block").to_host(block))
     array = target.open("r+")
     array[where] = native
@@ -286,7 +286,7 @@ def _write(target: _Target, block: Array, where: tuple[slice, ...]) -> int:
 
 @located
 def _read(target: _Target, where: tuple[slice, ...]) -> int:
-    """The checksum of what the store holds there."""
+    """The checksum of a block in the store."""
     return _checksum(np.ascontiguousarray(target.open("r")[where]))
 
 
@@ -295,7 +295,7 @@ def _checksum(block: Array) -> int:
 
 
 def _intact(target: _Target, result: Array, sums: dict[Place, int]) -> dict[Place, None]:
-    """The recorded blocks that the store still holds as they were written."""
+    """The recorded blocks whose content in the store is unchanged."""
     tasks = [dask.delayed(_read, pure=False)(target, _slices(result, place)) for place in sums]
     found = dask.compute(*tasks) if tasks else ()
     return {place: None for place, value in zip(sums, found) if value == sums[place]}

@@ -1,4 +1,4 @@
-"""Tuning on the workers: each times its own backends on a block of the product, and records what it finds."""
+"""Tuning on the workers: each times its own backends on a block of the product, and records the times."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def tune(a: Any, b: Any, **options: Any) -> dict[str, TuneResult]:
-    """Time every backend of every worker on a block of this product; returns the results by the workers' addresses.
+    """Time every backend of every worker on a block of this product; return the results by the workers' addresses.
 
-    The blocks are random numbers in the memory of the CPU. Later blocks like these take the fastest backend of the
-    worker that they are on. Without a client this process is tuned, and named "local". See :func:`gemmhub.tune`.
+    The blocks are random numbers in the memory of the CPU. Later blocks like these use the fastest backend of their
+    worker. Without a client this process is tuned, and named "local". See :func:`gemmhub.tune`.
     """
     asked = operands.describe(a, b, options)
-    way = blocking.choose(asked, cluster.present())
-    m, n, k = (max(way.chunks[x], default=0) for x in "mnk")
+    chosen = blocking.choose(asked, cluster.present())
+    m, n, k = (max(chosen.chunks[x], default=0) for x in "mnk")
     how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
-    how["out_dtype"] = asked.accumulator if way.steps > 1 else asked.out_dtype
+    how["out_dtype"] = asked.accumulator if chosen.steps > 1 else asked.out_dtype
     kinds = asked.a.array.dtype, asked.b.array.dtype
     client = cluster.current_client()
     if client is None:
@@ -41,7 +41,7 @@ def _tune(sizes: tuple[int, int, int], kinds: tuple[Any, Any], options: Mapping[
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> Any:
-    """Numbers of a dtype whose products do not overflow."""
+    """Random numbers of a dtype whose products do not overflow."""
     if kind.kind in "biu":
         return rng.integers(0, 2, shape, np.int8).astype(kind)
     return rng.standard_normal(shape, np.float32).astype(kind)

@@ -1,10 +1,10 @@
-"""Arrays of JAX in functions that it traces: products that are part of the compiled program."""
+"""The deferring library for JAX's traced functions: products become part of the compiled program."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Take the calls with tracers; concrete arrays are left to gemmhub."""
+    """Register for calls with tracers; concrete arrays are left to gemmhub."""
     from gemmhub import array_library
 
     try:
@@ -12,5 +12,5 @@ def register() -> None:
 
         from gemmhub._doors.jax.calls import take
     except (ImportError, AttributeError):
-        return  # an older JAX, whose programs cannot call Python so: arrays of traced functions are refused
+        return  # an older JAX without this interface to Python: arrays of traced functions are refused
     array_library.register_deferring(Tracer, take)

@@ -1,4 +1,4 @@
-"""Calls with JAX's arrays: traced ones become part of the program that JAX compiles."""
+"""Implementation of the public calls for JAX arrays: traced ones become part of the program that JAX compiles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def matmul(
 
     Parameters
     ----------
-    a, b, c, bias, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers and no arrays.
+    a, b, c, bias, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers, not arrays.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def matmul(
     Raises
     ------
     ShapeError, DTypeError, InputError : a bad argument, while the function is traced.
-    jax.errors.JaxRuntimeError : the product failed when the program ran; it carries gemmhub's words.
+    jax.errors.JaxRuntimeError : the product failed when the program ran; it has gemmhub's message.
 
     Examples
     --------
@@ -54,7 +54,9 @@ def matmul(
     """
     for name, given in (("out", out), ("stream", stream)):
         if given is not None:
-            raise InputError(name, "given in a function that JAX traces", "None", "JAX makes results and orders work")
+            raise InputError(
+                name, "given in a function that JAX traces", "None", "JAX allocates results and orders work"
+            )
     if isinstance(b, PackedB):
         raise InputError("b", "a packed operand in a function that JAX traces", "an array", "pass b itself")
     if activation is not None and activation not in dtypes.ACTIVATIONS:

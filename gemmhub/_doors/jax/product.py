@@ -1,4 +1,4 @@
-"""The product as a primitive of JAX: what it is, its derivatives, and its rule for mapped dimensions.
+"""The product as a primitive of JAX: its abstract evaluation, lowering, derivatives and batching rule.
 
 Operands have equal numbers of dimensions, of which the first may be 1; c has the result's shape, and bias is (1, n) or
 (m, 1). A product without an epilogue is linear in either operand, so that JAX derives gradients of any order, forward
@@ -23,7 +23,7 @@ Array = Any
 
 
 class Call(NamedTuple):
-    """What is the same in each run of a product."""
+    """The static parameters of a product."""
 
     dtype: Any
     alpha: complex
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
     @property
     def plain(self) -> Call:
-        """The product alone."""
+        """The parameters of the product without its epilogue."""
         return self._replace(alpha=1, beta=0, activation=None)
 
 
@@ -81,7 +81,7 @@ def _summed(x: Array, like: Any) -> Array:
 
 
 def _alike(x: Array, y: Array) -> tuple[Array, Array]:
-    """Both in the dtype that holds either."""
+    """Both arrays in their common wider dtype."""
     if x.dtype == y.dtype:
         return x, y
     kinds = [dtypes.info(np.dtype(z.dtype)).kind for z in (x, y)]
@@ -93,7 +93,7 @@ def _alike(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _transposed_product(x: Array, y: Array, like: Any, call: Call) -> Array:
-    """``x @ y``, summed to the shape of an operand: in float32 where that has 16 bits and dimensions are summed."""
+    """``x @ y``, summed to the shape of an operand; in float32 for 16-bit operands with summed dimensions."""
     x, y = _alike(x, y)
     natural = np.dtype(x.dtype)
     whole = _shape(x, y) == tuple(like.shape)
@@ -117,7 +117,7 @@ ad.defbilinear(gemm, _left, _right)
 
 
 def _mapped(operands: Any, dims: Any, *, call: Call, has: tuple[bool, bool]) -> tuple[Array, int]:
-    """One more batch dimension, the first; of size 1 where an operand has none."""
+    """The batching rule: one more batch dimension, the first; of size 1 where an operand has none."""
     moved = [x[None] if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims)]
     a, b, *rest = moved
     c = rest.pop(0) if has[0] else None
@@ -143,7 +143,7 @@ batching.primitive_batchers[gemm] = _mapped
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def epilogue(call: Call, a: Array, b: Array, c: Array | None, bias: Array | None) -> Array:
-    """``activation(alpha * a @ b + beta * c + bias)``."""
+    """Compute ``activation(alpha * a @ b + beta * c + bias)``."""
     return bound(call, a, b, c, bias)
 
 

@@ -1,4 +1,4 @@
-"""The function that a program compiled by JAX calls: gemmhub's product on the runtime's own buffers and stream."""
+"""The call target of programs compiled by JAX: gemmhub's product on the runtime's own buffers and stream."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OLDEST = "Python 3.11, jax 0.7.2 and jax-tvm-ffi"
 
 
 _calls: dict[int, tuple[Any, ...]] = {}
-"""The calls that were traced, by the numbers that compiled programs have for them."""
+"""The traced calls, by their numbers in compiled programs."""
 
 
 def encoded(call: Any, has: tuple[bool, bool]) -> Any:
-    """A call as a number, by its content: the same one in every process, as caches of compiled programs need.
+    """The number of a call, from its content: the same in every process, as caches of compiled programs require.
 
-    (Not as a string: jax-tvm-ffi 0.1.3 corrupts memory with strings of 8 bytes and more.)
+    It is not a string, because jax-tvm-ffi 0.1.3 corrupts memory with strings of 8 bytes and more.
     """
     fields = (call.alpha, call.beta, call.activation, call.options, has)
     number = int.from_bytes(blake2b(repr(fields).encode(), digest_size=8).digest(), "little", signed=True)
@@ -31,7 +31,7 @@ def encoded(call: Any, has: tuple[bool, bool]) -> Any:
 
 
 def registered(platform: str) -> str:
-    """The name under which XLA finds the function; InputError where JAX has no way to call Python so."""
+    """The name by which XLA finds the function; InputError where JAX lacks this interface to Python."""
     try:
         import jax_tvm_ffi  # noqa: F401
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Tensors of torch that need more than their memory: gradients, tracing, transformed functions, autocast."""
+"""The deferring library for torch: gradients, tracing, transformed functions, autocast, DTensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Take the calls with tensors of torch; each is looked at, and plain ones are left to gemmhub."""
+    """Register for calls with tensors of torch; calls with plain tensors are left to gemmhub."""
     import torch
 
     if not hasattr(getattr(torch, "autograd", None), "Function"):
@@ -22,10 +22,10 @@ def register() -> None:
 
 
 def _leave_to_python(torch: Any) -> None:
-    """Have torch's compiler run gemmhub's own functions as they are, where it leaves its graph for them.
+    """Make torch's compiler run gemmhub's own functions uncompiled, where it breaks its graph for them.
 
-    Else it would compile them frame by frame. What marks code for that is no public part of torch: where it is another,
-    such calls are slow the first time, and torch warns of what it meets.
+    Otherwise it would compile them frame by frame. The function that marks code for that is not public in torch: where
+    it differs, such calls are slow the first time, and torch issues warnings.
     """
     from gemmhub import api
     from gemmhub._call import plan

@@ -1,4 +1,4 @@
-"""Which calls with torch tensors are more than products of memory, and what computes each of them."""
+"""Dispatch of calls with torch tensors: to operators, autograd, DTensors, or plain memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TENSORS = ("out", *ARRAYS)
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The result of a call with tensors, or NotImplemented where their memory is all that counts."""
+    """The result of a call with tensors; NotImplemented where they are plain memory."""
     named = {**dict(zip("abc", operands)), **{name: options[name] for name in _TENSORS if name in options}}
     found = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
@@ -44,7 +44,7 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
 
 
 def _sharded(found: Iterable[torch.Tensor]) -> bool:
-    """Whether one of these tensors is a DTensor, whose module is in the process then."""
+    """Whether one of these tensors is a DTensor, whose module is then loaded."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and any(isinstance(x, kind) for x in found)
 
@@ -53,8 +53,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def record(a: Any, b: Any, options: Mapping[str, Any]) -> Any:
-    """A product that autograd records, by the fast path of a library on a device: of plain tensors, of which one
-    requires grad. None where anything else has to be looked at.
+    """The product of plain tensors, of which one requires grad, recorded by autograd, for a device's fast path.
+
+    None where the call needs further analysis.
     """
     if type(a) not in _PLAIN or type(b) not in _PLAIN or torch._C._are_functorch_transforms_active() or _mapped(a):
         return None
@@ -64,8 +65,10 @@ def record(a: Any, b: Any, options: Mapping[str, Any]) -> Any:
 
 
 def traced(found: Iterable[torch.Tensor]) -> bool:
-    """Whether a product of tensors has to be an operator of torch: under a tracer, a transform or a dispatch mode, on
-    the device meta, and of subclasses that handle operators themselves.
+    """Whether a product of tensors must be an operator of torch.
+
+    It must under a tracer, a transform or a dispatch mode, on the device meta, and for subclasses that handle operators
+    themselves.
     """
     if tensors.dispatched() or tensors.forward_mode() or torch._C._are_functorch_transforms_active():
         return True
@@ -78,20 +81,20 @@ def traced(found: Iterable[torch.Tensor]) -> bool:
 
 
 _mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
-"""Whether a tensor has a dimension that torch.autograd maps over (``is_grads_batched``). Not in torch before 2.2."""
+"""Test whether a tensor has a dimension that torch.autograd maps over (``is_grads_batched``); since torch 2.2."""
 
 
 def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The product by torch's operator ``gemmhub::matmul``, which tracers and transforms see."""
+    """The product by torch's operator ``gemmhub::matmul``, which tracers and transforms handle."""
     from gemmhub._doors.torch import ops
 
     return ops.matmul(*operands, **options)
 
 
 def autocast(found: Any, options: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-    """What torch.autocast does to each operand of this product; None where it changes none.
+    """The conversion that torch.autocast applies to each operand of this product; None where it applies none.
 
-    As for torch.matmul: products into ``out`` and tensors of float64 stay as they are.
+    As for torch.matmul, products into ``out`` and tensors of float64 are not converted.
     """
     kind = next(iter(found)).device.type
     if "out" in options or not tensors.rounded(kind, tuple(x.dtype for x in found)):
@@ -117,7 +120,7 @@ def _recorded(
     if "out" in options:
         name = next(name for name, x in found.items() if x.requires_grad)
         raise OutputError(
-            "out", f"given where {name} requires grad: autograd cannot record what is written into a tensor",
+            "out", f"given where {name} requires grad: autograd cannot record a write into a tensor",
             "no out with tensors that require grad", "drop out=, or call under torch.no_grad()",
         )  # fmt: skip
     if cast is not None:

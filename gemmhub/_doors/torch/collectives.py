@@ -1,6 +1,6 @@
-"""Moves of local tensors between placements by one functional collective each, where sizes divide.
+"""Redistribution of local tensors by one functional collective, where sizes divide evenly.
 
-torch's ``DTensor.redistribute`` does the same for any sizes and several moves at once, and costs more on the host.
+torch's ``DTensor.redistribute`` serves any sizes and several collectives, and costs more on the host.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Tensor = Any
 def moved(
     x: Tensor, shape: tuple[int, ...], mesh: Any, before: tuple[Any, ...], after: tuple[Any, ...]
 ) -> Tensor | None:
-    """The local part of an array of ``shape`` with the placements ``after``, of that with ``before``; None where it
-    takes more than one collective, or one that pads. It records nothing for autograd.
+    """Convert the local part ``x`` of an array of ``shape`` from the placements ``before`` to ``after``.
+
+    None where that takes more than one collective, or one that pads. It records nothing for autograd.
     """
     if before == after:
         return x
@@ -55,18 +56,18 @@ def move(
 
 
 def only_change(before: tuple[Any, ...], after: tuple[Any, ...]) -> int | None:
-    """The dimension of the mesh whose placement differs, where it is one."""
+    """The dimension of the mesh whose placement differs, where exactly one does."""
     changed = [i for i, (old, new) in enumerate(zip(before, after)) if old != new]
     return changed[0] if len(changed) == 1 else None
 
 
 def gathered(x: Tensor, dim: int, group: Any) -> Tensor:
-    """All parts of a tensor, beside one another along ``dim``; they may still be coming."""
+    """All parts of a tensor, concatenated along ``dim``; the collective may still be running."""
     return _gather(x, dim, group)
 
 
 def summed(x: Tensor, dim: int, group: Any) -> Tensor:
-    """This device's part, along ``dim``, of the sum of the tensors of a group; it may still be coming."""
+    """This device's part, along ``dim``, of the sum of a group's tensors; the collective may still be running."""
     return _scatter(x, "sum", dim, group)
 
 
@@ -75,10 +76,10 @@ _scatter = getattr(functional, "reduce_scatter_single", None) or functional.redu
 
 
 def waited(x: Tensor) -> Tensor:
-    """A tensor that the current stream may read. (What a collective returns otherwise was waited for.)"""
+    """Wait for a collective; return a tensor that the current stream may read."""
     return x.wait() if isinstance(x, functional.AsyncCollectiveTensor) else x
 
 
 def eager() -> bool:
-    """Whether nothing records what is done: neither autograd nor torch's compiler."""
+    """Whether neither autograd nor torch's compiler records operations."""
     return not torch.is_grad_enabled() and not torch.compiler.is_compiling()

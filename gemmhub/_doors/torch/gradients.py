@@ -1,12 +1,12 @@
-"""Gradients of a product: by further products of gemmhub, recorded by autograd around the direct path.
+"""Gradients of a product: further products of gemmhub, recorded by autograd around the direct path.
 
 With ``out = alpha * a @ b + beta * c + bias`` and ``g`` the gradient of ``out``::
 
     grad_a = conj(alpha) * g @ b^H      grad_c = conj(beta) * g
     grad_b = conj(alpha) * a^H @ g      grad_bias = g, summed over the axis that bias lacks
 
-each summed over the dimensions that were broadcast. relu is undone from its result. The gradients of gelu and silu need
-the sum before them, so that they follow the product as operations of torch. Everything here is differentiable again.
+each summed over the dimensions that were broadcast. The gradient of relu follows from its result. The gradients of gelu
+and silu need their argument, so they follow the product as operations of torch. All gradients are differentiable.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gemmhub.errors import InputError
 
 Tensor = Any
 Multiply = Callable[..., Tensor]
-"""``matmul`` of gemmhub, or the operator of torch that stands for it where calls are traced."""
+"""``matmul`` of gemmhub, or its operator of torch where calls are traced."""
 
 _EXTRA = frozenset(EXTRA)
 
 _DIRECT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-"""Dtypes that products are made in. The gradient of an operand of another one (float8) is rounded to it afterwards."""
+"""Dtypes that gradients are computed in. The gradient of an operand of another one (float8) is rounded afterwards."""
 
 
 def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
@@ -51,13 +51,13 @@ def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
 
 
 def split(activation: str | None) -> tuple[str | None, Callable[[Tensor], Tensor] | None]:
-    """What the product does itself, and the function of torch that follows it."""
+    """The activation that the product computes itself, and the function of torch that follows it."""
     after = _AFTER.get(activation or "")
     return (activation, None) if after is None else (None, after)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The tanh form, as gemmhub's epilogue."""
+    """Compute the tanh form, as gemmhub's epilogue does."""
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
@@ -85,11 +85,11 @@ class Product(torch.autograd.Function):
 def save(
     ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, options: dict[str, Any], out: Tensor
 ) -> None:
-    """Keep what :func:`backward` reads, and no more: an operand only where the other one's gradient is wanted."""
+    """Save what :func:`backward` reads: an operand only where the other one's gradient is needed."""
     left, right, of_c, of_bias = ctx.needs_input_grad[:4]
     if options:
         activation = options.get("activation")
-        if activation in _AFTER:  # whose argument is computed anew
+        if activation in _AFTER:  # their argument is recomputed
             ctx.save_for_backward(a, b, None, c, bias)
             left = right = True
         else:
@@ -110,14 +110,14 @@ def _facts(x: Tensor) -> tuple[Any, ...]:
 
 
 def _column_major(strides: tuple[int, ...]) -> bool:
-    """Whether columns are contiguous: a gradient is made as its operand lies, so that it need not be copied there."""
+    """Whether columns are contiguous: a gradient takes the layout of its operand, which saves a copy."""
     return len(strides) > 1 and bool(strides[-2] == 1 and strides[-1] != 1)
 
 
 def backward(
     ctx: Any, grad: Tensor, multiply: Multiply, right: Callable[..., Tensor] | None = None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of a, b, c and bias; None for those that are not wanted. ``right`` replaces :func:`_right`."""
+    """The gradients of a, b, c and bias; None for those that are not needed. ``right`` replaces :func:`_right`."""
     a, b, out, c, bias = ctx.saved_tensors
     wants_a, wants_b, wants_c, wants_bias = ctx.needs_input_grad[:4]
     given, a_facts, b_facts, c_facts, bias_facts = ctx.call
@@ -151,7 +151,7 @@ def backward(
 
 
 _KEPT = ("precision", "deterministic", "backend")
-"""Options of a product that those of its gradients have, too."""
+"""Options of a product that the products of its gradients share."""
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def forward(ctx: Any, operands: Any, tangents: Any, multiply: Multiply) -> Tensor:
-    """The tangent of the result, of operands that have one or none (forward mode)."""
+    """The tangent of the result (forward mode); an operand may have none."""
     a, b, c, bias = operands
     of_a, of_b, of_c, of_bias = tangents
     given = ctx.call[0]
@@ -189,7 +189,7 @@ def forward(ctx: Any, operands: Any, tangents: Any, multiply: Multiply) -> Tenso
 
 
 def _sum(given: dict[str, Any], c: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
-    """The options of the sum that an activation is applied to."""
+    """The options of the product without its activation."""
     options = {name: x for name, x in given.items() if name != "activation"}
     if c is not None:
         options["c"] = c
@@ -206,7 +206,7 @@ def _undone(activation: str, grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _as_matrix(shape: Any, rows: bool, columns: bool) -> tuple[int, ...]:
-    """A shape of bias as it broadcasts to the product of matrices: a matrix by a vector has an element for each row."""
+    """The shape of bias for the product of matrices: for a matrix by a vector it has an element for each row."""
     if len(shape) == 2:
         return tuple(shape)
     return (shape[0], 1) if columns and not rows else (1, shape[0])
@@ -215,7 +215,7 @@ def _as_matrix(shape: Any, rows: bool, columns: bool) -> tuple[int, ...]:
 def _through(
     given: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, grad: Tensor, multiply: Multiply
 ) -> Tensor:
-    """The gradient before gelu or silu, whose argument is computed anew."""
+    """The gradient of the argument of gelu or silu, which is recomputed."""
     return _undone(given["activation"], grad, multiply(a, b, **_sum(given, c, bias)))
 
 
@@ -230,7 +230,7 @@ def _left(g: Tensor, b: Tensor, batch: Any, dtype: Any, transposed: bool, made: 
 def _right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
     """``a^H @ g``, summed over the batch dimensions that the right operand lacks.
 
-    Where it lacks all of them, the sum is part of the product: its rows are those of every matrix of the batch.
+    Where it lacks all of them, the sum is part of the product, whose k runs over the rows of all matrices of the batch.
     """
     a, g = _alike(a, g)
     if not batch and a.dim() > 2 and a.shape[:-2] == g.shape[:-2]:
@@ -241,7 +241,7 @@ def _right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made:
 
 
 def _summed(x: Tensor, y: Tensor, batch: Any, dtype: Any, multiply: Multiply, options: dict[str, Any]) -> Tensor:
-    """``x @ y`` with these batch dimensions and this dtype. What is summed is summed before it is rounded."""
+    """``x @ y`` with these batch dimensions and this dtype; sums are rounded once, at the end."""
     alone = x.dim() == y.dim() == 2 or tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])) == tuple(batch)
     natural = _result(x.dtype, y.dtype)
     if dtype not in _DIRECT or (natural.is_complex and not dtype.is_complex):
@@ -269,7 +269,7 @@ def _fold(x: Tensor, shape: Any, dtype: Any) -> Tensor:
 
 
 def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the dtype that holds either: a saved operand may be narrower than the gradient, or wider."""
+    """Both tensors in their common wider dtype: a saved operand may be narrower than the gradient, or wider."""
     if x.dtype is y.dtype:
         return x, y
     common = _result(x.dtype, y.dtype)
@@ -278,7 +278,7 @@ def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=256)
 def _result(x: Any, y: Any) -> Any:
-    """torch's dtype of a product of the two, float8 as the other one."""
+    """torch's dtype of a product of the two, where float8 counts as the other one."""
     to_ours, to_torch = torch_dtypes()
     float8 = [d.itemsize == 1 and d.is_floating_point for d in (x, y)]
     if float8[0] or float8[1]:

@@ -1,4 +1,4 @@
-"""A block in which torch's own products are computed by gemmhub."""
+"""The mode ``gemmhub.torch.use``: a block in which gemmhub computes torch's own products."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gemmhub._doors.einsum import contraction
 Tensor = Any
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-"""Dtypes whose products are of the same dtype in torch and in gemmhub. (torch multiplies int8 modulo 256.)"""
+"""Dtypes whose products have the same dtype in torch and in gemmhub. (torch multiplies int8 modulo 256.)"""
 
 
 class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.use())
-    """Compute torch's products by gemmhub in a ``with`` block: of this thread, and no longer than the block.
+    """Compute torch's products by gemmhub in a ``with`` block, in this thread only.
 
     These are torch.matmul, mm, bmm, mv, addmm, baddbmm (and the methods of tensors), ``@``, einsum of two operands, and
-    torch.nn.functional.linear, on dense floating or complex tensors of one dtype. Every other call is torch's, and so
-    is a call that torch refuses. Gradients are recorded as always; their products are gemmhub's inside and outside of
+    torch.nn.functional.linear, on dense floating or complex tensors of one dtype. torch runs every other call, and
+    every call that it refuses. Gradients are recorded as usual; gemmhub computes their products inside and outside of
     the block.
 
     Parameters
@@ -32,7 +32,7 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
 
     Raises
     ------
-    NoBackendError : in a product that no backend here can compute. torch does not compute it instead.
+    NoBackendError : a product that no backend here can compute. There is no fallback to torch.
 
     Examples
     --------
@@ -66,18 +66,18 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
 
 
 Call = tuple[Tensor, Tensor, dict[str, Any]]
-"""Operands and options of gemmhub's product that is the same as a call of torch."""
+"""Operands and options of gemmhub's product that is equivalent to a call of torch."""
 
 
 def _alike(*found: Any) -> bool:
-    """Whether these are dense tensors on one device that torch and gemmhub multiply to the same dtype."""
+    """Whether these are dense tensors on one device whose product has the same dtype in torch and gemmhub."""
     first = found[0]
     for x in found:
         if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested or x.device != first.device:
             return False
         if x.dtype not in _FLOATING:
             return False
-        if not torch.compiler.is_compiling() and (x.is_conj() or x.is_neg()):  # which the compiler resolves
+        if not torch.compiler.is_compiling() and (x.is_conj() or x.is_neg()):  # the compiler resolves them
             return False
         if x.dtype is not first.dtype and not tensors.casting(first.device.type):
             return False
@@ -85,7 +85,7 @@ def _alike(*found: Any) -> bool:
 
 
 def _written(options: dict[str, Any], out: Any, shape: tuple[int, ...], found: tuple[Any, ...]) -> bool:
-    """Add ``out`` to the options; False where torch would resize it, or round into it."""
+    """Add ``out`` to the options; False where torch would resize it, or round to its dtype."""
     if out is None:
         return True
     if not _alike(out, *found) or tuple(out.shape) != shape:
@@ -105,7 +105,7 @@ def _matmul(a: Any, b: Any, *, out: Any = None) -> Call | None:
 
 
 def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Call | None]:
-    """mm, bmm and mv: torch.matmul that takes matrices, equal batches of them, or a vector alone."""
+    """mm, bmm and mv: torch.matmul for operands of these numbers of dimensions only."""
 
     def product(a: Any, b: Any, *, out: Any = None) -> Call | None:
         if not _alike(a, b) or a.dim() != a_rank or b.dim() != b_rank:

@@ -1,4 +1,4 @@
-"""Linear layers by gemmhub's products, and the replacement of those in a model."""
+"""Linear layers that gemmhub computes, and their replacement in a model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLAIN = (torch.float64, torch.complex64, torch.complex128)
 
 
 class Linear(torch.nn.Linear):
-    """``activation(x @ weight.T + bias)`` in one product of gemmhub.
+    """Compute ``activation(x @ weight.T + bias)`` in one product of gemmhub.
 
-    A :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
+    It is a :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
     ``deterministic`` and ``backend`` are those of :func:`gemmhub.matmul`.
 
     Parameters
@@ -31,7 +31,7 @@ class Linear(torch.nn.Linear):
 
     Raises
     ------
-    InputError : an activation that there is none of; in a call, what :func:`gemmhub.matmul` raises.
+    InputError : an unknown activation. Calls raise the errors of :func:`gemmhub.matmul`.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Linear(torch.nn.Linear):
         cls, linear: torch.nn.Linear, *, activation: str | None = None, precision: str | None = None,
         deterministic: bool = False, backend: str | None = None,
     ) -> Linear:  # fmt: skip
-        """A layer that shares the parameters of ``linear``. InputError for what is no plain torch.nn.Linear."""
+        """Return a layer that shares the parameters of ``linear``. InputError unless it is a plain torch.nn.Linear."""
         reason = _kept(linear)
         if reason:
             raise InputError("linear", reason, "a torch.nn.Linear")
@@ -76,10 +76,10 @@ class Linear(torch.nn.Linear):
         self.activation, self.options = activation, {name: x for name, x in given.items() if x}
 
     def forward(self, input: Tensor) -> Tensor:
-        """The result for ``input`` of shape (..., in_features): (..., out_features)."""
-        own = self._parameters  # attributes of modules are looked up in Python
+        """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
+        own = self._parameters  # faster than attributes of modules, which are looked up in Python
         weight, bias, options = own["weight"], own["bias"], self.options
-        if weight.dtype in _PLAIN and weight.is_cuda:  # no library there adds a bias in these
+        if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
             result = api.matmul(input, weight.t(), **options)
             result = result if bias is None else result + bias
             return result if self.activation is None else gradients.ACTIVATIONS[self.activation](result)
@@ -95,9 +95,9 @@ class Linear(torch.nn.Linear):
         return api.matmul(input, b, **options)
 
     def _again(self, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor | None:
-        """The product where this layer, or another one, had one of its kind; None where gemmhub has to look at it.
+        """The product where this layer, or another, had one of its kind; None where gemmhub must analyse the call.
 
-        Layers of a model take turns: each compares its call with its own last one.
+        Layers of a model run in turn: each compares its call with its own previous one.
         """
         path = api.fast_path(torch.Tensor)
         if path is None or path.another is None:
@@ -107,25 +107,25 @@ class Linear(torch.nn.Linear):
         try:
             return self._recent[1](a, b, None, options)  # type: ignore[index]
         except Exception:
-            return None  # api.matmul finds out what is wrong, and reports it
+            return None  # api.matmul finds the reason, and reports it
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name != "_recent"}
 
     def extra_repr(self) -> str:
-        """The sizes and options, as a printed model shows them."""
+        """Return the sizes and options for a printed model."""
         options = {"activation": self.activation, **self.options} if self.activation else self.options
         return ", ".join([super().extra_repr(), *(f"{name}={x!r}" for name, x in options.items())])
 
 
 @dataclass(frozen=True)
 class Accelerated:
-    """What :func:`accelerate` did to a model."""
+    """The result of :func:`accelerate`."""
 
     replaced: tuple[str, ...]
-    """Names of the layers that gemmhub computes now."""
+    """Names of the layers that gemmhub computes."""
     left: dict[str, str]
-    """Names of other modules with a weight matrix, and why each was left."""
+    """Names of other modules with a weight matrix, with the reason why each is unchanged."""
 
     def __str__(self) -> str:
         lines = [f"{len(self.replaced)} linear layers replaced, {len(self.left)} modules left"]
@@ -136,17 +136,17 @@ def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend:
     """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
 
     Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes
-    :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints go on as before. Subclasses of
-    torch.nn.Linear, which may compute something else, and layers with parametrizations are left.
+    :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before. Subclasses of
+    torch.nn.Linear, which may compute something else, and layers with parametrizations are unchanged.
 
     Parameters
     ----------
-    model : any module; transformers' models as they are.
+    model : any module, models of transformers included.
     precision, backend : as of :func:`gemmhub.matmul`, for all its layers.
 
     Returns
     -------
-    What was replaced, and what was left and why. Print it.
+    The layers replaced, and the modules left with reasons. Print it.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def convert(module: Any, precision: str | None = None, backend: str | None = Non
 
 
 def _kept(module: Any) -> str:
-    """Why a module is no plain linear layer; empty where it is one."""
+    """The reason why a module is not a plain linear layer; empty where it is one."""
     kind = type(module)
     if kind not in (torch.nn.Linear, Linear):
         article = "an" if kind.__name__[:1] in "AEIOU" else "a"
@@ -186,10 +186,10 @@ def _kept(module: Any) -> str:
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
             return f"{named}: it looks rows up"
         if torch.nn.utils.parametrize.is_parametrized(module):
-            return f"{named}: its weight is computed anew in each call (parametrizations)"
+            return f"{named}: its weight is recomputed in each call (parametrizations)"
         if isinstance(module, torch.nn.Linear):
             return f"{named}: a subclass of torch.nn.Linear, which may compute something else"
-        return f"{named}: no torch.nn.Linear"
+        return f"{named}: not a torch.nn.Linear"
     if "forward" in vars(module):
         return f"a {kind.__qualname__} whose forward was replaced"
     if not (module.weight.is_floating_point() or module.weight.is_complex()):

@@ -1,4 +1,4 @@
-"""The operators ``gemmhub::matmul`` and ``gemmhub::matmul_out`` of torch: a product as tracers and transforms see it.
+"""The operators ``gemmhub::matmul`` and ``gemmhub::matmul_out`` of torch, for tracers and transforms.
 
 Eager calls do not pass through them: a registered operator costs several microseconds on the host.
 """
@@ -46,7 +46,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
         return sharded.matmul(a, b, out=out, stream=stream, **options)
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         given = f"a {type(a).__name__} and a {type(b).__name__}"
-        raise InputError("a, b", given, "tensors, in a function that torch traces", "make them tensors outside of it")
+        raise InputError(
+            "a, b", given, "tensors, in a function that torch traces", "convert them to tensors outside of it"
+        )
     if stream is not None:
         raise InputError("stream", "given in a function that torch traces", "None", "make the stream current")
     for name in options:
@@ -75,7 +77,7 @@ def _torch_dtype(wanted: Any) -> Any:
 
 
 def _options(values: Sequence[Any]) -> dict[str, Any]:
-    """Arguments of an operator as keywords, without those that are their defaults."""
+    """The arguments of an operator as keywords, without default values."""
     given = zip(_NAMES, values, _DEFAULTS)
     options = {name: x for name, x, default in given if isinstance(x, torch.Tensor) or x != default}
     if "c" in options:
@@ -101,12 +103,12 @@ def _run_out(*arguments: Any) -> None:
     options = _options(values)
     c = options.get("c")
     if c is not None and c is not out and _same(c, out):
-        options["c"] = out  # one tensor that torch hands over as two: the sum is made in place
+        options["c"] = out  # one tensor that torch passes as two: the sum is made in place
     api.matmul(a, b, out=out, **options)
 
 
 def _plain(x: Any) -> Any:
-    """A tensor of a subclass, which has handled the operator, as the memory that it is."""
+    """A tensor of a subclass, which has handled the operator already, as a plain tensor."""
     if isinstance(x, torch.Tensor) and not tensors.plain_subclass(type(x)):
         return x.as_subclass(torch.Tensor)
     return x
@@ -118,7 +120,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
 
 
 def _fake(a: Tensor, b: Tensor, *values: Any) -> Tensor:
-    """A tensor like the result, of any size: symbolic ones stay so."""
+    """A tensor like the result, of any size, symbolic ones included."""
     _refuse_packages()
     shape, dtype = _result(a, b, values)
     return a.new_empty(shape, dtype=dtype)
@@ -149,19 +151,19 @@ def _result(a: Tensor, b: Tensor, values: tuple[Any, ...]) -> tuple[list[Any], A
 
 
 def _refuse_packages() -> None:
-    """GemmhubError while AOTInductor compiles: what it writes runs where there is no Python, and no gemmhub."""
+    """Raise GemmhubError while AOTInductor compiles: its packages run without Python, and so without gemmhub."""
     virtualized = sys.modules.get("torch._inductor.virtualized")
     if virtualized is None:
         return
     graph = getattr(virtualized.V, "graph", None)
     if getattr(graph, "aot_mode", False):
         raise GemmhubError(
-            "AOTInductor cannot package gemmhub's products: they are Python that runs on the machine that calls. Use "
-            "torch.compile there, or torch.export and load the program in Python"
+            "AOTInductor cannot package gemmhub's products: they run in Python. Use torch.compile, or torch.export and "
+            "load the program in Python"
         )
 
 
-class _Recorded(_SingleLevelFunction):  # one level of torch.func's transforms, at which the dispatcher is
+class _Recorded(_SingleLevelFunction):  # the dispatcher runs it at one level of torch.func's transforms
     """A node of autograd's graph around the kernels of ``matmul`` below autograd."""
 
     @staticmethod
@@ -188,7 +190,7 @@ class _Recorded(_SingleLevelFunction):  # one level of torch.func's transforms, 
 
 
 def _autograd(a: Tensor, b: Tensor, *values: Any) -> Tensor:
-    """The kernel of ``matmul`` for autograd. The dispatcher leaves out arguments that are their defaults."""
+    """The kernel of ``matmul`` for autograd. The dispatcher omits arguments with default values."""
     arguments = (a, b, *values, *_DEFAULTS[len(values) :])
     wanted = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in arguments)
     if wanted or tensors.forward_mode():
@@ -209,7 +211,7 @@ def _vmap(
 
 
 def _autocast(kind: str, key: Any) -> Any:
-    """The kernel of ``matmul`` under torch.autocast: operands are rounded as those of torch.matmul."""
+    """The kernel of ``matmul`` under torch.autocast, which rounds operands as for torch.matmul."""
     keys = torch._C.DispatchKeySet(key)
 
     def cast(x: Any, wanted: Any) -> Any:
@@ -226,7 +228,7 @@ def _autocast(kind: str, key: Any) -> Any:
 
 
 def _register() -> Any:
-    """Define the operators. The library object keeps them: it is kept by this module."""
+    """Define the operators. They exist as long as the library object, which this module keeps."""
     if not hasattr(torch.library, "register_vmap"):
         raise InputError(
             "a", f"a tensor that torch {torch.__version__} traces or transforms", f"torch {OLDEST} or later",

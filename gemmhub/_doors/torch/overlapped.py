@@ -1,9 +1,9 @@
-"""Products of large DTensors in chunks: while one is multiplied, the collective of another runs.
+"""Products of large DTensors in chunks: one chunk is multiplied while the collective of another runs.
 
 Functional collectives run on the stream of their process group; the current stream waits for a chunk where it is used.
-A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, which nothing has to
-bring, are multiplied first. Partial sums are cut along the rows that each device gets. At most two gathered chunks are
-held at a time. Nothing is recorded for autograd; other products go by :mod:`sharded` as a whole.
+A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, which need no collective,
+are multiplied first. Partial sums are cut along the rows that each device receives. At most two gathered chunks are held
+at a time. Nothing is recorded for autograd; :mod:`sharded` computes other products as a whole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Tensor = Any
 
 CHUNKS = 4
 LEAST = {"cuda": 2**25}
-"""Bytes that one collective moves, by kind of device, from which on it is cut. Other kinds: never."""
+"""Least bytes of a collective that is cut into chunks, by kind of device; never cut on other kinds."""
 LARGEST = 2**30
-"""Bytes of a gathered chunk, from which on there are more than ``CHUNKS``."""
+"""Largest gathered chunk in bytes; beyond it there are more than ``CHUNKS``."""
 
 
 def gathering(x: Any, before: tuple[Any, ...], after: tuple[Any, ...], mesh: Any) -> int | None:
@@ -125,7 +125,7 @@ def scattering(
 
 
 def scattered(a: Tensor, b: Tensor, mesh: Any, i: int, wide: Any, options: Mapping[str, Any]) -> Tensor:
-    """The rows that this device gets of the sum of ``a @ b`` over dimension ``i`` of the mesh, in dtype ``wide``."""
+    """This device's rows of the sum of ``a @ b`` over dimension ``i`` of the mesh, in dtype ``wide``."""
     stack = a.unflatten(0, (mesh.size(i), CHUNKS, -1))
     coming = []
     for chunk in range(CHUNKS):

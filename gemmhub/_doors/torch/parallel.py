@@ -1,4 +1,4 @@
-"""Tensor parallelism of linear layers by gemmhub's products: plans for torch's ``parallelize_module``."""
+"""Tensor parallelism of linear layers that gemmhub computes: styles for torch's ``parallelize_module``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmhub.errors import InputError
 
 
 def _multiply_here(module: Any, style: str) -> None:
-    """Let gemmhub compute a plain linear layer."""
+    """Convert a plain linear layer to :class:`gemmhub.torch.Linear`."""
     reason = nn._kept(module)
     if reason:
         raise InputError("module", reason, "a torch.nn.Linear", f"use torch's own {style} for it")

@@ -1,8 +1,8 @@
-"""How a product of DTensors is split over a mesh: the placements of operands and result, and what they cost.
+"""The choice how a product of DTensors is split over a mesh: placements of operands and result, and their cost.
 
 Each dimension of the mesh splits one dimension of the product, or none: rows ("m"), columns ("n"), a batch dimension
-(its number), or the summed one ("k"), after which partial results are added. All of the combinations are compared by
-an estimate of seconds, from sizes, placements and kind of device alone: every rank chooses the same.
+(its number), or the summed one ("k"), after which partial results are added. All combinations are compared by
+an estimate of seconds, from sizes, placements and kind of device alone, so that every rank makes the same choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 Axis = Any
-"""The dimension of a product that one of a mesh splits: "m", "n", "k", the number of a batch dimension, or ""."""
+"""Dimension of a product that a dimension of the mesh splits: "m", "n", "k", the number of a batch dimension, or ""."""
 
 RATES = {"cpu": 1e11, "cuda": 4e14}
 """Operations a second of one device in 16 bits, by its kind; others count as "cuda"."""
@@ -28,7 +28,7 @@ LATENCY = {"cpu": 1e-4, "cuda": 2e-5}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Facts that the choice rests on."""
+    """The sizes that the choice depends on."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -38,13 +38,13 @@ class Sizes:
     itemsize: int
     """Bytes of an element of the wider operand."""
     wide: int
-    """Bytes of an element of the accumulator, in which partial results travel."""
+    """Bytes of an element of the accumulator, the dtype of partial results in collectives."""
     device: str
 
 
 @dataclass(frozen=True)
 class Split:
-    """One way to split a product over a mesh, with a tuple of placements for each array."""
+    """One split of a product over a mesh, with a tuple of placements for each array."""
 
     axes: tuple[Axis, ...]
     a: tuple[Placement, ...]
@@ -68,8 +68,9 @@ class Split:
 
 
 def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> Split:
-    """The split with the least estimated time for operands with these placements; of equals, that with the fewest
-    bytes, then with the most placements as they are, then with the fewest gathers that end in a copy.
+    """Return the split with the least estimated time for operands with these placements.
+
+    Among equals it has the fewest bytes, then the most unchanged placements, then the fewest gathers with a copy.
     """
     found = [_priced(sizes, axes, a, b) for axes in product(*(_axes(sizes, p) for p in sizes.mesh))]
 
@@ -82,14 +83,14 @@ def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> 
 
 
 def placed(placements: Sequence[Placement], ndim: int) -> tuple[Placement, ...]:
-    """Placements with dimensions counted from the first one."""
+    """Placements with non-negative dimensions."""
     return tuple(
         Shard(p.dim % ndim) if isinstance(p, Shard) and type(p) is Shard and p.dim < 0 else p for p in placements
     )
 
 
 def _axes(sizes: Sizes, devices: int) -> Iterator[Axis]:
-    """The dimensions of a product that one of the mesh can split so that every device has something to do."""
+    """The dimensions of a product that a dimension of the mesh can split so that no device is idle."""
     yield ""
     *batch, m, n = sizes.out
     if m >= devices:
@@ -142,7 +143,7 @@ def _result(axis: Axis, ndim: int) -> Placement:
 
 
 def scattered(partial: Sequence[Placement], shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[Placement, ...]:
-    """The placements after partial sums were added: scattered over rows or columns that nothing else splits."""
+    """The placements after the addition of partial sums: scattered over rows or columns that are not yet split."""
     taken = {p.dim for p in partial if isinstance(p, Shard)}
     free = [dim for dim in (len(shape) - 2, len(shape) - 1) if dim not in taken]
     out: list[Placement] = []
@@ -158,13 +159,15 @@ def scattered(partial: Sequence[Placement], shape: tuple[int, ...], mesh: tuple[
 def _moved(sizes: Sizes, size: float, before: tuple[Placement, ...], after: tuple[Placement, ...]) -> tuple[float, int]:
     """Bytes that one device receives where an array of ``size`` bytes changes its placements, and collectives.
 
-    From one shard to another DTensors go by all-to-all, but on CPUs, where gloo has none: they are gathered.
+    From one shard to another DTensors use all-to-all, except on CPUs, where gloo has none and they are gathered.
     """
     mesh = sizes.mesh
     received, messages = 0.0, 0
     share = size / prod(p for p, x in zip(mesh, after) if isinstance(x, Shard))
     for devices, old, new in zip(mesh, before, after):
-        whole = share * (devices if isinstance(new, Shard) else 1)  # of what this dimension of the mesh splits
+        whole = share * (
+            devices if isinstance(new, Shard) else 1
+        )  # of the array that this dimension of the mesh splits
         part = whole * (devices - 1) / devices
         if old == new or devices == 1 or isinstance(old, Replicate):
             continue

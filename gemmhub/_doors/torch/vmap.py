@@ -19,7 +19,7 @@ class Batched(NamedTuple):
     columns: bool
 
     def result(self, made: Tensor) -> Tensor:
-        """The results, the mapped dimension first: without the dimensions that vectors lack."""
+        """The results, with the mapped dimension first and without the dimensions that vectors lack."""
         made = made.squeeze(-2) if self.rows else made
         return made.squeeze(-1) if self.columns else made
 
@@ -27,7 +27,7 @@ class Batched(NamedTuple):
 def batched(
     size: int, dims: Sequence[int | None], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, beta: Any
 ) -> Batched:
-    """The product of operands of which some have a mapped dimension, at ``dims``, of this size."""
+    """Combine operands, some with a mapped dimension of this size at ``dims``, to one product."""
     a_dim, b_dim, c_dim, bias_dim = dims
     a, b = _first(a, a_dim), _first(b, b_dim)
     rows, columns = a.dim() == 2, b.dim() == 2
@@ -45,7 +45,7 @@ def batched(
         bias = bias if bias.dim() == 3 else bias.unsqueeze(1)
         if bias_dim is None:
             bias = bias[0]
-        else:  # a different one for each product: it is added as c is
+        else:  # a different one for each product: added like c
             bias = _padded(bias, rank)
             c, bias, beta = (bias if c is None or beta == 0 else _wide(c) * beta + bias), None, 1
     if a_dim is None and b_dim is None:
@@ -61,7 +61,7 @@ def _first(x: Tensor, dim: int | None) -> Tensor:
 
 
 def _padded(x: Tensor, rank: int) -> Tensor:
-    """``x`` with ``rank`` dimensions: those that it lacks follow its first one."""
+    """``x`` with ``rank`` dimensions: missing ones are inserted after the first."""
     return x.reshape(x.shape[0], *(1,) * (rank - x.dim()), *x.shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""Moved to :mod:`gemmhub.kit.native`, and what knows CUDA to :mod:`gemmhub.kit`."""
+"""Moved to :mod:`gemmhub.kit.native`, and its CUDA modules to :mod:`gemmhub.kit`."""
 
 from gemmhub._moved import warn
 from gemmhub.kit.native import *  # noqa: F403

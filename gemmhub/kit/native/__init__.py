@@ -1,8 +1,7 @@
-"""Native code made on first use: compile sources into a per-user cache, once, and load the result.
+"""Native code that is compiled at first use into a per-user cache, and loaded.
 
-For plugins whose kernels or glue must be compiled against what is installed (a vendor's headers, a card's
-architecture). Nothing here raises for what goes wrong on the user's machine: it is returned as a
-:class:`~gemmhub.capability.Refusal`.
+It serves plugins whose kernels or glue depend on the installation (a vendor's headers, a card's architecture). Failures
+on the user's machine are never raised: they are returned as a :class:`~gemmhub.capability.Refusal`.
 
 ::
 

@@ -1,8 +1,8 @@
-"""Compiling a recipe into the cache: once for a user, however many processes ask at the same time.
+"""Compilation of a recipe into the cache: once a user, for any number of concurrent processes.
 
-A file's name carries a hash of all that it was made from, so that nothing is ever overwritten by something else:
-the compiler (path, size, time), its flags, the contents of sources and headers, and the recipe's ``identity``. A digest
-of what was made follows, by which :mod:`gemmhub.kit.native.cache` knows whether it is still whole.
+A file's name has a hash of everything that it depends on, so that different files have different names: the compiler
+(path, size, time), its flags, the contents of sources and headers, and the recipe's ``identity``. A digest of the
+content follows, by which :mod:`gemmhub.kit.native.cache` detects damage.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from gemmhub.kit.native import cache
 from gemmhub.kit.native.process import Outcome, run
 
 _FORMAT = "1"
-"""Part of every key: change it when what :func:`build` does to a recipe changes."""
+"""Part of every key, to be changed together with the behaviour of :func:`build`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to compile, and all that the result depends on."""
+    """The command and the sources of a compilation, with everything that the result depends on."""
 
     compiler: tuple[str, ...]
-    """The command, e.g. ``("/usr/bin/g++",)``; a bare name is looked for on PATH. What must stand before the sources
-    (``-x musa``) belongs here."""
+    """Command, e.g. ``("/usr/bin/g++",)``; a bare name is looked up on PATH. Flags that precede the sources
+    (``-x musa``) belong here."""
     flags: tuple[str, ...]
-    """Follow the sources, so that libraries (``-l``) come after what needs them. The compiler runs in a folder of its
-    own: paths must be absolute."""
+    """Flags that follow the sources, so that libraries (``-l``) come after their users. The compiler runs in a
+    temporary folder: paths must be absolute."""
     sources: tuple[Path, ...]
-    """Compiled; their contents are part of the key."""
+    """Files to compile; their contents are part of the key."""
     depends: tuple[Path, ...] = ()
     """Other files whose contents are part of the key: headers."""
     name: str = "kernel"
-    """Stem of the file that is made."""
+    """Stem of the built file."""
     suffix: str = ".so"
     identity: str = ""
-    """What else the result depends on, such as the output of ``mcc --version``."""
+    """Other facts that the result depends on, such as the output of ``mcc --version``."""
 
 
 _MOST = 1024
 
 _failures: dict[str, Refusal] = {}
-"""What failed in this process, by key: a second request must not cost another half minute. At most _MOST."""
+"""Failures of this process by key, at most _MOST: a second request must not cost another half minute."""
 
 
 def forget() -> None:
-    """Try again what failed before."""
+    """Drop the kept failures, so that they are tried again."""
     _failures.clear()
 
 
 def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
-    """The file that ``recipe`` makes: from the cache, or compiled now within ``timeout`` seconds.
+    """Return the file built by ``recipe``: from the cache, or compiled now within ``timeout`` seconds.
 
-    The Refusal of a failed compilation gives the compiler's complaint, and in ``traceback`` the command and the last
-    lines of its output; it is remembered until :func:`forget` or the end of the process.
+    The Refusal of a failed compilation has the compiler's error, and in ``traceback`` the command and the last lines of
+    its output; it is kept until :func:`forget` or the end of the process.
     """
     compiler = shutil.which(recipe.compiler[0])
     if compiler is None:
@@ -86,7 +86,7 @@ def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
             answer = cache.find(file_name) or _failures.get(key)
             if answer is None:
                 answer = _compile(recipe, compiler, folder, file_name, timeout)
-            if isinstance(answer, Refusal) and not _full(answer.traceback or ""):  # room may be made
+            if isinstance(answer, Refusal) and not _full(answer.traceback or ""):  # the user may free space
                 if len(_failures) >= _MOST:
                     _failures.clear()
                 _failures[key] = answer
@@ -98,12 +98,12 @@ def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
     except OSError as error:
         return Refusal(
             f"{recipe.name} cannot be built: no folder to write to: {error}",
-            f"make room, or set {cache.VARIABLE} to a folder of your own",
+            f"free space, or set {cache.VARIABLE} to a folder of your own",
         )
 
 
 def _key(recipe: Recipe, compiler: str) -> str:
-    """A hash of all that the result depends on; OSError where a file is missing."""
+    """A hash of everything that the result depends on; OSError where a file is missing."""
     status = os.stat(compiler)
     digest = hashlib.sha256()
 
@@ -124,7 +124,7 @@ def _key(recipe: Recipe, compiler: str) -> str:
 
 @contextmanager
 def _locked(path: Path, timeout: float) -> Iterator[None]:
-    """Holds the lock; goes without where the file system has no locks, at the price of building twice.
+    """Hold the lock. Where the file system has no locks there is none, and two processes may both build.
 
     TimeoutError when another process holds it for longer than its own build may take.
     """
@@ -133,7 +133,7 @@ def _locked(path: Path, timeout: float) -> Iterator[None]:
     lock = filelock.FileLock(path, mode=0o600)
     try:
         lock.acquire(timeout=timeout + 10)
-        os.utime(path)  # old ones are swept
+        os.utime(path)  # sweep() removes old locks
     except TimeoutError:
         raise
     except (OSError, NotImplementedError):
@@ -146,7 +146,7 @@ def _locked(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _compile(recipe: Recipe, compiler: str, folder: Path, file_name: str, timeout: float) -> Path | Refusal:
-    """Compile in a folder of its own beside the target, and move the result there in one step."""
+    """Compile in a temporary folder beside the target, and move the result to it atomically."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-", ignore_cleanup_errors=True) as own:
         made = Path(own) / f"{recipe.name}{recipe.suffix}"
         sources = (str(source.absolute()) for source in recipe.sources)
@@ -168,7 +168,7 @@ def _refusal(recipe: Recipe, outcome: Outcome, folder: Path) -> Refusal:
     log = f"{outcome.command}\n{outcome.last()}\n{outcome.failure}"
     remedy = "`gemmhub doctor` shows the command and its output"
     if full:
-        remedy = f"make room in {folder} and {tempfile.gettempdir()}, or set {cache.VARIABLE} to a folder that has some"
+        remedy = f"free space in {folder} and {tempfile.gettempdir()}, or set {cache.VARIABLE} to a folder with space"
     return Refusal(f"{reason}: {complaint}" if complaint else reason, remedy, log)
 
 
@@ -180,7 +180,7 @@ def _full(output: str) -> str:
 
 
 def _complaint(output: str) -> str:
-    """The line of a compiler's output that says what is wrong: the first error, else the last line."""
+    """The line of a compiler's output that states the error: the first error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     error = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
     return error[:300]

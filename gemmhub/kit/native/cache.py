@@ -1,13 +1,13 @@
-"""Where built files are kept: one private folder per user, written in single steps, checked before they are used.
+"""The cache of built files: one private folder per user, written atomically, verified before use.
 
-Built files are loaded into the process. So a folder is used only where nobody but its user (and root) can change what
-lies in it: neither the folder nor any folder above it may belong to, or be writable by, somebody else. That is checked
-on the resolved path, and a path that passes cannot be swapped by others between the check and the load, because each
-step of it lies in a folder that they cannot write to. Where there is no such folder, a temporary one takes its place
+Built files are loaded into the process. So a folder is used only where no user but its owner (and root) can change its
+files: neither the folder nor any folder above it may be owned by, or be writable by, another user. That is checked on
+the resolved path, and a path that passes cannot be swapped by others between the check and the load, because each of
+its components is in a folder that they cannot write to. Where there is no such folder, a temporary one replaces it
 until the process ends, and the reason is reported.
 
-A file's name ends in a digest of its content: ``kernel-KEY.DIGEST.so``. Name and content appear in one step, whoever
-writes, and a file that was truncated or damaged later does not match its name: it is passed over and made again.
+A file's name ends in a digest of its content: ``kernel-KEY.DIGEST.so``. Name and content appear atomically, with any
+number of writers, and a file that was truncated or damaged later does not match its name: it is ignored and rebuilt.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from pathlib import Path
 from gemmhub.kit import locks
 
 VARIABLE = "GEMMHUB_CACHE_DIR"
-"""Names the folder to use instead of the user's cache directory."""
+"""Environment variable with a folder to use instead of the user's cache directory."""
 
 _log = logging.getLogger("gemmhub")
 
 _DIGITS = 32
-"""Hexadecimal digits of a content's SHA-256 in the file's name."""
+"""Number of hexadecimal digits of the content's SHA-256 in the file's name."""
 _DAY = 86400.0
 _MOST = 4096
 
 _temporary: dict[int, Path] = {}
-"""The temporary folder of this process, by process id: a forked child makes its own."""
+"""The temporary folder of this process, by process id: a forked child creates its own."""
 _verified: dict[Path, tuple[int, ...]] = {}
-"""Files whose content was compared with its digest in this process, and what ``fstat`` reported of them then. At most
-_MOST."""
+"""Files whose content this process has compared with its digest, with their ``fstat`` at that time; at most _MOST."""
 _swept: set[Path] = set()
 """Folders whose leftovers this process has removed."""
 _lock = locks.lock()
@@ -50,14 +49,14 @@ _lock = locks.lock()
 
 @dataclass(frozen=True)
 class Folder:
-    """``path`` exists and can be written to. ``note`` says why it is a temporary one, if it is."""
+    """A writable folder ``path``; ``note`` is the reason where it is a temporary one."""
 
     path: Path
     note: str = ""
 
 
 def wanted() -> Path:
-    """The folder that the cache should be in; it need not exist."""
+    """The configured folder of the cache; it need not exist."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen).absolute() / "native"
@@ -67,7 +66,7 @@ def wanted() -> Path:
 
 
 def folder() -> Folder:
-    """The folder to write to, its path resolved. OSError where there is not even a usable temporary folder."""
+    """The folder to write to, as a resolved path. OSError without even a usable temporary folder."""
     path = wanted()
     try:
         _make(path)
@@ -86,39 +85,39 @@ def folder() -> Folder:
 
 
 def find(file_name: str) -> Path | None:
-    """The cached file stored as ``file_name``, checked; None where there is none that may be used.
+    """The verified cached file stored as ``file_name``; None where there is no usable one.
 
-    It is looked for in the user's cache (which may be read-only) and in the temporary one.
+    It is searched in the user's cache (which may be read-only) and in the temporary one.
     """
     for place in _places():
         for path in _versions(place, file_name):
             reason = doubt(path)
             if not reason:
                 return path
-            _log.warning("%s; it is passed over", reason)
+            _log.warning("%s; it is ignored", reason)
     return None
 
 
 def read(file_name: str) -> bytes | None:
-    """The content of the cached file stored as ``file_name``: the very bytes that were checked."""
+    """The content of the cached file stored as ``file_name``: the same bytes that were verified."""
     for place in _places():
         for path in _versions(place, file_name):
             try:
                 with _opened(path) as handle, os.fdopen(os.dup(handle), "rb") as stream:
                     content = stream.read()
             except OSError as error:
-                _log.warning("%s; it is passed over", error.strerror or error)
+                _log.warning("%s; it is ignored", error.strerror or error)
                 continue
             if _digest_of(path) == hashlib.sha256(content).hexdigest()[:_DIGITS]:
                 return content
-            _log.warning("%s; it is passed over", _damaged(path))
+            _log.warning("%s; it is ignored", _damaged(path))
     return None
 
 
 def store(file_name: str, content: bytes) -> Path:
-    """Write a file into the cache in one step, in place of others stored as ``file_name``; its path.
+    """Write a file into the cache atomically, replacing others stored as ``file_name``; return its path.
 
-    OSError where nothing can be written anywhere.
+    Raises OSError where neither folder can be written to.
     """
     place = folder().path
     path = place / named(file_name, hashlib.sha256(content).hexdigest())
@@ -139,33 +138,33 @@ def store(file_name: str, content: bytes) -> Path:
 
 
 def adopt(file_name: str, made: Path, place: Path) -> Path:
-    """Move the file ``made``, which lies in ``place`` or below, to its name there in one step; its path."""
-    os.chmod(made, stat.S_IMODE(made.stat().st_mode) & 0o700)  # whatever the umask is
+    """Move the file ``made`` from a folder in ``place`` to its name in ``place`` atomically; return its path."""
+    os.chmod(made, stat.S_IMODE(made.stat().st_mode) & 0o700)  # for any umask
     with made.open("rb") as stream:
         path = place / named(file_name, _digest(stream.fileno()))
     os.replace(made, path)
     for other in _versions(place, file_name):
-        if other != path and doubt(other):  # damaged: each process would read it in vain
+        if other != path and doubt(other):  # damaged: otherwise every process reads it and rejects it
             with suppress(OSError):
                 other.unlink()
     return path
 
 
 def named(file_name: str, digest: str) -> str:
-    """The name under which what is stored as ``file_name`` is kept."""
+    """The name, with its digest, of a file stored as ``file_name``."""
     stem, suffix = os.path.splitext(file_name)
     return f"{stem}.{digest[:_DIGITS]}{suffix}"
 
 
 def holds(path: Path) -> bool:
-    """Whether ``path`` is that of a file of the cache, which may still be in doubt."""
+    """Whether ``path`` is in the cache; the file need not be verified."""
     return path.parent in _folders() and bool(_digest_of(path))
 
 
 def doubt(path: Path) -> str:
-    """Why this file of the cache must not be used; empty when it may.
+    """The reason why this file of the cache must not be used; empty where it may.
 
-    Its content is read once in a process, and again when the file has changed.
+    Its content is read once a process, and again after the file has changed.
     """
     try:
         with _opened(path) as handle:
@@ -184,7 +183,7 @@ def doubt(path: Path) -> str:
 
 
 def distrust(path: Path) -> str:
-    """Why files of this folder, whose path is resolved, must not be loaded; empty when they may."""
+    """The reason why files of this folder, a resolved path, must not be loaded; empty where they may."""
     if os.name != "posix":
         return ""
     for step in (path, *path.parents):
@@ -196,15 +195,15 @@ def distrust(path: Path) -> str:
             continue
         if step == path:
             return f"others may write to {path} (chmod 700 it, and empty it)"
-        # Of what lies in a sticky folder, only its owner can rename or remove anything.
+        # In a sticky folder only the owner of a file can rename or remove it.
         own_group = writable == stat.S_IWGRP and _private(status.st_gid, status.st_uid)
         if not status.st_mode & stat.S_ISVTX and not own_group:
-            return f"others may write to {step}, which {path} lies in (chmod go-w it)"
+            return f"others may write to {step}, a parent of {path} (chmod go-w it)"
     return ""
 
 
 def sweep(place: Path) -> None:
-    """Remove what builds left that were killed: drafts of more than a day, locks of more than a week."""
+    """Remove leftovers of killed builds: drafts older than a day, locks older than a week."""
     now = time.time()
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -221,7 +220,7 @@ def sweep(place: Path) -> None:
 
 
 def _private(group: int, user: int) -> bool:
-    """Whether it is the group of this user alone, as many systems give to each: then only they may write."""
+    """Whether the group has this user as its only member, so that group permissions admit no other user."""
     try:
         import grp
         import pwd
@@ -233,7 +232,7 @@ def _private(group: int, user: int) -> bool:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and those above it that are missing, for the user only, whatever the umask is."""
+    """Create the folder and its missing parents, for the user only, under any umask."""
     if not path.exists():
         _make(path.parent)
         with suppress(FileExistsError):  # another process was faster
@@ -245,13 +244,13 @@ def _resolved(path: Path) -> Path:
 
 
 def _folders() -> list[Path]:
-    """The user's folder and this process's temporary one, resolved, whether they may be used or not."""
+    """The user's folder and this process's temporary one, resolved, usable or not."""
     own = _temporary.get(os.getpid())
     return [_resolved(wanted()), *([own] if own else [])]
 
 
 def _places() -> list[Path]:
-    """The folders whose files may be used."""
+    """The usable folders."""
     trusted = []
     for place in _folders():
         with suppress(OSError):
@@ -261,7 +260,7 @@ def _places() -> list[Path]:
 
 
 def _versions(place: Path, file_name: str) -> list[Path]:
-    """What is stored as ``file_name``: usually one file, or none."""
+    """All files stored as ``file_name``: usually one, or none."""
     stem, suffix = os.path.splitext(file_name)
     pattern = re.compile(f"{re.escape(stem)}\\.[0-9a-f]{{{_DIGITS}}}{re.escape(suffix)}")
     try:
@@ -271,13 +270,13 @@ def _versions(place: Path, file_name: str) -> list[Path]:
 
 
 def _digest_of(path: Path) -> str:
-    """The digest in a name; empty where there is none."""
+    """The digest in a file's name; empty where there is none."""
     found = re.search(f"\\.([0-9a-f]{{{_DIGITS}}})$", os.path.splitext(path.name)[0])
     return found[1] if found else ""
 
 
 def _digest(handle: int) -> str:
-    """Of the content of an open file."""
+    """The digest of the content of an open file."""
     digest = hashlib.sha256()
     with os.fdopen(os.dup(handle), "rb") as stream:
         while chunk := stream.read(1 << 20):
@@ -287,7 +286,7 @@ def _digest(handle: int) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The file, open. OSError where it is a link, no regular file, another user's, or others may write to it."""
+    """Open the file. OSError for a link, any other non-regular file, and one that another user owns or can write to."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
@@ -296,7 +295,7 @@ def _opened(path: Path) -> Iterator[int]:
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         if os.name == "posix":
             if status.st_uid not in (os.geteuid(), 0):
                 raise OSError(f"{path} belongs to another user")
@@ -326,5 +325,5 @@ def _fallback() -> Path:
 
 
 def _remove(process: int, path: Path) -> None:
-    if os.getpid() == process:  # a forked child leaves its parent's alone
+    if os.getpid() == process:  # a forked child keeps its parent's folder
         shutil.rmtree(path, ignore_errors=True)

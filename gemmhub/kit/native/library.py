@@ -1,4 +1,4 @@
-"""Loading a shared library that was built."""
+"""Loading of built shared libraries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gemmhub.kit.native import cache
 
 
 def load(path: Path, *, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | Refusal:
-    """The library at ``path``, or why the system does not load it.
+    """Load the library at ``path``; a Refusal where the system does not.
 
-    A file of the cache is compared with its digest first: the loader would be killed by one that is truncated.
+    A file of the cache is compared with its digest first: a truncated one would kill the process in the loader.
     """
     if cache.holds(path):
         reason = cache.distrust(path.parent) or cache.doubt(path)
         if reason:
-            return Refusal(f"loading {path.name} failed: {reason}", "start the program again: the file is made anew")
+            return Refusal(f"loading {path.name} failed: {reason}", "start the program again: the file is rebuilt")
     try:
         return ctypes.CDLL(str(path), mode=mode)
     except OSError as error:

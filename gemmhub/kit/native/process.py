@@ -1,4 +1,4 @@
-"""Running a compiler, or another tool: with a time limit that holds for everything it starts."""
+"""Running a compiler or another tool with a time limit for it and all its child processes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended. ``failure`` is empty when its exit code was 0."""
+    """The outcome of a command. ``failure`` is empty where its exit code was 0."""
 
     command: str
-    """As a shell would take it."""
+    """Command line, quoted for a shell."""
     output: str
-    """What it wrote to standard output and standard error, interleaved."""
+    """Standard output and standard error, interleaved."""
     failure: str
     started: bool = True
-    """False where there was no such command."""
+    """Whether the command could be started."""
 
     def last(self, lines: int = 40) -> str:
-        """The end of the output."""
+        """The last lines of the output."""
         return "\n".join(self.output.rstrip().splitlines()[-lines:])
 
 
@@ -36,7 +36,7 @@ def run(command: Sequence[str], *, timeout: float, folder: Path | None = None) -
     Never raises for a command that is missing or fails. Standard input is empty.
     """
     text = shlex.join(command)
-    # A file, and not a pipe: whoever escapes the kill and keeps a pipe open cannot make us wait.
+    # A file, not a pipe: a child that escapes the kill and keeps a pipe open would block the read.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -55,7 +55,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> str:
     except subprocess.TimeoutExpired:
         return f"did not end within {timeout:.3g} s and was killed"
     finally:
-        if process.poll() is None:  # also when we were interrupted
+        if process.poll() is None:  # also after an interrupt
             _kill(process)
     if code < 0:
         return f"was killed by signal {-code}"

@@ -1,1 +1,1 @@
-"""Measurements of gemmhub: what benchmarks/README.md lists, run as ``python -m benchmarks.run.NAME`` from a clone."""
+"""Measurements of gemmhub, run as ``python -m benchmarks.run.NAME`` from a clone; benchmarks/README.md lists them."""

@@ -200,7 +200,7 @@ def test_a_plugin_that_is_not_installed_is_named_with_its_package(operands, monk
 
 @pytest.mark.parametrize(("argument", "value", "remedy"), [
     ("backends", "numpy", "['numpy']"), ("backends", 5, ""), ("backends", [["numpy"]], ""), ("backends", [None], ""),
-    ("seed", -1, ""), ("seed", "one", ""), ("out", np.zeros((60, 40), np.float32), "leave it out"),
+    ("seed", -1, ""), ("seed", "one", ""), ("out", np.zeros((60, 40), np.float32), "omit out="),
 ])  # fmt: skip
 def test_bad_arguments(operands, argument, value, remedy):
     with pytest.raises(InputError) as caught:

@@ -1,10 +1,10 @@
-"""Fits the corrections of all CUDA plugins to the card of this machine: measures, trains, writes, reports.
+"""Fit the corrections of all CUDA plugins to the card of this machine: measure, train, write, report.
 
     python -m benchmarks.fit DIR [--seconds 500] [--seed 1]
 
-DIR keeps the times that were measured. A further run measures more products, which DIR does not have yet, and trains
-on all of them. Needs an NVIDIA card, torch, and the plugins to fit; run ``gemmhub build hopper`` before, as compiling
-would take most of the time. The steps are measure.py and train.py, which run alone, too: training needs no card.
+DIR keeps the measured times. A further run measures more products, which DIR does not have yet, and trains on all of
+them. It needs an NVIDIA card, torch, and the plugins to fit; run ``gemmhub build hopper`` before, as compilation would
+take most of the time. The steps are measure.py and train.py, which also run alone: training needs no card.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("folder", metavar="DIR")
     parser.add_argument("--seconds", type=float, default=500.0, help="of measuring")
     parser.add_argument("--seed", type=int, default=1)
-    # Wrong results make measure.py's status 1 and are left out of its files: training goes on.
+    # Wrong results make measure.py's status 1 and are not in its files: training continues.
     return max([subprocess.run([sys.executable, *x]).returncode for x in commands(parser.parse_args())])
 
 

@@ -1,13 +1,12 @@
-"""Fits the constants of gemmhub-cuda's cost model to times that benchmarks/run/cuda_torch.py measured.
+"""Fit the constants of gemmhub-cuda's cost model to times measured by benchmarks/run/cuda_torch.py.
 
     python -m benchmarks.run.cuda_torch --quick --every --order nn --json benchmarks/results/h200/cuda_f32.json
     python -m benchmarks.run.cuda_torch --quick --every --order nn --dtype bfloat16 --json [...]/cuda_bf16.json
     python -m benchmarks.fit.cuda_model [--write] benchmarks/results/h200/cuda_f32.json [...]/cuda_bf16.json
 
-Needs gemmhub-cuda, but no card. A random search, always the same one, from the constants that are in
-gemmhub_cuda/fitted.py: what is to be small is the difference of logarithms of estimated and measured times, most of
-all of fast candidates, and what the model's choice loses. Prints how well it fits; ``--write`` puts the constants into
-fitted.py.
+It needs gemmhub-cuda, but no card. It is a reproducible random search from the constants in gemmhub_cuda/fitted.py.
+It minimises the difference of logarithms of estimated and measured times, with most weight on fast candidates, and
+the loss through the model's choice. It prints the quality of the fit; ``--write`` writes the constants to fitted.py.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ LIMITS = {
     "split_sync": (1000.0, 8000.0), "split_cycles": (50.0, 2000.0), "partial_bytes": (16.0, 128.0),
     "dram": (0.7, 0.95),
 }  # fmt: skip
-"""Range of each constant that makes sense for a card; the measurements hardly determine some of them."""
+"""Plausible range of each constant for a card; the measurements hardly determine some of them."""
 _WITHOUT_HOST = model.LAUNCH - 1.5e-6
-"""Seconds that an estimate has beyond what was measured: a graph starts its next kernel in less time than a program."""
+"""Seconds by which an estimate exceeds a measured time: a graph starts its next kernel sooner than a program does."""
 
 Row = list[tuple[Choice, float]]
 """The measured candidates of a product, each with its seconds."""
 
 
 def rows(record: dict[str, Any]) -> list[Row]:
-    """Return the measured candidates of each product of a file that cuda_torch.py wrote."""
+    """Return the measured candidates of each product in a file of cuda_torch.py."""
     shapes = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES)}
     found = []
     for row in record["rows"]:
@@ -65,8 +64,8 @@ def _estimate(choice: Choice, constants: Fitted | None) -> float:
 
 
 def losses(row: Row, constants: Fitted | None = None) -> tuple[float, float]:
-    """What the model's choice among these takes beyond the fastest, as a part of that; mean squared error of the
-    logarithms of its estimates."""
+    """Return the excess time of the model's choice over the fastest candidate, as a fraction of it, and the mean
+    squared error of the logarithms of its estimates."""
     estimated = [_estimate(choice, constants) for choice, _ in row]
     least = min(seconds for _, seconds in row)
     chosen = min(range(len(row)), key=lambda i: estimated[i])
@@ -83,7 +82,7 @@ def _badness(data: list[Row], constants: Fitted) -> float:
             estimate = _estimate(choice, constants)
             slower = seconds / best[1]
             total += min(abs(math.log(estimate / seconds)), 0.4) ** 2 / slower**2 / len(row)
-            if slower > 1.01:  # should be estimated to be slower, too
+            if slower > 1.01:  # its estimate should be slower, too
                 total += min(slower - 1, 0.5) * max(0.0, math.log(1.01 * best_estimate / estimate))
     return total / len(data) + 0.005 * sum(math.log(x) ** 2 for x in constants.efficiency.values())
 

@@ -1,15 +1,16 @@
-"""Times candidates of gemmhub's CUDA backends for random products, all candidates of a product in one run.
+"""Time candidates of gemmhub's CUDA backends on random products, all candidates of a product in one run.
 
     python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1]
 
-Corrections of cost models are fitted to the times by train.py. Needs an NVIDIA card, torch, and the plugins to fit;
-run ``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and goes on where the one
-before ended, so that data grow in steps. DIR/card.json names the card: a folder holds data of one card.
+train.py fits corrections of cost models to the times. It needs an NVIDIA card, torch, and the plugins to fit; run
+``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and continues where the
+previous one ended, so that data grow in steps. DIR/card.json names the card: a folder has data of one card.
 
-Of each product torch's call is timed, cuBLASLt's first choice, gemmhub-hopper's best candidates with some drawn from
-those behind, so that a network sees slow candidates too, and gemmhub-cuda's best where rows are misaligned or elements
-are float32. Other threads prepare the next products meanwhile; they load no module while candidates are timed. A result
-that float64 does not confirm is left out, and makes the exit status 1. Times are in microseconds.
+For each product it times torch's call, cuBLASLt's first choice, gemmhub-hopper's best candidates with some drawn from
+the remaining ones, so that a network is trained on slow candidates too, and gemmhub-cuda's best where rows are
+misaligned or elements are float32. Other threads prepare the next products meanwhile; they load no module while
+candidates are timed. A result that float64 does not confirm is omitted, and makes the exit status 1. Times are in
+microseconds.
 """
 
 from __future__ import annotations
@@ -43,30 +44,30 @@ from gemmhub.kit import cuda_clusters
 from gemmhub.problem import GemmProblem
 
 _FIRST, _BEHIND, _DRAWN = 6, 40, 4
-"""Candidates of gemmhub-hopper: the best, and how many of how many behind them are drawn."""
+"""Numbers of candidates of gemmhub-hopper: the best, and the next ones, of which some are drawn."""
 _CUDA = 2
 _LOOKS, _ROUNDS, _NEAR, _MOST_NEAR = 2, 3, 1.1, 8
-"""Rounds for all candidates; and more rounds for those as near to the fastest as that, at most so many."""
+"""Rounds for all candidates; rounds, distance from the fastest and greatest number for a second measurement."""
 _CARD_TIME, _LEAST = 0.06, 5
-"""Seconds of a product on the card, which limit its candidates to no fewer than that."""
+"""Seconds of a product on the card, which limit its number of candidates, and the least such number."""
 _STRETCH, _BANDWIDTH = 3e-4, 3e12
-"""Seconds that a graph takes; bytes a second that are expected."""
+"""Target seconds of a graph; expected bytes a second."""
 _THREADS, _AHEAD, _AHEAD_LEAST = 8, 24, 2
-"""Threads that prepare; products that are prepared ahead, shared among the classes, and of each class."""
+"""Numbers of preparing threads, of products prepared in advance for all classes together, and for each class."""
 _SLACK, _SLACK_SECONDS = 1.2, 1.0
-"""How far a class may get ahead of its share of the time, when no other is ready."""
+"""Limit of a class's lead over its share of the time, while no other class is ready."""
 _RESERVED = 40 * 2**30
-"""Bytes that torch may keep before they are given back to the driver."""
+"""Bytes that torch may cache before they are returned to the driver."""
 _SAMPLE = 8
-"""Rows of a result that are compared with float64."""
+"""Number of rows of a result that are compared with float64."""
 _TOLERANCES = {"float32": 1e-4, "int8": 0.0}
 
 
 class Tools:
-    """The backends of one thread: each thread has locks, and so compiles, of its own."""
+    """The backends of one thread: each thread has its own locks, and so compiles in parallel."""
 
     def __init__(self, quiet: threading.Lock) -> None:
-        """``quiet`` is held while candidates are timed: no module is loaded then."""
+        """Create the backends; while ``quiet`` is held for timing, no module is loaded."""
         self.cublas, self.hopper, self.cuda = CublasBackend(), HopperBackend(), CudaBackend()
         for backend in (self.cublas, self.hopper, self.cuda):
             found = backend.probe()
@@ -88,12 +89,12 @@ class Prepared(NamedTuple):
     number: int
     product: Product
     calls: dict[tuple[str, str], Call]
-    """Calls by (backend, candidate), the likeliest first."""
+    """Calls by (backend, candidate), the most promising first."""
     failed: list[str]
 
 
 def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random) -> list[tuple[Any, str, str]]:
-    """(backend, candidate, the name it is recorded by), the likeliest first."""
+    """Return (backend, candidate, recorded name), the most promising first."""
     found: list[tuple[Any, str, str]] = []
     if tools.cublas.supports(asked) is None:
         found.append((tools.cublas, tools.cublas.candidates(asked)[0], "first"))
@@ -104,12 +105,12 @@ def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random
         found += [(tools.hopper, name, name) for name in best]
     if (product.dtype == "float32" or misaligned(product, asked)) and tools.cuda.supports(asked) is None:
         found[3:3] = [(tools.cuda, name, name) for name in list(tools.cuda.candidates(asked))[:_CUDA]]
-    found[4:4] = [(tools.hopper, name, name) for name in behind[:1]]  # a slow one even where time is short
+    found[4:4] = [(tools.hopper, name, name) for name in behind[:1]]  # a slow candidate even where time is short
     return found + [(tools.hopper, name, name) for name in behind[1:]]
 
 
 def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng: random.Random) -> list[str]:
-    """Some candidates behind the best ones, and some of the kernels for vectors."""
+    """Draw some candidates ranked after the best ones, and some of the kernels for vectors."""
     lowerings = lower.lowerings(asked)
     if isinstance(lowerings, Refusal):
         return []
@@ -123,14 +124,14 @@ def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng
 
 
 def misaligned(product: Product, asked: GemmProblem) -> bool:
-    """Rows of a matrix are no multiples of 16 bytes."""
+    """Return whether the rows of some matrix are not multiples of 16 bytes."""
     _, m, n, k = product.sizes
     rows = (m if product.orders[0] == "t" else k, k if product.orders[1] == "t" else n, n)
     return any(row * asked.a.dtype.itemsize % 16 for row in rows)
 
 
 class Workshop:
-    """Prepares products in threads, each class in the order of its numbers."""
+    """Threads that prepare products, each class in the order of its numbers."""
 
     def __init__(self, seed: int, next_numbers: dict[str, int]) -> None:
         self.quiet = threading.Lock()
@@ -150,7 +151,7 @@ class Workshop:
         self._waiting[name].append(self._pool.submit(self._prepared, name, number))
 
     def _prepared(self, name: str, number: int) -> Prepared | None:
-        """None when stopped."""
+        """Return a prepared product; None after a stop."""
         if not hasattr(self._own, "tools"):
             self._own.tools = Tools(self.quiet)
         product = sample.draw(self._seed, name, number)
@@ -158,7 +159,7 @@ class Workshop:
         found = Prepared(number, product, {}, [])
         try:
             proposed = names(self._own.tools, product, asked, rng)
-        except Exception as error:  # whatever one product raises, others are measured
+        except Exception as error:  # a failure of one product must not stop the others
             found.failed.append(f"{sample.words(sample.row(product))}: {type(error).__name__}: {error}"[:300])
             return found
         for backend, candidate, known_as in proposed:
@@ -172,7 +173,7 @@ class Workshop:
         return found
 
     def take(self, spent: dict[str, float], seconds: float) -> tuple[str, Prepared | None]:
-        """A prepared product, of the class that is furthest behind its share; None after that many seconds."""
+        """Return a prepared product of the class furthest behind its share; None after ``seconds``."""
         allowed = sum(spent.values()) * _SLACK + _SLACK_SECONDS
         heads = {name: x[0] for name, x in self._waiting.items() if spent[name] <= sample.SHARES[name] * allowed}
         wait(heads.values(), seconds, FIRST_COMPLETED)
@@ -190,7 +191,7 @@ class Workshop:
 
 
 class FitRig(Setup):
-    """As Rig, but captured and timed with fewer waits for the card: it has many products a second to time."""
+    """A Rig with fewer waits for the card in capture and timing, for many products a second."""
 
     def __init__(self, product: Product) -> None:
         super().__init__(product)
@@ -211,7 +212,7 @@ class FitRig(Setup):
         return len(self._graphs) - 1
 
     def medians(self, contenders: list[int], rounds: int) -> list[float]:
-        """As of Rig; what settles the card is one untimed round, as it is never idle for long."""
+        """Return medians as Rig does, after one untimed round, because the card is never idle for long."""
         events = []
         for turn in range(rounds + 1):
             for i in random.Random(turn).sample(range(len(contenders)), len(contenders)):
@@ -231,7 +232,7 @@ class FitRig(Setup):
 
 
 def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
-    """The row of a product. The current stream is none that the driver synchronises with others."""
+    """Measure a product; return its row. The current stream must be one that the driver does not synchronise."""
     product = found.product
     torch.backends.cuda.matmul.allow_tf32 = product.dtype == "tf32"
     rig = FitRig(product)
@@ -245,7 +246,7 @@ def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
     for key in [key for key in ran if key not in wrong]:
         try:
             numbers[key] = rig.add(calls[key])
-        except Exception as error:  # as when it is prepared
+        except Exception as error:  # as in its preparation
             failed.append(f"{' '.join(key)}: {type(error).__name__}: {error}"[:200])
     us: dict[str, dict[str, float]] = {}
     if numbers:
@@ -261,13 +262,13 @@ def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
 
 
 def timed(rig: FitRig, numbers: dict[tuple[str, str], int]) -> dict[tuple[str, str], float]:
-    """Seconds of each; those near the fastest are timed again, and torch's with them."""
+    """Return the seconds of each call; those near the fastest are timed again, together with torch's."""
     times = dict(zip(numbers, rig.medians(list(numbers.values()), _LOOKS)))
     best = min(times.values())
     near = sorted((x for x in times if times[x] < _NEAR * best), key=lambda x: times[x])[:_MOST_NEAR]
     near = list(dict.fromkeys([*near, *(x for x in times if x[0] == "torch")]))
     again = dict(zip(near, rig.medians([numbers[x] for x in near], _ROUNDS)))
-    slower = math.exp(sum(math.log(again[x] / times[x]) for x in near) / len(near))  # by then the card is hotter
+    slower = math.exp(sum(math.log(again[x] / times[x]) for x in near) / len(near))  # the card is hotter by then
     return {x: again.get(x, seconds * slower) for x, seconds in times.items()}
 
 
@@ -294,7 +295,7 @@ def checked(
 
 
 def card_facts(tools: Tools) -> dict[str, Any]:
-    """The facts of the card that features use, and the versions."""
+    """Return the facts of the card that features use, and the versions."""
     gpu, cuda = tools.hopper.machine.gpus[0], tools.cuda.machine.cards[0]
     return {
         "name": gpu.name, "sms": gpu.sms, "clock": gpu.clock, "bandwidth": gpu.bandwidth,
@@ -306,7 +307,7 @@ def card_facts(tools: Tools) -> dict[str, Any]:
 
 
 def begun(folder: Path, facts: dict[str, Any], command: str) -> None:
-    """Writes card.json, or raises SystemExit where the folder is another card's."""
+    """Write card.json; raise SystemExit where the folder has data of another card."""
     file = folder / "card.json"
     folder.mkdir(parents=True, exist_ok=True)
     if file.is_file():
@@ -333,11 +334,11 @@ def table(rows: list[dict[str, Any]], seconds: float) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=500.0, help="of this run, imports included")
+    parser.add_argument("--seconds", type=float, default=500.0, help="length of this run, imports included")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     start = time.monotonic() - time.process_time()  # before imports
-    sys.setswitchinterval(5e-4)  # the thread that times must not wait long for those that prepare
+    sys.setswitchinterval(5e-4)  # the timing thread must not wait long for preparing ones
     begun(
         options.folder, card_facts(Tools(threading.Lock())), f"python -m benchmarks.fit.measure --seed {options.seed}"
     )
@@ -372,4 +373,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    os._exit(status)  # compiles that still run are not waited for
+    os._exit(status)  # without a wait for compilations that still run

@@ -1,4 +1,4 @@
-"""The random products that corrections are fitted to, and the files of their times. Needs no card."""
+"""Random products for the fit of corrections, and the files of their times, without a card."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08,
 """Shares of the time, by class of products."""
 MOST_OPERATIONS = 1e12
 _MOST_ELEMENTS = 5e8
-"""Elements that all operands of a product have together, at most."""
+"""Upper limit of the elements of all operands of a product."""
 _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
-"""Most a are stored by rows."""
+"""Storage orders: most matrices a are row-major."""
 _HALVES = ("bfloat16", "float16")
 
 
 def draw(seed: int, name: str, number: int) -> Product:
-    """The product of a class that has this number, always the same."""
+    """Return the product of a class with this number, always the same."""
     rng = np.random.default_rng((seed, zlib.crc32(name.encode()), number))
     while True:
         product = _drawn(rng, name, number)
@@ -57,13 +57,13 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
 
 
 def _table(rng: np.random.Generator) -> Sizes:
-    """Sizes of CUDA-L2's table, as one aligned 16-bit product in eight has."""
+    """Draw sizes of CUDA-L2's table, which one aligned 16-bit product in eight has."""
     m, n, k = (int(size) for size in rng.choice(CUDA_L2, 3))
     return Sizes(1, m, n, k)
 
 
 def _misaligned(rng: np.random.Generator, low: float, high: float, units: tuple[int, ...]) -> Sizes:
-    """One to three sizes are no multiples of 8."""
+    """Draw sizes of which one to three are not multiples of 8."""
     while True:
         _, *sizes = drawn.between(low, high, int(rng.choice(units)))(rng)
         kept = rng.random(3) < 0.3
@@ -73,19 +73,19 @@ def _misaligned(rng: np.random.Generator, low: float, high: float, units: tuple[
 
 
 def _columns(rng: np.random.Generator) -> Sizes:
-    """A matrix by a few columns."""
+    """Draw the sizes of a matrix by a few columns."""
     batch, m, n, k = drawn.decode(rng)
     return Sizes(batch, n, m, k)
 
 
 def of(row: dict[str, Any]) -> Product:
-    """The product of a row that measure.py wrote."""
+    """Return the product of a row of measure.py."""
     sizes = Sizes(row["batch"], row["m"], row["n"], row["k"])
     return Product(row["class"], row["dtype"], row["orders"], sizes)
 
 
 def row(product: Product) -> dict[str, Any]:
-    """The facts of a product, as :func:`of` reads them."""
+    """Return the facts of a product for :func:`of`."""
     facts = {"class": product.name, "dtype": product.dtype, "orders": product.orders}
     return {**facts, **product.sizes._asdict()}
 
@@ -95,16 +95,16 @@ def words(row: dict[str, Any]) -> str:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line that was cut off is left out."""
+    """Read the rows of a file; a truncated last line is ignored."""
     rows = []
     for line in file.read_text().splitlines() if file.is_file() else ():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
-            print(f"{file}: a line is cut off after {len(rows)} rows")
+            print(f"{file}: a line is truncated after {len(rows)} rows")
     return rows
 
 
 def numbers(folder: Path) -> dict[str, int]:
-    """The number of the next product to draw, behind the highest in ``folder``, for each class."""
+    """Return the number of the next product to draw, after the highest in ``folder``, for each class."""
     return {name: 1 + max((row["number"] for row in read(folder / f"{name}.jsonl")), default=-1) for name in SHARES}

@@ -1,12 +1,12 @@
-"""Fits the corrections of gemmhub's CUDA backends to what measure.py timed on one card.
+"""Fit the corrections of gemmhub's CUDA backends to the times of measure.py on one card.
 
     python -m benchmarks.fit.train DIR... [--write] [--epochs 120]
 
-Needs torch (on the CPU) and the plugins to fit, no card. All networks learn at once: what counts most is how each
-candidate compares with the others of its product, of any backend, weighted to those near the fastest; the choice needs
-no more. Some products are held out, and the tables show what the corrections are worth on those. ``--write`` writes
-gemmhub_PLUGIN/data/CARD beside each plugin, in place of what was there, and the tables of the products that were held
-out to benchmarks/results/CARD/held_out.txt.
+It needs torch (on the CPU) and the plugins to fit, no card. All networks are trained together: the loss is mostly the
+error of each candidate relative to the others of its product, of any backend, weighted to those near the fastest; the
+choice depends on nothing else. Some products are held out, and the tables show the gain of the corrections on them.
+``--write`` replaces gemmhub_PLUGIN/data/CARD of each plugin, and writes the tables of the held-out products to
+benchmarks/results/CARD/held_out.txt.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Array = np.ndarray[Any, Any]
 PLUGINS = ("cublas", "hopper", "cuda")
 _WIDTH, _LAYERS = 64, 2
 _BATCH, _RATE, _DECAY, _WARM_UP = 128, 3e-3, 1e-2, 100
-"""Products of a step; of Adam with decoupled weight decay, whose rate rises for some steps and falls as a cosine."""
+"""Products of a step; parameters of Adam with decoupled weight decay, whose rate rises and then falls as a cosine."""
 _NEAR, _LEAST = 5.0, 0.01
-"""How fast a candidate's weight falls with its distance from the fastest of its product, and what it is at least."""
+"""Decay of a candidate's weight with its distance from the fastest of its product, and its least value."""
 _COMMON = 0.1
-"""Weight of the error that all candidates of a product have in common."""
+"""Weight of the error that all candidates of a product share."""
 _SHARE = 3.0
-"""Weight of all candidates of a product, on the average."""
+"""Mean weight of all candidates of a product together."""
 _RARE = 1e-3
-"""Share of a feature's values that may lie outside the range that the network distinguishes, on either side."""
+"""Fraction of a feature's values that may be outside the network's range, on either side."""
 _HELD = 20
-"""One product in so many is held out."""
+"""Inverse of the fraction of products that are held out."""
 _FEWEST = 60
-"""Products of a kind that are too few for a network."""
+"""Least number of products of a kind for a network."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Part:
     """The candidates of one kind of one plugin, one entry for each."""
 
     key: tuple[str, str]
-    """(plugin, kind)."""
+    """Plugin and kind."""
     product: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     measured: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Data:
 
     rows: list[dict[str, Any]]
     torch: Array
-    """Seconds of torch's call; nan where it has none."""
+    """Seconds of torch's call; NaN where it was not timed."""
     fastest: Array
     """Seconds of gemmhub's fastest candidate."""
     parts: list[Part]
@@ -84,7 +84,7 @@ class Data:
 
 
 def plugins() -> dict[str, ModuleType]:
-    """The modules that describe candidates, by plugin."""
+    """Return the modules that describe candidates, by plugin."""
     return {name: importlib.import_module(f"gemmhub_{name}.corrections") for name in PLUGINS}
 
 
@@ -109,7 +109,7 @@ def cards(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(module: ModuleType, asked: GemmProblem, card: Any, names: Sequence[str]) -> list[Any]:
-    """Those with candidates; a plugin gives one, several, or none."""
+    """Return the descriptions that have candidates; a plugin has one, several, or none."""
     found = module.describe(asked, card, names)
     if found is None:
         return []
@@ -136,7 +136,7 @@ def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[
 
 
 class Ranges:
-    """What Net holds features within, and what it tells of them."""
+    """The ranges that Net clips features to, and their scaling."""
 
     def __init__(self, rows: Array) -> None:
         self.least, self.most = (np.quantile(rows, q, axis=0).astype(np.float32) for q in (_RARE, 1 - _RARE))
@@ -145,12 +145,12 @@ class Ranges:
         self.mean = inside.mean(axis=0).astype(np.float32)
         self.scale = np.where(spread > 1e-6, 1 / np.maximum(spread, 1e-6), 0).astype(np.float32)
 
-    def told(self, rows: Array) -> torch.Tensor:
+    def scaled(self, rows: Array) -> torch.Tensor:
         return torch.from_numpy((np.clip(rows, self.least, self.most) - self.mean) * self.scale).float()
 
 
 class Module(torch.nn.Module):
-    """As gemmhub.kit.net.Net predicts."""
+    """The trainable form of gemmhub.kit.net.Net."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -161,15 +161,15 @@ class Module(torch.nn.Module):
             torch.nn.init.normal_(layer.weight, 0, math.sqrt(2 / layer.in_features) * (0.1 if last else 1))
             torch.nn.init.zeros_(layer.bias)
 
-    def forward(self, told: torch.Tensor) -> torch.Tensor:
+    def forward(self, scaled: torch.Tensor) -> torch.Tensor:
         for i, layer in enumerate(self.layers[:-1]):
-            found = torch.nn.functional.silu(layer(told))
-            told = found if i == 0 else told + found
-        answer: torch.Tensor = self.layers[-1](told)[:, 0]
+            found = torch.nn.functional.silu(layer(scaled))
+            scaled = found if i == 0 else scaled + found
+        answer: torch.Tensor = self.layers[-1](scaled)[:, 0]
         return answer
 
     def arrays(self, ranges: Ranges) -> dict[str, Array]:
-        """For Net.of. Half precision loses nothing that measurements would show."""
+        """Return the arrays for Net.of, in half precision, whose rounding is below the noise of measurements."""
         found = {name: getattr(ranges, name) for name in ("least", "most", "mean", "scale")}
         for i, layer in enumerate(self.layers):
             found[f"weights{i}"] = layer.weight.detach().numpy().T.astype(np.float16)
@@ -178,7 +178,7 @@ class Module(torch.nn.Module):
 
 
 class Learner:
-    """One part's network with what it learns from."""
+    """The network of one part with its training data."""
 
     def __init__(self, part: Part, data: Data, seen: Array) -> None:
         self.part = part
@@ -188,14 +188,14 @@ class Learner:
         measured, modelled = (np.array(x)[kept] for x in (part.measured, part.modelled))
         self.product = product[kept]
         self.ranges = Ranges(rows)
-        self.told = self.ranges.told(rows)
+        self.scaled = self.ranges.scaled(rows)
         self.logs = torch.from_numpy(np.clip(np.log(measured / modelled), -LIMIT, LIMIT)).float()
         lost = measured / data.fastest[self.product] - 1
         self.weights = torch.from_numpy(np.exp(-_NEAR * lost) + _LEAST).float()
         self.net = Module(rows.shape[1])
 
     def batches(self, place: Array, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each step: which candidates, and the places of their products in it."""
+        """Return, for each step, the candidates and the positions of their products in it."""
         at = place[self.product]
         order = np.argsort(at, kind="stable")
         cuts = np.searchsorted(at[order], np.arange(1, steps) * _BATCH)
@@ -203,7 +203,7 @@ class Learner:
 
 
 def fit(data: Data, epochs: int, seed: int = 0, fewest: int = _FEWEST) -> dict[tuple[str, str], dict[str, Array]]:
-    """Networks as arrays for Net.of, by (plugin, kind), fitted to the products that are not held out."""
+    """Return networks as arrays for Net.of, by (plugin, kind), fitted to the products that are not held out."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     seen = ~data.held
@@ -239,7 +239,7 @@ def _rate(step: int, steps: int) -> float:
 def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the loss: errors that a product's candidates do not share, and a small part of the one that they share."""
     errors, weights, at = (torch.cat(list(x)) for x in zip(*(
-        (x.net(x.told[which]) - x.logs[which], x.weights[which], places) for x, (which, places) in zip(learners, some)
+        (x.net(x.scaled[which]) - x.logs[which], x.weights[which], places) for x, (which, places) in zip(learners, some)
     )))  # fmt: skip
     whole, common = (torch.zeros(_BATCH).index_add(0, at, x) for x in (weights, weights * errors))
     common = common / (whole + 1e-6)
@@ -249,12 +249,12 @@ def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tens
 
 
 class Judged:
-    """The estimates of all products, by the model alone and as corrected."""
+    """The estimates of all products, by the model alone and corrected."""
 
     def __init__(
         self, data: Data, nets: dict[tuple[str, str], dict[str, Array]], margins: dict[str, float] | None = None
     ) -> None:
-        """``margins``: see :func:`margins`; 1 of plugins that are not there."""
+        """Compute the estimates; ``margins`` are those of :func:`margins`, 1 for missing plugins."""
         self.data, self.margins = data, margins or {}
         self.estimates: list[dict[bool, Array]] = []
         for part in data.parts:
@@ -270,7 +270,7 @@ class Judged:
             })  # fmt: skip
 
     def chosen(self, corrected: bool) -> Array:
-        """Measured seconds of the candidate with the least estimate, of each product; nan where there is none."""
+        """Return the measured seconds of each product's candidate with the least estimate; NaN where there is none."""
         least = np.full(len(self.data.rows), np.inf)
         found = np.full(len(self.data.rows), np.nan)
         for part, estimates in zip(self.data.parts, self.estimates):
@@ -291,7 +291,7 @@ class Judged:
 
 
 def report(judged: Judged, nets: dict[tuple[str, str], dict[str, Array]], some: Array) -> list[str]:
-    """Two tables about the products of ``some``: errors by network, and choices by class and size."""
+    """Return two tables of the products of ``some``: errors by network, and choices by class and size."""
     data = judged.data
     lines = [f"{'estimates':20}{'candidates':>12}{'model off':>11}{'net off':>9}"]
     for i, part in enumerate(data.parts):
@@ -319,7 +319,7 @@ def report(judged: Judged, nets: dict[tuple[str, str], dict[str, Array]], some: 
 
 
 def write(nets: dict[tuple[str, str], dict[str, Array]], facts: dict[str, Any], folders: dict[str, Path]) -> None:
-    """A folder of this card for each plugin (``folders``: their data), in place of the one that there was."""
+    """Write this card's folder in the data folder of each plugin, replacing an existing one."""
     for plugin, data in folders.items():
         own = {kind: arrays for (name, kind), arrays in nets.items() if name == plugin}
         target = data / re.sub(r"[^a-z0-9]+", "-", facts["name"].lower()).strip("-")
@@ -351,7 +351,7 @@ def write_report(lines: list[str], products: int, facts: dict[str, Any], folder:
 
 
 def card_of(folders: Sequence[Path]) -> dict[str, Any]:
-    """The facts of card.json, which must be those of one card."""
+    """Return the facts of card.json, which must be those of one card."""
     found = [json.loads((folder / "card.json").read_text()) for folder in folders]
     for facts, folder in zip(found, folders):
         other = [key for key in ("name", "sms", "bandwidth", "library") if facts[key] != found[0][key]]

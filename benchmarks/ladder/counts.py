@@ -1,7 +1,7 @@
-"""Counts of the steps that need no card: the compiler's figures, and accesses of shared memory on the emulator.
+"""Counts of the steps without a card: the compiler's figures, and accesses of shared memory on the emulator.
 
-The emulator is the tests' of gemmhub-cuda (plugins/gemmhub-cuda/tests/emulated.py): it runs the very files on the host,
-and needs g++.
+The emulator is that of gemmhub-cuda's tests (plugins/gemmhub-cuda/tests/emulated.py): it runs the same files on the
+host, and needs g++.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CAPABILITY = (9, 0)
 
 
 def emulator() -> ModuleType:
-    """The tests' emulator, as a module."""
+    """Return the tests' emulator as a module."""
     spec = importlib.util.spec_from_file_location("emulated", _EMULATED)
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +34,7 @@ def emulator() -> ModuleType:
 
 
 def launch(emulated: ModuleType, step: Step, m: int, n: int, k: int, seed: int = 0, count: bool = False) -> Any:
-    """(a, b, c, the emulator's report) of one product; b is (k, n), whatever its order in memory."""
+    """Run one product; return (a, b, c, the emulator's report). b is (k, n) in any storage order."""
     dtype, order, _ = FAMILIES[step.family]
     rng = np.random.default_rng(seed)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (n, k) if order == "nt" else (k, n)))
@@ -42,7 +42,7 @@ def launch(emulated: ModuleType, step: Step, m: int, n: int, k: int, seed: int =
         import ml_dtypes
 
         a, b = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
-    # The emulator demands what a card does: operands that begin at a multiple of 16 bytes.
+    # The emulator requires, as a card does, operands that begin at a multiple of 16 bytes.
     a, b, c = (_aligned(x) for x in (a, b, np.zeros((m, n), a.dtype)))
     params = Params(a.ctypes.data, b.ctypes.data, c.ctypes.data, m, n, k)
     report = emulated.run(
@@ -60,13 +60,13 @@ def _aligned(x: Any) -> Any:
 
 
 def intensity(step: Step) -> float:
-    """FLOP for each byte that a block (a warp, where there are no tiles) asks of L1 and L2."""
+    """Return FLOP for each byte that a CTA (a warp, where there are no tiles) requests from L1 and L2."""
     m, n = step.tile[:2] if step.shared_bytes else _WARP[step.family]
     return 2 * m * n / ((m + n) * step.element_bytes)
 
 
 def shared(emulated: ModuleType, step: Step) -> dict[str, float]:
-    """FLOP for each cycle of shared memory, and the part of its cycles lost to bank conflicts. Empty without tiles."""
+    """Return FLOP a cycle of shared memory, and the fraction of cycles lost to bank conflicts. Empty without tiles."""
     if not step.shared_bytes:
         return {}
     m, n, k = step.tile[0], step.tile[1], 2 * step.tile[2]
@@ -86,7 +86,7 @@ def row(emulated: ModuleType, compiler: nvrtc.Compiler, step: Step) -> dict[str,
 
 
 def counted(emulated: ModuleType) -> dict[str, Any]:
-    """The record of all steps."""
+    """Return the record of all steps."""
     compiler = nvrtc.load()
     families = {family: [row(emulated, compiler, step) for step in steps(family)] for family in FAMILIES}
     return {"kind": "counts", "nvrtc": "{}.{}".format(*compiler.version), "families": families}

@@ -1,6 +1,6 @@
-"""The steps of the ladder, as their sources say: each file of this folder is one, named FAMILY_NUMBER_WORD.cu.
+"""The steps of the ladder, read from their sources: each file of this folder is one, named FAMILY_NUMBER_WORD.cu.
 
-The first line of a file is the idea; the line of constants says how a product is cut up. Kernels take a structure of
+The first line of a file is the idea; the line of constants has the tile sizes. Kernels take a structure of
 three addresses and three sizes (common.cuh), and m, n and k that are multiples of the tile.
 """
 
@@ -18,9 +18,9 @@ from gemmhub.kit.nvrtc import Source
 
 FOLDER = Path(__file__).parent
 FAMILIES = {"sgemm": ("float32", "nn", 4), "mma": ("bfloat16", "nt", 2)}
-"""dtype of operands and result, order (nt: b is stored as n x k), bytes of an element."""
+"""Dtype of operands and result, storage order (nt: b is n x k), bytes of an element."""
 KERNEL = "gemm"
-"""The function's name, in every file."""
+"""Name of the kernel in every file."""
 _CONSTANTS = r"constexpr int TILE_M = (\d+), TILE_N = (\d+), TILE_K = (\d+), THREADS = (\d+), SHARED_BYTES = (\d+);"
 
 
@@ -32,14 +32,14 @@ class Params(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Step:
-    """One file."""
+    """One step, from one file."""
 
     path: Path
     family: str
     number: int
     idea: str
     tile: tuple[int, int, int]
-    """m, n and k of a block's step."""
+    """Tile sizes of a CTA along m, n and k."""
     threads: int
     shared_bytes: int
 
@@ -52,7 +52,7 @@ class Step:
         return FAMILIES[self.family][2]
 
     def refusal(self, m: int, n: int, k: int) -> str | None:
-        """Why the kernel does not take a product; None when it does."""
+        """Return the reason why the kernel does not take a product; None where it does."""
         for side, size, tile in zip("mnk", (m, n, k), self.tile):
             if size % tile or size < tile:
                 return f"{self.name} takes multiples of {tile} for {side}, not {size}"
@@ -62,7 +62,7 @@ class Step:
         return n // self.tile[1], m // self.tile[0], 1
 
     def source(self, capability: tuple[int, int]) -> Source:
-        """For NVRTC. It needs gemmhub-cuda, whose wrappers of instructions the kernels use."""
+        """Return the source for NVRTC. It needs gemmhub-cuda, whose wrappers of instructions the kernels use."""
         arch = f"sm_{capability[0]}{capability[1]}"
         texts = {path.name: path.read_text() for path in (self.path, FOLDER / "common.cuh")}
         options = f"--gpu-architecture={arch}", "--std=c++17"
@@ -76,7 +76,7 @@ def _wrappers() -> dict[str, str]:
 
 
 def read(path: Path) -> Step:
-    """The step of a file. ValueError where it is none."""
+    """Return the step of a file; ValueError where it is none."""
     family, number, _ = path.stem.split("_", 2)
     text = path.read_text()
     found = re.search(_CONSTANTS, text)
@@ -88,5 +88,5 @@ def read(path: Path) -> Step:
 
 
 def steps(family: str) -> list[Step]:
-    """In order."""
+    """Return the steps of a family in order."""
     return sorted(map(read, FOLDER.glob(f"{family}_*.cu")), key=lambda step: step.number)

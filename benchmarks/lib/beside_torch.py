@@ -1,4 +1,4 @@
-"""One product of one backend beside torch.matmul on an NVIDIA card: its rig, the check of its result, its row."""
+"""Comparison of one backend with torch.matmul on one product on an NVIDIA card: timing, check, row of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmhub.problem import GemmProblem
 def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
     """Yield (m, n, k) without end: sizes of all magnitudes, most of them multiples of 8.
 
-    With ``few``, products of at most so many rows, or columns.
+    With ``few``, products have at most so many rows, or columns.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -36,7 +36,7 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
 
 
 def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
-    """Return the problem of one product; ``order``: for a and b, "n" stored by rows, "t" by columns."""
+    """Return the problem of one product; in ``order``, for a and b, "n" is row-major and "t" column-major."""
     return problem_of(Product("", dtype, order, Sizes(1, m, n, k)))
 
 
@@ -53,7 +53,7 @@ def caller(backend: Backend, asked: GemmProblem, candidate: str) -> Call:
 def close(call: Call, rig: Rig, dtype: str) -> bool:
     """Compare a call's result with torch's, up to rounding, and else with float64's.
 
-    torch.matmul itself was seen to leave out a K remainder (docs/cublas.md).
+    torch.matmul itself was observed to omit a K remainder (docs/cublas.md).
     """
     tolerance = 1e-4 if dtype == "float32" else 0.05
     a, b, out = rig.sets[0]

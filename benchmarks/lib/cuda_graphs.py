@@ -1,8 +1,8 @@
-"""Timing on an NVIDIA card by CUDA graphs, shared by the benchmarks of this folder.
+"""Timing on an NVIDIA card by CUDA graphs, for all benchmarks.
 
 Each contender is captured once into a graph of several calls on operands that rotate past the L2 cache; replays of
-the graphs are timed by events, in interleaved rounds. So neither the host's time nor a drifting clock counts: what
-compares is the device's time for the same products in the same minute.
+the graphs are timed by events, in interleaved rounds. So neither the host's time nor a drifting clock has an effect:
+the ratios are of device times for the same products in the same minute.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 import torch
 
 Call = Callable[[Any, Any, Any], object]
-"""A function of (a, b, out) that puts one product on the current stream, without allocating."""
+"""A function of (a, b, out) that launches one product on the current stream, without allocation."""
 
 _CACHE = 2.0e8
-"""Bytes that operands rotate through: more than three times the L2 cache of an H200."""
+"""Bytes that operands rotate through, more than three times the L2 cache of an H200."""
 _STRETCH = 4e-4
-"""Seconds that a graph should take."""
+"""Target seconds of a graph."""
 _SETTLING = 0.03
-"""Seconds that the card is busy before times count."""
+"""Seconds of work on the card before the timing."""
 
 
 def launching(run: Callable[..., object]) -> Call:
-    """``run`` of a gemmhub kernel: of a plain product, on torch's current stream."""
+    """Return ``run`` of a gemmhub kernel as a call of a plain product on torch's current stream."""
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -37,7 +37,7 @@ def launching(run: Callable[..., object]) -> Call:
 
 
 def matrix(rows: int, cols: int, order: str, dtype: torch.dtype) -> Any:
-    """Allocate an uninitialised matrix on the card, stored by rows ("n") or by columns ("t")."""
+    """Allocate an uninitialised matrix on the card, row-major ("n") or column-major ("t")."""
     stored = (cols, rows) if order == "t" else (rows, cols)
     made = torch.empty(stored, device="cuda", dtype=dtype)
     return made.t() if order == "t" else made
@@ -47,8 +47,10 @@ class Rig:
     """One product: operands in several sets, and the graphs of its contenders."""
 
     def __init__(self, m: int, n: int, k: int, order: str, dtype: torch.dtype, seconds: float, batch: int = 1) -> None:
-        """``order``: for a and for b whether it is stored by rows ("n") or by columns ("t"). ``seconds``: about what
-        one call takes. ``batch``: how many products one call makes, where a subclass makes operands for that.
+        """Allocate operands; in ``order``, for a and b, "n" is row-major and "t" column-major.
+
+        ``seconds`` is the approximate time of one call, ``batch`` the number of products of one call, for subclasses
+        whose operands have a batch.
         """
         size = torch.empty(0, dtype=dtype).element_size()
         nbytes = size * batch * (m * k + k * n + m * n)
@@ -57,7 +59,7 @@ class Rig:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._graphs: list[Any] = []
         self.busy = 0.0
-        """Seconds that the card spent in timed replays."""
+        """Seconds of the card in timed replays."""
 
     @staticmethod
     def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
@@ -65,7 +67,7 @@ class Rig:
         return a, b, matrix(m, n, "n", dtype)
 
     def add(self, call: Call) -> int:
-        """Capture a contender; its number. It is run once before."""
+        """Run a contender once and capture it; return its number."""
         call(*self.sets[0])
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -76,7 +78,7 @@ class Rig:
         return len(self._graphs) - 1
 
     def once(self, contender: int) -> float:
-        """Seconds a call."""
+        """Return the seconds a call of one replay."""
         self._start.record()
         self._graphs[contender].replay()
         self._end.record()
@@ -86,11 +88,12 @@ class Rig:
         return seconds / self.calls
 
     def medians(self, contenders: list[int], rounds: int) -> list[float]:
-        """Seconds a call of each, over interleaved rounds, each in an order of its own: what ran before heats the card.
+        """Return the seconds a call of each contender: medians over interleaved rounds in random orders.
 
-        The card changes its clock in steps, most of them in the first tens of milliseconds. So all take turns untimed
-        first, and medians are those of a contender's share in its round: a step between two rounds then changes no
-        share, and one within a round those of that round alone.
+        Orders are random because a contender heats the card for the next. The card changes its clock in steps, most of
+        them in the first tens of milliseconds. So all run in turn untimed first, and medians are of a contender's share
+        of its round: a step between two rounds then changes no share, and one within a round only the shares of that
+        round.
         """
         while self.busy < _SETTLING:
             for contender in contenders:
@@ -105,5 +108,5 @@ class Rig:
 
 
 def expected(m: int, n: int, k: int, rate: float = 6e14, bandwidth: float = 4e12) -> float:
-    """Seconds of one 16-bit product, roughly."""
+    """Return the approximate seconds of one 16-bit product."""
     return max(3e-6, 2 * m * n * k / rate, 2 * (m * k + k * n + m * n) / bandwidth)

@@ -1,4 +1,4 @@
-"""Products that the benchmarks of this folder draw at random: their sizes, dtypes and layouts. Needs no card."""
+"""Random products for the benchmarks: sizes, dtypes and layouts, without a card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FP8 = "float8_e4m3fn"
 CUDA_L2 = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 """Sizes of CUDA-L2's public table."""
 LARGE = 1e10
-"""Operations of products that count as large."""
+"""Least number of operations of a large product."""
 _RESULTS = {"int8": "int32", FP8: "bfloat16"}
 
 
@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One product of a class. ``orders``: "n" where a, b are stored by rows, "t" where by columns."""
+    """One product of a class. In ``orders``, for a and b, "n" is row-major and "t" column-major."""
 
     name: str
     dtype: str
@@ -49,12 +49,12 @@ Draw = Callable[[np.random.Generator], Sizes]
 
 
 def power(rng: np.random.Generator, low: float, high: float, unit: int = 1) -> int:
-    """A size between two powers of 2, all magnitudes alike, a multiple of ``unit``."""
+    """Draw a multiple of ``unit`` between two powers of 2, log-uniformly."""
     return max(unit, int(2 ** rng.uniform(low, high)) // unit * unit)
 
 
 def between(low: float, high: float, unit: int, largest: float = 13.5) -> Draw:
-    """Three sizes whose product has ``low`` to ``high`` operations."""
+    """Return a function that draws three sizes whose product has ``low`` to ``high`` operations."""
 
     def draw(rng: np.random.Generator) -> Sizes:
         while True:
@@ -66,7 +66,7 @@ def between(low: float, high: float, unit: int, largest: float = 13.5) -> Draw:
 
 
 def odd(low: float, high: float) -> Draw:
-    """At least one of the sizes is odd."""
+    """Return a function that draws sizes of which at least one is odd."""
 
     def draw(rng: np.random.Generator) -> Sizes:
         while True:
@@ -102,7 +102,7 @@ def tiny_batches(rng: np.random.Generator) -> Sizes:
 
 
 def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
-    """(name, dtype, orders, sizes, epilogue)."""
+    """Yield the classes: (name, dtype, orders, sizes, epilogue)."""
     both, turned = ("nn", "nt"), ("tn", "tt")
     large, small = between(LARGE, 2e12, 8), between(1e7, LARGE, 8)
     for dtype in ("bfloat16", "float16", "tf32", "float32"):
@@ -128,13 +128,13 @@ def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
 
 
 def cuda_l2() -> Iterator[Sizes]:
-    """The 1000 products of CUDA-L2's public table: every combination of :data:`CUDA_L2`."""
+    """Yield the 1000 products of CUDA-L2's public table: every combination of :data:`CUDA_L2`."""
     for m, n, k in product(CUDA_L2, repeat=3):
         yield Sizes(1, m, n, k)
 
 
 def problem(drawn: Product) -> GemmProblem:
-    """The problem of a product, with operands at addresses that are multiples of 256 bytes."""
+    """Return the problem of a product, with operands at addresses that are multiples of 256 bytes."""
     count, m, n, k = drawn.sizes
     batch = (count,) if count > 1 else ()
     dtype = as_dtype("float32" if drawn.dtype == "tf32" else drawn.dtype)

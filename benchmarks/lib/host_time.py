@@ -1,4 +1,4 @@
-"""Timing of the host's side of a call on an NVIDIA card: the time until the call returns, not until the card is done.
+"""Host time of calls on an NVIDIA card: the time until a call returns, not until the card has finished.
 
 Calls are made in interleaved batches that fit into the device's queue, with the device idle before each batch.
 """

@@ -1,4 +1,4 @@
-"""Result files: what was run, on what card and with which versions, then what was measured."""
+"""Result files: the command, the card and the versions, then the measurements."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gemmhub.numpy_backend.probe import numpy_versions
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
 _DIGITS = 5
-"""Significant digits of what is written: timings repeat to fewer."""
+"""Significant digits of written numbers: timings repeat to fewer."""
 
 
 def command() -> str:
-    """Return the command line of this process as a reader types it, without the result file that it names."""
+    """Return the command line of this process as a reader types it, without its result file."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     words, rest = (["-m", spec.name.removesuffix(".__main__")] if spec is not None else sys.argv[:1]), sys.argv[1:]
     if "--json" in rest:

@@ -1,4 +1,4 @@
-"""Any product of lib/drawn.py on a card: operands, torch's calls, gemmhub's plans, and a check by float64."""
+"""The products of lib/drawn.py on a card: operands, torch's calls, gemmhub's plans, and a check by float64."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RATES = {
     "bfloat16": 6e14, "float16": 6e14, "tf32": 3e14, "float32": 5e13, "float64": 5e13, "complex64": 4e13,
     "int8": 1.1e15, "float8_e4m3fn": 1.1e15,
 }  # fmt: skip
-"""Operations a second that a good call reaches, roughly: they decide how many calls a graph has."""
+"""Approximate operations a second of a good call, which determine the number of calls in a graph."""
 _ROWS = 8
-"""Rows of a result that are compared with float64."""
+"""Number of rows of a result that are compared with float64."""
 
 
 class Setup(Rig):
@@ -67,7 +67,7 @@ def extras(product: Product) -> dict[str, Any]:
 
 
 def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[Any, Any, Any], object]]:
-    """Return what a user of torch could call for a product."""
+    """Return the calls of torch that compute a product."""
     if product.dtype == "int8":
         return {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
     if product.dtype == FP8:

@@ -1,7 +1,7 @@
-"""A matrix product in Triton on mma.sync, for benchmarks/run/cuda_torch.py to compare with.
+"""A matrix product in Triton on mma.sync, for comparison in benchmarks/run/cuda_torch.py.
 
-Triton multiplies by wgmma where a card has it. DISABLE_MMA_V3 in the environment makes it take the instruction of
-Ampere instead, which gemmhub-cuda uses, too; whether it did is looked up in the PTX of every kernel.
+Triton multiplies by wgmma where a card has it. DISABLE_MMA_V3 in the environment makes it use the instruction of
+Ampere instead, as gemmhub-cuda does; the PTX of every kernel is checked for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def matmul(
     a, b, d, m, n, k, a_row, b_row, b_column, d_row,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """d = a b. Neighbours along k are neighbours in a; those along n in d. Tiles are walked in groups of rows."""
+    """d = a b. a is contiguous along k, d along n. Tiles are processed in groups of rows."""
     tiles_m, tiles_n = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
     index, in_group = tl.program_id(0), GROUP * tiles_n
     first = index // in_group * GROUP
@@ -38,7 +38,7 @@ def matmul(
     rows = (first + index % in_group % height) * TILE_M + tl.arange(0, TILE_M)
     columns = index % in_group // height * TILE_N + tl.arange(0, TILE_N)
     depth = tl.arange(0, TILE_K)
-    # Beyond the ends rows and columns begin again: all loads but the last along k are of whole tiles.
+    # Beyond the ends rows and columns wrap around: all loads but the last along k are of whole tiles.
     at_a = a + (rows % m)[:, None] * a_row + depth[None, :]
     at_b = b + depth[:, None] * b_row + (columns % n)[None, :] * b_column
     sums = tl.zeros((TILE_M, TILE_N), tl.float32)
@@ -53,14 +53,14 @@ def matmul(
 
 
 def instructions(ptx: str) -> dict[str, int]:
-    """How often each of the instructions of tensor cores is in a kernel."""
+    """Return the counts of tensor core instructions in a kernel."""
     return {name: len(re.findall(re.escape(name) + r"\b", ptx)) for name in _INSTRUCTIONS}
 
 
 def callers() -> dict[str, tuple[Callable[[Any, Any, Any], None], dict[str, int]]]:
-    """By name, such as "triton128x256x64x3w8": a function of tensors (a, b, out) for each of CONFIGS, and the counts
-    of :func:`instructions`, which its first call fills in. RuntimeError of that call for a kernel with wgmma, or
-    without mma.sync."""
+    """Return, by name such as "triton128x256x64x3w8", a function of tensors (a, b, out) for each of CONFIGS, with the
+    counts of :func:`instructions`, which its first call fills in. That call raises RuntimeError for a kernel with
+    wgmma, or without mma.sync."""
     found = {}
     for tile_m, tile_n, tile_k, stages, warps in CONFIGS:
         name, counts = f"triton{tile_m}x{tile_n}x{tile_k}x{stages}w{warps}", dict[str, int]()

@@ -1,1 +1,1 @@
-"""The tables of the documentation that are made from result files."""
+"""Generators of the documentation's tables and figures from result files."""

@@ -1,4 +1,4 @@
-"""The tables of docs/cuda.md, made of what benchmarks/run/cuda_torch.py measured on an H200.
+"""The tables of docs/cuda.md, from results of benchmarks/run/cuda_torch.py on an H200.
 
 "Chosen" is the choice of the present cost model, where that candidate was measured; a record names an older choice.
 """

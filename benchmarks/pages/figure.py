@@ -1,4 +1,4 @@
-"""The figure of README.md: torch's time over gemmhub's for classes of product, from a result file. Needs no card.
+"""The figure of README.md: torch's time over gemmhub's for classes of product, from a result file.
 
 python -m benchmarks.pages.figure         # writes docs/figures/h100.svg
 """
@@ -19,7 +19,7 @@ _WIDTH = _LABELS + _BAR + 80
 
 
 def drawn(file: dict[str, Any]) -> str:
-    """An SVG with one bar for each class, the geometric mean of its untuned products, and a line at torch's speed."""
+    """Return an SVG with a bar for each class, the geometric mean of untuned products, and a line at torch's speed."""
     kinds = list(dict.fromkeys(row["class"] for row in file["rows"]))
     means = {kind: tables.mean(map_page.ratios(file["rows"], kind, "hub")) for kind in kinds}
     most = max(means.values())

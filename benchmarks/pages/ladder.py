@@ -1,4 +1,4 @@
-"""The tables of docs/cuda-ladder.md, made of records that benchmarks/run/cuda_ladder.py has written."""
+"""The tables of docs/cuda-ladder.md, from records of benchmarks/run/cuda_ladder.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TITLES = {"sgemm": "float32, row-major a and b", "mma": "bfloat16 on tensor cor
 
 
 def counted(record: dict[str, Any]) -> str:
-    """Return the table of what can be counted without a card."""
+    """Return the table of the counts without a card."""
     lines = []
     spilled = sum(row["spilled"] for rows in record["families"].values() for row in rows)
     for family, rows in record["families"].items():
@@ -40,7 +40,7 @@ def counted(record: dict[str, Any]) -> str:
 
 
 def measured(record: dict[str, Any] | None) -> str:
-    """Return the tables of a card's times; without a record, a sentence that there is none."""
+    """Return the tables of a card's times; without a record, a sentence that states its absence."""
     if record is None:
         return NOT_YET
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())

@@ -1,6 +1,6 @@
-"""The table of every class of product in docs/hopper.md, made of what benchmarks/run/map.py measured on two cards.
+"""The table of every class of product in docs/hopper.md, from results of benchmarks/run/map.py on two cards.
 
-    python -m benchmarks.pages.map FILE ...   # prints the table of such result files; needs no card
+    python -m benchmarks.pages.map FILE ...   # prints the table of such result files
 
 A cell is the geometric mean of torch's time over gemmhub's, and in parentheses the worst where there are several.
 """
@@ -21,7 +21,7 @@ NAMES = {"hub": "untuned", "raced": "raced"}
 
 
 def ratios(rows: list[dict[str, Any]], kind: str, name: str) -> list[float]:
-    """torch's time over that of the contender ``name``, of each product of a class."""
+    """Return torch's time over that of the contender ``name``, of each product of a class."""
     return [row["torch_us"] / row["us"][name] for row in rows if row["class"] == kind and row["torch_us"] > 0]
 
 
@@ -30,7 +30,7 @@ def cell(found: list[float]) -> str:
 
 
 def table(files: list[dict[str, Any]]) -> list[str]:
-    """Lines of Markdown: a row for each class, two columns for each file."""
+    """Return lines of Markdown: a row for each class, two columns for each file."""
     cards = [file["device"].split()[1] for file in files]
     heads = [f"{card}, {words}" for card in cards for words in NAMES.values()]
     lines = [f"| class | {' | '.join(['products', *heads])} |", "|---" * (2 + len(heads)) + "|"]

@@ -1,4 +1,4 @@
-"""The figures of docs/many-devices.md: what gemmhub.distributed.predict forecasts. Needs no card.
+"""The figures of docs/many-devices.md: forecasts of gemmhub.distributed.predict.
 
 python -m benchmarks.pages.scaling         # writes docs/figures/scaling.svg and docs/figures/algorithms.svg
 """
@@ -11,7 +11,7 @@ from gemmhub.distributed import predict
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
 RATE = 1e11
-"""Operations a second of one device, on a network of 10 Gbit/s."""
+"""Operations a second of one device; the network has 10 Gbit/s."""
 COUNTS = tuple(2**i for i in range(11))
 COLORS = {
     "1D rows": "#2b6cb0", "1D columns": "#63b3ed", "1D k": "#c05621", "SUMMA": "#2f855a", "2.5D": "#b794f4",
@@ -23,7 +23,7 @@ _HEAD = (
 
 
 def scaling() -> str:
-    """Efficiency on 1 to 1024 devices: of one product (strong scaling), and of one that grows with them (weak)."""
+    """Draw the efficiency on 1 to 1024 devices: of one product (strong scaling), and of one that grows (weak)."""
     lines = [_HEAD.format(720, 300)]
     strong = [(f"{size} cubed", [size] * len(COUNTS)) for size in (4096, 16384, 65536)]
     weak = [(f"{size} cubed each", [round(size * p ** (1 / 3)) for p in COUNTS]) for size in (1024, 4096, 16384)]
@@ -49,7 +49,7 @@ def scaling() -> str:
 
 
 def algorithms() -> str:
-    """The algorithm with the fewest seconds, by the sizes of a product, on 16 and on 256 devices."""
+    """Draw the algorithm with the least time, by the sizes of a product, on 16 and on 256 devices."""
     lines = [_HEAD.format(720, 330)]
     exponents = range(8, 18)
     for left, devices in ((60, 16), (400, 256)):

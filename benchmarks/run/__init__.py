@@ -1,1 +1,1 @@
-"""The benchmarks that a reader runs: one command each."""
+"""The benchmarks for readers, one command each."""

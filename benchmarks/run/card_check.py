@@ -1,11 +1,11 @@
-"""The CUDA plugins' tests of threads, contexts, nested calls, streams and graphs on a card, and what fences cost.
+"""The CUDA plugins' tests of threads, contexts, nested calls, streams and graphs on a card, and the cost of fences.
 
     python -m benchmarks.run.card_check [--seconds 420] [--logs DIR]
 
-Runs from a working tree, installed or not. Needs torch, pytest with pytest-xdist, hypothesis, ml_dtypes, sybil,
-platformdirs, cuda-pathfinder and NVRTC. Prints a table last: the products of ``hopper_torch.py --quick`` with the
-kernels as they are and with kernels in which one thread fences for all; and of each set of tests how many passed,
-failed and were skipped.
+It runs from a working tree, installed or not. It needs torch, pytest with pytest-xdist, hypothesis, ml_dtypes, sybil,
+platformdirs, cuda-pathfinder and NVRTC. At the end it prints a table: the products of ``hopper_torch.py --quick`` with
+the present kernels and with kernels in which one thread fences for all; and for each set of tests the numbers of
+passed, failed and skipped ones.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SETS = {
 }
 """Name: (plugin, file, options of pytest)."""
 FENCED = ("            async_fence();  // by every", "            if (stores) async_fence();  // by every")
-"""In epilogue.cuh: what every thread does, and what one thread did before."""
+"""Lines of epilogue.cuh: a fence by every thread, and a fence by one thread."""
 
 
 def install(site: Path) -> None:
-    """Do what pip does with pure-Python projects: write metadata and entry points."""
+    """Write metadata and entry points as pip does for pure-Python projects."""
     for folder in PROJECTS:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         name, version = project["name"], project.get("version", "0")
@@ -76,7 +76,7 @@ def run(command: list[str], seconds: float, log: Path, env: dict[str, str]) -> s
 
 
 def counted(text: str) -> str:
-    """pytest's last line, and the names of what failed."""
+    """Return pytest's last line, and the names of failed tests."""
     found = re.findall(r"^(?:=+ )?(\d+ [a-z]+.* in [\d.]+s.*?)(?: =+)?$", text, re.MULTILINE)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
     end = found[-1] if found else (text.strip().splitlines() or ["nothing"])[-1][:100]
@@ -84,13 +84,13 @@ def counted(text: str) -> str:
 
 
 def ratios(path: Path) -> dict[str, float]:
-    """Torch's time over the kernel's, by product."""
+    """Return torch's time over the kernel's, by product."""
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     return {f"{row['m']}x{row['n']}x{row['k']} {row['order']}": row["ratio"] for row in rows}
 
 
 def fences(logs: Path, work: Path, end: float) -> dict[str, dict[str, float]]:
-    """Ratios to torch with the kernels as they are, with one thread that fences for all, and as they are again."""
+    """Return ratios to torch with the present kernels, with one thread that fences for all, and the former again."""
     old = work / "old"
     shutil.copytree(PROJECTS[-1], old)
     epilogue = old / "gemmhub_hopper" / "kernels" / "epilogue.cuh"
@@ -111,7 +111,7 @@ def fences(logs: Path, work: Path, end: float) -> dict[str, dict[str, float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=420.0, help="for everything")
-    parser.add_argument("--tests-only", action="store_true", help="leave the cost of fences out")
+    parser.add_argument("--tests-only", action="store_true", help="omit the cost of fences")
     parser.add_argument("--logs", type=Path, default=Path(os.environ.get("OUT", "card_check")))
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
@@ -119,7 +119,7 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="gemmhub-card-"))
     install(work / "site")
     env, table = environment(work / "site", *PROJECTS), dict[str, str]()
-    for name, (plugin, file, chosen) in SETS.items():  # one process each: what ran before is part of the test
+    for name, (plugin, file, chosen) in SETS.items():  # one process each: earlier tests are part of the test
         path = ROOT / "plugins" / f"gemmhub-{plugin}" / "tests" / file
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "--tb=short", str(path)]
         log = options.logs / f"{re.sub('[^a-z]+', '_', name)}.txt"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.run.cublas_host [--size 256] [--json FILE]
 
-Needs torch, cupy and gemmhub-cublas. Calls are timed as benchmarks/lib/host_time.py describes. The median over batches
-is compared (operands alternate between two sets, so that no call has the addresses of the one before).
+It needs torch, cupy and gemmhub-cublas. Calls are timed as benchmarks/lib/host_time.py describes. The median over
+batches is compared (operands alternate between two sets, so that no call has the addresses of the previous one).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from benchmarks.lib import results
 from benchmarks.lib.host_time import samples
 
 LIMITS = {"gemmhub out= (torch)": ("torch out=", 0.75), "gemmhub out= (cupy)": ("cupy out=", 0.5)}
-"""Contender -> (baseline, ratio of their times that it must stay below)."""
+"""Limits: contender -> (baseline, upper limit of the ratio of their times)."""
 PLANNED = 7.0
-"""Microseconds that a planned call may take."""
+"""Upper limit of a planned call in microseconds."""
 
 
 def contenders(size: int) -> dict[str, Callable[[], object]]:
-    """Names and calls. Each call takes the next of two sets of operands."""
+    """Return names and calls. Each call takes the next of two sets of operands."""
     tensors = [[torch.randn(size, size, device="cuda").bfloat16() for _ in range(3)] for _ in range(2)]
     arrays = [[cupy.random.standard_normal((size, size)).astype(cupy.float16) for _ in range(3)] for _ in range(2)]
     torch_plan = gemmhub.plan(*tensors[0][:2], out=tensors[0][2])

@@ -1,11 +1,11 @@
-"""Which of cuBLASLt's algorithms that cut k into parts leave out the last of it, and whether gemmhub-cublas knows them.
+"""The split-K algorithms of cuBLASLt that omit the K remainder, and whether gemmhub-cublas rejects them.
 
     python -m benchmarks.run.cublas_parts [--dtype bfloat16] [--seed 1] [--seconds 30] [--json FILE]
 
-Needs an NVIDIA card, torch and gemmhub-cublas. Products are random, with long k; for each, all algorithms that cut k
-are run, and some of them with other numbers of parts, mostly such as divide the whole steps of k. The last 64 elements
-of a's rows are 1 and all others 0, b is all ones: so every element of the result is 64, or less where some of k is left
-out. The plugin's own check (choose.py) is off while algorithms are listed, and then asked about each.
+It needs an NVIDIA card, torch and gemmhub-cublas. Products are random, with long k; for each, all split-K algorithms
+run, some of them also with other numbers of splits, mostly divisors of the number of k passes. The last 64 elements of
+a's rows are 1 and all others 0, b is all ones: so every element of the result is 64, or less where a part of k is
+omitted. The plugin's own check (choose.py) is off while algorithms are listed, and is then applied to each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gemmhub.capability import Absent, Refusal
 
 _LAST = 64
 _FOUND = (1, 776, 21128, "nt")
-"""The first product that was seen."""
+"""The first product with this fault."""
 _MOST_PARTS, _LISTED, _VARIED = 20, 4, 4
 _check = choose._covers_k
 
@@ -42,7 +42,7 @@ def drawn(rng: random.Random) -> tuple[int, int, int, str]:
 
 
 def several(listed: list[str], k: int, step: int, rng: random.Random) -> list[str]:
-    """Algorithms that cut k: those listed, and some of them with other numbers of parts."""
+    """Return split-K algorithms: the listed ones, and some of them with other numbers of splits."""
     cutting = [config for config in listed if parse(config)[2] > 1]
     found = dict.fromkeys(cutting)
     for config in rng.sample(cutting, min(_LISTED, len(cutting))):
@@ -100,9 +100,9 @@ def main() -> int:
         for config in several(listed, k, 128 // a.element_size(), rng):
             sums = counted(backend, asked, config, (a, b, out))
             if sums is not None:
-                right, known = sums == _LAST, _check(parse(config), analysis.form)
-                counts[f"{'right' if right else 'wrong'}, {'taken' if known else 'not taken'}"] += 1
-                if not right or not known:
+                right, taken = sums == _LAST, _check(parse(config), analysis.form)
+                counts[f"{'right' if right else 'wrong'}, {'taken' if taken else 'not taken'}"] += 1
+                if not right or not taken:
                     wrong.append([m, n, k, order, config, sums])
     print(", ".join(f"{key}: {count}" for key, count in counts.items()))
     if options.json:

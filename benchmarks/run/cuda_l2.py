@@ -3,7 +3,7 @@
     python -m benchmarks.run.cuda_l2 [--seed N] [--products 1000] [--raced] [--rounds 5] [--seconds 600] [--json FILE]
 
 The protocol: the host's clock around one synchronised call at a time, with a cold L2 cache; float16, sizes from 64 to
-16384. So host time is part of what is measured. "hub" is a plan that names no backend and uses no records; with
+16384. So host time is part of the measurement. "hub" is a plan that names no backend and uses no records; with
 ``--raced`` "raced" is a plan under the setting ``tune = "first"``. Products come in an order drawn from ``--seed``.
 """
 
@@ -29,7 +29,7 @@ def synchronised(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     end = time.monotonic() + options.seconds
     todo = list(cuda_l2())
-    np.random.default_rng(options.seed).shuffle(todo)  # where time runs out, what was measured is a fair sample
+    np.random.default_rng(options.seed).shuffle(todo)  # where time runs out, the measured products are a fair sample
     flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
     for sizes in todo[: options.products]:
         if time.monotonic() > end:

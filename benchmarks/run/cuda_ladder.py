@@ -1,4 +1,4 @@
-"""From a naive kernel to that of gemmhub-cuda, a step at a time: float32 without, bfloat16 with tensor cores.
+"""The steps from a naive kernel to that of gemmhub-cuda: float32 without tensor cores, bfloat16 with them.
 
     python -m benchmarks.run.cuda_ladder [--only sgemm] [--size 4096] [--rounds 7] [--json FILE]
     python -m benchmarks.run.cuda_ladder --count [--json FILE]
@@ -7,8 +7,8 @@
 The steps are the files of benchmarks/ladder, explained in docs/cuda-ladder.md. On a card (torch and gemmhub-cuda are
 needed) each is compiled, checked by gemmhub.spot_check on a small product and against torch on the timed one, and timed
 by CUDA graphs (benchmarks/lib/cuda_graphs.py), in turn with torch.matmul and the plugin's own kernel. ``--count`` needs
-no card, but g++: it prints the compiler's figures, and accesses of shared memory on the tests' emulator. ``--write``
-puts the records of benchmarks/results, which ``--json`` writes, into the docs page.
+g++ and no card: it prints the compiler's figures, and accesses of shared memory on the tests' emulator. ``--write``
+writes the records of benchmarks/results, which come from ``--json``, to the docs page.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from gemmhub.kit import cuda, nvrtc
 
 _LAUNCH = {"cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)}
 _CHECKED = (2304, 384, 512)
-"""m, n, k of the product that is spot-checked: more rows of tiles than a group has, and a last group that is lower."""
+"""Sizes m, n, k of the spot-checked product: more rows of tiles than a group, with a smaller last group."""
 _RATES = {"sgemm": 4e13, "mma": 6e14}
-"""FLOP a second to expect, roughly."""
+"""Approximate FLOP a second."""
 PLUGIN = "cuda"
-"""The backend of gemmhub-cuda."""
+"""Name of the backend of gemmhub-cuda."""
 
 Call = Callable[[Any, Any, Any], object]
 
 
 class Card:
-    """The current device of torch: what compiles and launches steps there."""
+    """The current device of torch, with the compiler and the driver for steps."""
 
     def __init__(self, index: int) -> None:
-        """OSError, AttributeError or DriverError without a driver; CompilerError without an NVRTC that goes with it."""
+        """Raise OSError, AttributeError or DriverError without a driver; CompilerError without an NVRTC for it."""
         self.driver = cuda.load({**cuda.KERNELS, **_LAUNCH})
         self.gpu = cuda.Gpu(self.driver, index)
         found = nvrtc.look(nvrtc.load, self.driver)
@@ -59,7 +59,7 @@ class Card:
 
 
 def launch(driver: cuda.Driver, function: int, step: Step, params: Params, stream: int) -> None:
-    """ValueError for a product that the step does not take."""
+    """Launch a step; ValueError for a product that it does not take."""
     m, n, k = params.m, params.n, params.k
     refusal = step.refusal(m, n, k)
     if refusal is not None:
@@ -71,7 +71,7 @@ def launch(driver: cuda.Driver, function: int, step: Step, params: Params, strea
 
 
 def caller(card: Card, step: Step) -> Call:
-    """The step as a function of tensors a (m x k), b (k x n; a view of n x k for the bfloat16 steps) and out."""
+    """Return the step as a function of tensors a (m x k), b (k x n; a view of n x k for bfloat16 steps) and out."""
     import torch
 
     function = card.function(step)
@@ -84,9 +84,9 @@ def caller(card: Card, step: Step) -> Call:
 
 
 def plugin(rig: Any, checked: Any) -> tuple[Call, str] | str:
-    """gemmhub-cuda's kernels for both rigs' products as one function, and the name of the first; or why there are none.
+    """Return gemmhub-cuda's kernels for both rigs' products as one call, and the name of the first; or the refusal.
 
-    A plan is for operands of one size: there is one for each.
+    A plan serves operands of one size: there is one for each.
     """
     import gemmhub
 
@@ -105,7 +105,7 @@ def plugin(rig: Any, checked: Any) -> tuple[Call, str] | str:
 
 
 def wrong(call: Call, rig: Any, checked: Any) -> str:
-    """Return what is wrong with a kernel; "" where nothing is."""
+    """Return the error of a kernel's result; "" where it is correct."""
     import torch
 
     import gemmhub
@@ -127,7 +127,7 @@ def wrong(call: Call, rig: Any, checked: Any) -> str:
 
 
 def measured(card: Card, family: str, size: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each step, then the plugin's kernel, then torch's."""
+    """Return a row for each step, then the plugin's kernel, then torch's."""
     import torch
 
     from benchmarks.lib.cuda_graphs import Rig
@@ -173,7 +173,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any] | str:
-    """The record of a run; or why there is none."""
+    """Return the record of a run; or the reason why there is none."""
     try:
         import torch
     except ImportError:
@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any] | str:
 
 
 def count() -> dict[str, Any] | str:
-    """The record of what needs no card; or why there is none."""
+    """Return the record of the counts without a card; or the reason why there is none."""
     try:
         return counts.counted(counts.emulator())
     except (ImportError, nvrtc.CompilerError) as error:
@@ -213,7 +213,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=4096, help="m, n and k: a multiple of 128")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--count", action="store_true", help="what can be counted without a card")
+    parser.add_argument("--count", action="store_true", help="counts without a card")
     parser.add_argument("--write", action="store_true", help="the records of benchmarks/results into the docs page")
     options = parser.parse_args()
     if options.write:

@@ -4,10 +4,10 @@
                                     [--triton] [--json FILE] [--rounds 7] [--seconds 500]
     python -m benchmarks.run.cuda_torch --host
 
-Needs torch and gemmhub-cuda. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
+It needs torch and gemmhub-cuda. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
 torch's call: the plugin's first choice, the first eight candidates with ``--candidates``, or every tile with every
-split-K with ``--every`` (what benchmarks/fit/cuda_model.py fits the cost model to). With ``--triton`` the same run has
-a Triton kernel on mma.sync, the fastest of several configurations. With ``--draw`` the products are of random sizes.
+split-K with ``--every`` (the input of benchmarks/fit/cuda_model.py). With ``--triton`` the same run has a Triton kernel
+on mma.sync, the fastest of several configurations. With ``--draw`` the products are of random sizes.
 All results are compared with torch's. ``--host`` times the host's side of a call.
 """
 
@@ -51,13 +51,13 @@ PRODUCTS = QUICK + (
     (128, 8192, 8192), (64, 28672, 8192), (8192, 64, 4096), (8192, 16, 8192), (32, 4096, 7168),
     (8, 4096, 14336), (1, 4096, 14336), (64, 64, 16384), (100000, 64, 64), (64, 100000, 64),
 )  # fmt: skip
-"""(m, n, k)."""
+"""Sizes (m, n, k) of ``--quick``."""
 _DRAWN = 100
 _WORKSPACE = 64 * 2**20
 
 
 def drawn(seed: int) -> list[tuple[int, int, int]]:
-    """Random sizes: half of them multiples of 64, the others any."""
+    """Draw sizes: half of them multiples of 64, the others arbitrary."""
     rng = random.Random(seed)
     found: list[tuple[int, int, int]] = []
     while len(found) < _DRAWN:
@@ -74,7 +74,7 @@ def caller(backend: CudaBackend, asked: GemmProblem, candidate: str) -> Call:
 
 
 def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
-    """Candidates to time, the plugin's choice first."""
+    """Return the candidates to time, the plugin's choice first."""
     proposed = list(backend.candidates(asked))
     if not options.every:
         return proposed if options.candidates else proposed[:1]
@@ -87,8 +87,8 @@ def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace)
 
 
 def triton_calls(rig: Rig, dtype: str) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """Triton's configurations that compile, are on mma.sync and right, by name: their numbers in the rig, and which
-    instructions they have. Prints why the others are left out."""
+    """Return Triton's configurations that compile, use mma.sync and are correct, by name: their numbers in the rig, and
+    their instructions. Print the reasons for omitting others."""
     try:
         from benchmarks.lib.triton_mma import callers
     except ImportError as error:
@@ -98,11 +98,11 @@ def triton_calls(rig: Rig, dtype: str) -> tuple[dict[str, int], dict[str, dict[s
     for name, (call, instructions) in callers().items():
         try:
             if not close(call, rig, dtype):
-                print(f"    {name} is left out: its result is not torch's")
+                print(f"    {name} is omitted: its result is not torch's")
                 continue
             numbers[name], counts[name] = rig.add(call), instructions
-        except Exception as error:  # compilers and drivers have exceptions of their own
-            print(f"    {name} is left out: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        except Exception as error:  # compilers and drivers have their own exceptions
+            print(f"    {name} is omitted: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     return numbers, counts
 
 
@@ -136,7 +136,7 @@ def measure(
 
 
 def host(backend: CudaBackend, n: int = 256) -> None:
-    """Microseconds of host time a call: the least over batches, each put on an idle card."""
+    """Print the microseconds of host time a call: the least over batches, each launched on an idle card."""
     asked = problem(n, n, n, "nn", "float32")
     a, b, out = (torch.randn(n, n, device="cuda") for _ in range(3))
     chosen = backend.candidates(asked)[0]
@@ -188,7 +188,7 @@ def main() -> int:
             if row is not None:
                 rows.append(row)
     if left_out:
-        print(f"out of time: {left_out} products are left out")
+        print(f"out of time: {left_out} products are omitted")
     compared_to = [row["triton"] for row in rows if "triton" in row]
     for key in ("ratio", "best_ratio") if compared_to else ():
         print(f"{key} to Triton on mma.sync: {summary(compared_to, key)}")

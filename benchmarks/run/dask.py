@@ -35,7 +35,7 @@ SMALL = 512
 
 
 def draw(size: int, dtype: str, chunk: int) -> Any:
-    """A random matrix on the workers."""
+    """Return a random matrix on the workers."""
     rng = da.random.default_rng()
     if dtype == "int8":
         x = rng.integers(-128, 128, (size, size), dtype="int8", chunks=chunk)
@@ -47,14 +47,14 @@ def draw(size: int, dtype: str, chunk: int) -> Any:
 
 
 def seconds(product: Any, client: Any) -> float:
-    """How long a lazy product takes until it lies on the workers; it is released again."""
+    """Return the seconds until a lazy product is on the workers; it is released afterwards."""
     start = time.perf_counter()
     kept = product.persist()
     distributed.wait(kept)
     taken = time.perf_counter() - start
     names = {str(key) for key in kept.__dask_keys__()[0]}
     del kept
-    while names & {str(key) for key in client.who_has()}:  # the same product would else be there already
+    while names & {str(key) for key in client.who_has()}:  # otherwise the same product would be cached
         time.sleep(0.05)
     return taken
 
@@ -96,7 +96,7 @@ def measure(size: int, chunk: int, rounds: int, client: Any) -> list[dict[str, A
 
 
 def out_of_core(folder: Path, m: int = 8192, n: int = 8192, k: int = 12288, chunk: int = 1024) -> dict[str, Any]:
-    """One product whose operands and result are four times larger than the memory limit of the worker."""
+    """Run one product whose operands and result are four times larger than the memory limit of the worker."""
     import zarr
 
     whole = (m * k + k * n + m * n) * 4
@@ -130,7 +130,7 @@ def out_of_core(folder: Path, m: int = 8192, n: int = 8192, k: int = 12288, chun
 
 
 def peak_memory() -> int:
-    """The largest resident memory that this worker has had, in bytes."""
+    """Return the peak resident memory of this worker in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
     return int(peak) * 1024

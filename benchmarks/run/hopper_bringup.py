@@ -1,12 +1,12 @@
-"""The kernels of gemmhub-hopper on a card or driver they have not run on yet: small products, of growing complexity.
+"""First run of gemmhub-hopper's kernels on a new card or driver: small products of growing complexity.
 
     python -m benchmarks.run.hopper_bringup [--json FILE] [--only TEXT] [--seconds 20] [--large] [--in-process]
 
-Needs gemmhub-hopper (from this clone: the products are those of its tests) and numpy; not torch. First all variants are
-compiled, side by side. Then each product runs in a process of its own with a time limit, so that a deadlock or an
-illegal access of one does not stop the others. The first are probes: one operand is the identity, so the result shows
-which element of the other one was read where. For a wrong result the first wrong elements are printed, and a map of
-its 8 x 8 blocks: "." right, "o" wrong in part, "x" all wrong, "u" never written.
+It needs gemmhub-hopper (from this clone: the products are those of its tests) and numpy; not torch. First all variants
+are compiled in parallel. Then each product runs in its own process with a time limit, so that a deadlock or an illegal
+access of one does not stop the others. The first are probes: one operand is the identity, so the result shows which
+element of the other one was read where. For a wrong result it prints the first wrong elements, and a map of its 8 x 8
+blocks: "." right, "o" wrong in part, "x" all wrong, "u" never written.
 
     compute-sanitizer --tool racecheck python -m benchmarks.run.hopper_bringup --in-process --only 64x64x3
 """
@@ -46,7 +46,7 @@ PROBES = tuple(
     for a in ("row", "col")
     for b in ("col", "row")
 ) + (
-    # a through registers: tf32 with neighbours along m; float32 of either order.
+    # a through registers: tf32 contiguous along m; float32 of either storage order.
     Product(SMALL, 64, 64, 64, a="col", b="col", dtype="tf32", registers=True),
     Product(SPLIT, 64, 64, 64, a="row", b="col", dtype="float32", registers=True),
     Product(SPLIT, 64, 64, 64, a="col", b="row", dtype="float32", registers=True),
@@ -63,7 +63,7 @@ LARGE = tuple(
     Product(Shape(128, 256, 4), 520, 1032, 520, batch=(5,)),
     Product(Shape(128, 128, 6), 2056, 4100, 261, a="col", dtype="tf32"),
     Product(Shape(128, 256, 4), 2051, 4099, 261),
-    # By turns: main loops of one stage; odd numbers of pieces a cluster; parts of k that are not equal.
+    # In turn: main loops of one stage; odd numbers of work tiles a cluster; unequal splits of k.
     Product(Shape(128, 128, 6, cluster_m=2, pingpong=True), 4104, 4104, 40),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 2056, 4104, 2056, b="col"),
     Product(Shape(128, 128, 6, pingpong=True), 1032, 1032, 1160, b="col", splits=5, beta=2, bias="n"),
@@ -89,7 +89,7 @@ LARGE = tuple(
     Product(Shape(128, 128, 4), 512, 512, 16384, dtype="float32", splits=8),
     Product(Shape(64, 128, 6, consumers=1), 300, 500, 400, dtype="float32", out="bfloat16", batch=(5,), limit=2**23),
 )  # fmt: skip
-"""Several tiles for each of a card's blocks."""
+"""Products with several work tiles for each resident CTA."""
 _POISON = 0xFF
 
 
@@ -115,7 +115,7 @@ class Card:
             raise RuntimeError(f"{name}: {self.gpu.driver.words(status)} ({status})")
 
     def put(self, data: Any) -> int:
-        """The address of a copy on the device."""
+        """Return the address of a copy on the device."""
         address = c_uint64()
         self.call("cuMemAlloc_v2", byref(address), max(256, data.nbytes))
         self.call("cuMemcpyHtoD_v2", address.value, data.ctypes.data, data.nbytes)
@@ -127,7 +127,7 @@ class Card:
         return data
 
     def run(self, product: Product, values: Any, times: int = 1) -> list[Any]:
-        """The results of so many runs."""
+        """Run a product ``times`` times; return the results."""
         launch = product.launch(self.backend)
         a, b, c, bias = values
         addresses = [self.put(stored(a, product.a)), self.put(stored(b, product.b))]
@@ -152,7 +152,7 @@ class Card:
 
 
 def probe(card: Card, product: Product) -> str:
-    """Return what the kernel reads wrongly of an operand, by the identity as the other; empty when all is right."""
+    """Return the errors of a kernel in reading one operand, with the identity as the other; empty where correct."""
     n, dtype = 64, product.problem.a.dtype
     row, column = np.indices((n, n)).astype(dtype)
     if product.dtype == "float32":  # of 24 bits, so that every plane counts
@@ -171,7 +171,7 @@ def probe(card: Card, product: Product) -> str:
 
 
 def blocks(result: Any, wrong: Any) -> str:
-    """A map of the 8 x 8 blocks of the first matrix, 64 blocks a side at most."""
+    """Return a map of the 8 x 8 blocks of the first matrix, at most 64 blocks a side."""
     while result.ndim > 2:
         result, wrong = result[0], wrong[0]
     raw = np.ascontiguousarray(result).view(f"u{result.itemsize}")
@@ -187,7 +187,7 @@ def blocks(result: Any, wrong: Any) -> str:
 
 
 def judge(card: Card, product: Product) -> dict[str, Any]:
-    """Run a product three times, and say what is wrong with it."""
+    """Run a product three times; return the verdict with the first errors."""
     if product in PROBES:
         complaint = probe(card, product)
         if complaint:
@@ -210,7 +210,7 @@ def judge(card: Card, product: Product) -> dict[str, Any]:
 
 
 def alone(index: int, products: list[Product]) -> int:
-    """In the process of one product: its verdict as a line of JSON."""
+    """Print the verdict on one product as a line of JSON; the main function of its process."""
     try:
         verdict = judge(Card(), products[index])
     except Exception as error:
@@ -220,7 +220,7 @@ def alone(index: int, products: list[Product]) -> int:
 
 
 def supervised(index: int, arguments: list[str], seconds: float) -> dict[str, Any]:
-    """Run one product in a process of its own."""
+    """Run one product in its own process."""
     command = [sys.executable, "-m", "benchmarks.run.hopper_bringup", *arguments, "--product", str(index)]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
@@ -240,7 +240,7 @@ def supervised(index: int, arguments: list[str], seconds: float) -> dict[str, An
 
 
 def compiled(source: Source) -> str:
-    """Empty, or why it does not compile."""
+    """Return an empty string, or the compiler's error."""
     try:
         nvrtc.cubin(nvrtc.load(), source)
     except nvrtc.CompilerError as error:

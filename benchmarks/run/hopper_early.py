@@ -2,9 +2,9 @@
 
     python -m benchmarks.run.hopper_early FILE.json [--vectors] [--dtype bfloat16] [--draw 1] [--seconds 60]
 
-Needs torch and gemmhub-hopper. Random products are timed by CUDA graphs, each by one of the plugin's first
-choices, drawn among four, so launched that the next may begin at each of the moments there are (Next): that is the same
-kernel but for a number that it is given. The results of all are compared with torch's.
+It needs torch and gemmhub-hopper. Random products are timed by CUDA graphs, each by one of the plugin's first four
+choices, drawn at random, launched so that the next kernel may begin at each of the possible moments (Next): that is the
+same kernel with another argument. The results of all are compared with torch's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from gemmhub.capability import Absent
 
 _CHOICES = 4
 _LONG, _LONGEST, _KEPT = 6e-5, 3e-4, 0.3
-"""Seconds that are long for a product, of which this share is kept, and those of which none is."""
+"""Seconds of a long product, fraction of long ones that is kept, and seconds beyond which none is."""
 _BANDWIDTH = 3.3e12
 _BOUNDS = (4.5e-6, 6e-6, 8e-6, 12e-6, 16e-6, 30e-6, 60e-6)
-"""Seconds that bound the rows of the printed table."""
+"""Boundaries of the rows of the printed table in seconds."""
 
 
 def launched(backend: HopperBackend, choice: Any, moment: Next) -> Call:

@@ -5,7 +5,7 @@
                                       [--json FILE]
     python -m benchmarks.run.hopper_torch --host
 
-Needs torch and gemmhub-hopper. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
+It needs torch and gemmhub-hopper. Each product is timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), in one run with
 torch's call: the plugin's first choice, the first eight candidates with ``--candidates``, or with ``--every`` all that
 the cost model ranks, swap-AB included. With ``--packed`` also the plugin's first choice for a b packed beforehand;
 copying operands, or splitting them, is part of all other times. All results are compared with torch's. ``--host`` times
@@ -51,12 +51,12 @@ PRODUCTS = QUICK + (
     (96, 2112, 7168), (64, 28672, 8192), (64, 7168, 2048), (32, 4096, 7168), (16, 28672, 4096), (8, 4096, 14336),
     (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
 )  # fmt: skip
-"""(m, n, k)."""
+"""Sizes (m, n, k) of ``--quick``."""
 _MOST = 36
-"""Candidates of a product that ``--every`` times for sure, and every third of the others."""
+"""Number of candidates of a product that ``--every`` always times; of the others, every third."""
 _PACKED = "packed"
 _FAR_SLOWER = 3
-"""Factor over the least estimate up to which ``--every`` times candidates."""
+"""Largest ratio of an estimate to the least one with which ``--every`` times a candidate."""
 
 
 def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
@@ -74,7 +74,7 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
 
 
 def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
-    """Candidates to time, the plugin's choice first."""
+    """Return the candidates to time, the plugin's choice first."""
     proposed = list(backend.candidates(asked))
     if not options.every:
         return proposed if options.candidates else proposed[:1]
@@ -115,10 +115,10 @@ def measure(
 
 
 def host(backend: HopperBackend, n: int = 256) -> None:
-    """Microseconds of host time a call: the least over batches, each put on an idle card."""
+    """Print the microseconds of host time a call: the least over batches, each launched on an idle card."""
     asked = problem(n, n, n, "nn", "bfloat16")
     choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
-    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # and so there is a context
+    a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # this creates a context
     launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
     assert isinstance(launch, Launch)
     gemm = launch.gemm
@@ -170,7 +170,7 @@ def main() -> int:
     rows = []
     for m, n, k in QUICK if options.quick else PRODUCTS if options.draw is None else drawn(options.draw, options.few):
         if time.monotonic() > end:
-            print("out of time: the rest is left out")
+            print("out of time: the remaining products are omitted")
             break
         if not options.least <= 2 * m * n * k <= options.most:
             continue

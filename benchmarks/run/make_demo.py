@@ -1,4 +1,4 @@
-"""Writes two half-precision matrices for `make demo`: FOLDER/a.npy (768 x 1024) and FOLDER/b.npy (1024 x 640).
+"""Write two half-precision matrices for `make demo`: FOLDER/a.npy (768 x 1024) and FOLDER/b.npy (1024 x 640).
 
 python -m benchmarks.run.make_demo FOLDER
 """

@@ -1,9 +1,9 @@
-"""Every class of product that a user meets, against the best call of torch's for it, on an NVIDIA card, by CUDA graphs.
+"""All classes of products against torch's best call for each, on an NVIDIA card, by CUDA graphs.
 
     python -m benchmarks.run.map [--seed N] [--draws 8] [--classes TEXT ...] [--raced] [--alone hopper cublas]
                              [--seconds 600] [--json FILE]
 
-Each class draws fresh sizes from ``--seed``: large and small, aligned and odd, operands stored by rows and by columns,
+Each class draws sizes from ``--seed``: large and small, aligned and odd, row-major and column-major operands,
 batches, few rows, tall and narrow, long k, every dtype, and epilogues. "hub" is a plan that names no backend and uses
 no records; with ``--raced`` "raced" is a plan under the setting ``tune = "first"``. torch's best call is the fastest of
 those that lib/torch_calls.py lists. All are timed in one run by CUDA graphs (benchmarks/lib/cuda_graphs.py), and

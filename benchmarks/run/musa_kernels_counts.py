@@ -1,16 +1,16 @@
-"""What gemmhub-musa-kernels' pipelined kernel does to memory, counted on the simulator, beside its first draft.
+"""Memory traffic of gemmhub-musa-kernels' pipelined kernel and of its first draft, counted on the simulator.
 
     python -m benchmarks.run.musa_kernels_counts [--write] [--quick]
 
 No Moore Threads card is available to the project, so nothing here is a time. Lines of 128 bytes, bank conflicts and
-barriers are counted while the simulator runs the kernels (gemmhub_musa_sim.counters has the rules); registers are what
-nvcc gives them through the simulator's CUDA headers. ``--write`` puts the numbers into
-benchmarks/results/cpu/musa_kernels_counts.json and the tables into docs/musa-kernels.md. That takes minutes on two
-cores; ``--quick`` takes small sizes, and seconds.
+barriers are counted while the simulator runs the kernels (gemmhub_musa_sim.counters has the rules); registers are
+nvcc's, through the simulator's CUDA headers. ``--write`` writes the numbers to
+benchmarks/results/cpu/musa_kernels_counts.json and the tables to docs/musa-kernels.md. That takes minutes on two
+cores; ``--quick`` uses small sizes and takes seconds.
 
-The first draft (plugins/gemmhub-musa-kernels/tests/kernels/first_draft.mu) is the kernel as one writes it first: right
-for m and n that 128 divides and k that 64 divides, with up to 4 columns of tiles or a multiple of 4. For other sizes
-somebody must pad A and B, and copy the result out: that is counted as reading and writing each once.
+The first draft (plugins/gemmhub-musa-kernels/tests/kernels/first_draft.mu) is a straightforward kernel: correct for
+multiples of 128 as m and n and of 64 as k, with up to 4 columns of tiles or a multiple of 4. For other sizes A and B
+must be padded, and the result copied out: that is counted as reading and writing each once.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ KERNELS = ROOT / "plugins" / "gemmhub-musa-kernels" / "gemmhub_musa_kernels" / "
 SIZES = ((1024, 1024, 1024), (1000, 1000, 1000), (1023, 1021, 1019), (129, 1023, 77))
 QUICK = ((256, 256, 128), (130, 129, 65))
 WAYS = (("ccc", "usual"), ("ccc", "plain"), ("crr", "usual"), ("rrr", "usual"), ("rcr", "usual"), ("crc", "packed"))
-"""Orders of A, B and the result (by columns or rows), and how: as an untuned call, reading all as it lies, B packed."""
+"""Storage orders of A, B and the result, and the mode: an untuned call, a call without copies, a packed B."""
 TILE = "pipelined-128x128x32-2x2warps"
 DEPTH = 32
-"""Of a step, in the draft and in the tile."""
+"""Length of k of a step, in the draft and in the tile."""
 SHARED_OF_MULTIPROCESSOR = 72 * 1024
-"""Bytes: of a block on an S4000; that a multiprocessor has as much at least is what published kernels rely on."""
+"""Shared memory of a block on an S4000 in bytes; published kernels rely on at least as much for a multiprocessor."""
 REGISTERS_OF_MULTIPROCESSOR = 64 * 1024
-"""Of an NVIDIA GPU, which the compiler asked here is for."""
+"""Registers of a multiprocessor of an NVIDIA GPU, the target of the compiler here."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run one product."""
+    """The counts of one code path for one product."""
 
     size: str
     orders: str
     way: str
     read_bytes: int
-    """Moved from global memory, in lines of 128 bytes; all launches together."""
+    """Bytes read from global memory, in lines of 128 bytes, by all launches."""
     written_bytes: int
     spare_lines: int
-    """Lines that the product's kernel moves beyond the fewest that could hold what each request asked for."""
+    """Number of lines that the product's kernel moves beyond the minimum for its requests."""
     copied_spare_lines: int
-    """The same of copies of operands before the product."""
+    """Number of such lines in copies of operands before the product."""
     bank_conflicts: int
-    """Turns of shared memory beyond the fewest, with banks of 8 bytes; of the product's kernel."""
+    """Cycles of shared memory beyond the minimum, with banks of 8 bytes, in the product's kernel."""
     barriers_per_step: float
-    """Of a block, without those before the first step and after the last one."""
+    """Barriers of a block for each step, without those before the first step and after the last."""
 
 
 class Counter:
-    """Products on a simulated S4000, counted. All kernels are compiled with the checker's hooks."""
+    """Counters of products on a simulated S4000. All kernels are compiled with the checker's hooks."""
 
     def __init__(self, folder: Path) -> None:
         from gemmhub_musa_sim import make_home
@@ -85,7 +85,7 @@ class Counter:
         self.sdk, self.runtime = sdk.find(), runtime.load()
 
     def _counted(self, run, *nbytes):
-        """The counters of each kernel of ``run(*addresses)`` on zeros of those sizes."""
+        """Return the counters of each kernel of ``run(*addresses)`` on zeros of those sizes."""
         from gemmhub_musa_sim import counters
 
         places = [self.runtime.malloc(size) for size in nbytes]
@@ -99,7 +99,7 @@ class Counter:
         return found
 
     def _load_draft(self):
-        """Loaded anew: it takes what lies at an address that it knows for what was there before."""
+        """Load the draft again: it assumes that the operand at a known address has not changed."""
         from gemmhub_musa.compile import compile_mu
 
         built = compile_mu(DRAFT, self.sdk, "mp_22", name="first_draft")
@@ -152,13 +152,13 @@ class Counter:
 
 
 def padded(size):
-    """The next size that the draft does right."""
+    """Return the next size for which the draft is correct."""
     m, n, k = (ceil(x / by) * by for x, by in zip(size, (128, 128, 64)))
     return m, ceil(n / 512) * 512 if m > 128 and n > 512 else n, k
 
 
 def row(size, orders, way, found, kernel, k, others):
-    """``others`` are the barriers of a block that belong to no step."""
+    """Return a row of the table; ``others`` are the barriers of a block that belong to no step."""
     (main,) = (x for x in found if x.kernel.startswith(kernel))
 
     def spare(counters):
@@ -201,24 +201,24 @@ class Resources:
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor has registers and shared memory for."""
+        """The number of blocks that fit the registers and the shared memory of a multiprocessor."""
         by_registers = REGISTERS_OF_MULTIPROCESSOR // (self.registers * self.threads)
         return min(by_registers, SHARED_OF_MULTIPROCESSOR // self.shared_bytes)
 
 
 KINDS = tuple(itertools.product((False, True), repeat=3))
-"""Kernels of pipelined.mu by what is said of them: A along k, B along k, whole tiles."""
+"""Kernels of pipelined.mu by template arguments: A contiguous along k, B contiguous along k, whole tiles."""
 
 
 def resources():
-    """Of the draft and of the usual tiles; or why there are none."""
+    """Return the resources of the draft and of the usual tiles; or the reason why there are none."""
     from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate, defines
     from gemmhub_musa_sim.cuda import nvcc
 
     from gemmhub.dtypes import as_dtype
 
     if nvcc.describe() == "no nvcc":
-        return "nvcc is not installed: nothing says how many registers the kernels take"
+        return "nvcc is not installed, so the registers of the kernels are not counted"
     half = as_dtype("float16")
     found = [Resources("first draft", 512, *compiled(nvcc, DRAFT, ())[0], 34816)]
     for arch, warp in (("mp_22", 128), ("mp_31", 32)):
@@ -231,7 +231,7 @@ def resources():
 
 
 def compiled(nvcc, source, flags):
-    """(registers, spilled bytes) of each product kernel of the file, in the order of KINDS."""
+    """Return (registers, spilled bytes) of each product kernel of the file, in the order of KINDS."""
     options = f"-arch=sm_80 -std=c++17 -O2 -include musa_runtime.h -Xptxas -v -x cu -cubin -o {os.devnull}".split()
     command = [nvcc.nvcc(), *options, "-I", str(nvcc.INCLUDE), "-I", str(source.parent), *flags, str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stderr

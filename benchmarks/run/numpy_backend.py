@@ -31,7 +31,7 @@ def operands(a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: str) -> 
 
 
 def ratio(numpy_call: Any, hub_call: Any, rounds: int) -> tuple[float, float, float]:
-    """(milliseconds of NumPy, of gemmhub, median ratio over rounds)."""
+    """Return (milliseconds of NumPy, of gemmhub, median ratio over rounds)."""
     first, second = interleave([numpy_call, hub_call], rounds=rounds, min_time=5e-3)
     each = statistics.median(x / y for x, y in zip(first.samples, second.samples))
     return first.median * 1e3, second.median * 1e3, each

@@ -1,4 +1,4 @@
-"""What gemmhub costs over the same NumPy expressions written by hand, in one run.
+"""The overhead of gemmhub over the same NumPy expressions written by hand, in one run.
 
     python -m benchmarks.run.overhead [--json FILE]
 
@@ -24,14 +24,14 @@ from benchmarks.lib import results
 from gemmhub._base.timing import interleave
 
 LIMITS = {"plain": 0.6, "plan": 0.25, "options": 1.2, "import": 30_000.0}
-"""Microseconds over the same by hand, or over importing NumPy; of calls with options the mean over the cases."""
+"""Limits in microseconds over the same by hand, or over importing NumPy; for calls with options, on their mean."""
 
 Calls = tuple[str, Callable[[], Any], Callable[[], Any]]
-"""The limit that counts, gemmhub's call, and the same by hand."""
+"""Name of the limit, gemmhub's call, and the same by hand."""
 
 
 def cases(size: int) -> dict[str, Calls]:
-    """The calls to compare, by name."""
+    """Return the calls to compare, by name."""
     rng = np.random.default_rng()
     a, b, c = rng.standard_normal((3, size, size)).astype(np.float32)
     bias, out, zero = b[0].copy(), np.empty_like(a), np.float32(0)
@@ -57,7 +57,7 @@ def cases(size: int) -> dict[str, Calls]:
 
 
 def calls(size: int, rounds: int) -> dict[str, tuple[float, float, str]]:
-    """Microseconds of gemmhub's call and of the same by hand, and the limit that counts, by name."""
+    """Return, by name, the microseconds of gemmhub's call and of the same by hand, and the name of the limit."""
     found = cases(size)
     functions = [function for _, hub, hand in found.values() for function in (hub, hand)]
     seconds = [x.minimum for x in interleave(functions, rounds=rounds, min_time=1e-3, warmup=3)]
@@ -68,7 +68,7 @@ def calls(size: int, rounds: int) -> dict[str, tuple[float, float, str]]:
 
 
 def imports(rounds: int) -> dict[str, float]:
-    """Median microseconds of ``import`` in a fresh interpreter."""
+    """Return the median microseconds of ``import`` in a fresh interpreter."""
     code = "import time; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
     samples: dict[str, list[float]] = {"numpy": [], "gemmhub": []}
     for _ in range(rounds):

@@ -3,9 +3,9 @@
     python -m benchmarks.run.overhead_device [--size 64] [--backend NAME] [--json FILE]
 
 A call is timed until it returns: batches of 50 fit into the device's queue, with the device idle before each, taken in
-turn; the least of the means over batches counts. Beside each call stand its parts: the allocation of the result
-by torch.empty, and the bare launch, which is the prepared kernel called with addresses. What gemmhub adds to these is
-limited to 2 us a call, and to 1.5 us a plan.
+turn; the result is the least of the means over batches. Each call is listed with its parts: the allocation of the
+result by torch.empty, and the bare launch, which is the prepared kernel called with addresses. gemmhub's addition to
+these is limited to 2 us a call, and to 1.5 us a plan.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from benchmarks.lib import results
 from gemmhub._base.timing import host_times
 
 LIMITS = {"call": 2.0, "plan": 1.5}
-"""Microseconds over the allocation of the result and the bare launch."""
+"""Limits in microseconds over the allocation of the result and the bare launch."""
 
 
 def cases(size: int, backend: str | None) -> dict[str, dict[str, Any]]:
-    """By name: operands and options, torch's own call, and whether the result is new."""
+    """Return, by name, operands and options, torch's own call, and whether the result is new."""
     half = {"device": "cuda", "dtype": torch.bfloat16}
     a, b, c, out = (torch.randn(size, size, **half) for _ in range(4))
     weight, bias = b.t(), torch.randn(size, **half)
@@ -62,7 +62,7 @@ def cases(size: int, backend: str | None) -> dict[str, dict[str, Any]]:
 
 
 def rows(size: int, backend: str | None) -> dict[str, dict[str, float]]:
-    """Microseconds by case and contender."""
+    """Return the microseconds by case and contender."""
     contenders: dict[tuple[str, str], Callable[[], object]] = {}
     for name, case in cases(size, backend).items():
         (a, b), options = case["operands"], case["options"]

@@ -1,6 +1,6 @@
-"""What calls through torch's doors cost on the host: ``python -m benchmarks.run.overhead_torch``.
+"""Host time of recorded, compiled and Linear calls of torch: ``python -m benchmarks.run.overhead_torch``.
 
-Small products on a GPU, where the host's time is all that counts: torch's call, and ours, in turns.
+The products are small, on a GPU, so that host time dominates: torch's calls and gemmhub's, in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ N = 64
 
 
 def microseconds(call: Callable[[], Any], calls: int = 500) -> float:
-    """Host time of a call, without the device's queue being full."""
+    """Return the host time of a call, with room in the device's queue."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(calls):

@@ -1,15 +1,15 @@
-"""How often spot_check finds a wrong element, and how often it calls a right product wrong.
+"""The rates at which spot_check finds a wrong element, and at which it calls a correct product wrong.
 
     python -m benchmarks.run.spot_check_power [--positions 1024] [--runs 10000] [--size 2048] [--seed 0]
 
-Detection: in a product of size x size x size, at each of so many random positions in turn, one element is made
-wrong by 1, 3, 10, 30 and 100 times its bound. Rows have sums of their own, so the errors of different rows can be
-planted together without changing what is decided about each; an error counts as found when its own sum exceeds
-the threshold, or is among the 64 largest relative to it if it were planted alone. Every tenth of 100 bounds is
+Detection: in a product of size x size x size, at each of ``--positions`` random positions in turn, one element is made
+wrong by 1, 3, 10, 30 and 100 times its bound. Rows have separate sums, so the errors of different rows can be
+planted together without effect on each other's verdict; an error counts as found where its own sum exceeds
+the threshold, or is among the 64 largest relative to it if it were planted alone. Every tenth error of 100 bounds is
 also planted alone and checked by spot_check itself.
 
-False alarms: right products of random shapes, dtypes (float16, bfloat16, float32) and kinds of data, always by
-sums (small products would otherwise be recomputed whole).
+False alarms: correct products of random shapes, dtypes (float16, bfloat16, float32) and kinds of data, always checked
+by sums (small products would otherwise be recomputed whole).
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ def bring(monkeypatch):
 
         points = [types.SimpleNamespace(name=name, load=lambda made=made: load(made)) for name, made in found.items()]
         monkeypatch.setattr(by_name, "entry_points", lambda group: points if group == by_name.GROUP else [])
-        by_name._brought.cache_clear()
+        by_name.plugin_arrays.cache_clear()
 
     yield install
-    by_name._brought.cache_clear()
+    by_name.plugin_arrays.cache_clear()
 
 
 def library(number=1, **changes):

@@ -22,10 +22,10 @@ def installed_from(monkeypatch, tmp_path):
         text = None if url is None else json.dumps({"url": url})
         monkeypatch.setattr(install, "__file__", str(tmp_path / "site" / "gemmhub" / "kit" / "install.py"))
         monkeypatch.setattr(install.metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda _: text))
-        install._origin.cache_clear()
+        install.origin.cache_clear()
 
     yield make
-    install._origin.cache_clear()
+    install.origin.cache_clear()
 
 
 def test_index(installed_from):
@@ -56,7 +56,7 @@ def test_clone(installed_from):
 
 def test_clone_in_place():
     """As these tests run: from the source, whether pip knows of it or not."""
-    install._origin.cache_clear()
+    install.origin.cache_clear()
     assert install.command("gemmhub-cpu") == f"pip install {shlex.quote(str(ROOT / 'plugins' / 'gemmhub-cpu'))}"
 
 

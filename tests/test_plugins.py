@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -389,13 +390,16 @@ def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch
             multiplies()
         return Multiplying("eager", layout_sensitive)
 
-    def discover(registry):
+    def imported():
         if where == "import":
             multiplies()
-        registry.add(gemmhub.BackendDescription("eager", load, "", contract=1), "eager", "gemmhub-eager")
-        registry.complete = True
+        describe = gemmhub.hookimpl(
+            lambda: [gemmhub.BackendDescription("eager", load, "", contract=1)], specname="gemmhub_backends"
+        )
+        return SimpleNamespace(gemmhub_backends=describe)
 
-    monkeypatch.setattr(plugins.Registry, "_discover", discover)
+    point = SimpleNamespace(name="eager", value="eager", dist=SimpleNamespace(name="gemmhub-eager"), load=imported)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
     gemmhub.reload()
     for x, y in ((a, b), (a, b), (a[::-1], b), (a, b[:, ::-1]), (a[::-1], b)):
         assert np.allclose(gemmhub.matmul(x, y), x @ y)

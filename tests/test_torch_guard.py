@@ -12,9 +12,9 @@ from gemmhub._arrays.torch import guard as guard_module
 
 @pytest.fixture(autouse=True)
 def fresh():
-    guard_module._as_expected.cache_clear()
+    guard_module.usable.cache_clear()
     yield
-    guard_module._as_expected.cache_clear()
+    guard_module.usable.cache_clear()
 
 
 def torch_with(guards, **more):

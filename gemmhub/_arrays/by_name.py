@@ -114,11 +114,11 @@ def arrays_for(device: str = "cpu", library: str | None = None) -> ArrayLibrary:
 
 def libraries(kind: str) -> tuple[str, ...]:
     """The libraries that reach devices of a kind, in the order of preference."""
-    return (*LIBRARIES[kind], *(name for name, found in _brought().items() if found.kind == kind))
+    return (*LIBRARIES[kind], *(name for name, found in plugin_arrays().items() if found.kind == kind))
 
 
 @cache
-def _brought() -> dict[str, PluginArrays]:
+def plugin_arrays() -> dict[str, PluginArrays]:
     """Arrays that plugins provide, by name. One that fails to load is skipped: its backends report the reason."""
     found = {}
     for point in entry_points(group=GROUP):
@@ -130,8 +130,8 @@ def _brought() -> dict[str, PluginArrays]:
 
 
 def _arrays_on(library: str, device: Device) -> ArrayLibrary:
-    if library in _brought():
-        return _brought()[library].arrays(device.index)
+    if library in plugin_arrays():
+        return plugin_arrays()[library].arrays(device.index)
     return cupy_arrays(device.index) if library == "cupy" else torch_arrays(device.kind, device.index)
 
 
@@ -155,7 +155,7 @@ def library_statuses() -> list[LibraryStatus]:
                 devices.append(f"{kind}:{index} {_try_name(name, Device(kind, index))}".rstrip())
         version = str(getattr(module, "__version__", ""))
         found.append(LibraryStatus(name, version, tuple(devices), "" if devices else "; ".join(reasons)))
-    for name, brought in _brought().items():
+    for name, brought in plugin_arrays().items():
         count = _count(name, brought.kind)
         if isinstance(count, Refusal):
             found.append(LibraryStatus(name, "", (), count.reason))
@@ -173,8 +173,8 @@ def _try_name(library: str, device: Device) -> str:
 
 
 def _name(library: str, device: Device) -> str:
-    if library in _brought():
-        return _brought()[library].device_name(device.index)
+    if library in plugin_arrays():
+        return plugin_arrays()[library].device_name(device.index)
     module: Any = importlib.import_module(library)
     if library == "torch":
         return str(getattr(module, device.kind).get_device_name(device.index))
@@ -203,7 +203,7 @@ def library_versions(arrays: ArrayLibrary) -> dict[str, str]:
             "cuda": _decimal(runtime.runtimeGetVersion()),
             "cuda driver": _decimal(runtime.driverGetVersion()),
         }
-    brought = _brought().get(arrays.name)
+    brought = plugin_arrays().get(arrays.name)
     return {"numpy": np.__version__} if brought is None else brought.versions()
 
 
@@ -286,9 +286,9 @@ def _import(name: str) -> Any:
 
 def _count(library: str, kind: str) -> int | Refusal:
     """The number of devices of a kind that the library sees; a Refusal instead of 0."""
-    if library in _brought():
+    if library in plugin_arrays():
         try:
-            return _brought()[library].count()
+            return plugin_arrays()[library].count()
         except Exception as error:  # a plugin's code
             return Refusal(f"{library} sees no {kind.upper()} device: {one_line(error)}", f"`gemmhub doctor {kind}`")
     module = _import(library)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 
 def number(value: float) -> str:
@@ -35,3 +36,12 @@ def duration(seconds: float | None) -> str:
         if seconds >= 0.9995 * scale:
             return f"{number(seconds / scale)} {unit}"
     return f"{number(seconds * 1e9)} ns"
+
+
+def resolved(x: Any, bound: float) -> str:
+    """``x`` with six digits, or as many as are needed to resolve a tenth of ``bound``."""
+    if isinstance(x, int) or not 0 < bound < math.inf:  # exact numbers are shown as they are
+        return str(x)
+    size = abs(x)
+    digits = math.ceil(math.log10(size) - math.log10(bound) + 2) if 0 < size < math.inf else 0
+    return f"{x:.{min(max(6, digits), 17)}g}"

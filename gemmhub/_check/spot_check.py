@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf, log10, prod
+from math import inf, prod
 from operator import index as as_index
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy.random
 
 from gemmhub import accuracy, dtypes
 from gemmhub._arrays.find import arrays_of
-from gemmhub._base import registered
+from gemmhub._base import registered, units
 from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._base.inner_products import TILE
@@ -186,7 +186,7 @@ class _Product:
                 power = f"; a single error above {self.detects:.3g} bounds would have been seen"
                 reason += power if self.detects else chance
         else:
-            got, expected = (_shown(x, self.bound) for x in (self.got, self.expected))
+            got, expected = (units.resolved(x, self.bound) for x in (self.got, self.expected))
             reason = f"element {where} is {got}, expected {expected}"
             reason += f" within {self.bound:.3g}" if np.isfinite(self.expected) else ""
         return SpotCheck(
@@ -314,15 +314,6 @@ class _Product:
 def _scalar(x: Any) -> Any:
     """``x`` as a Python number."""
     return x.item() if x.dtype.kind in "biu" else accuracy.widen(x).item()
-
-
-def _shown(x: Any, bound: float) -> str:
-    """``x`` with six digits, or as many as are needed to resolve a tenth of ``bound``."""
-    if isinstance(x, int) or not 0 < bound < inf:  # exact numbers are shown as they are
-        return str(x)
-    size = abs(x)
-    digits = ceil(log10(size) - log10(bound) + 2) if 0 < size < inf else 0
-    return f"{x:.{min(max(6, digits), 17)}g}"
 
 
 def _native(x: object, argument: str) -> Array:

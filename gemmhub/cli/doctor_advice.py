@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from gemmhub.capability import Absent
 from gemmhub.kit import cuda, install
 from gemmhub.numpy_backend.probe import cpu_flags
+
+Hardware = tuple[str, tuple[str, ...]]
+"""Name of hardware, and the distributions that serve it."""
 
 _UNITS = {
     "amx_bf16": "AMX", "amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI",
@@ -34,21 +38,8 @@ class Advice:
     command: str
 
 
-def advice() -> list[Advice]:
-    """The recommendations for this machine, most specific hardware last. Imports nothing and runs no kernel."""
-    found = []
-    for title, distributions in (*_cpu(), *_nvidia(), *_musa()):
-        missing = tuple(name for name in distributions if not _installed(name))
-        if missing:
-            found.append(Advice(title, missing, install.command(*missing)))
-    for name, (needed, purpose) in _FRAMEWORKS.items():
-        if find_spec(name) is not None and find_spec(needed) is None:
-            extra = f"gemmhub[{name}]"
-            found.append(Advice(f"{name}, without {needed}: {purpose}", (extra,), install.command(extra)))
-    return found
-
-
-def _installed(distribution: str) -> bool:
+def installed(distribution: str) -> bool:
+    """Whether a distribution is installed."""
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -56,7 +47,8 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-def _cpu(*cpuinfo: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+def cpu(*cpuinfo: Path) -> Iterator[Hardware]:
+    """The processor, with its instructions for bfloat16 and int8."""
     words = cpu_flags(*cpuinfo)
     if not words:
         return
@@ -64,7 +56,8 @@ def _cpu(*cpuinfo: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield f"CPU with {', '.join(units)}" if units else "CPU", ("gemmhub-cpu",)
 
 
-def _nvidia(open_driver: Callable[[], cuda.Driver] = cuda.load) -> Iterator[tuple[str, tuple[str, ...]]]:
+def nvidia(open_driver: Callable[[], cuda.Driver] = cuda.load) -> Iterator[Hardware]:
+    """The NVIDIA GPUs, one of each kind."""
     seen = cuda.look(open_driver, "525", "an NVIDIA GPU")
     if isinstance(seen, Absent):
         return
@@ -76,8 +69,29 @@ def _nvidia(open_driver: Callable[[], cuda.Driver] = cuda.load) -> Iterator[tupl
         )
 
 
-def _musa(folders: tuple[str, ...] = ("/usr/local/musa", "/dev/mtgpu.0")) -> Iterator[tuple[str, tuple[str, ...]]]:
+def musa(folders: tuple[str, ...] = ("/usr/local/musa", "/dev/mtgpu.0")) -> Iterator[Hardware]:
+    """The MUSA installation or card."""
     for place in filter(None, (os.environ.get("MUSA_HOME"), *folders)):
         if Path(place).exists():
             yield f"a MUSA installation or card ({place})", _MUSA
             return
+
+
+def advice(
+    looks: Sequence[Callable[[], Iterable[Hardware]]] = (cpu, nvidia, musa),
+    installed: Callable[[str], bool] = installed,
+) -> list[Advice]:
+    """The recommendations for this machine, most specific hardware last. Imports nothing and runs no kernel.
+
+    ``looks`` find the hardware, ``installed`` tests for a distribution.
+    """
+    found = []
+    for title, distributions in chain.from_iterable(look() for look in looks):
+        missing = tuple(name for name in distributions if not installed(name))
+        if missing:
+            found.append(Advice(title, missing, install.command(*missing)))
+    for name, (needed, purpose) in _FRAMEWORKS.items():
+        if find_spec(name) is not None and find_spec(needed) is None:
+            extra = f"gemmhub[{name}]"
+            found.append(Advice(f"{name}, without {needed}: {purpose}", (extra,), install.command(extra)))
+    return found

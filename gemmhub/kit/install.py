@@ -25,19 +25,19 @@ def command(*requirements: str) -> str:
     >>> "gemmhub-cpu" in install.command("gemmhub-cpu[numkong]")
     True
     """
-    origin = _origin()
-    if origin is None:
+    source = origin()
+    if source is None:
         return " ".join(["pip install", *map(shlex.quote, requirements)])
-    if not (origin / "pyproject.toml").is_file():
-        return " ".join(["pip install --find-links", shlex.quote(str(origin)), *map(shlex.quote, requirements)])
+    if not (source / "pyproject.toml").is_file():
+        return " ".join(["pip install --find-links", shlex.quote(str(source)), *map(shlex.quote, requirements)])
     folders: dict[str, None] = {}
     for requirement in requirements:
-        folders.update(dict.fromkeys(_folders(origin, requirement)))
+        folders.update(dict.fromkeys(_folders(source, requirement)))
     return " ".join(["pip install", *folders])
 
 
 @cache
-def _origin() -> Path | None:
+def origin() -> Path | None:
     """The clone or the folder of wheels that gemmhub was installed from; None for an index or a missing folder."""
     from urllib.parse import unquote, urlparse  # not at the import of gemmhub
 

@@ -72,11 +72,12 @@ class Scratch(threading.local):
     """
 
     def __init__(self) -> None:
-        self._kept: list[Array] = []
+        self.kept: list[Array] = []
+        """The free buffer of this thread, in a list of at most one."""
 
     def lease(self, nbytes: int) -> Lease:
         """Lease memory for the current call: ``with scratch.lease(nbytes) as lease``."""
-        return Lease(self._kept, nbytes)
+        return Lease(self.kept, nbytes)
 
 
 def _aligned(nbytes: int) -> Array:

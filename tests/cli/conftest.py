@@ -67,12 +67,13 @@ def pair(run, rng):
 
 
 class Scripted(Backend):
-    """Claims to be fastest; its products are off by ``error`` in one element, or it says no."""
+    """It claims the least estimate; its products are off by ``error`` in one element, or it refuses."""
 
     layout_sensitive = False
 
     def __init__(self, name, error=0.0, refusal=None):
         self.name, self.error, self.refusal = name, error, refusal
+        self.runs = 0
 
     def probe(self):
         return Ready((CPU,), {"scripted": "1"})
@@ -85,6 +86,7 @@ class Scripted(Backend):
 
     def prepare(self, problem, candidate, workspace_limit):
         def run(a, b, out, c, bias, alpha, beta, stream):
+            self.runs += 1
             wide = a.astype(np.float64) @ b.astype(np.float64)
             wide[..., -1, 0] += self.error
             out[...] = wide.astype(out.dtype)
@@ -101,7 +103,9 @@ def wrong():
 @pytest.fixture
 def reference():
     """A backend that is right."""
-    add(Scripted("reference"))
+    made = Scripted("reference")
+    add(made)
+    return made
 
 
 @pytest.fixture

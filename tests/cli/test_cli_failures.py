@@ -90,9 +90,8 @@ def test_what_nobody_foresaw_is_one_message(run, monkeypatch):
     assert told.startswith("error: ZeroDivisionError: oh \\x1b[2J")
     assert "python -X dev -m gemmhub" in told
     assert not ACTING & set(told)
-    monkeypatch.setattr(errors, "_report", lambda message, code: code)
     monkeypatch.setattr(gemmhub, "backends", lambda: (_ for _ in ()).throw(MemoryError))
-    run("backends", code=3)
+    assert run.error("backends", code=3) == "error: out of memory\n"
 
 
 def process(*arguments, cwd, **options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -273,22 +274,13 @@ def test_every_order_of_the_operands_and_the_result(run):
 
 
 @pytest.mark.parametrize("orders", ["rrr", "ccc"])
-def test_warmup_and_iterations_count_calls(orders, monkeypatch):
-    calls = []
-    original = bench._rotating
-
-    def counting(bound):
-        inner = original(bound)
-
-        def call():
-            calls.append(1)
-            inner()
-
-        return call
-
-    monkeypatch.setattr(bench, "_rotating", counting)
-    bench.run_case(4, 4, 4, orders=orders, backends=("numpy",), baseline="numpy", rounds=3, warmup=2, iterations=5)
-    assert len(calls) == 2 + 3 * 5
+def test_warmup_and_iterations_count_calls(orders, reference):
+    run_case = partial(bench.run_case, 4, 4, 4, orders=orders, backends=("reference",), baseline="reference")
+    run_case(rounds=1, warmup=0, iterations=1)
+    checks, reference.runs = reference.runs - 1, 0
+    run_case(rounds=3, warmup=2, iterations=5)
+    assert reference.runs == checks + 2 + 3 * 5
+    assert checks == 1
 
 
 def test_the_json_has_warmup_and_iterations(run):

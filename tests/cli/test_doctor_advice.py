@@ -13,26 +13,32 @@ from gemmhub.cli import doctor_advice
 from gemmhub.cli.main import main
 from gemmhub.kit import install
 
+CARD = ("card", ("gemmhub-cublas", "gemmhub-cuda"))
+
 
 @pytest.fixture
-def nothing(monkeypatch):
-    """A machine without hardware, frameworks and plugins."""
-    for look in ("_cpu", "_nvidia", "_musa"):
-        monkeypatch.setattr(doctor_advice, look, lambda: ())
-    monkeypatch.setattr(doctor_advice, "_installed", lambda name: False)
+def no_frameworks(monkeypatch):
     monkeypatch.setattr(doctor_advice, "find_spec", lambda name: None)
 
 
-def test_nothing(nothing):
-    assert doctor_advice.advice() == []
+def advice(*hardware, installed=()):
+    """The advice for a machine with this hardware and these distributions."""
+    return doctor_advice.advice([lambda: hardware], installed.__contains__)
 
 
-def test_only_what_is_missing(nothing, monkeypatch):
-    monkeypatch.setattr(doctor_advice, "_nvidia", lambda: [("card", ("gemmhub-cublas", "gemmhub-cuda"))])
-    monkeypatch.setattr(doctor_advice, "_installed", lambda name: name == "gemmhub-cublas")
-    assert doctor_advice.advice() == [doctor_advice.Advice("card", ("gemmhub-cuda",), install.command("gemmhub-cuda"))]
-    monkeypatch.setattr(doctor_advice, "_installed", lambda name: True)
-    assert doctor_advice.advice() == []
+def test_a_machine_without_hardware_needs_nothing(no_frameworks):
+    assert advice() == []
+
+
+def test_only_missing_distributions_are_recommended(no_frameworks):
+    missing = doctor_advice.Advice("card", ("gemmhub-cuda",), install.command("gemmhub-cuda"))
+    assert advice(CARD, installed=("gemmhub-cublas",)) == [missing]
+    assert advice(CARD, installed=("gemmhub-cublas", "gemmhub-cuda")) == []
+
+
+def test_installed_distributions_are_found():
+    assert doctor_advice.installed("pytest")
+    assert not doctor_advice.installed("gemmhub-no-such-plugin")
 
 
 @pytest.mark.parametrize(
@@ -41,8 +47,8 @@ def test_only_what_is_missing(nothing, monkeypatch):
 )
 def test_cpu(tmp_path, flags, title):
     (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
-    assert list(doctor_advice._cpu(tmp_path / "cpuinfo")) == [(title, ("gemmhub-cpu",))]
-    assert list(doctor_advice._cpu(tmp_path / "none")) == []
+    assert list(doctor_advice.cpu(tmp_path / "cpuinfo")) == [(title, ("gemmhub-cpu",))]
+    assert list(doctor_advice.cpu(tmp_path / "none")) == []
 
 
 def test_nvidia(monkeypatch):
@@ -51,30 +57,31 @@ def test_nvidia(monkeypatch):
         SimpleNamespace(name="H100", capability=(9, 0)),
     ]  # fmt: skip
     monkeypatch.setattr(doctor_advice.cuda, "look", lambda *_: (None, gpus))
-    assert dict(doctor_advice._nvidia()) == {
+    assert dict(doctor_advice.nvidia()) == {
         "H100, compute capability 9.0": ("gemmhub-cublas", "gemmhub-cuda", "gemmhub-hopper"),
         "A10, compute capability 8.6": ("gemmhub-cublas", "gemmhub-cuda"),
     }
     monkeypatch.setattr(doctor_advice.cuda, "look", lambda *_: Absent("no driver", "install one"))
-    assert list(doctor_advice._nvidia()) == []
+    assert list(doctor_advice.nvidia()) == []
 
 
 def test_musa(tmp_path, monkeypatch):
     monkeypatch.delenv("MUSA_HOME", raising=False)
-    assert list(doctor_advice._musa((str(tmp_path / "none"),))) == []
+    assert list(doctor_advice.musa((str(tmp_path / "none"),))) == []
     monkeypatch.setenv("MUSA_HOME", str(tmp_path))
-    ((title, distributions),) = doctor_advice._musa(())
+    ((title, distributions),) = doctor_advice.musa(())
     assert str(tmp_path) in title
     assert "gemmhub-mublas" in distributions
 
 
-def test_a_framework_without_what_gemmhub_needs(nothing, monkeypatch):
+def test_a_framework_without_what_gemmhub_needs(monkeypatch):
     monkeypatch.setattr(doctor_advice, "find_spec", lambda name: object() if name in ("jax", "dask") else None)
-    assert [x.distributions for x in doctor_advice.advice()] == [("gemmhub[jax]",), ("gemmhub[dask]",)]
+    assert [x.distributions for x in advice()] == [("gemmhub[jax]",), ("gemmhub[dask]",)]
 
 
-def test_the_report_has_it(nothing, monkeypatch):
-    monkeypatch.setattr(doctor_advice, "_cpu", lambda: [("CPU with AMX", ("gemmhub-cpu",))])
+def test_the_report_has_it(no_frameworks, monkeypatch):
+    made = doctor_advice.Advice("CPU with AMX", ("gemmhub-cpu",), install.command("gemmhub-cpu"))
+    monkeypatch.setattr(doctor_advice, "advice", lambda: [made])
     report = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
     assert [x["distributions"] for x in report["recommended"]] == [["gemmhub-cpu"]]
     shown = CliRunner().invoke(main, ["doctor"], terminal_width=200).stdout

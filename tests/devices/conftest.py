@@ -35,11 +35,11 @@ def machine(monkeypatch):
 def _forget():
     for cached in (
         cupy_arrays, torch_arrays, torch_dtypes,
-        torch_host_arrays, tensors.increment_version, tensors._modes, tensors._autocast, tensors.forward_ad,
+        torch_host_arrays, tensors.increment_version, tensors.dispatch_depth, tensors.autocast_test, tensors.forward_ad,
         tensors.dispatch_modes,
     ):  # fmt: skip
         cached.cache_clear()
-    adopted._arrays_on.cache_clear()
+    adopted.adopted_arrays.cache_clear()
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def build(machine):
 
         def fill(self, value):
             machine.log.append(("fill", get_current_stream().ptr))
-            machine.clock += 0.01
+            machine.clock += machine.fill_time(machine.clock)
             self.host.fill(value)
 
         @property

@@ -17,7 +17,8 @@ class Machine:
 
     ``log`` has tuples: ("wait", stream, other), ("copy", stream), ("fill", stream), ("record", stream),
     ("synchronize", what). ``capturing`` has the streams that are being captured into a graph. ``room`` is the number
-    of bytes that may still be allocated; while ``lost`` the device answers nothing.
+    of bytes that may still be allocated; while ``lost`` the device answers nothing. ``fill_time`` returns the
+    milliseconds of a memory fill that begins at a time of the device's clock.
     """
 
     def __init__(self, devices=2):
@@ -30,6 +31,7 @@ class Machine:
         self._owners = {}
         self._addresses = []
         self.clock = 0.0
+        self.fill_time = lambda now: 0.01
 
     @property
     def device(self):

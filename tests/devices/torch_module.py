@@ -188,7 +188,7 @@ def build(machine):
 
         def zero_(self):
             machine.log.append(("fill", machine.streams("torch")[self.device.index]))
-            machine.clock += 0.01
+            machine.clock += machine.fill_time(machine.clock)
             self.host.fill(0)
             self._counter[0] += 1
 

@@ -16,9 +16,9 @@ def cache_dir(tmp_path, monkeypatch):
     """The cache's folder, not yet made."""
     path = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(path))
-    monkeypatch.setattr(cache, "_temporary", {})
-    monkeypatch.setattr(cache, "_verified", {})
-    monkeypatch.setattr(cache, "_swept", set())
+    monkeypatch.setattr(cache, "temporary_folders", {})
+    monkeypatch.setattr(cache, "verified", {})
+    monkeypatch.setattr(cache, "swept", set())
     native.forget()
     yield path / "native"
     native.forget()

@@ -196,8 +196,8 @@ def test_a_damaged_file_is_reported_and_replaced(recipe, script, cache_dir, capl
 def test_the_content_is_read_once_in_a_process(cache_dir, monkeypatch):
     path = store("a.so", b"content")
     read_again = []
-    digest = cache._digest
-    monkeypatch.setattr(cache, "_digest", lambda handle: read_again.append(handle) or digest(handle))
+    digest = cache.content_digest
+    monkeypatch.setattr(cache, "content_digest", lambda handle: read_again.append(handle) or digest(handle))
     assert find("a.so") == path
     before = len(read_again)
     assert before == 1
@@ -209,10 +209,10 @@ def test_the_content_is_read_once_in_a_process(cache_dir, monkeypatch):
 
 
 def test_what_was_verified_is_kept_for_so_many_files_only(cache_dir, monkeypatch):
-    monkeypatch.setattr(cache, "_MOST", 4)
+    monkeypatch.setattr(cache, "MOST_VERIFIED", 4)
     for number in range(9):
         assert find(f"{store(f'{number}.so', b'x').name.split('.')[0]}.so")
-    assert len(cache._verified) <= 4
+    assert len(cache.verified) <= 4
 
 
 # ---------------------------------------------------------------- whose files they are
@@ -309,7 +309,7 @@ def test_a_group_of_the_user_alone_is_no_other_user(cache_dir, tmp_path, monkeyp
     path = store("a.so", b"content")
     tmp_path.chmod(0o775)
     for private, expected in ((True, path), (False, None)):
-        monkeypatch.setattr(cache, "_private", lambda group, user, private=private: private)
+        monkeypatch.setattr(cache, "private_group", lambda group, user, private=private: private)
         assert find("a.so") == expected
     monkeypatch.undo()
 
@@ -319,9 +319,9 @@ def test_whose_group_is_private():
     me = pwd.getpwuid(os.geteuid())
     mine = grp.getgrgid(me.pw_gid)
     expected = mine.gr_name == me.pw_name and set(mine.gr_mem) <= {me.pw_name}
-    assert cache._private(me.pw_gid, me.pw_uid) is expected
-    assert not cache._private(me.pw_gid + 1, me.pw_uid)
-    assert not cache._private(2**31 - 5, 2**31 - 5)
+    assert cache.private_group(me.pw_gid, me.pw_uid) is expected
+    assert not cache.private_group(me.pw_gid + 1, me.pw_uid)
+    assert not cache.private_group(2**31 - 5, 2**31 - 5)
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777])
@@ -356,7 +356,7 @@ def test_a_temporary_folder_that_others_may_replace_is_not_used(monkeypatch, tmp
 
 def test_what_killed_builds_left_is_removed(cache_dir, monkeypatch, tmp_path):
     kept = store("a.so", b"content")
-    monkeypatch.setattr(cache, "_swept", set())
+    monkeypatch.setattr(cache, "swept", set())
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "file").touch()
     for name, days in (("old", 2), ("new", 0.5)):
@@ -393,7 +393,7 @@ def test_a_build_that_is_killed_leaves_what_the_next_day_removes(recipe, script,
     assert done.returncode == -9
     (left,) = cache_dir.glob(".build-*")
     age(left, 2)
-    monkeypatch.setattr(cache, "_swept", set())
+    monkeypatch.setattr(cache, "swept", set())
     script('echo whole > "$out"')
     assert build(given).read_text() == "whole\n"
     assert not list(cache_dir.glob(".build-*"))

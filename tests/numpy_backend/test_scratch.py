@@ -50,7 +50,7 @@ def test_the_buffer_is_kept_and_grows(memory):
         assert address(lease.take((10,), F32)) == first
     with memory.lease(5000) as lease:
         assert lease.take((1250,), F32).base is not None
-    assert [x.size for x in memory._kept] == [5000]
+    assert [x.size for x in memory.kept] == [5000]
 
 
 def test_nested_leases_share_nothing_and_one_buffer_is_kept(memory):
@@ -63,8 +63,8 @@ def test_nested_leases_share_nothing_and_one_buffer_is_kept(memory):
 
     for depth in (0, 1, 2, 5):
         arrays_of_all = nested(depth)
-        assert len(memory._kept) == 1
-        assert np.may_share_memory(memory._kept[0], arrays_of_all[-1])  # that of the outermost
+        assert len(memory.kept) == 1
+        assert np.may_share_memory(memory.kept[0], arrays_of_all[-1])  # that of the outermost
 
 
 @pytest.mark.parametrize("kind", [ValueError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -78,12 +78,12 @@ def test_an_exception_frees_the_buffer(memory, kind):
 
     with pytest.raises(kind) as raised:
         fails()
-    assert not memory._kept
+    assert not memory.kept
     del raised
     assert seen[0]() is None
     with memory.lease(1000):
         pass
-    assert len(memory._kept) == 1
+    assert len(memory.kept) == 1
 
 
 def test_a_failed_allocation_leaves_nothing(memory, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_failed_allocation_leaves_nothing(memory, monkeypatch):
         patch.setattr(scratch.np, "empty", none)
         with pytest.raises(MemoryError), memory.lease(1000):
             pass
-    assert not memory._kept
+    assert not memory.kept
     with memory.lease(1000) as lease:
         assert lease.take((250,), F32).size == 250
 
@@ -123,10 +123,10 @@ class Product:
     def __init__(self, rng, dtype, size=(70, 66, 300), limit=3 * 64 * 64 * 4, **options):
         m, n, k = size
         self.a, self.b = draw(rng, (m, k), dtype), draw(rng, (k, n), dtype)
-        problem = describe.describe(self.a, self.b, None, request(options)).problem
-        self.gemm = BlockedGemm(problem, limit)
-        self.out = np.empty((m, n), problem.out.dtype)
-        self.c = draw(rng, (m, n), problem.out.dtype) if "c" in options else None
+        self.problem, self.limit = describe.describe(self.a, self.b, None, request(options)).problem, limit
+        self.gemm = BlockedGemm(self.problem, limit)
+        self.out = np.empty((m, n), self.problem.out.dtype)
+        self.c = draw(rng, (m, n), self.problem.out.dtype) if "c" in options else None
         self.expected = self()
 
     def __call__(self):
@@ -199,7 +199,7 @@ def test_interrupts_of_interrupts(rng):
         sys.setprofile(before)
     assert not wrong
     assert outer.right()
-    assert len(blocked.scratch._kept) == 1
+    assert len(blocked.scratch.kept) == 1
 
 
 def test_an_exception_between_any_two_bytecodes(rng):
@@ -218,7 +218,7 @@ def test_an_exception_between_any_two_bytecodes(rng):
     for at in range(1, total + 1):
         with pytest.raises(KeyboardInterrupt):
             each_opcode(broken, stop(at))
-        assert len(blocked.scratch._kept) <= 1, at
+        assert len(blocked.scratch.kept) <= 1, at
         with blocked.scratch.lease(1000) as first, blocked.scratch.lease(1000) as second:
             assert not np.may_share_memory(first.take((9,), F32), second.take((9,), F32)), at
     each_opcode(outer, lambda i: inner())
@@ -261,7 +261,7 @@ def test_a_finalizer_that_multiplies(rng):
         Multiplies()
         np.copyto(target, source, casting=casting)
 
-    outer.gemm._copy = copy
+    outer.gemm = BlockedGemm(outer.problem, outer.limit, copy)
     outer()
     assert outer.right()
     assert inner.right()

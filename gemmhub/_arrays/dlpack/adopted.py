@@ -75,11 +75,11 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
             argument, f"an array of {name} on cuda:{index}", "cupy installed, which imports it without a copy",
             "pip install cupy-cuda13x (or cupy-cuda12x)",
         )  # fmt: skip
-    return _arrays_on(name, index, library)
+    return adopted_arrays(name, index, library)
 
 
 @cache
-def _arrays_on(name: str, index: int, library: str) -> AdoptedArrays:
+def adopted_arrays(name: str, index: int, library: str) -> AdoptedArrays:
     carrier: CupyArrays | TorchArrays
     carrier = cupy_arrays(index) if library == "cupy" else torch_arrays("cuda", index)
     return AdoptedArrays(name, carrier)

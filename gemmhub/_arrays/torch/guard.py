@@ -21,7 +21,7 @@ def guard(*tensors: Any) -> Check | None:
     It compares class, dtype, device, shape, strides, requires_grad, lazy bits and the inference mode; the grad mode is
     ignored. None where torch has no usable guard. The tensors are not kept alive.
     """
-    return _made(*tensors) if _as_expected() else None
+    return _made(*tensors) if usable() else None
 
 
 def _made(*tensors: Any) -> Check:
@@ -31,7 +31,7 @@ def _made(*tensors: Any) -> Check:
 
 
 @cache
-def _as_expected() -> bool:
+def usable() -> bool:
     torch = sys.modules["torch"]
     try:
         x, y = torch.empty(3, 4), torch.empty(3, 4)

@@ -75,7 +75,7 @@ def _plain_subclass(kind: type) -> bool:
 
 def dispatched() -> bool:
     """Whether a dispatch mode (a tracer, a counter of operations) intercepts the operations of this thread."""
-    return bool(_modes()())
+    return bool(dispatch_depth()())
 
 
 def forward_mode() -> bool:
@@ -92,7 +92,7 @@ def forward_ad() -> Any:
 
 def casting(kind: str) -> bool:
     """Whether torch.autocast is on for devices of this kind."""
-    asked = _autocast()
+    asked = autocast_test()
     return asked is not None and asked(kind)
 
 
@@ -114,7 +114,7 @@ def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[...,
 
     Where one may, it raises :class:`Modified`, and gemmhub analyses the call anew.
     """
-    modes, forward = _modes(), forward_ad()
+    modes, forward = dispatch_depth(), forward_ad()
 
     def checked(a: Any, b: Any, out: Any = None, *rest: Any) -> Any:
         if modes() or forward._current_level >= 0 or (out is None and rounded("cpu", found)):
@@ -134,12 +134,12 @@ def dispatch_modes() -> Any:
 
 
 @cache
-def _modes() -> Callable[[], int]:
+def dispatch_depth() -> Callable[[], int]:
     return getattr(getattr(sys.modules["torch"], "_C", None), "_len_torch_dispatch_stack", int)
 
 
 @cache
-def _autocast() -> Callable[[str], bool] | None:
+def autocast_test() -> Callable[[str], bool] | None:
     """A test whether autocast is on for a kind of device; None before torch 2.4, whose autocast is not followed."""
     torch: Any = sys.modules["torch"]
     return torch.is_autocast_enabled if hasattr(torch, "get_autocast_dtype") else None

@@ -36,13 +36,14 @@ _log = logging.getLogger("gemmhub")
 _DIGITS = 32
 """Number of hexadecimal digits of the content's SHA-256 in the file's name."""
 _DAY = 86400.0
-_MOST = 4096
+MOST_VERIFIED = 4096
+"""The most files in :data:`verified`."""
 
-_temporary: dict[int, Path] = {}
+temporary_folders: dict[int, Path] = {}
 """The temporary folder of this process, by process id: a forked child creates its own."""
-_verified: dict[Path, tuple[int, ...]] = {}
-"""Files whose content this process has compared with its digest, with their ``fstat`` at that time; at most _MOST."""
-_swept: set[Path] = set()
+verified: dict[Path, tuple[int, ...]] = {}
+"""Files whose content this process has compared with its digest, with their ``fstat`` at that time."""
+swept: set[Path] = set()
 """Folders whose leftovers this process has removed."""
 _lock = locks.lock()
 
@@ -78,8 +79,8 @@ def folder() -> Folder:
         doubt = f"{path} cannot be written to"
     if doubt:
         return Folder(_fallback(), doubt)
-    if path not in _swept:
-        _swept.add(path)
+    if path not in swept:
+        swept.add(path)
         sweep(path)
     return Folder(path)
 
@@ -141,7 +142,7 @@ def adopt(file_name: str, made: Path, place: Path) -> Path:
     """Move the file ``made`` from a folder in ``place`` to its name in ``place`` atomically; return its path."""
     os.chmod(made, stat.S_IMODE(made.stat().st_mode) & 0o700)  # for any umask
     with made.open("rb") as stream:
-        path = place / named(file_name, _digest(stream.fileno()))
+        path = place / named(file_name, content_digest(stream.fileno()))
     os.replace(made, path)
     for other in _versions(place, file_name):
         if other != path and doubt(other):  # damaged: otherwise every process reads it and rejects it
@@ -170,15 +171,15 @@ def doubt(path: Path) -> str:
         with _opened(path) as handle:
             status = os.fstat(handle)
             facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            if _verified.get(path) == facts:
+            if verified.get(path) == facts:
                 return ""
-            if _digest(handle) != _digest_of(path):
+            if content_digest(handle) != _digest_of(path):
                 return _damaged(path)
     except OSError as error:
         return str(error.strerror or error)
-    if len(_verified) >= _MOST:
-        _verified.clear()
-    _verified[path] = facts
+    if len(verified) >= MOST_VERIFIED:
+        verified.clear()
+    verified[path] = facts
     return ""
 
 
@@ -196,7 +197,7 @@ def distrust(path: Path) -> str:
         if step == path:
             return f"others may write to {path} (chmod 700 it, and empty it)"
         # In a sticky folder only the owner of a file can rename or remove it.
-        own_group = writable == stat.S_IWGRP and _private(status.st_gid, status.st_uid)
+        own_group = writable == stat.S_IWGRP and private_group(status.st_gid, status.st_uid)
         if not status.st_mode & stat.S_ISVTX and not own_group:
             return f"others may write to {step}, a parent of {path} (chmod go-w it)"
     return ""
@@ -219,7 +220,7 @@ def sweep(place: Path) -> None:
                     os.unlink(entry.path)
 
 
-def _private(group: int, user: int) -> bool:
+def private_group(group: int, user: int) -> bool:
     """Whether the group has this user as its only member, so that group permissions admit no other user."""
     try:
         import grp
@@ -245,7 +246,7 @@ def _resolved(path: Path) -> Path:
 
 def _folders() -> list[Path]:
     """The user's folder and this process's temporary one, resolved, usable or not."""
-    own = _temporary.get(os.getpid())
+    own = temporary_folders.get(os.getpid())
     return [_resolved(wanted()), *([own] if own else [])]
 
 
@@ -275,7 +276,7 @@ def _digest_of(path: Path) -> str:
     return found[1] if found else ""
 
 
-def _digest(handle: int) -> str:
+def content_digest(handle: int) -> str:
     """The digest of the content of an open file."""
     digest = hashlib.sha256()
     with os.fdopen(os.dup(handle), "rb") as stream:
@@ -313,15 +314,15 @@ def _damaged(path: Path) -> str:
 def _fallback() -> Path:
     with _lock:
         process = os.getpid()
-        if process not in _temporary or not _temporary[process].is_dir():
+        if process not in temporary_folders or not temporary_folders[process].is_dir():
             path = _resolved(Path(tempfile.mkdtemp(prefix="gemmhub-native-")))
             reason = distrust(path)
             if reason:
                 os.rmdir(path)
                 raise OSError(reason)
-            _temporary[process] = path
+            temporary_folders[process] = path
             atexit.register(_remove, process, path)
-        return _temporary[process]
+        return temporary_folders[process]
 
 
 def _remove(process: int, path: Path) -> None:

@@ -165,14 +165,14 @@ def test_without_headers_nothing_is_compiled(kit):
 def test_an_unwritable_cache_still_compiles(kit, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
-    monkeypatch.setattr(cache, "_temporary", {})
+    monkeypatch.setattr(cache, "temporary_folders", {})
     made = compile.compile_host('extern "C" int f() { return 3; }', kit, name="glue")
     assert native.load(made).f() == 3
 
     def full(**_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "_temporary", {})
+    monkeypatch.setattr(cache, "temporary_folders", {})
     monkeypatch.setattr(cache.tempfile, "mkdtemp", full)
     no = compile.compile_host('extern "C" int f() { return 4; }', kit, name="glue")
     assert no.reason == "the source of glue cannot be written: [Errno 28] No space left on device"

@@ -9,7 +9,7 @@ from gemmhub.capability import Absent
 
 
 def test_the_entry_point_is_this_module():
-    assert core._brought()["gemmhub_musa"] is devices
+    assert core.plugin_arrays()["gemmhub_musa"] is devices
 
 
 def test_without_an_installation(monkeypatch):

@@ -183,7 +183,7 @@ def test_a_device_that_is_broken(kit):
 def test_a_cache_that_cannot_be_used_is_named(kit, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
-    monkeypatch.setattr(cache, "_temporary", {})
+    monkeypatch.setattr(cache, "temporary_folders", {})
     assert f"({tmp_path}/file/native cannot be made" in report()["installation", "build cache"].text
     assert native.folder().note
 

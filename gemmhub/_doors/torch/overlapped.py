@@ -1,9 +1,9 @@
 """Products of large DTensors in chunks: one chunk is multiplied while the collective of another runs.
 
 Functional collectives run on the stream of their process group; the current stream waits for a chunk where it is used.
-A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, without a collective,
-are multiplied first. Partial sums are cut along the rows that each device receives. At most two gathered chunks are held
-at a time. Nothing is recorded for autograd; :mod:`sharded` computes other products as a whole.
+A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, which need no collective,
+are multiplied first. Partial sums are cut along the rows that each device receives. At most two gathered chunks are
+held at a time. Nothing is recorded for autograd; :mod:`sharded` computes other products as a whole.
 """
 
 from __future__ import annotations

@@ -89,6 +89,16 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     ShapeError, DTypeError, OutputError, DeviceError, InputError : a bad argument; nothing was written.
     NoBackendError : no backend may run this; it carries the decision that :func:`explain` returns.
     KernelError, AllocationError : the chosen kernel failed, or memory for the result is missing.
+
+    Examples
+    --------
+    >>> a, b = np.ones((2, 300), np.int8), np.ones((300, 2), np.int8)
+    >>> gemmhub.matmul(a, b)
+    array([[300, 300],
+           [300, 300]], dtype=int32)
+    >>> gemmhub.matmul(a, b, bias=np.array([0, -400], np.int32), activation="relu")
+    array([[300,   0],
+           [300,   0]], dtype=int32)
     """
     try:
         kind = a.__class__
@@ -261,9 +271,26 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallC
 def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan:
     """Decide and prepare once; return a function of operands with the same shapes and dtypes.
 
-    ``a``, ``b``, ``out``, ``c`` and ``bias`` serve as examples: their data are not kept. The returned
-    ``plan(a, b, out=None, ...)`` has the attributes ``decision`` and ``kernel``. It pickles; where it is
-    loaded, it is decided anew by the hardware, the backends and the settings there. Raises as :func:`matmul`.
+    Parameters
+    ----------
+    a, b, out, c, bias : examples of the arrays of :func:`matmul`: their data are not kept.
+    options : the other options of :func:`matmul`, fixed for all calls of the plan.
+
+    Returns
+    -------
+    A :class:`Plan`, called as ``plan(a, b, out=None, ...)``, with the attributes ``decision`` and ``kernel``. It
+    pickles; where it is loaded, the hardware, the backends and the settings there decide again.
+
+    Raises
+    ------
+    The errors of :func:`matmul`.
+
+    Examples
+    --------
+    >>> a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    >>> multiply = gemmhub.plan(a, b)
+    >>> multiply(2 * a, b)[0]
+    array([6., 6., 6., 6.], dtype=float32)
     """
     if registered.deferring or registered.doors:
         deferred = _deferred("plan", a, b, out, options)
@@ -288,8 +315,26 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Decision:
     """Report which backend :func:`matmul` would choose for this call, and every other backend's answer.
 
-    Nothing is prepared or computed. Print the result, or use it as data. Raises as :func:`matmul`, except
-    that it never raises NoBackendError: ``chosen`` is None then.
+    Nothing is prepared or computed.
+
+    Parameters
+    ----------
+    a, b, out, options : as of :func:`matmul`.
+
+    Returns
+    -------
+    A :class:`Decision`. Print it, or use it as data; ``chosen`` is None where no backend can run the call.
+
+    Raises
+    ------
+    The errors of :func:`matmul` but NoBackendError.
+
+    Examples
+    --------
+    >>> a = np.ones((2, 2), np.float16)
+    >>> decision = gemmhub.explain(a, a, backend="numpy")
+    >>> decision.chosen, decision["numpy"].status
+    ('numpy', 'chosen')
     """
     if registered.deferring or registered.doors:
         deferred = _deferred("explain", a, b, out, options)
@@ -314,9 +359,26 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
 def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedB:
     """Pack a copy of ``b``, shape (k, n), for repeated products with different ``a``.
 
-    ``a_dtype`` is the dtype of ``a`` in those products (that of ``b`` by default) and ``m`` a
-    typical number of rows; both guide the choice of a backend. The copy is unchanged when b is rewritten.
-    Raises as :func:`matmul`; NoBackendError when no backend that can run this has a packed form.
+    Parameters
+    ----------
+    b : array of shape (k, n). The copy is unchanged when b is rewritten.
+    a_dtype : dtype of ``a`` in those products; by default that of ``b``.
+    m : typical number of rows of ``a``.
+    backend : name of the one backend to use. By default ``a_dtype`` and ``m`` guide the choice.
+
+    Returns
+    -------
+    A :class:`PackedB`, to be passed as ``b`` to :func:`matmul` and :func:`plan`.
+
+    Raises
+    ------
+    The errors of :func:`matmul`; NoBackendError also where no backend that can run this has a packed form.
+
+    Examples
+    --------
+    >>> b = gemmhub.pack(np.ones((64, 8), np.float16))
+    >>> gemmhub.matmul(np.ones((1, 64), np.float16), b)
+    array([[64., 64., 64., 64., 64., 64., 64., 64.]], dtype=float16)
     """
     if registered.deferring or registered.doors:
         deferred = registered.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
@@ -335,7 +397,26 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     """Time every backend (and each of its candidates) that can run this call, and record the results.
 
     Later calls like this one, in this process and others, use the fastest. Candidates with a wrong result
-    are reported and not recorded. Raises as :func:`matmul`; RecordError when records cannot be written.
+    are reported and not recorded.
+
+    Parameters
+    ----------
+    a, b, out, options : as of :func:`matmul`; nothing is written to ``out``.
+
+    Returns
+    -------
+    A ``TuneResult``: seconds of each candidate, fastest first, and the path of the record file. Print it.
+
+    Raises
+    ------
+    The errors of :func:`matmul`; RecordError where records cannot be written.
+
+    Examples
+    --------
+    >>> a = np.ones((64, 64), np.float32)
+    >>> result = gemmhub.tune(a, a)
+    >>> gemmhub.explain(a, a).chosen == result.best.backend
+    True
     """
     if registered.deferring or registered.doors:
         deferred = _deferred("tune", a, b, out, options)
@@ -354,7 +435,13 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 
 @memory_errors
 def backends() -> list[BackendStatus]:
-    """List every installed or installable backend, with its state and, where not ready, the reason and the remedy."""
+    """List every installed or installable backend, with its state and, where not ready, the reason and the remedy.
+
+    Examples
+    --------
+    >>> [backend.state for backend in gemmhub.backends() if backend.name == "numpy"]
+    ['ready']
+    """
     with locks.deciding:
         _import()
         from gemmhub._choice import registry

@@ -300,10 +300,25 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
 class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     """Set options for a block of code (and its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
 
-    ``backend`` forces one; ``precision`` and ``deterministic`` become the defaults of calls within; ``tune`` is
-    "first" to race candidates at the first call of a kind, or "off".
     It is a decorator as well: ``@gemmhub.use(backend="numpy")`` on a function, also an async one, applies to each of
-    its calls. It may be nested and reused; raises :class:`~gemmhub.errors.ConfigError` for values that are not allowed.
+    its calls. It may be nested and reused.
+
+    Parameters
+    ----------
+    backend : name of the one backend that calls within may use.
+    precision, deterministic : defaults of these options of :func:`gemmhub.matmul` for calls within.
+    tune : "first" to race candidates at the first call of a kind, or "off".
+
+    Raises
+    ------
+    ConfigError : a value that is not allowed.
+
+    Examples
+    --------
+    >>> a = np.ones((2, 2))
+    >>> with gemmhub.use(backend="numpy"):
+    ...     gemmhub.explain(a, a).why
+    'asked for by use()'
     """
 
     def __init__(

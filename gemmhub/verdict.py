@@ -25,7 +25,7 @@ class Verdict:
     reason: str = ""
     remedy: str = ""
     seconds: float | None = None
-    """Time of a call: measured by tuning, or estimated; ``source`` says which."""
+    """Time of a call in seconds: measured by tuning, or estimated, as ``source`` states."""
     source: str = ""
     candidate: str = ""
     """The backend's candidate that would run."""

@@ -118,7 +118,27 @@ def compare(
     libraries; unless ``numpy`` is named, only where it takes less than a second. Plain products are checked by
     :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. A backend that the settings
     name (``backend=``, a context, environment or file) and that cannot run the operands has a row with its reason.
-    Raises as :func:`gemmhub.matmul`; InputError when a backend in ``backends`` cannot run it, with its reason.
+
+    Parameters
+    ----------
+    a, b, options : as of :func:`gemmhub.matmul`, without ``out``.
+    backends : names of the backends to run; by default all that can.
+    seed : makes the random choices of the checks repeatable.
+
+    Returns
+    -------
+    A :class:`Comparison`, true where no backend was wrong or failed. Print it.
+
+    Raises
+    ------
+    The errors of :func:`gemmhub.matmul`; InputError where a backend in ``backends`` cannot run it, with its reason.
+
+    Examples
+    --------
+    >>> a = np.ones((40, 50), np.float32)
+    >>> found = gemmhub.compare(a, a.T, backends=["numpy"])
+    >>> bool(found), found.deviating
+    (True, ())
     """
     if "out" in options:
         raise InputError(

@@ -115,10 +115,20 @@ def spot_check(
     samples : number of random elements; only these are recomputed (all, if ``c`` has no more).
     seed : makes the random choices repeatable.
 
+    Returns
+    -------
+    A :class:`SpotCheck`, true where ``c`` is right, with the reason and the worst element. Print it.
+
     Raises
     ------
     ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
     InputError : ragged sequences, an unknown precision, points outside ``c``, an invalid seed.
+
+    Examples
+    --------
+    >>> a, b = np.ones((40, 50), np.float32), np.ones((50, 60), np.float32)
+    >>> gemmhub.spot_check(a, b, a @ b).ok
+    True
     """
     if registered.deferring or registered.doors:
         options = {"precision": precision, "points": points, "samples": samples, "seed": seed}

@@ -1,4 +1,4 @@
-"""Every test starts from default settings, a process that has decided nothing, and data of its own."""
+"""Every test starts from default settings, without cached decisions, with its own random data."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def _isolated(monkeypatch, tmp_path_factory, request):
 
 @pytest.fixture
 def rng(request):
-    """Random data that differ from run to run; a failing test prints how to have the same again."""
+    """Random data that differ from run to run; a failing test prints the seed that repeats them."""
     print(f"TEST_SEED={SEED}")
     return np.random.default_rng([SEED, zlib.crc32(request.node.nodeid.encode())])

@@ -1,4 +1,4 @@
-"""What the tests of products share: operands of any dtype and layout, and the check of a result."""
+"""Helpers of the tests of products: operands of any dtype and layout, and the check of a result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(rng, shape, dtype):
 
 
 def relaid(rng, x):
-    """(view, memory): the values of ``x`` in a random layout, surrounded by bytes that are none of its business.
+    """(view, memory): the values of ``x`` in a random layout, surrounded by other bytes.
 
     Axes are permuted, reversed and stepped through; now and then the elements are fields of packed records,
     so that strides are no multiples of the itemsize and nothing is aligned.
@@ -57,7 +57,7 @@ def relaid(rng, x):
 
 
 def natural_result(a, b):
-    """The table at the head of gemmhub/dtypes.py, written down a second time."""
+    """The table at the head of gemmhub/dtypes.py, written independently."""
     if {a, b} <= {I8, U8}:
         return I32
     if BF16 not in (a, b):

@@ -1,4 +1,4 @@
-"""The bounds of gemmhub.accuracy: right computations stay within them, wrong ones do not."""
+"""The bounds of gemmhub.accuracy: correct computations are within them, wrong ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of array libraries: what is registered is found, and a deferring library gets the whole call."""
+"""The contract of array libraries: registered types are found, and a deferring library gets the whole call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = {
 
 
 class Wrapped:
-    """An array that only its own library understands."""
+    """An array that only its own library can read."""
 
     def __init__(self, x):
         self.x = x

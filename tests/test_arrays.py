@@ -1,4 +1,4 @@
-"""What counts as an array: NumPy's and what it makes one of, and CPU arrays of other libraries."""
+"""Accepted arrays: NumPy's, objects that it converts, and CPU arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sequences_are_what_numpy_makes_of_them(a, b):
         assert np.array_equal(got, expected)
 
 
-def test_a_list_of_one_shape_says_nothing_of_the_next():
+def test_lists_of_different_shapes_are_different_calls():
     for size in (1, 2, 3):
         a = [[1.0] * size] * size
         assert np.array_equal(gemmhub.matmul(a, a), np.full((size, size), float(size)))
@@ -86,7 +86,7 @@ class Plain(np.ndarray):
 
 
 class Metres(np.ndarray):
-    """A subclass with ways of its own to multiply."""
+    """A subclass that defines its own product."""
 
     def __array_ufunc__(self, ufunc, method, *operands, **options):
         assert (ufunc, method) == (np.matmul, "__call__")
@@ -94,7 +94,7 @@ class Metres(np.ndarray):
 
 
 class Frame:
-    """As a DataFrame, or an array of a lazy library: it has numbers to give, and ways of its own to multiply."""
+    """As a DataFrame, or an array of a lazy library: it converts to numbers, and defines its own product."""
 
     shape, dtype, strides = (6, 6), F32, (24, 4)
     __array_ufunc__ = Metres.__array_ufunc__
@@ -136,7 +136,7 @@ def test_arrays_that_mean_more_than_numbers(kind, dtype, rng):
 
 @pytest.mark.parametrize("kind", [Plain, Metres, np.recarray, Frame])
 def test_types_that_multiply_do_so(kind, rng):
-    """They get what numpy.matmul returns, and no options."""
+    """They get the result of numpy.matmul, and no options."""
     a = draw(rng, (6, 6), F32)
     x = special(kind, a)
     gemmhub.matmul(a, a)
@@ -199,7 +199,7 @@ def _request(**options):
 
 
 def test_alignment_is_part_of_what_is_decided(rng):
-    """Equal strides, but an odd address: a backend that counts on alignment must be asked anew."""
+    """Equal strides, but an odd address: a backend that relies on alignment must be asked again."""
     memory = np.zeros(4 * 12 + 1, np.uint8)
     odd, even = (memory[i : i + 48].view(F32).reshape(3, 4) for i in (1, 0))
     assert odd.strides == even.strides
@@ -210,7 +210,7 @@ def test_alignment_is_part_of_what_is_decided(rng):
     assert ratio(gemmhub.matmul(odd, odd.T), odd, odd.T) <= 1
 
 
-def test_the_layout_that_backends_are_told(rng):
+def test_the_layout_in_the_problem(rng):
     x, _ = draw(rng, (3, 4), F32), None
     for a, expected in (
         (x, (4, 1)),
@@ -280,7 +280,7 @@ def test_out_as_a_tensor(rng):
 
 
 class Described(Tensor):
-    """One that tells as much of itself as a torch tensor does: strides are a method, and in elements."""
+    """An array with the interface of a torch tensor: strides are a method, and in elements."""
 
     device = "cpu"
 
@@ -299,7 +299,7 @@ class Described(Tensor):
         return self.data.ctypes.data
 
 
-def test_out_as_a_tensor_that_tells_no_strides_in_bytes(rng):
+def test_out_as_a_tensor_without_strides_in_bytes(rng):
     if not np.from_dlpack(Tensor(np.zeros(1))).flags.writeable:
         pytest.skip("this NumPy imports DLPack read-only")
     a, b = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32)
@@ -311,7 +311,7 @@ def test_out_as_a_tensor_that_tells_no_strides_in_bytes(rng):
         assert ratio(gemmhub.matmul(Described(a), Described(b)).data, a, b) <= 1
 
 
-def test_sequences_follow_the_tensor_they_meet(rng):
+def test_sequences_take_the_library_of_the_tensor(rng):
     b = draw(rng, (2, 3), F64)
     for left, right in (([[1.0, 2.0]], Tensor(b)), (Tensor(b.T.copy()), [1.0, 2.0])):
         got = gemmhub.matmul(left, right)
@@ -366,7 +366,7 @@ def test_a_tensor_without_memory():
 
 
 def test_arrays_whose_attributes_raise():
-    """Only looking at the operand as a whole tells what is wrong with it."""
+    """Only the conversion of the whole operand shows the error."""
 
     class Nested(Tensor):
         dtype = F32
@@ -427,7 +427,7 @@ def test_a_device_view_broadcasts_to_any_number_of_dimensions():
     assert (wide.shape, wide.strides) == (shape, (*[0] * 61, 4, 0))
 
 
-def test_reach_is_the_memory_that_an_array_lies_in(rng):
+def test_reach_is_the_memory_that_an_array_spans(rng):
     memory = np.arange(200, dtype=np.uint8)
     x = memory.view(F16).reshape(10, 10)[2:8:2, 9:3:-2]
     before, size = reach(x)

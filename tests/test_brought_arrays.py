@@ -1,4 +1,4 @@
-"""Arrays that a plugin brings, through the entry-point group gemmhub._call.describe, where a device is named."""
+"""Arrays that a plugin provides through the entry-point group gemmhub.arrays, for devices by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Faraway(NumpyArrays):
 
 @pytest.fixture
 def bring(monkeypatch):
-    """A function that installs entry points: name -> what loading them gives, or raises."""
+    """A function that installs entry points: name -> the loaded object, or an exception."""
 
     def install(**found):
         def load(made):
@@ -72,7 +72,7 @@ def test_statuses(bring):
     assert found["gone"].reason == "no driver"
 
 
-def test_what_cannot_be_reached_says_why(bring):
+def test_an_unreachable_device_has_a_reason(bring):
     bring(faraway=library(Absent("no driver", "install one")))
     with pytest.raises(DeviceError, match="no driver") as caught:
         by_name.arrays_for("musa", "faraway")

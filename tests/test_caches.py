@@ -1,4 +1,4 @@
-"""Every cache that lives as long as the process has a bound, and it is written here."""
+"""Every cache that exists as long as the process has a bound, which is listed here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BOUNDS = {
     "gemmhub_musa_sim/cuda/gpu.py": {"capability": ONE},
     "gemmhub_musa_sim/runtime/toolchain.py": {"processor_flags": ONE},
 }
-"""Functions with a cache without ``maxsize``, and containers of modules that are empty at first: what bounds them."""
+"""The bounds of functions with a cache without ``maxsize``, and of containers of modules that are empty at first."""
 
 
 def unbounded(tree):
@@ -110,7 +110,7 @@ def test_the_scan_sees_what_it_should():
 
 
 def test_no_other_dtype_enters_the_caches_of_dtypes():
-    """Dtypes that differ in what gemmhub does not look at are equal, and so one entry."""
+    """Dtypes that differ only in metadata are equal, and so one entry."""
     import numpy as np
 
     from gemmhub.dtypes import info

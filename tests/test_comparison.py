@@ -1,4 +1,4 @@
-"""compare(): one product on every backend, and who deviates."""
+"""compare(): one product on every backend, with each result checked."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_packed_operand_goes_to_its_packer_only(operands):
     assert result
 
 
-def test_a_named_backend_that_cannot_is_told_with_its_reason(operands):
+def test_a_named_backend_that_cannot_has_a_row_with_its_reason(operands):
     add(Scripted("picky", supports=gemmhub.Refusal("k must be a multiple of 64", "pad k")))
     with pytest.raises(InputError, match="'picky' cannot: k must be a multiple of 64; pad k") as caught:
         gemmhub.compare(*operands, backends=["numpy", "picky"])
@@ -170,7 +170,7 @@ def add_elsewhere(answer):
     ],
 )
 def test_a_backend_for_another_device_gives_its_own_reason(answer, reason, operands, monkeypatch):
-    """It is asked, though its kind of device would pass it over."""
+    """It is asked although it is for another kind of device."""
     add_elsewhere(answer)
     with pytest.raises(InputError, match=f"'elsewhere' cannot: {reason}"):
         gemmhub.compare(*operands, backends=["elsewhere"])

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which wins, and that every mistake is named."""
+"""Settings: their sources, their precedence, and an error for every mistake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE = np.ones((2, 2), np.float32)
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A machine of one's own: a user folder, a project with a deep working directory, no environment."""
+    """A separate machine: a user folder, a project with a deep working directory, no environment."""
     for name in (config.CONFIG_VARIABLE, *(key.variable for key in config.KEYS.values())):
         monkeypatch.delenv(name, raising=False)
     user = tmp_path / "user"
@@ -69,7 +69,7 @@ PROJECT_FILES = {
 
 @pytest.mark.parametrize("name", PROJECT_FILES)
 def test_each_source_beats_the_next(home, monkeypatch, name):
-    """Call, context, environment, project, user: the strongest is taken away, one after the other."""
+    """Call, context, environment, project, user: the highest precedence is removed, one after the other."""
     names = ["by-call", "by-context", "by-environment", "by-project", "by-user"]
     backends = {name: Scripted(name, estimate=1.0) for name in names}
     backends["fastest"] = Scripted("fastest", estimate=1e-12)
@@ -101,7 +101,7 @@ def test_each_source_beats_the_next(home, monkeypatch, name):
 
 
 def limits():
-    """What two backends, one with a default of its own, prepare with; where decisions say it is from; one as text."""
+    """The limits of two backends, one with its own default; their sources in decisions; one decision as text."""
     seen = {}
 
     def preparing(name):
@@ -179,7 +179,7 @@ def test_a_pyproject_without_our_table_is_passed_over(home, text):
 
 @pytest.mark.parametrize("content", [b"[tool.gemmhub", b"name = '\xff'", b"x = " + b"[" * 100_000], ids=len)
 def test_a_pyproject_that_is_no_toml_is_passed_over_with_a_warning(home, caplog, monkeypatch, content):
-    """It is another project's, for all we know: nobody's products must fail for it. What is named must be right."""
+    """It may be another project's: no product must fail for it. A file that is named must be valid."""
     put(home / "project" / "gemmhub.toml", "precision = 'tf32'")
     path = home / "project" / "src" / "pyproject.toml"
     path.write_bytes(content)
@@ -229,7 +229,7 @@ def test_relative_record_files_start_from_the_configuration_file(home, monkeypat
     ["../notes.txt", "{home}/notes.txt", "~/notes.txt", "src/../../notes.txt", "..", "link/notes.txt", "../project2/x"],
 )
 def test_a_projects_records_stay_in_the_project(home, monkeypatch, name, value):
-    """Whoever works in a folder did not always write its files."""
+    """The user of a folder may not be the author of its files."""
     monkeypatch.setenv("HOME", str(home / "user"))
     (home / "project" / "link").symlink_to(home / "user")
     value = value.format(home=home.as_posix())
@@ -283,7 +283,7 @@ def test_settings_are_read_once(home, monkeypatch):
     assert (problem.precision, problem.deterministic) == ("bf16", True)
 
 
-def test_a_working_directory_that_is_gone(home, monkeypatch):
+def test_a_working_directory_that_was_removed(home, monkeypatch):
     gone = home / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -426,7 +426,7 @@ def test_a_named_file_must_exist(home, monkeypatch):
         gemmhub.matmul(ONE, ONE)
 
 
-def test_a_mistake_is_told_until_it_is_mended(home, monkeypatch):
+def test_a_mistake_is_an_error_until_it_is_corrected(home, monkeypatch):
     monkeypatch.setenv("GEMMHUB_PRECISION", "half")
     for _ in range(2):
         with pytest.raises(ConfigError, match="GEMMHUB_PRECISION"):
@@ -541,7 +541,7 @@ def test_a_warm_call_respects_the_context(rng):
 
 
 def test_one_use_object_in_many_threads():
-    """Each thread has a context of its own, also when all share one object and leave in any order."""
+    """Each thread has a separate context, also where all share one object and leave in any order."""
     shared = gemmhub.use(precision="tf32")
     gate = threading.Barrier(6)
     wrong = []
@@ -617,7 +617,7 @@ def test_use_takes_one_backend(backend):
     assert config.context.get() is None
 
 
-def test_use_of_an_unknown_backend_is_told_by_the_call():
+def test_use_of_an_unknown_backend_is_an_error_of_the_call():
     with gemmhub.use(backend="nunpy"), pytest.raises(InputError, match=r"no backend is called 'nunpy'.*numpy"):
         gemmhub.matmul(ONE, ONE)
 

@@ -1,4 +1,4 @@
-"""Decisions: who runs, why, and what every other backend says."""
+"""Decisions: the chosen backend, the reason, and every other backend's answer."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_forced_backend_fails_aloud(operands, where):
 
 @pytest.mark.parametrize("where", ["call", "context"])
 def test_a_forced_backend_is_the_only_one_asked(operands, where):
-    """Others may take long for an answer that nobody needs. explain() asks all."""
+    """Others may take long for an answer without use. explain() asks all."""
     slow = Scripted("slow")
     add(slow)
     a, b = operands
@@ -291,7 +291,7 @@ def test_a_forced_backend_is_the_only_one_asked(operands, where):
 
 
 @pytest.mark.parametrize("where", ["environment", "file"])
-def test_a_preferred_backend_falls_back_and_says_so(operands, tmp_path, monkeypatch, caplog, where):
+def test_a_preferred_backend_falls_back_with_a_reason(operands, tmp_path, monkeypatch, caplog, where):
     source = "GEMMHUB_BACKEND"
     if where == "environment":
         monkeypatch.setenv("GEMMHUB_BACKEND", "picky")
@@ -325,7 +325,7 @@ def test_an_order_of_preference(operands, monkeypatch):
     assert [v.backend for v in found.verdicts if v.status in ("chosen", "able")] == ["second", "first", "numpy"]
 
 
-def test_an_unknown_backend_names_those_that_are_known(operands):
+def test_an_unknown_backend_lists_the_known_ones(operands):
     add(Scripted("known"))
     for call in (gemmhub.matmul, gemmhub.explain, gemmhub.plan):
         with pytest.raises(InputError) as caught:

@@ -28,7 +28,7 @@ def laid(rng, x, how):
 
 
 def ways(rng, a, b, **options):
-    """(name, result) of one product in every way that it can be asked for."""
+    """(name, result) of one product in every form of call."""
     gemmhub.reload()
     first = gemmhub.matmul(a, b, **options)
     yield "first", first
@@ -76,8 +76,8 @@ def differing(rng, a, b, **options):
 
 @given(SHAPES, st.sampled_from([F32, F64, C64, C128, F16, BF16, I8, I32]), RELATIONS, RELATIONS,
        st.booleans(), st.integers(0, 2**32 - 1))  # fmt: skip
-def test_every_way_to_ask_gives_the_same_bits(shapes, dtype, left, right, deterministic, seed):
-    """Where determinism is not asked for, only the strides of ``out`` may decide."""
+def test_every_form_of_a_call_returns_the_same_bits(shapes, dtype, left, right, deterministic, seed):
+    """Where determinism is not required, the bits may depend only on the strides of ``out``."""
     rng = np.random.default_rng(seed)
     a, b = (laid(rng, draw(rng, shape, dtype), how) for shape, how in zip(shapes, (left, right)))
     options = {"deterministic": True} if deterministic else {}

@@ -1,4 +1,4 @@
-"""The documentation names everything public, and nothing that does not exist. (conftest.py runs its examples.)"""
+"""The documentation names everything public, and nothing that does not exist."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_demo(tmp_path):
 
 
 @pytest.mark.parametrize("page", [*PAGES, "README.md"])
-def test_what_is_not_run_says_why(page):
+def test_blocks_that_are_not_run_have_a_reason(page):
     """Examples are skipped for want of a device, one by one, or of the library that they are about."""
     known = r'<!-- skip: (next "needs a GPU"|start if\(.*, reason="\w+ is not installed"\)|end) -->'
     for directive in re.findall(r"<!--+ *skip.*", PAGES.get(page, README)):

@@ -177,7 +177,7 @@ def test_bfloat16_by_integers(right, result, rng):
 
 
 @pytest.mark.parametrize("letters", [("l", "q"), ("L", "Q")], ids=str)
-def test_longlong_is_a_type_of_its_own(letters):
+def test_longlong_is_a_separate_type(letters):
     """Equal to int64 as a dtype, and in every cache; its scalars are of numpy.longlong, as NumPy's."""
     for left, right in 3 * (letters, letters[::-1], letters[:1] * 2, letters[1:] * 2):
         a, b = np.arange(3, dtype=left), np.arange(3, dtype=right)
@@ -295,7 +295,7 @@ def test_overflow_of_the_result_is_infinity(dtype):
         assert np.array_equal(gemmhub.matmul(a, b).astype(np.float64), [[np.inf, -np.inf]] * 2)
 
 
-def test_half_precision_sums_do_not_overflow_on_the_way():
+def test_half_precision_partial_sums_do_not_overflow():
     """65504 + 65504 - 65504 is a float16; accumulating in float16 would make it infinite."""
     a, b = np.full((1, 3), 65504, F16), np.array([[1], [1], [-1]], F16)
     assert gemmhub.matmul(a, b)[0, 0] == 65504

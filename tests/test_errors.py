@@ -31,14 +31,14 @@ M, K, N = 3, 4, 5
 
 
 class OnCuda:
-    """An array on a GPU, as CuPy and Numba show theirs."""
+    """An array on a GPU with the interface of CuPy and Numba."""
 
     shape, dtype, strides = (M, K), F32, (16, 4)
     __cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "data": (0, False), "version": 3}  # noqa: RUF012
 
 
 class OnDevice:
-    """An array on a GPU, as the array API shows it."""
+    """An array on a GPU with the interface of the array API."""
 
     shape, dtype, strides = (M, K), F32, (16, 4)
 
@@ -70,7 +70,7 @@ class HalfDLPack:
 
 
 class ListShape:
-    """Says its shape in a list, which no cache can have as its key."""
+    """An array whose shape is a list, which cannot be a key."""
 
     shape, dtype, strides = [M, K], F32, [16, 4]
 
@@ -407,7 +407,7 @@ def test_c_and_beta_belong_together(warm):
 
 @pytest.mark.parametrize("argument", ["activation", "precision"])
 @pytest.mark.parametrize("value", ["", "RELU", "tanh", "fp32", 1, True, ["relu"], np.array(["relu", "x"]), b"relu"])
-def test_unknown_words(argument, value, warm):
+def test_unknown_option_values(argument, value, warm):
     assert refused({argument: value}, InputError, warm=warm).argument == argument
 
 
@@ -429,7 +429,7 @@ def test_out_dtype(value, warm):
     assert refused({"out_dtype": value, "out": None}, DTypeError, warm=warm).argument == "out_dtype"
 
 
-def test_out_dtype_is_told_from_its_equals():
+def test_out_dtype_is_distinguished_from_equal_values():
     """1.0 == True == 1, but only the first has a dtype."""
     x = np.ones((2, 2))
     assert gemmhub.matmul(x, x, out_dtype=np.float64(1)).dtype == F64
@@ -471,7 +471,7 @@ EIGHTH = 2**30
 @pytest.mark.parametrize("dtype", [F32, F16, F64, I8, I64, BF16, np.dtype(np.complex64)], ids=str)
 @pytest.mark.parametrize("m", [EIGHTH, 2**31, 2**40], ids=["2**60", "2**62", "2**80"])
 def test_results_that_no_machine_holds(dtype, m):
-    """2**60 elements and more from two elements: refused at once, and nothing is swapped out."""
+    """2**60 elements and more from two elements: refused at once, without swapping."""
     one = np.ones((), dtype)
     a, b = np.broadcast_to(one, (m, 1)), np.broadcast_to(one, (1, m))
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the package exports, and what each name is."""
+"""The exported names of the package, and their kinds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_unknown_name():
         _ = gemmhub.nothing
 
 
-def test_lazy_names_stand_where_they_are_said_to():
+def test_lazy_names_are_in_their_stated_modules():
     for name, module in gemmhub._LAZY.items():
         assert getattr(importlib.import_module(f"gemmhub.{module}"), name) is getattr(gemmhub, name)
 

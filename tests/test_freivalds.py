@@ -1,4 +1,4 @@
-"""Sums of integer products: whatever the errors are, a wrong row is found."""
+"""Sums of integer products: a wrong row is found for any errors."""
 
 from __future__ import annotations
 

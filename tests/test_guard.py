@@ -1,4 +1,4 @@
-"""Whatever a plugin raises, at whatever step: the product is right, or the exception is one that the caller knows."""
+"""Any exception of a plugin at any step: the product is correct, or the exception is one of gemmhub's."""
 
 # ruff: noqa: N818
 
@@ -92,7 +92,7 @@ def chained():
 
 
 def array_memory_error():
-    """What NumPy raises for want of memory: a class of its own."""
+    """NumPy's own exception for lack of memory."""
     try:
         np.empty(2**62, np.uint8)
     except MemoryError as error:
@@ -128,7 +128,7 @@ def describe(backend, load=None):
 
 @pytest.fixture
 def entry_point(monkeypatch):
-    """Pretends that one plugin is installed, whose import and hook do what the test says."""
+    """Install one fake plugin, whose import and hook are functions of the test."""
 
     def install(load):
         class Point:
@@ -157,7 +157,7 @@ def assert_right_whatever_happens():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_a_plugin_raises_before_it_is_asked(entry_point, name):
-    """While it is imported and in its hook; and nothing is kept for want of memory."""
+    """While it is imported and in its hook; a lack of memory is not kept."""
 
     def importing():
         raise HOSTILE[name]()
@@ -358,7 +358,7 @@ def test_a_direct_that_returns_no_product(fault):
             call()
 
 
-def test_the_log_names_who_is_asked_before_it_is(entry_point, caplog):
+def test_the_log_names_a_plugin_before_its_code_runs(entry_point, caplog):
     seen = []
 
     def load():

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def installed_from(monkeypatch, tmp_path):
-    """Make gemmhub one that was installed into a site folder, from what pip wrote down."""
+    """Make gemmhub appear installed into a site folder, from the origin that pip recorded."""
 
     def make(url):
         text = None if url is None else json.dumps({"url": url})
@@ -35,7 +35,7 @@ def test_index(installed_from):
 
 
 @pytest.mark.parametrize("url", ["https://example.org/gemmhub.whl", "file:///nowhere/at/all", "file:///no/x.whl"])
-def test_what_is_gone_or_elsewhere_is_left_to_pip(installed_from, url):
+def test_a_missing_or_remote_origin_is_left_to_pip(installed_from, url):
     installed_from(url)
     assert install.command("gemmhub-cpu") == "pip install gemmhub-cpu"
 
@@ -55,7 +55,7 @@ def test_clone(installed_from):
 
 
 def test_clone_in_place():
-    """As these tests run: from the source, whether pip knows of it or not."""
+    """As these tests run: from the source, with or without pip's metadata."""
     install.origin.cache_clear()
     assert install.command("gemmhub-cpu") == f"pip install {shlex.quote(str(ROOT / 'plugins' / 'gemmhub-cpu'))}"
 

@@ -1,4 +1,4 @@
-"""What may import what: one direction, and no circles, annotations and imports inside functions included."""
+"""Allowed imports: one direction, and no circles, annotations and imports inside functions included."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_no_modules_import_one_another():
 
 
 def test_rooms_of_the_library_itself_have_an_underscore():
-    """A folder without one is public: of the words, the kit for authors of backends, and what is imported by users."""
+    """A folder without one is public: the public words, the kit for backends, and modules that users import."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
     assert folders == {"cli", "kit", "numpy_backend", "testing"}
 

@@ -1,8 +1,8 @@
 """gemmhub.layout against a strict BLAS model and numpy, on small integers in float64, so exactly.
 
-Every operand is a view into poisoned flat memory. A lowered call gets that memory, an offset and numbers,
-nothing else: no copy can hide, and a wrong leading dimension reads NaN, leaves the buffer, or writes where
-nothing may be written.
+Every operand is a view into poisoned flat memory. A lowered call gets only that memory, an offset and numbers:
+no copy is possible, and a wrong leading dimension reads NaN, leaves the buffer, or writes outside of the
+result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ property_test = settings(deadline=None, suppress_health_check=[HealthCheck.too_s
 
 @dataclass
 class Placed:
-    """A view, and the flat memory it lies in."""
+    """A view and its flat memory."""
 
     view: Array
     memory: Array
@@ -60,7 +60,7 @@ class Placed:
 
     @property
     def outside(self) -> Array:
-        """Which elements of the memory are none of the view's."""
+        """Mask of the elements of the memory outside of the view."""
         index = np.full(self.view.shape, self.flat.offset)
         for axis, stride in enumerate(self.view.strides):
             shape = [1] * self.view.ndim
@@ -72,7 +72,7 @@ class Placed:
 
 
 def place(shape: tuple[int, ...], memory_order: tuple[int, ...], pads=None, starts=None, steps=None) -> Placed:
-    """A view of ``shape`` whose axes lie in memory as ``memory_order`` says, outermost first.
+    """A view of ``shape`` whose axes are in memory in the order ``memory_order``, outermost first.
 
     Each axis is ``steps`` apart (0: broadcast), begins ``starts`` in and has ``pads`` unused entries behind.
     """
@@ -178,7 +178,7 @@ class Case:
 
 
 def readable(view: Array, order: str) -> bool:
-    """Whether some leading dimension puts every element where the view has it. By trying; no rules."""
+    """Whether some leading dimension puts every element where the view has it; found by trial, without rules."""
     *_, rows, cols = view.shape
     if view.size == 0:
         return True
@@ -201,7 +201,7 @@ def refusable(case: Case) -> str | None:
 
 
 def check_lowering(case: Case, order: str, seed: int) -> BlasCall | None:
-    """Lower, then hold the answer to its word: a right call, or a refusal with a documented cause."""
+    """Lower, then check the answer: a correct call, or a refusal with a documented cause."""
     case.fill(seed)
     call = lower(case.problem, order)
     cause = refusable(case)
@@ -227,7 +227,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @st.composite
 def placements(draw, shape: tuple[int, ...], writable: bool = False) -> Placed:
-    """Any layout a numpy view can have: mostly what BLAS takes, sometimes not."""
+    """Any layout of a numpy view, mostly one that BLAS takes."""
     ndim = len(shape)
     axes = list(range(ndim))
     inner = draw(st.sampled_from([ndim - 1, ndim - 1, ndim - 2, ndim - 2, *axes]))
@@ -408,7 +408,7 @@ def test_an_unknown_order_is_an_input_error():
     ids=str,
 )
 def test_the_check_notices_every_wrong_field(change):
-    """A lowering that gets one number wrong must not pass for right."""
+    """A lowering with one wrong number must fail."""
     case = Case(
         place((2, 3, 4), (0, 1, 2), pads=(0, 1, 1)),
         place((2, 4, 2), (0, 2, 1), pads=(1, 3, 0)),
@@ -429,7 +429,7 @@ def test_the_check_notices_every_wrong_field(change):
 
 
 def test_elements_that_are_not_aligned_are_refused():
-    """A field of a structured array may lie no whole number of elements apart: no BLAS call can say so."""
+    """Fields of a structured array may have strides that are no whole number of elements: no BLAS call has these."""
     records = np.zeros(3, dtype=[("x", "f8", (3, 3)), ("t", "f4")])
     problem = describe(records["x"], np.eye(3), None, request({})).problem
     assert 0 not in problem.a.layout.batch_strides  # it is not the same matrix three times
@@ -634,7 +634,7 @@ def test_elements_are_counted_once():
     assert not MatrixLayout(3, 4, 4, 1, (1, 5), (0, 12)).broadcast
 
 
-def test_strides_that_say_nothing_are_not_essential():
+def test_strides_without_effect_are_not_essential():
     layout = MatrixLayout(3, 4, 9, 2, (2, 5), (100, 50))
     assert layout.essential == layout
     assert replace(layout, rows=1).essential == replace(layout, rows=1, row_stride=0)

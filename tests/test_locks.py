@@ -1,4 +1,4 @@
-"""Locks in forked children and in nested calls. Every process that forks here is one of its own, with a time limit."""
+"""Locks in forked children and in nested calls. Every process that forks here is separate, with a time limit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def multiply():
 
 
 def run(script, *, modules=(), folder=None, timeout=60, **variables):
-    """What a fresh interpreter prints; it may import ``folder`` and has the plugins that are installed there."""
+    """The output of a fresh interpreter, which may import ``folder`` and has the plugins installed there."""
     path = os.pathsep.join(map(str, (*([folder] if folder else []), ROOT, *modules)))
     environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **variables}
     result = subprocess.run(
@@ -122,7 +122,7 @@ work()
 
 @forks
 def test_forks_at_any_time_of_another_threads_first_product():
-    """The moments are spread over what a first product takes, its imports included."""
+    """The moments are spread over the time of a first product, its imports included."""
     out = run(
         """
 def first():
@@ -205,7 +205,7 @@ thread.join()
 
 @forks
 def test_signals_that_multiply_during_discovery_and_decisions(slow_plugin):
-    """Every lock of the first product is met again by the same thread; a decision made meanwhile is not kept."""
+    """The same thread acquires every lock of the first product again; a decision made meanwhile is not kept."""
     out = run(
         """
 import builtins
@@ -268,7 +268,7 @@ os._exit(os.waitpid(child, 0)[1] != 0)
 @pytest.mark.parametrize("name", ["reload", "tune", "spot_check", "compare", "explain"])
 @pytest.mark.parametrize("delay", [0.004, 0.03])
 def test_a_fork_during_any_first_call_of_another_thread(name, delay):
-    """What that thread was importing is whole in the child."""
+    """Modules that that thread was importing are complete in the child."""
     command = [sys.executable, "-W", "ignore", "-c", FIRST, name, str(delay)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ PATHS = (F32, F16, I8, I64)
 
 @contextlib.contextmanager
 def quiet():
-    """NumPy warns of overflow and NaN in products of its own; that is its business."""
+    """Ignore NumPy's warnings of overflow and NaN in its own products."""
     with np.errstate(all="ignore"):
         yield
 
@@ -202,7 +202,7 @@ def test_the_dtype_of_out_is_the_result_dtype(rng):
 
 
 class Eager(Backend):
-    """Writes rubbish into out before it reads anything, as a kernel may that works in many small steps."""
+    """Writes garbage into out before it reads anything, as a kernel of many small steps may."""
 
     name = "eager"
 

@@ -1,4 +1,4 @@
-"""A MemoryError at any line of a call: it is an AllocationError or a right product, and the next call is right."""
+"""A MemoryError at any line of a call: it is an AllocationError or a correct product, and the next call is correct."""
 
 from __future__ import annotations
 

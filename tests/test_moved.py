@@ -1,4 +1,4 @@
-"""Old names of what has moved: they work until gemmhub 0.3, and warn."""
+"""Old names of moved modules: they work until gemmhub 0.3, and warn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUT = "BatchDim", "BlasCall", "collapse", "fold_batch", "lower"
 
 
 def run(code):
-    """What a fresh interpreter prints, with every warning shown."""
+    """The output of a fresh interpreter, with every warning shown."""
     command = [sys.executable, "-W", "always::DeprecationWarning", "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True)
 

@@ -1,4 +1,4 @@
-"""Small networks: against sums by hand, what they do with features that are out of range, and how they are read."""
+"""Small networks: sums by hand, features that are out of range, and reading."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_features_are_held_in_range(row, held):
     assert net.predict(np.array([row])) == net.predict(np.array([held]))
 
 
-def test_what_never_changed_is_not_told():
+def test_constant_features_are_ignored():
     net = Net.of(arrays(least=[-1, 5], most=[1, 5], scale=[1, 0]))
     assert (
         net.predict(np.array([(0, 5)])) == net.predict(np.array([(0, 1e6)])) == pytest.approx(by_hand(0, 5), rel=1e-5)
@@ -79,7 +79,7 @@ def test_from_a_file(tmp_path):
     {"layers": ((np.ones((2, 4)), np.zeros(4)), (np.ones((3, 1)), np.zeros(1)))},
 ])  # fmt: skip
 def test_what_is_no_net(changes):
-    """The check that plugins make of what they ship can fail."""
+    """The check that plugins make of their networks can fail."""
     net = Net.of(arrays())
     check_net(net, 2)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""NaN and infinities in a product: each one that is wrong is found, and right ones are right."""
+"""NaN and infinities in a product: each wrong one is found, and correct ones pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REAL = [F16, BF16, F32, F64]
 
 @pytest.fixture(autouse=True)
 def always_sums(monkeypatch):
-    """Small products are not simply recomputed; nor is anything but what is pointed at."""
+    """Small products are not recomputed whole; only suspects are recomputed."""
     monkeypatch.setattr(verify, "_RECOMPUTE", 0)
     monkeypatch.setattr(verify, "_PAIRS", 1)
 
@@ -47,7 +47,7 @@ def litter(rng, x, values, count):
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 @pytest.mark.parametrize("values", [(np.inf,), (np.inf, -np.inf), (np.inf, -np.inf, np.nan, 0.0)], ids=str)
 def test_the_kind_of_every_element_is_looked_at(values, dtype, rng):
-    """One wrong infinity or NaN among many: each single one is found, whatever its kind should be."""
+    """One wrong infinity or NaN among many: each single one is found, for any correct kind."""
     a, b = draw(rng, (60, 40), dtype), draw(rng, (40, 70), dtype)
     litter(rng, a, values, 5)
     litter(rng, b, values, 5)
@@ -88,13 +88,13 @@ def test_one_wrong_infinity_among_many_right_ones(dtype, rng):
 
 
 def overflowing(rng):
-    """A float16 product of which half overflows, whose norms say nothing: some rows and columns cancel."""
+    """A float16 product of which half overflows, with norms without information: some rows and columns cancel."""
     a, b = np.abs(draw(rng, (64, 256), F16)) * F16.type(8), np.abs(draw(rng, (256, 96), F16)) * F16.type(200)
     b[:, ::2] *= np.where(np.arange(256) % 2, -1, 1).astype(F16)[:, None]
     return a, b, multiply(a, b)
 
 
-def test_what_was_not_looked_at_is_said(rng, monkeypatch):
+def test_unexamined_elements_are_reported(rng, monkeypatch):
     a, b, c = overflowing(rng)
     overflowed = np.count_nonzero(np.isinf(c))
     assert overflowed > 2000
@@ -118,7 +118,7 @@ def test_a_wrong_finite_element_beside_overflowed_ones_is_found(rng):
         assert spot_check(a, b, wrong, seed=0).where == (i, j)
 
 
-def test_too_many_infinite_operands_are_sampled_and_that_is_said(rng, monkeypatch):
+def test_too_many_infinite_operands_are_sampled_and_reported(rng, monkeypatch):
     a, b = draw(rng, (60, 40), F32), draw(rng, (40, 70), F32)
     litter(rng, a, (np.inf,), 50)
     c = multiply(a, b)
@@ -187,7 +187,7 @@ def test_right_products_beyond_the_range_of_sums_are_right(rng):
         assert spot_check(a, b, wrong, seed=0).where == (i, j)
 
 
-def test_bounds_beyond_float64_are_said(monkeypatch):
+def test_bounds_beyond_float64_are_reported(monkeypatch):
     monkeypatch.setattr(verify, "_RECOMPUTE", 2**22)
     verdict = spot_check([[1e200, -1e200]], [[1e200], [1e200]], [[0.0]])
     assert verdict

@@ -1,4 +1,4 @@
-"""What notebooks show: escaped HTML tables beside the text, which is as it was."""
+"""Results in notebooks: escaped HTML tables beside the unchanged text."""
 
 from __future__ import annotations
 

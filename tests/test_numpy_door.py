@@ -1,4 +1,4 @@
-"""Arrays whose products are gemmhub's in code that is written for NumPy."""
+"""Arrays whose products run on gemmhub in code that is written for NumPy."""
 
 from __future__ import annotations
 

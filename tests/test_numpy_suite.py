@@ -74,7 +74,7 @@ class TestMatmulOf8Bits(module.MatmulCommon):  # type: ignore[misc, name-defined
 
 
 def test_the_letters_are_numpys() -> None:
-    """A type that NumPy's tests come to know is tested here, or named above."""
+    """A type that NumPy's tests add is tested here, or named above."""
     assert set(module.MatmulCommon.types) == set(FLOATS_AND_INTEGERS) | set("bBgGO")
 
 

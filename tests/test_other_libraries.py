@@ -1,4 +1,4 @@
-"""CPU arrays of torch and JAX, where DLPack alone says too little of them: doubles, and the libraries if present."""
+"""CPU arrays of torch and JAX where DLPack alone lacks information: fakes, and the libraries if present."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAYS = (gemmhub.matmul, gemmhub.explain, gemmhub.plan, gemmhub.matmul)
 
 
 class Tensor:
-    """A tensor in what torch's say of themselves beside DLPack."""
+    """A fake of a torch tensor's attributes beside DLPack."""
 
     requires_grad = False
     negated = conjugated = False
@@ -129,8 +129,8 @@ def test_subclasses_of_other_modules(rng):
 
 
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(F32, F64), (I8, I64)], ids=str)
-def test_a_library_that_converts_results_is_told(fake, dtype, out_dtype, rng):
-    """As JAX does while it is not told to have 64 bits."""
+def test_a_library_that_converts_results_is_an_error(fake, dtype, out_dtype, rng):
+    """As JAX does unless 64-bit dtypes are enabled."""
     fake.converted = {F64: F32, I64: I32}
     x = Tensor(draw(rng, (4, 4), dtype))
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_a_library_that_converts_results_is_told(fake, dtype, out_dtype, rng):
 
 @pytest.mark.parametrize("tensor", [True, False])
 @pytest.mark.parametrize("dtype", [BF16, E4M3], ids=str)
-def test_dtypes_that_dlpack_does_not_know_have_a_remedy(dtype, tensor, monkeypatch):
+def test_dtypes_that_dlpack_lacks_have_a_remedy(dtype, tensor, monkeypatch):
     if not tensor:
         monkeypatch.delattr(Tensor, "data_ptr")
     x = Tensor(np.ones((2, 2), dtype))
@@ -152,7 +152,7 @@ def test_dtypes_that_dlpack_does_not_know_have_a_remedy(dtype, tensor, monkeypat
 
 
 class Rude:
-    """Raises what it likes where an attribute is missing."""
+    """Raises any exception where an attribute is missing."""
 
     def __getattr__(self, name):
         raise RuntimeError(f"no {name} here")

@@ -1,4 +1,4 @@
-"""What packing may not lose, whatever the packed operand is multiplied into; and how it fails."""
+"""Packed operands: exact for every result dtype, and errors of packing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def results(a, b):
 @pytest.mark.parametrize("left", [*NATURAL, E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("right", [*NATURAL, E4M3, E5M2], ids=str)
 def test_a_packed_product_is_right_in_every_result_dtype(left, right, rng):
-    """Though what result it will be multiplied into is only assumed when it is packed."""
+    """Although packing only assumes a result dtype."""
     a, b = draw(rng, (3, 4), left), draw(rng, (4, 5), right)
     try:
         packed = gemmhub.pack(b, a_dtype=left)

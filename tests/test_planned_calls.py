@@ -1,4 +1,4 @@
-"""What a plan takes: operands and terms as planned, and what it says of others."""
+"""Calls of a plan: operands and terms as planned, and errors for others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_scales_whose_product_is_1(rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("form", ["ndarray", "memmap"])
 def test_beta_stays_0_or_other_than_0(form, dtype, rng):
-    """Else c would be dropped, or a kernel that reads c would let its NaN through."""
+    """Otherwise c would be dropped, or a kernel that reads c would propagate its NaN."""
     a, b, c = (FORMS[form](draw(rng, shape, dtype)) for shape in ((5, 6), (6, 7), (5, 7)))
     out = np.full((5, 7), 7, dtype)
     for first, second in ((0, 1), (0.0, 0.5), (0.5, 0), (1, 0.0)):
@@ -130,7 +130,7 @@ def test_c_is_given_again_where_beta_is_0(dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("named", [{"alpha": 1}, {"alpha": 1.0}, {"beta": 0}, {"bias": None}, {"c": None}], ids=str)
 def test_terms_that_were_named_may_be_named_again(named, dtype, rng):
-    """A plan made by someone who computes alpha takes alpha, whatever it was then."""
+    """A plan made with a computed alpha takes alpha, for any value at that time."""
     a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
     planned = gemmhub.plan(a, b, **named)
     assert ratio(planned(a, b), a, b) <= 1
@@ -179,7 +179,7 @@ class Simple(Backend):
 @pytest.mark.parametrize("form", ["ndarray", "memmap"])
 @pytest.mark.parametrize("chosen_looks", [False, True])
 def test_a_plan_depends_on_strides_where_its_backend_does(chosen_looks, form, rng):
-    """Whatever backends that were not chosen look at. matmul decides anew for other strides: another may be chosen."""
+    """Other backends have no effect. matmul decides again for other strides: another backend may be chosen."""
     chosen, beaten = Simple("chosen", 1e-9, chosen_looks), Simple("beaten", 1e-8, not chosen_looks)
     for backend in (chosen, beaten):
         description = BackendDescription(backend.name, lambda x=backend: x, "for tests", contract=1)

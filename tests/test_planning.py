@@ -60,7 +60,7 @@ def test_a_plan_multiplies_what_it_is_given(shapes, dtype, rng):
 
 
 def test_a_plan_looks_at_no_stride_without_meaning(rng):
-    """Where backends look at layouts: a result of one row or column lies alike whatever its other stride."""
+    """Where backends depend on layouts: the other stride of a result of one row or column has no effect."""
     backend = Laid()
     description = BackendDescription(backend.name, lambda: backend, "for tests", contract=1)
     registry.registry().add(description, backend.name, "gemmhub-laid")
@@ -76,7 +76,7 @@ def test_a_plan_looks_at_no_stride_without_meaning(rng):
 
 
 class Laid(Backend):
-    """NumPy, with an eye on layouts."""
+    """NumPy with ``layout_sensitive``."""
 
     name = "laid"
 
@@ -150,7 +150,7 @@ def test_operands_that_are_not_as_planned(dtype, rng):
         assert np.array_equal(target, before)
 
 
-def test_a_plan_says_what_differs(rng):
+def test_a_plan_names_the_difference(rng):
     a, b = draw(rng, (5, 6), F32), draw(rng, (6, 7), F32)
     planned = gemmhub.plan(a, b)
     with pytest.raises(InputError) as raised:
@@ -208,7 +208,7 @@ def test_plans_with_an_epilogue(dtype, rng):
 
 @pytest.mark.parametrize("dtype", PATHS, ids=str)
 def test_a_plain_plan_takes_no_epilogue(dtype, rng):
-    """It may refuse in Python's words or in ours, but it may not drop what it was given."""
+    """It may refuse with Python's message or gemmhub's, but it may not ignore an argument."""
     a, b = draw(rng, (5, 6), dtype), draw(rng, (6, 7), dtype)
     planned = gemmhub.plan(a, b)
     addend = draw(rng, (5, 7), result_of(dtype))
@@ -364,9 +364,9 @@ def test_what_a_packed_operand_refuses(rng):
 
 
 class Other(Backend):
-    """A second backend that counts what it is asked, packs in its own way, and notes operands it was not told of.
+    """A second backend that counts questions, packs in its own format, and notes operands unlike its problem.
 
-    (It notes rather than raises: after an exception a warm call is decided anew, and would then be right.)
+    (It notes rather than raises: after an exception a warm call is decided again, and would then be correct.)
     """
 
     name = "other"
@@ -447,7 +447,7 @@ def test_a_backend_is_asked_once_for_each_kind_of_call(other, rng):
 
 
 def test_a_layout_sensitive_backend_is_asked_for_each_layout(other, rng):
-    """And never gets an array that lies otherwise than the problem said; its kernel notes it."""
+    """And never gets an array of another layout than its problem's; its kernel notes it."""
     a, b = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32)
     odd, even = (np.zeros(4 * 36 + 1, np.uint8)[i : i + 144].view(F32).reshape(6, 6) for i in (1, 0))
     odd[...] = even[...] = draw(rng, (6, 6), F32)
@@ -565,7 +565,7 @@ def test_settings_that_are_being_read_while_reloading_are_read_again(monkeypatch
 
 @pytest.mark.parametrize(("function", "module"), [(config.root, config), (registry.registry, registry)])
 def test_who_looks_while_another_thread_reloads_finds_something(function, module):
-    """Whenever the other thread gets its turn: here, before every line."""
+    """Whenever the other thread runs: here, before every line."""
 
     def turn(frame, event, _):
         if frame.f_code is function.__code__:
@@ -705,7 +705,7 @@ def test_use_is_left_by_an_exception(rng):
 )
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I8], ids=str)
 def test_plans_pickle(dtype, options, rng):
-    """And are decided anew where they are loaded: strides, batches, vectors, epilogues and all."""
+    """And are decided again where they are loaded, with strides, batches, vectors and epilogues."""
     if dtype == I8 and "activation" in options:
         options = {**options, "out_dtype": "int32"}
     a, b = draw(rng, (2, 7, 9), dtype)[:, ::-1], draw(rng, (5, 9), dtype).T

@@ -372,7 +372,7 @@ def test_a_plugin_that_multiplies_while_it_is_imported(site, operands):
 @pytest.mark.parametrize("where", ["import", "load", "probe"])
 @pytest.mark.parametrize("layout_sensitive", [True, False])
 def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch, operands, where, layout_sensitive):
-    """They are right, and once it is ready it is asked about calls of the same kind: first, warm and planned."""
+    """They are correct, and once the plugin is ready it is asked about calls of the same kind: first, warm, planned."""
     a, b = operands
     seen = []
 
@@ -411,7 +411,7 @@ def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch
 
 @pytest.mark.parametrize("first", [True, False])
 def test_decisions_of_one_key_may_differ_in_whether_strides_matter(monkeypatch, operands, first):
-    """As after a backend that looks at them has come, or gone, while a call was being decided."""
+    """As after a backend that depends on them was added, or removed, while a call was being decided."""
     a, b = operands
     sensitive = Scripted("sensitive", True)
     plugins.registry().add(
@@ -503,7 +503,7 @@ def test_suggestions_name_what_to_install(site, operands):
     assert not [s for s in gemmhub.backends() if s.name == "cublas"]
 
 
-def test_asking_for_what_is_not_installed_says_how_to_install_it(operands):
+def test_a_backend_that_is_not_installed_has_its_command(operands):
     suggestion = next(s for s in plugins.suggestions() if s.device_kind == "musa")
     assert suggestion.backend not in {v.backend for v in gemmhub.explain(*operands).verdicts}
     with pytest.raises(gemmhub.NoBackendError, match=re.escape(install.command(suggestion.distribution))) as caught:

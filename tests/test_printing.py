@@ -1,4 +1,4 @@
-"""What plugins and files say is shown on a terminal, not acted on."""
+"""Text of plugins and files is shown on a terminal without effect on it."""
 
 from __future__ import annotations
 

@@ -249,8 +249,8 @@ def test_other_values_are_refused(value):
         gemmhub.use(tune=value)
 
 
-def test_an_estimate_that_is_far_too_low_keeps_nobody_out(operands):
-    """numpy is not among those that the estimate lets in, but faster than what they turn out to be."""
+def test_an_estimate_that_is_far_too_low_excludes_no_backend(operands):
+    """The estimate excludes numpy, which is faster than the measured candidates."""
     sleeping("liar", {"one": 4e-3, "two": 4e-3}, 1e-12)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)

@@ -1,4 +1,4 @@
-"""A problem read in the one storage order that a library knows: every reading is the same product of the same bytes."""
+"""A problem in a library's one storage order: every reading is the same product of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning records on disk: what is kept, what is skipped and why, and that concurrent writers lose nothing."""
+"""Tuning records on disk: kept and skipped lines, with reasons, and concurrent writers without losses."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_link_stays_a_link(tmp_path, exists):
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "dangling"])
 @pytest.mark.parametrize("suffix", [".tmp", ".lock"])
-def test_what_lies_in_the_place_of_the_draft_or_the_lock_is_not_written_to(tmp_path, kind, suffix):
+def test_a_link_at_the_draft_or_the_lock_is_not_written_to(tmp_path, kind, suffix):
     path, other = tmp_path / "records.jsonl", tmp_path / "precious"
     records.write(path, [SOME])
     before = path.read_bytes()
@@ -543,7 +543,7 @@ while True:
 
 
 def test_killed_writers_lose_nothing_that_they_acknowledged(tmp_path):
-    """Each of three writers is killed at a random moment, several times; what it reported as written is there."""
+    """Each of three writers is killed at a random moment, several times; all records it reported as written exist."""
     path = tmp_path / "records.jsonl"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     rng = np.random.default_rng()

@@ -1,4 +1,4 @@
-"""alpha and beta that float32 cannot hold: right in every dtype on the CPU, refused on devices."""
+"""alpha and beta beyond float32's range: correct in every dtype on the CPU, refused on devices."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_devices_refuse_what_float32_cannot_hold():
         assert raised.value.argument == argument
 
 
-def test_a_call_and_its_cache_know_the_scalars_apart(rng):
+def test_a_call_and_its_cache_distinguish_the_scalars(rng):
     """Each scalar alone, before and after one of the other kind."""
     a, b = (draw(rng, (6, 6), F32) * F32.type(1e-12) for _ in range(2))
     for alpha in (2.0, 1e35, 1e50, 3.0, 1e39, 1e-50, 0.0, 1.0):
@@ -132,7 +132,7 @@ def test_a_plan_takes_what_its_accumulator_holds(rng):
         assert ratio(wide(a, b, c=c, alpha=alpha), a, b, c=c, beta=2, alpha=alpha) <= 1
 
 
-def test_explain_and_records_tell_the_accumulator(rng):
+def test_explain_and_records_have_the_accumulator(rng):
     a = draw(rng, (6, 6), F32)
     plain, wide = (gemmhub.explain(a, a, alpha=alpha).problem for alpha in (2, 1e40))
     assert "compute=" not in plain.key
@@ -146,7 +146,7 @@ def test_packed_operands(rng):
 
 
 def test_c_has_the_dtypes_of_the_table(rng):
-    """float64 addends stay refused: what c may be does not depend on the number alpha."""
+    """float64 addends are refused: the dtypes of c do not depend on the value of alpha."""
     a = draw(rng, (6, 6), F16)
     gemmhub.matmul(a, a, alpha=1e40, beta=1, c=draw(rng, (6, 6), F32))
     with pytest.raises(TypeError, match="float16 or float32"):

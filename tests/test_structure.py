@@ -1,4 +1,4 @@
-"""The structure that keeps calls cheap: what a warm call does not do, and what an import does not load."""
+"""The structure that keeps calls cheap: the work that a warm call omits, and the modules that an import omits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
 
 
 class Counting(Backend):
-    """A backend that counts every question."""
+    """A backend that counts every call of its methods."""
 
     name = "counting"
     layout_sensitive = True
@@ -141,7 +141,7 @@ CALLS = {
 @pytest.mark.parametrize("name", [*CALLS, "plan", "plan bias="])
 @pytest.mark.parametrize("with_plugin", [False, True])
 def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
-    """No discovery, no hook, no question to a backend, no decision and no look at the environment."""
+    """No discovery, no hook, no call of a backend, no decision and no reading of the environment."""
     counting = Counting()
     if with_plugin:
         description = BackendDescription("counting", lambda: counting, "for tests", contract=1)
@@ -243,7 +243,7 @@ HEAVY = (
 
 
 def loaded_by(code):
-    """Modules that a fresh interpreter has after ``code``, beyond those that NumPy brings."""
+    """Modules that a fresh interpreter has loaded after ``code``, beyond those of NumPy."""
     script = f"import sys, numpy; before = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(run.stdout.split())

@@ -53,7 +53,7 @@ def test_the_median_forgives_one_disturbed_round(clock):
     assert (found.median, found.minimum, found.maximum) == (1.0, 0.5, 50.0)
 
 
-def test_short_calls_are_repeated_until_the_clock_can_tell(clock):
+def test_short_calls_are_repeated_to_the_resolution_of_the_clock(clock):
     (found,) = timing.interleave([clock.call("a", 2.0**-20)], rounds=2, min_time=2.0**-12)
     assert clock.log.count("a") == 2 + 2 * 2**8
     assert found.median == pytest.approx(2.0**-20)

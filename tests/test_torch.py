@@ -103,7 +103,7 @@ def test_lazily_negated_and_conjugated_tensors(pair):
 
 
 def test_subclasses_of_tensor(pair):
-    """Those that compute by themselves get products as operators of torch; nothing else takes them."""
+    """Those that compute by themselves get products as operators of torch; other calls refuse them."""
     a, b = pair
 
     class Tagged(torch.Tensor):

@@ -31,7 +31,7 @@ def test_a_torch_without_guards(torch, monkeypatch):
 
 @pytest.mark.parametrize("answer", [True, False, None])
 def test_guards_that_answer_wrongly(answer, monkeypatch):
-    """Tried on tensors that differ in each of the things that count."""
+    """Tested on tensors that differ in each of the compared attributes."""
 
     class Tensor:
         shape, stride = (3, 4), lambda self: (4, 1)

@@ -70,7 +70,7 @@ def test_every_backend_and_candidate_is_timed_and_recorded(operands, tmp_path, m
 
 
 def test_a_warm_call_takes_what_tuning_found(operands):
-    """The cache of decided calls is emptied: the next call is decided anew."""
+    """The cache of decided calls is emptied: the next call is decided again."""
     a, b = operands
     slow = Scripted("slow", run=lambda *given: time.sleep(2e-3))
     add(slow)
@@ -165,7 +165,7 @@ def test_nothing_right_is_left(operands):
     assert not records.path().exists()
 
 
-def test_why_nothing_could_be_tuned_is_said(operands):
+def test_the_error_names_why_nothing_was_tuned(operands):
     """Each candidate that ran wrongly with its reason; where none was present, that."""
     a, b = operands
     add(Scripted("liar", run=lambda a, b, out, candidate: out.fill(7)))
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_written(operands, monkeypatch, tmp_path):
         gemmhub.tune(*operands)
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(operands, monkeypatch, tmp_path):
+def test_an_unwritable_file_is_an_error_before_anything_is_timed(operands, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "file" / "records.jsonl"))
     gemmhub.reload()
@@ -226,7 +226,7 @@ def test_operands_and_results_stay_as_they_are(operands):
 
 
 def test_candidates_see_the_strides_of_their_problem(rng):
-    """Operands are copied for timing, but as they lie: a kernel prepared for a leading dimension relies on it."""
+    """Operands are copied for timing with their strides: a kernel prepared for a leading dimension relies on it."""
     seen = set()
 
     def prepare(problem, candidate, limit):

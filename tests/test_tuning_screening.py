@@ -1,4 +1,4 @@
-"""tune() with many candidates: a first look says which of them are checked, timed in full and recorded."""
+"""tune() with many candidates: a first look selects those that are checked, timed in full and recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operands(rng):
 
 
 class Looks:
-    """In place of timing.interleave: runs each call once, and says the seconds scripted for who ran.
+    """A replacement of timing.interleave: runs each call once, and returns the scripted seconds.
 
     ``looks`` has what each interleaving timed: {(backend, candidate): seconds}, in order.
     """
@@ -143,7 +143,7 @@ def test_only_what_is_near_the_fastest_is_timed(operands, looks, factor, kept):
     assert (("many", "c3") in recorded(result)) is kept
 
 
-def test_rows_say_what_was_left_out(operands, looks):
+def test_rows_list_omitted_candidates(operands, looks):
     looks.backend("many", {**candidates(20), "c19": 1.0})
     result = gemmhub.tune(*operands)
     rows = {row.candidate: row for row in result.rows if row.backend == "many"}
@@ -158,7 +158,7 @@ def test_rows_say_what_was_left_out(operands, looks):
 
 
 def test_the_full_timing_decides(operands, looks):
-    """A first look may be mistaken about who of the fastest is the fastest."""
+    """A first look may be wrong about the order of the fastest."""
     looks.backend("many", {**candidates(20, step=0.02), "c3": (1.06, 0.5)})
     result = gemmhub.tune(*operands)
     assert (result.best.candidate, result.best.seconds) == ("c3", 1.0)  # the median of the double
@@ -167,7 +167,7 @@ def test_the_full_timing_decides(operands, looks):
 
 
 def test_the_first_candidate_of_each_backend_is_kept(operands, looks, checked):
-    """An untuned call gets it: records must say how slow it is."""
+    """An untuned call gets it: records must have its time."""
     looks.backend("many", {"slow": 50.0, **candidates(12, step=0.0)})
     looks.backend("other", {"slower": 80.0, "slowest": 90.0})
     result = gemmhub.tune(*operands)
@@ -230,7 +230,7 @@ def test_a_wrong_first_candidate_is_left_out(operands, looks):
 
 
 def test_what_was_left_out_is_not_checked(operands, looks, checked):
-    """It runs once, and is timed at a first look; whether it is right nobody says."""
+    """It runs once, and is timed at a first look; its result is not checked."""
     backend = looks.backend("many", candidates(20), wrong={f"c{i}" for i in range(10, 20)})
     result = gemmhub.tune(*operands)
     assert len(checked) == SCREENED
@@ -267,7 +267,7 @@ def test_a_forced_backend_is_screened_alone(operands, looks):
 
 
 def test_records_name_only_finalists_of_this_tuning(operands, looks):
-    """What an earlier tuning recorded stays, as records of other candidates do."""
+    """Records of an earlier tuning stay, as those of other candidates do."""
     looks.backend("many", candidates(20))
     first = gemmhub.tune(*operands)
     looks.seconds |= {("many", f"c{i}"): 0.5 for i in range(15, 20)}
@@ -283,7 +283,7 @@ def test_records_name_only_finalists_of_this_tuning(operands, looks):
 
 
 def test_large_results_are_sampled_after_the_first(operands, looks, checked, monkeypatch):
-    """One of each backend is looked at in full."""
+    """One of each backend is checked in full."""
     monkeypatch.setattr(tune, "_LARGE", 23)  # the result has 24 elements
     looks.backend("many", candidates(4))
     looks.backend("more", candidates(2))
@@ -294,7 +294,7 @@ def test_large_results_are_sampled_after_the_first(operands, looks, checked, mon
 
 
 def test_results_of_large_operands_are_sampled_after_the_first(operands, looks, checked, monkeypatch):
-    """a is 6 x 8. To look at all of a result is to read all of it."""
+    """a is 6 x 8. A full check of a result reads all of it."""
     monkeypatch.setattr(tune, "_LARGE_OPERAND", 47)
     looks.backend("many", candidates(4))
     gemmhub.tune(*operands)

@@ -1,4 +1,4 @@
-"""Types as a user's checker sees them: tests/typing/program.py under mypy --strict."""
+"""The public types in a user's program: tests/typing/program.py under mypy --strict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked(path):
 
 
 def test_a_users_program():
-    """Right lines pass, and wrong ones are reported: an ignored error that is none is an error itself."""
+    """Correct lines pass, and wrong ones are reported: an unused ignore is an error itself."""
     done = checked(PROGRAM)
     assert (done.returncode, done.stdout) == (0, "")
 

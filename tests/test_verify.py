@@ -1,4 +1,4 @@
-"""spot_check calls right products right, always, and finds wrong ones."""
+"""spot_check always calls correct products right, and finds wrong ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = [(1, 1, 1), (1, 7, 40), (40, 7, 1), (33, 1, 65), (64, 64, 64), (17, 129
 
 @pytest.fixture
 def always_sketch(monkeypatch):
-    """Small products are not simply recomputed; nor is anything but what the sums point at."""
+    """Small products are not recomputed whole; only elements that the sums locate are recomputed."""
     monkeypatch.setattr(verify, "_RECOMPUTE", 0)
     monkeypatch.setattr(verify, "_PAIRS", 1)
 
@@ -54,7 +54,7 @@ def plant(a, b, c, index, times):
     """A copy of c whose element at ``index`` is wrong by ``times`` its bound.
 
     Where the bound depends on the result's own size (a narrower dtype), it is at least the root mean square over
-    its row: an element near 0 has less than its neighbours, with which it shares a sum.
+    its row: an element near 0 has a smaller bound than others in its sum.
     """
     i, j = index
     model = accuracy.error_model(a.dtype, b.dtype, c.dtype, dtypes.compute_dtype(a.dtype, b.dtype, c.dtype))
@@ -461,7 +461,7 @@ def test_verdicts_read_well():
     assert str(wrong).startswith("wrong (recomputed: 4 elements recomputed)\nelement (0, 1) is 1, expected 0 within")
 
 
-def test_a_wrong_element_is_told_in_few_digits(rng):
+def test_a_wrong_element_is_reported_in_few_digits(rng):
     a, b = rng.standard_normal((8, 100), np.float32), rng.standard_normal((100, 8), np.float32)
     c = a @ b
     c[3, 4] += 1

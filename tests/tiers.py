@@ -1,4 +1,4 @@
-"""Tiers of tests, by what they need: markers for ``pytest -m``, and one message where g++ is missing.
+"""Tiers of tests by their requirements: markers for ``pytest -m``, and one message where g++ is missing.
 
 ``make test-fast`` leaves out what compiles, what runs on an emulator, and the documentation; ``make test`` runs all
 that a machine without a GPU can; ``make test-all`` tries more of it. The tiers of files are listed here and not in the

@@ -1,4 +1,4 @@
-"""How the comparisons with torch.matmul time and judge: on CPU tensors of torch, with a rig that has set times."""
+"""Timing and checks of the comparisons with torch.matmul, on CPU tensors with a rig that has set times."""
 
 from __future__ import annotations
 

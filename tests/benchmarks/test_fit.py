@@ -1,4 +1,4 @@
-"""benchmarks/fit: what is drawn, how a run goes on, and that training recovers what a synthetic card does."""
+"""benchmarks/fit: drawn products, resumed runs, and training that recovers the times of a synthetic card."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_run_goes_on_behind_what_is_there(tmp_path):
 
 
 class Plugin:
-    """A plugin's module whose model is blind: one candidate of three is wrong by a factor that its features tell."""
+    """A plugin's module whose model is blind: one candidate of three is wrong by a factor of its features."""
 
     def __init__(self, folder, kinds, several):
         self.__file__ = str(folder / "corrections.py")

@@ -1,4 +1,4 @@
-"""``gemmhub build NAME``: what plugins do beforehand. No plugin is installed here: entry points are pretended."""
+"""``gemmhub build NAME``: work of plugins in advance, with fake entry points instead of installed plugins."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_explain_costs_no_memory(run):
     assert "40000x40000x100000" in run("explain", 40000, 40000, 100000).stdout
 
 
-def test_explain_when_nobody_can(run, choosy):
+def test_explain_when_no_backend_can(run, choosy):
     data = run.json("explain", 3, 2, 1, "--backend", "choosy", "--json")
     assert data["chosen"] is None
 
@@ -137,7 +137,7 @@ def test_compare(run, pair, reference):
     assert "int8,int8->int32" in data["problem"]
 
 
-def test_compare_exits_with_1_when_someone_deviates(run, wrong):
+def test_compare_exits_with_1_when_a_backend_deviates(run, wrong):
     told = run("compare", 30, 20, 10, code=1).stdout
     assert "(29, 0)" in told
     data = run.json("compare", 30, 20, 10, "--json", code=1)

@@ -1,4 +1,4 @@
-"""Commands with operands on a device: a pretended one, in the host's memory (fake_cupy.py)."""
+"""Commands with operands on a fake device in the host's memory (fake_cupy.py)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(backend):
 
 @pytest.fixture
 def no_libraries(monkeypatch):
-    """Neither torch nor cupy, and no arrays that remembers one."""
+    """Neither torch nor cupy, and no cached array library of one."""
     for name in ("torch", "torch_musa", "cupy"):
         monkeypatch.setitem(sys.modules, name, None)
     caches = (cupy_arrays, torch_arrays)
@@ -133,7 +133,7 @@ def test_a_library_that_does_not_import(no_libraries, monkeypatch, tmp_path):
     assert "libcuda" in status.reason
 
 
-def test_what_a_device_says_late_is_our_error(cupy):
+def test_a_late_error_of_a_device_is_a_backend_error(cupy):
     arrays = by_name.arrays_for("cuda")
     with pytest.raises(BackendError, match="cuda:0 failed: RuntimeError: illegal address"), by_name.entered(arrays):
         raise RuntimeError("illegal address\n(more lines)")
@@ -309,7 +309,7 @@ def test_torch_rounds_as_far_as_gemmhub_may(name):
 
 
 def test_explain_needs_no_device(run, no_libraries):
-    """Nothing is imported, nothing allocated: backends for the device say what they say."""
+    """Nothing is imported or allocated: the answers are those of the backends for the device."""
     backend = add(Pretended())
     data = run.json("explain", 40000, 30000, 100000, "--device", "cuda:1", "--b-order", "col", "--json")
     assert data["problem"].startswith("40000x30000x100000")

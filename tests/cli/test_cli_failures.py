@@ -1,4 +1,4 @@
-"""How commands end: exit codes, one message, no traceback, whole files, and no texts that a terminal acts on."""
+"""How commands end: exit codes, one message, no traceback, whole files, and no text that a terminal interprets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def failing():
 
 @pytest.fixture
 def evil():
-    """A backend whose every text acts on terminals."""
+    """A backend whose every text has escape sequences."""
     add(Scripted("evil", supports=Refusal(f"reason{EVIL}", f"remedy{EVIL}")))
 
 
@@ -81,7 +81,7 @@ def test_records_that_do_not_fit(run, monkeypatch):
     assert "is not a regular file" in run.error("tune", "--show", ".")
 
 
-def test_what_nobody_foresaw_is_one_message(run, monkeypatch):
+def test_an_unexpected_error_is_one_message(run, monkeypatch):
     def broken(*given, **named):
         raise ZeroDivisionError(f"oh {EVIL}")
 
@@ -102,7 +102,7 @@ def process(*arguments, cwd, **options):
 @pytest.mark.parametrize(
     "arguments", [["backends"], ["--help"], ["matmul", "--help"], ["backends", "--json"]], ids=" ".join
 )
-def test_a_reader_that_has_gone(tmp_path, arguments):
+def test_a_reader_that_has_closed_the_pipe(tmp_path, arguments):
     reading, writing = os.pipe()
     os.close(reading)
     with process(*arguments, cwd=tmp_path, stdout=writing) as done:
@@ -129,7 +129,7 @@ def test_a_full_disk_behind_stderr(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_what_a_plugin_prints_onto_a_full_disk(tmp_path):
-    """It is still buffered when the command is done: Python's exit would fail with a code of its own."""
+    """It is still buffered at the end of the command: Python's exit would fail with another code."""
     script = "import sys\nfrom gemmhub.cli import errors\nsys.exit(errors.run(lambda: print('hello')))"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
@@ -251,7 +251,7 @@ def test_what_is_stored_is_what_numpy_saves(tmp_path, array):
 
 
 def everything(run):
-    """What each command prints of a plugin's and a file's texts."""
+    """The output of each command with text of a plugin and of a file."""
     line = json.dumps({**json.loads(records.Record("p", "cpu", EVIL, EVIL, 1.0, {}, EVIL).line()), "problem": EVIL})
     (run.folder / "x.jsonl").write_text(line + "\n\x1b[2J not a record\n")
     yield run("explain", 30, 20, 10)
@@ -281,7 +281,7 @@ def test_a_kernel_that_fails_with_what_a_terminal_acts_on(run, pair, failing):
 
 
 def test_a_terminal_is_not_acted_on(tmp_path):
-    """Where stdout is a terminal, the only escapes are those of our own colours."""
+    """Where stdout is a terminal, the only escapes are those of gemmhub's own colours."""
     (tmp_path / "x.jsonl").write_text(records.Record(EVIL, "cpu", EVIL, EVIL, 1.0, {}, EVIL).line() + "\n")
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "400"}

@@ -1,4 +1,4 @@
-"""The command line as its users guess it: short names, sizes in any spelling, and what a mistake is told."""
+"""The command line as users guess it: short names, sizes in any spelling, and the messages of mistakes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_command_takes_short_names(run, rng):
     assert "right" in run("spot-check", a, a, "c.npy", "--precision", "bfloat16").stdout
 
 
-def test_what_no_name_is_told(run):
+def test_an_unknown_name_is_an_error(run):
     told = run.error("explain", 3, 4, 5, "--dtype", "f8")
     assert "'f8'; allowed: float16, " in told
     assert "short: bf16, fp16, " in told
@@ -99,7 +99,7 @@ def test_commands_that_were_meant(run, given, meant):
     assert f"No such command {given!r}. Did you mean {meant!r}?" in run.error(given)
 
 
-def test_commands_that_nobody_could_mean(run):
+def test_commands_without_a_similar_name(run):
     assert "No such command 'xyzzy'. Allowed: matmul, explain, " in run.error("xyzzy")
 
 

@@ -1,4 +1,4 @@
-"""The entry point, what it imports, what it prints where, and that docs/command-line.md is true."""
+"""The entry point, its imports, its output, and the commands of docs/command-line.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_command_is_listed_and_has_help(run):
     assert "No such command" in run.error("nope")
 
 
-def test_every_option_says_what_it_does():
+def test_every_option_has_help():
     context = click.Context(main)
     for name in COMMANDS:
         command = main.get_command(context, name)
@@ -47,7 +47,7 @@ def python(*arguments, cwd, **options):
 
 
 def test_help_imports_no_command(tmp_path):
-    """What a command needs is imported when it is called."""
+    """The imports of a command happen when it is called."""
     script = (
         "import sys\nfrom gemmhub.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
@@ -120,7 +120,7 @@ def test_numbers():
     ]
 
 
-def test_json_has_no_constants_of_its_own():
+def test_json_has_no_nonstandard_constants():
     data = {"a": (float("nan"), float("-inf"), 1.5), "b": 1 + 2j, "c": Path("x"), 3: None}
     assert screen.plain(data) == {"a": ["nan", "-inf", 1.5], "b": [1.0, 2.0], "c": "x", "3": None}
 

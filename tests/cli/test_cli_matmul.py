@@ -1,4 +1,4 @@
-"""gemmhub matmul: right products, options, raw dtypes, verdicts, and every bad file told clearly."""
+"""gemmhub matmul: correct products, options, raw dtypes, verdicts, and a clear error for every bad file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import gemmhub
 from gemmhub.cli.main import main
 
 
-def test_product_is_written_and_told(run, pair):
+def test_product_is_written_and_reported(run, pair):
     a, b = pair
     out = run("matmul", "a.npy", "b.npy", "--out", "c.npy").stdout
     c = np.load("c.npy")
@@ -95,7 +95,7 @@ def test_json(run, pair):
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_wrong_product_exits_with_1(run, pair, wrong, more):
-    """The product is written all the same: who asks for it may want to look at it."""
+    """The product is written all the same: the user may want to inspect it."""
     told = run("matmul", "a.npy", "b.npy", "--check", "--out", "c.npy", *more, code=1).stdout
     assert "(22, 0)" in told
     a, b = pair

@@ -187,7 +187,7 @@ def test_bench_does_not_time_the_wrong(run, wrong):
 
 
 def test_bench_of_a_backend_that_refuses(run, choosy):
-    """Left out with its reason; where nobody else runs, that is an error."""
+    """It is omitted with its reason; where no other backend runs, that is an error."""
     told = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", "--backend", "numpy").stdout
     assert "it is Monday; wait a day" in told
     result = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", code=3)
@@ -288,7 +288,7 @@ def test_the_json_has_warmup_and_iterations(run):
     assert (data["warmup"], data["iterations"]) == (0, 3)
 
 
-def test_what_the_json_says_of_the_machine(run):
+def test_the_json_describes_the_machine(run):
     data = run.json("bench", "--shape", 8, "--rounds", 1, "--json", "-")
     assert data["device"]["index"] == "cpu"
     assert data["device"]["library"] == "numpy"
@@ -341,7 +341,7 @@ def test_axes_of_a_heat_map():
 
 
 class Pen:
-    """What a plot draws, of the pieces that tests look at."""
+    """The parts of a plot that tests inspect."""
 
     def __init__(self, monkeypatch, module):
         self.texts, self.lines, self.images = [], [], []

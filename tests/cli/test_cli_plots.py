@@ -1,4 +1,4 @@
-"""How the plots of gemmhub bench look: every label fits, and none covers another."""
+"""The plots of gemmhub bench: every label fits, and none covers another."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_title_that_does_not_fit_would_be_found():
     assert any(box.x0 < figure.bbox.x0 for _, box, _ in shown(figure))
 
 
-def test_numpy_and_numpy_matmul_are_told_apart():
+def test_numpy_and_numpy_matmul_have_different_labels():
     assert [label(name) for name in ("numpy", "numpy.matmul", "torch.matmul", "cublas")] == [
         "numpy (through gemmhub)", "numpy.matmul", "torch.matmul", "cublas",
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_labels_without_room_are_left_out():
     assert figures.place(figure, axis, [(0.5, 0.9, "wider than the axes " * 3, "k")], 8) == 0
 
 
-def test_orders_have_panels_of_their_own():
+def test_orders_have_separate_panels():
     """Cases of two orders are two maps, not one over the other."""
     cases = [*SETS["2 x 2"], *grid((64, 256), (64, 256), 128, orders="rcr")]
     titles = ["float32", "float32, rcr"]
@@ -157,6 +157,6 @@ def test_orders_have_panels_of_their_own():
 
 
 def test_names_that_matplotlib_would_act_on():
-    """A dollar begins no formula, and a control character has no glyph."""
+    """A dollar sign does not begin a formula, and a control character has no glyph."""
     assert figures.named("$x$\x1b") == r"\$x\$\x1b"
     plot.figure([case(8, 8, 8, names=("$x$ \x1b[2J",))], "$5 \x1b machine").draw_without_rendering()

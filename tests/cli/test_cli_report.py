@@ -155,7 +155,7 @@ def test_sizes_without_an_option(run):
 # ---------------------------------------------------------------- progress
 
 
-def test_steps_are_reported_to_who_watches():
+def test_steps_are_reported_to_the_watcher():
     seen = []
     step("nobody watches")
     with watched(seen.append):

@@ -1,4 +1,4 @@
-"""What gemmhub doctor recommends, on machines that are made up."""
+"""The recommendations of gemmhub doctor for fake machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gemmhub doctor NAME``: what plugins report. No plugin is installed here: entry points are pretended."""
+"""``gemmhub doctor NAME``: reports of plugins, with fake entry points instead of installed plugins."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_several_distributions_report_about_one_thing(run, bring):
     assert [finding["section"] for finding in findings] == ["first", "second"]
 
 
-def test_a_name_that_nobody_reports_about(run, bring):
+def test_a_name_without_a_report(run, bring):
     assert run.error("doctor", "musa") == (
         "error: there is no report about 'musa'; allowed: none, as no installed plugin has a report\n"
     )

@@ -10,10 +10,10 @@ from gemmhub._choice import registry
 
 
 class Addresses(Backend):
-    """Keeps count of every question, and of the streams and addresses that its kernels were given.
+    """Counts every question, and records the streams and addresses that its kernels receive.
 
-    Its kernels write nonsense into ``out`` before they read a and b, so that any overlap shows. ``broken`` is what
-    they raise, if it is set.
+    Its kernels write garbage into ``out`` before they read a and b, to reveal any overlap. ``broken`` is the exception
+    that they raise, if it is set.
     """
 
     layout_sensitive = True

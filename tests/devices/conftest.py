@@ -1,4 +1,4 @@
-"""Pretended devices for every test here: fake cupy and torch, foreign libraries, a backend at addresses."""
+"""Fake devices for every test here: fake cupy and torch, foreign libraries, a backend at addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Two devices, in a process that has met no device library."""
+    """Two devices, in a process that has used no device library."""
     for name in ("cupy", "torch", "torch_musa", "fakejax", "fakenumba"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     api.forget_decisions()
@@ -78,7 +78,7 @@ def backend(machine):
 
 
 class Library:
-    """What the tests ask of cupy and torch alike."""
+    """The interface that the tests use of cupy and torch alike."""
 
     def __init__(self, name, module, machine):
         self.name, self.module, self.machine = name, module, machine

@@ -1,4 +1,4 @@
-"""A module that behaves as cupy does where gemmhub touches it."""
+"""A fake cupy, as far as gemmhub uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that gemmhub has never heard of: one whose arrays show DLPack, one whose show the CUDA array interface."""
+"""Fakes of unknown libraries: one exports DLPack, one the CUDA array interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Array:
 
 
 def dlpack_module(machine):
-    """``fakejax``: arrays with DLPack only; ``asked`` lists the streams that consumers told them."""
+    """``fakejax``: arrays with DLPack only; ``asked`` lists the streams that consumers passed."""
     module = types.ModuleType("fakejax")
     module.asked = []
 
@@ -31,7 +31,7 @@ def dlpack_module(machine):
             return Capsule(host.ctypes.data, host.dtype, host.shape, host.strides, self._device, self)
 
     def from_dlpack(x):
-        """Of an array of the fake cupy or torch, whichever takes foreign arrays over."""
+        """Import an array of the fake cupy or torch, whichever imports foreign arrays."""
         host = x.host
         return DLPackArray(machine, host.ctypes.data, host.dtype, host.shape, host.strides, _device(machine, x), x)
 

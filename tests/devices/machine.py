@@ -1,4 +1,4 @@
-"""A machine with two pretended CUDA devices: memory is the host's, streams and events are entries of a log."""
+"""A machine with two fake CUDA devices: memory is the host's, streams and events are entries of a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = 512
 
 
 class Machine:
-    """What the fake libraries share: the memory, who it belongs to, and what was done in which order.
+    """The state that the fake libraries share: the memory, its owners, and a log of operations.
 
     ``log`` has tuples: ("wait", stream, other), ("copy", stream), ("fill", stream), ("record", stream),
     ("synchronize", what). ``capturing`` has the streams that are being captured into a graph. ``room`` is the number
@@ -81,7 +81,7 @@ class Machine:
         return memory
 
     def owner(self, address):
-        """The device that an address belongs to; -2 for the host's, as CUDA says."""
+        """The device that an address belongs to; -2 for the host's, as in CUDA."""
         place = bisect_right(self._addresses, address) - 1
         if place >= 0:
             nbytes, device, _ = self._owners[self._addresses[place]]

@@ -1,4 +1,4 @@
-"""Arrays of libraries that gemmhub does not know, on a device: taken over by cupy or torch, without a copy."""
+"""Device arrays of unknown libraries: imported by cupy or torch without a copy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_results_are_the_operands_own_kind(theirs, machine, rng):
     assert not machine.done("synchronize")
 
 
-def test_operands_are_read_where_they_lie(theirs, backend, rng):
+def test_operands_are_read_in_place(theirs, backend, rng):
     a, b = theirs.array(small(rng, (3, 4))), theirs.array(small(rng, (4, 5)))
     a.host = a.host[:, 1:]  # not from its first byte on, nor dense
     b.host = b.host[1:]
@@ -67,8 +67,8 @@ def test_out(theirs, backend, machine, rng):
     assert len(machine.done("copy")) == 1
 
 
-def test_a_library_that_converts_results_is_told(carrier, fakejax, backend, monkeypatch, rng):
-    """As JAX does while it is not told to have 64 bits."""
+def test_a_library_that_converts_results_is_an_error(carrier, fakejax, backend, monkeypatch, rng):
+    """As JAX does unless 64-bit dtypes are enabled."""
     x = fakejax.array(small(rng, (4, 4), np.float64))
     monkeypatch.setattr(fakejax, "from_dlpack", lambda result: types.SimpleNamespace(dtype=F32))
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_read_only_outs(fakenumba, fakejax, carrier, backend, monkeypatch):
     assert gemmhub.tune(a, a).best.backend == "addresses"  # into arrays that nobody else holds
 
 
-def test_dtypes_they_cannot_say(fakenumba, carrier, backend):
+def test_dtypes_that_the_interface_lacks(fakenumba, carrier, backend):
     a = fakenumba.array(np.ones((3, 3), "V2"))
     with pytest.raises(InputError) as caught:
         gemmhub.matmul(a, a)
@@ -180,7 +180,7 @@ def test_without_a_library_that_takes_them(fakejax, fakenumba, backend, monkeypa
 
 
 def test_cupy_is_imported_for_them_alone(fakejax, backend, machine, monkeypatch):
-    """Where it is installed and nobody has imported a library that could."""
+    """Where it is installed and no library that could is imported."""
     import cupy_module
 
     module = cupy_module.build(machine)

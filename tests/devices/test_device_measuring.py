@@ -138,21 +138,21 @@ def test_the_clock_leaves_no_call_out(library, machine, device):
 
 
 def fills_of(machine):
-    """Between the last stretch's events before and after them."""
+    """The number of fills between the last stretch's events around them."""
     records = [i for i, entry in enumerate(machine.log) if entry[0] == "record"]
     return [entry[0] for entry in machine.log[records[-3] : records[-2]]].count("fill")
 
 
 @pytest.fixture
 def host(monkeypatch):
-    """The host's time, in a list of one: it goes by as a test says."""
+    """The host's time, in a list of one that a test advances."""
     now = [0.0]
     monkeypatch.setattr(device_clock, "perf_counter", lambda: now[0])
     return now
 
 
 def test_what_the_host_launched_too_late_is_measured_again(library, machine, host, device):
-    """With fills for as long as it took."""
+    """With fills for the host's time of that stretch."""
     clock, calls, busy = arrays_of(library, device).clock(), [], range(2, 4)
     machine.fill_time = lambda now: 0.05
 
@@ -174,7 +174,7 @@ def test_what_the_host_launched_too_late_is_measured_again(library, machine, hos
 
 @pytest.mark.parametrize(("milliseconds", "wanted"), [(2.0, 0.1), (0.15, 0.1), (0.11, 40 * 0.1), (0.001, 40 * 0.1)])
 def test_fills_last_until_the_device_is_behind(library, machine, host, device, milliseconds, wanted):
-    """Where a call takes the device longer than the host that is soon; where it does not, once all are launched."""
+    """Soon where a call takes the device longer than the host; else once all calls are launched."""
     clock = arrays_of(library, device).clock()
     machine.fill_time = lambda now: 0.05
 
@@ -187,7 +187,7 @@ def test_fills_last_until_the_device_is_behind(library, machine, host, device, m
 
 
 def test_a_card_that_wakes_up(library, machine, host, device):
-    """Fills of an idle card take longer than those later: how long they take is looked at each time."""
+    """The first fills of an idle card take longer than later ones: their duration is measured each time."""
     clock = arrays_of(library, device).clock()
     machine.fill_time = lambda now: 10.0 if now < 100 else 0.02
 

@@ -1,4 +1,4 @@
-"""Calls with options that were seen before: as right as the first, and one look-up for torch tensors."""
+"""Repeated calls with options: as correct as the first, and one look-up for torch tensors."""
 
 from __future__ import annotations
 

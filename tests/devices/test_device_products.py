@@ -1,4 +1,4 @@
-"""Products of device arrays: values, types, layouts, the epilogue, and where the result lies."""
+"""Products of device arrays: values, types, layouts, the epilogue, and the memory of the result."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def steps(draw, shape, dtype, negative):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_any_layout_multiplies_as_in_numpy(library, backend, data, seed):
-    """Strides, broadcasts, offsets that misalign, an out that may meet its operands: never a wrong element."""
+    """Strides, broadcasts, offsets that misalign, an out that may overlap operands: never a wrong element."""
     draw, rng = data.draw, np.random.default_rng(seed)
     m, n, k = (draw(st.integers(1, 4)) for _ in range(3))
     batch = draw(st.sampled_from([(), (), (2,), (2, 3)]))
@@ -208,7 +208,7 @@ def test_any_layout_multiplies_as_in_numpy(library, backend, data, seed):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_any_overlap_multiplies_as_if_there_were_none(library, backend, machine, data, seed):
-    """The backend writes nonsense into out before it reads anything else."""
+    """The backend writes garbage into out before it reads anything else."""
     draw, rng = data.draw, np.random.default_rng(seed)
     m, n, k = (draw(st.integers(1, 4)) for _ in range(3))
     memory = machine.allocate(4 * 80, 0)

@@ -1,4 +1,4 @@
-"""Device arrays that cannot be multiplied: who is to blame, what is allowed, and nothing is written."""
+"""Device arrays that cannot be multiplied: the error names the argument and what is allowed; nothing is written."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_what_was_learned_without_grad_does_not_hold_with_it(torch, library_of, 
 @pytest.mark.parametrize("change", ["conj", "negated"])
 @pytest.mark.parametrize("shape", [(3, 4), (1, 1)])
 def test_lazily_changed_tensors(library_of, backend, change, shape, rng):
-    """Tensors that share bits with one that was multiplied before, but mean something else."""
+    """Tensors that share the memory of one that was multiplied before, with pending operations."""
     library = library_of("torch")
     x = np.zeros((*shape, 2), F32)
     x[..., 0] = small(rng, shape) + 1
@@ -211,7 +211,7 @@ def test_lazily_changed_tensors(library_of, backend, change, shape, rng):
         refused(InputError, a, b, out=twin)
 
 
-def test_tensors_without_memory_of_their_own(torch, library_of, backend):
+def test_tensors_without_memory(torch, library_of, backend):
     library = library_of("torch")
     a, b = library.array(ones(3, 4)), library.array(ones(4, 5))
     sparse = library.array(ones(3, 4))
@@ -262,7 +262,7 @@ def test_subclasses_of_tensor(torch, library_of, backend):
                 planned(of(kind), b, out)
 
 
-def test_a_torch_that_cannot_be_told_what_is_written(torch, library_of, backend):
+def test_a_torch_without_increment_version(torch, library_of, backend):
     a, b = library_of("torch").array(ones(3, 4)), library_of("torch").array(ones(4, 5))
     del torch.autograd.graph.increment_version
     torch.__version__ = "2.0.1"
@@ -283,7 +283,7 @@ def test_inference_tensors(torch, library_of, backend):
         assert gemmhub.matmul(a, b, out=out).host[0, 0] == 4
 
 
-def test_devices_that_nobody_knows(torch, library_of, backend):
+def test_unknown_devices(torch, library_of, backend):
     library = library_of("torch")
     b = library.array(ones(4, 5))
     other = library.array(ones(3, 4))

@@ -1,4 +1,4 @@
-"""Version counters of torch tensors: whatever writes into one counts, so that autograd notices."""
+"""Version counters of torch tensors: every write counts, so that autograd detects it."""
 
 from __future__ import annotations
 

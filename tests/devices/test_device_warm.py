@@ -1,4 +1,4 @@
-"""Calls seen before: what they no longer do, and what must make them look again."""
+"""Warm calls: the work that they omit, and the differences that need a new decision."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_warm_call_is_a_look_up_and_the_kernel(library, backend, pair):
     assert np.array_equal(out.host, a.host @ b.host)
 
 
-def test_other_operands_that_lie_alike_are_warm(library, backend, pair, rng):
+def test_other_operands_of_the_same_layout_are_warm(library, backend, pair, rng):
     gemmhub.matmul(*pair)
     x, y = small(rng, (4, 4)), small(rng, (4, 4))
     a, b = library.array(x), library.array(y)
@@ -103,8 +103,8 @@ def changed(library, rng):
 
 
 @pytest.mark.parametrize("name", changed(None, np.random.default_rng(0)))
-def test_what_differs_is_decided_anew(library, backend, pair, name, rng):
-    """And the products stay right, whichever came first."""
+def test_a_different_call_is_decided_again(library, backend, pair, name, rng):
+    """And the products stay correct in either order."""
     x, y, where = changed(library, rng)[name]
     a, b = library.array(x, **where), library.array(y, **where)
     out = library.array(np.zeros((4, 4), F32))
@@ -126,7 +126,7 @@ def test_what_differs_is_decided_anew(library, backend, pair, name, rng):
 
 
 @pytest.mark.parametrize("name", ["dtype", "strides", "low bits", "device", "overlap", "shape"])
-def test_an_out_that_differs_is_decided_anew(library, backend, machine, pair, name):
+def test_a_different_out_is_decided_again(library, backend, machine, pair, name):
     a, b = pair
     wanted = a.host @ b.host
     plain = library.array(np.zeros((4, 4), F32))
@@ -169,7 +169,7 @@ def test_settings_are_part_of_the_key(library, backend, pair):
 
 
 def test_reversed_operands_never_hide_an_overlap(library_of, backend, machine, rng):
-    """The memory of a reversed array lies before its first element."""
+    """The memory of a reversed array is before its first element."""
     library = library_of("cupy")
     for size in (1, 2):
         memory = machine.allocate(4096, 0)
@@ -190,7 +190,7 @@ def test_reversed_operands_never_hide_an_overlap(library_of, backend, machine, r
 # Plans
 
 
-def test_a_plan_takes_what_lies_as_planned(library, backend, pair, rng):
+def test_a_plan_takes_operands_of_its_layout(library, backend, pair, rng):
     a, b = pair
     planned = gemmhub.plan(a, b)
     for wrong in (
@@ -259,7 +259,7 @@ def test_a_plan_for_any_alpha_takes_1(library, backend, pair):
 
 
 def test_a_plan_keeps_beta_0_or_other_than_0(library, backend, pair):
-    """A kernel that adds c gets its address, and may read there whatever beta is."""
+    """A kernel that adds c gets its address, and may read it for any beta."""
     a, b = pair
     c = library.array(np.full((4, 4), np.nan, F32))
     for first, second in ((0, 1), (0.5, 0.0)):
@@ -291,7 +291,7 @@ def test_caches_are_bounded(library, backend, monkeypatch):
 
 
 def test_several_threads(library, backend, machine, rng):
-    """Each on a stream and a device of its own, on operands of many kinds."""
+    """Each on a separate stream and device, on operands of many kinds."""
     planned = {}
     kinds = [(m, dtype, device) for m in (1, 3, 8) for dtype in (F32, np.dtype(np.float16)) for device in (0, 1)]
     operands = {}

@@ -1,4 +1,4 @@
-"""A module that behaves as torch does where gemmhub touches it: tensors, devices, streams, the grad mode."""
+"""A fake torch, as far as gemmhub uses it: tensors, devices, streams, the grad mode."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def build(machine):
         pass
 
     class Tensor:
-        """Over a piece of ``machine``'s memory, or of the host's; ``host`` is the same memory for the tests.
+        """A tensor on ``machine``'s memory, or on the host's; ``host`` is the same memory for the tests.
 
         ``_counter`` is the version counter: views share it, and autograd looks at it in a backward pass.
         """
@@ -310,7 +310,7 @@ def build(machine):
 
 
 def guard(*tensors):
-    """A double of :func:`gemmhub._arrays.torch.guard.guard`."""
+    """A fake of :func:`gemmhub._arrays.torch.guard.guard`."""
 
     def facts(x):
         flags = x.requires_grad, x.is_neg(), x.is_conj(), x.layout

@@ -1,4 +1,4 @@
-"""A cache of its own for each test, and small compilers."""
+"""A separate cache for each test, and small compilers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmhub.kit.native import Recipe, cache
 
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path, monkeypatch):
-    """The cache's folder, not yet made."""
+    """The cache's folder, which does not exist yet."""
     path = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(path))
     monkeypatch.setattr(cache, "temporary_folders", {})

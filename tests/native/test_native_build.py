@@ -1,4 +1,4 @@
-"""Building: what is compiled when, what is remembered, and what each failure says."""
+"""Building: when files are compiled, which failures are kept, and the message of each failure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_everything_that_the_result_depends_on_is_in_the_key(recipe, script, tmp
     assert all(path.exists() for path in (base, *others))
 
 
-def test_where_the_sources_lie_is_not_in_the_key(script, tmp_path):
+def test_the_folder_of_the_sources_is_not_in_the_key(script, tmp_path):
     compiler = script(COUNTING)
     made = set()
     for folder in ("one", "two"):

@@ -1,4 +1,4 @@
-"""The cache's folder: where it is, whom it trusts, what stands in for it."""
+"""The cache's folder: its place, the owners that it trusts, and its replacement."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_a_folder_below_one_of_another_user_is_not_used(cache_dir, tmp_path):
 
 
 def test_a_link_to_the_folder_is_followed_once(monkeypatch, tmp_path):
-    """What counts is where the files lie; a link that others may change is resolved before anything is checked."""
+    """The folder of the files matters; a link that others may change is resolved before the checks."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "link"))
@@ -443,7 +443,7 @@ def test_no_room_for_what_is_written(recipe, gxx, cache_dir):
     assert not [path for path in cache_dir.iterdir() if path.suffix != ".lock"]
 
 
-def test_two_that_store_at_once_leave_a_whole_file(cache_dir):
+def test_concurrent_stores_leave_a_whole_file(cache_dir):
     code = (
         "import sys; from gemmhub.kit.native import store\n"
         "for i in range(200): store('a.bin', (sys.argv[1] * i).encode())"

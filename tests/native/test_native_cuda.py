@@ -1,4 +1,4 @@
-"""What plugins are told of a machine without (a usable) NVIDIA driver."""
+"""The facts and refusals for machines with and without a usable NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_functions_asked_for_must_be_there():
 
 @pytest.mark.parametrize("status", [0, 100])
 def test_no_device(status):
-    """cuInit says so, or there are none of them."""
+    """cuInit reports it, or the number of devices is 0."""
     assert "shows no device" in looked(lambda: cuda.Driver(Library(0, cuInit=lambda flags: status))).reason
 
 
@@ -68,7 +68,7 @@ def test_a_driver_that_fails():
     assert "does not work: cuInit: CUDA_ERROR_UNKNOWN (999)" in found.reason
 
 
-def test_versions_tell_cards_of_one_name_apart():
+def test_versions_distinguish_cards_of_one_name():
     """An H100 and an H100 NVL, or an H200 that reports the same name: only the memory differs."""
     driver = SimpleNamespace(cuda_version=(12, 8))
     sxm, nvl = (SimpleNamespace(name="H100", sms=132, bandwidth=x) for x in (3.352e12, 3.938e12))

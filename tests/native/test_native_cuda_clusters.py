@@ -1,4 +1,4 @@
-"""How many clusters run at once: as the driver tells, else estimated."""
+"""The number of resident clusters: the driver's answer, else an estimate."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_estimated(sms, size, expected):
     assert cuda_clusters.estimated(sms, size) == expected
 
 
-def test_what_the_driver_tells(cuda):
-    """No more than there are multiprocessors for; each size once, with all the shared memory that a block may have."""
+def test_the_answers_of_the_driver(cuda):
+    """Limited by the multiprocessors; each size is queried once, with the largest shared memory of a CTA."""
     cuda.clusters = {2: 65, 3: 40, 4: 31, 5: 24, 6: 20, 7: 17, 8: 99}
     assert asked(cuda) == (132, 132, 65, 40, 31, 24, 20, 17, 16)
     assert cuda.calls.count("cuOccupancyMaxActiveClusters") == 7
@@ -42,8 +42,8 @@ def test_while_a_stream_is_captured(cuda):
     assert cuda.invalidated == set()
 
 
-def test_what_the_driver_does_not_tell(cuda):
-    """Of some sizes, or of any."""
+def test_estimates_where_the_driver_has_no_answer(cuda):
+    """For some sizes, or for all."""
     expected = tuple(cuda_clusters.estimated(132, max(1, size)) for size in range(9))
     cuda.clusters = {4: 0}
     assert asked(cuda) == expected

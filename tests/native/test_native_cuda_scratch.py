@@ -1,4 +1,4 @@
-"""Scratch memory of plugins for NVIDIA devices: whose it is, when it grows, and who gets it when a graph is gone."""
+"""Scratch memory on NVIDIA devices: its owners, its growth, and its reuse after the end of a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 2**20
 
 
 def place(scratch, stream, nbytes, limit=LIMIT):
-    """That of a lease which has ended."""
+    """The buffer of a lease that has ended."""
     with scratch.lease(stream, nbytes, limit) as lease:
         return lease.nbytes, lease.address
 
@@ -121,7 +121,7 @@ def test_threads_lease_at_random(cuda, scratch):
 
 
 def test_a_handle_that_another_stream_has(cuda, scratch):
-    """The driver's numbers tell them apart; the earlier one's memory, which its last work may still use, is freed."""
+    """The driver's numbers distinguish them; the earlier one's memory, which its last work may still use, is freed."""
     first = place(scratch, 7, 1000)
     assert place(scratch, 7, 1000) == first
     cuda.identities[7] = 1234
@@ -133,7 +133,7 @@ def test_a_handle_that_another_stream_has(cuda, scratch):
 
 
 def test_a_lease_while_the_handle_changes(cuda, scratch):
-    """What is leased is not freed."""
+    """Leased memory is not freed."""
     with scratch.lease(7, 1000, LIMIT) as lease:
         cuda.identities[7] = 1234
         assert place(scratch, 7, 1000)[1] != lease.address
@@ -195,7 +195,7 @@ def test_memory_that_cannot_be_cleared_is_given_back(cuda, scratch):
 
 
 def test_reserved_memory_is_the_next_streams(cuda, scratch):
-    """And there is no more of it than twice what was asked for."""
+    """And it is at most twice as large as requested."""
     scratch.reserve(1000, LIMIT)
     scratch.reserve(800, LIMIT)
     assert sizes(cuda) == [1000]
@@ -210,7 +210,7 @@ def test_reserved_memory_is_the_next_streams(cuda, scratch):
     assert sizes(cuda) == [1000, 2000, 4000]
 
 
-def test_a_capture_has_memory_of_its_own(cuda, scratch):
+def test_a_capture_has_separate_memory(cuda, scratch):
     eager = place(scratch, 7, 1000)
     (one,), (again, two) = captured(cuda, scratch, 1, 1000), captured(cuda, scratch, 2, 1000, 1000)
     assert again == two
@@ -218,7 +218,7 @@ def test_a_capture_has_memory_of_its_own(cuda, scratch):
     assert place(scratch, 7, 1000) == eager
 
 
-def test_branches_of_a_capture_have_memory_of_their_own(cuda, scratch):
+def test_branches_of_a_capture_have_separate_memory(cuda, scratch):
     cuda.captures = {7: 1, 8: 1}
     places = {place(scratch, stream, 1000) for stream in (7, 8)}
     cuda.captures = {}
@@ -227,8 +227,8 @@ def test_branches_of_a_capture_have_memory_of_their_own(cuda, scratch):
     assert {captured(cuda, scratch, n, 1000)[0] for n in (2, 3)} == places
 
 
-def test_what_a_graph_had_others_get(cuda, scratch):
-    """Not before it is gone; what its buffer has outgrown, too; by a stream or another capture."""
+def test_the_memory_of_an_ended_graph_is_reused(cuda, scratch):
+    """Not before its end; outgrown buffers included; by a stream or another capture."""
     small, large = captured(cuda, scratch, 1, 1000, 3000)
     (other,) = captured(cuda, scratch, 2, 3000)
     assert len({small, large, other}) == 3
@@ -249,8 +249,8 @@ def test_capturing_again_and_again(cuda, scratch):
 
 
 @pytest.mark.parametrize("function", ["cuUserObjectCreate", "cuGraphRetainUserObject"])
-def test_nobody_tells_of_a_graphs_end(cuda, scratch, function):
-    """Then what it has stays with it."""
+def test_without_the_end_of_a_graph_its_memory_is_kept(cuda, scratch, function):
+    """The memory is then never reused."""
     cuda.faults[function] = 801
     places = [captured(cuda, scratch, number, 1000)[0] for number in (1, 2, 3)]
     assert len(set(places)) == 3

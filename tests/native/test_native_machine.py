@@ -1,4 +1,4 @@
-"""Backends that keep what they found of the machine."""
+"""Backends that cache the machine and the analyses of problems."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Looking(MachineBackend[str]):
         raise AssertionError
 
 
-def test_a_machine_is_looked_for_when_somebody_asks():
+def test_a_machine_is_probed_at_first_use():
     backend = Looking("a card")
     assert backend.looks == 0
     assert backend.machine == "a card"

@@ -1,4 +1,4 @@
-"""The compiler of kernels where it is missing or unfit, and the names of what it makes. (Plugins see it compile.)"""
+"""NVRTC where it is missing or unusable, and the names of cubins. (Plugins' tests compile with it.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""alpha == 0: the product counts for nothing, as in BLAS."""
+"""alpha == 0: the product is ignored, as in BLAS."""
 
 import numpy as np
 import pytest

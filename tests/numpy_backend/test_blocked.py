@@ -1,4 +1,4 @@
-"""The blocked path of the NumPy backend: bounded scratch memory, and the same product however it is cut."""
+"""The blocked path of the NumPy backend: bounded scratch memory, and the same product for any blocks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def problem_of(m, n, k, a=F16, b=None, out=None, *, batch=(), c=False, activatio
 
 
 class StrictScratch:
-    """Scratch memory that leases what was asked for at the start and never gives more."""
+    """Scratch memory that leases the requested bytes and never more."""
 
     def __init__(self):
         self.leased = 0
@@ -217,7 +217,7 @@ def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, 
 
 
 @pytest.mark.parametrize("dtype", [F16, I8], ids=str)
-def test_threads_have_scratch_memory_of_their_own(dtype, rng):
+def test_threads_have_separate_scratch_memory(dtype, rng):
     a, b = draw(rng, (4, 100, 90), dtype), draw(rng, (90, 80), dtype)
     problem = describe.describe(a[0], b, None, request({})).problem
     gemm = BlockedGemm(problem, TINY)
@@ -235,7 +235,7 @@ MIB = 2**20
 
 
 def peak_of(call):
-    """Bytes allocated at once by ``call``, beyond what was there before."""
+    """The peak of bytes that ``call`` allocates."""
     tracemalloc.start()
     try:
         call()

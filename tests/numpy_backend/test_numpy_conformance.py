@@ -1,4 +1,4 @@
-"""The built-in backend passes the kit that every other backend is held to."""
+"""The built-in backend passes the conformance kit."""
 
 from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.testing import ConformanceSuite

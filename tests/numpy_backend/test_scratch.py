@@ -1,4 +1,4 @@
-"""Scratch memory: leased to one call at a time, whatever interrupts it, and bounded."""
+"""Scratch memory: bounded, and leased to one call at a time under any interruption."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_failed_allocation_leaves_nothing(memory, monkeypatch):
         assert lease.take((250,), F32).size == 250
 
 
-def test_every_thread_has_a_buffer_of_its_own(memory):
+def test_every_thread_has_a_separate_buffer(memory):
     together = threading.Barrier(4)
 
     def use(_):
@@ -203,7 +203,7 @@ def test_interrupts_of_interrupts(rng):
 
 
 def test_an_exception_between_any_two_bytecodes(rng):
-    """Whatever one leaves behind, the next two products (one within the other) are right and share nothing."""
+    """After it the next two products (one within the other) are correct and share no memory."""
     broken, inner = Product(rng, F16, (3, 4, 5), 2**20, activation="relu"), Product(rng, F16, (5, 6, 7))
     outer = Product(rng, F16, (8, 9, 10))
 

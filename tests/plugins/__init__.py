@@ -36,7 +36,7 @@ class Site:
 
 
 def write_distribution(folder: Path, distribution: str, points: Mapping[str, str]) -> None:
-    """The metadata that pip would leave in site-packages."""
+    """Write the metadata that pip would write to site-packages."""
     info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small, right backend, and wrong ones: each breaks one promise that the conformance kit must see broken."""
+"""A small, correct backend, and wrong ones: each breaks one promise, which the conformance kit must detect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = Any
 class RightBackend(Backend):
     """NumPy, slowly: operands widened to the accumulator's dtype, multiplied, rounded once at the end.
 
-    It refuses rows in reverse order, so that refusals are seen too.
+    It refuses rows in reverse order, so that refusals are tested too.
     """
 
     name = "right"
@@ -186,7 +186,7 @@ class RoundsOperands(RightBackend):
 
 
 class TruncatesOperands(RoundsOperands):
-    """As tensor cores do with float32 bits that they take for tf32."""
+    """Truncates as tensor cores do with float32 bits read as tf32."""
 
     def rounded(self, x: Array) -> Array:
         return (x.copy().view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -219,7 +219,7 @@ class AccumulatesInHalf(RightBackend):
 
 
 class RoundsScalars(RightBackend):
-    """Computes the epilogue in the dtype that the operands ask for, whatever alpha and beta are."""
+    """Computes the epilogue in the operands' dtype for any alpha and beta."""
 
     def epilogue(
         self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
@@ -395,7 +395,7 @@ class DirectWrong(RightBackend):
 
 
 class FalselyInsensitive(RightBackend):
-    """Says that layouts do not matter, and refuses some."""
+    """States that layouts do not matter, and refuses some."""
 
     layout_sensitive = False
 

@@ -1,4 +1,4 @@
-"""The doubles for CUDA plugins: what gemmhub.kit.cuda asks of a driver works, and what must not be done is told."""
+"""The fakes for CUDA plugins: calls of gemmhub.kit.cuda work, and violations are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bytes_at(address, nbytes):
 
 @pytest.mark.parametrize("name", [*cuda.FUNCTIONS, *cuda.KERNELS])
 def test_declarations(name):
-    """As many arguments as the double's, which are written from cuda.h, and as wide."""
+    """The arguments agree in number and size with the fake's, which follow cuda.h."""
     declared = {**cuda.FUNCTIONS, **cuda.KERNELS}[name]
     result, arguments = {**TYPES, **KERNEL_TYPES}[name]
     assert result is c_int
@@ -93,7 +93,7 @@ def test_out_of_memory():
 
 
 def test_allocating_during_a_capture(fake, gpu):
-    """gemmhub's own way leaves captures alone; a plain call spoils them."""
+    """gemmhub's own allocation does not affect captures; a plain call invalidates them."""
     fake.captures[7] = 77
     assert gpu.driver.stream(7) == (77, fake.graph(7), 0)
     assert gpu.driver.stream(8) == (0, 0, 8)
@@ -108,7 +108,7 @@ def test_allocating_during_a_capture(fake, gpu):
 
 
 def forbidden(fake):
-    """What a program must not do, by what is said of it."""
+    """Violations, by their messages."""
     buffer = np.zeros(16, np.uint8)
     mode = c_int(RELAXED)
     yield "cuDeviceGet: ", lambda: fake.cuDeviceGet(byref(c_int()), 2)
@@ -206,7 +206,7 @@ def test_kernels():
 
 
 def test_nothing_is_imported_early():
-    """Neither pytest nor torch, nor the doubles."""
+    """Neither pytest nor torch, nor the fakes."""
     script = "import sys, gemmhub.testing; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()

@@ -115,7 +115,7 @@ def test_fibers(tmp_path, flags):
 
 
 def test_meetings(tmp_path):
-    """A barrier releases its threads in order; a collective exchanges; what is stuck is counted by place."""
+    """A barrier releases its threads in order; a collective exchanges; stuck threads are counted by place."""
     assert output(tmp_path, MEETINGS).splitlines() == [
         "0 1 2 3 | 0 1 2 3 | ",
         "1 0 3 2 ",

@@ -12,7 +12,7 @@ import gemmhub
 
 
 class Tensor:
-    """A library's array, of which gemmhub knows no type."""
+    """An array of a library without a type in gemmhub."""
 
 
 a: npt.NDArray[np.float32] = np.ones((2, 3), np.float32)

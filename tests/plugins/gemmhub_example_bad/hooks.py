@@ -12,7 +12,7 @@ from gemmhub import BackendDescription, hookimpl
 
 
 class Answering:
-    """A plugin whose hook gives what ``answer()`` does."""
+    """A plugin whose hook returns the result of ``answer()``."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self._answer = answer

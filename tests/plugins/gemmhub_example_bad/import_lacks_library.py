@@ -1,3 +1,3 @@
-"""Imports a library that is not there."""
+"""Imports a missing library."""
 
 import gemmhub_example_missing_library  # noqa: F401

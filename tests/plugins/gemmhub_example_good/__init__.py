@@ -1,1 +1,1 @@
-"""A small backend that does everything right: float32 products in blocks, by NumPy."""
+"""A small, correct backend: float32 products in blocks, by NumPy."""

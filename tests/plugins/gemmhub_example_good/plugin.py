@@ -1,4 +1,4 @@
-"""What the entry point names: describes the backend and imports nothing heavy."""
+"""The module of the entry point: it describes the backend and imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the machine."""
+"""The probe of the machine."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def run(command: Callable[[], Any]) -> int:
     # Buffered output is written now: at exit Python would print a traceback.
     code = code or _guarded(_flush)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and _stuck(stream):
-            _let_go(stream)
+        if stream is not None and _unwritable(stream):
+            _redirect(stream)
     return code
 
 
@@ -115,7 +115,7 @@ def _report(message: str, code: int) -> int:
     return code
 
 
-def _stuck(stream: IO[str]) -> bool:
+def _unwritable(stream: IO[str]) -> bool:
     try:
         stream.flush()
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def _stuck(stream: IO[str]) -> bool:
     return False
 
 
-def _let_go(stream: IO[str]) -> None:
+def _redirect(stream: IO[str]) -> None:
     """Redirect a stream that cannot be written to the null device, so that Python's exit does not fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from click.testing import CliRunner
 
 from gemmhub import Backend, Kernel, Ready, Refusal
 from gemmhub.capability import CPU
+from gemmhub.cli import build, doctor_report
 from gemmhub.cli.main import main
 from plugins import add
 
@@ -112,3 +116,27 @@ def reference():
 def choosy():
     """A backend that refuses everything."""
     add(Scripted("choosy", refusal=Refusal("it is Monday", "wait a day")))
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    """``entry_points(group, name, module, attribute=function)`` adds a fake module and its entry point.
+
+    Installed plugins have none in the groups of ``gemmhub build`` and ``gemmhub doctor``.
+    """
+    real, added = importlib.metadata.entry_points, []
+
+    def fake(**wanted):
+        if wanted.get("group") not in (build.GROUP, doctor_report.GROUP):
+            return real(**wanted)
+        return [point for point in added if wanted == {"group": point.group}]
+
+    def add(group, name, module, **attributes):
+        made = types.ModuleType(module)
+        vars(made).update(attributes)
+        monkeypatch.setitem(sys.modules, module, made)
+        (attribute,) = attributes
+        added.append(importlib.metadata.EntryPoint(name, f"{module}:{attribute}", group))
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", fake)
+    return add

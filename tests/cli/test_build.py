@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import operator
-import sys
-import types
 
 import pytest
 
 from gemmhub.cli import build
 from gemmhub.cli.build import Job
 
-REAL = importlib.metadata.entry_points
-
 
 @pytest.fixture
-def bring(monkeypatch):
-    """``bring(name, function, module="builders")``: as if an installed distribution built ``name`` so."""
-    points = []
-
-    def entry_points(**wanted):
-        return points if wanted == {"group": build.GROUP} else REAL(**wanted)
-
-    def add(name, function, module="builders"):
-        made = types.ModuleType(module)
-        made.jobs = function
-        monkeypatch.setitem(sys.modules, module, made)
-        points.append(importlib.metadata.EntryPoint(name, f"{module}:jobs", build.GROUP))
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    return add
+def bring(entry_points):
+    """``bring(name, function, module="builders")``: as if an installed distribution built ``name`` by ``function``."""
+    return lambda name, function, module="builders": entry_points(build.GROUP, name, module, jobs=function)
 
 
 def fine():

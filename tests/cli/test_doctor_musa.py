@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
-import types
 
 import pytest
 
 from gemmhub.cli import doctor_report
 from gemmhub.cli.doctor_report import Finding
 
-REAL = importlib.metadata.entry_points
-
 
 @pytest.fixture
-def bring(monkeypatch):
-    """``bring(name, function, module="reports")``: as if an installed distribution reported so about ``name``."""
-    points = []
-
-    def entry_points(**wanted):
-        return points if wanted == {"group": doctor_report.GROUP} else REAL(**wanted)
-
-    def add(name, function, module="reports"):
-        made = types.ModuleType(module)
-        made.findings = function
-        monkeypatch.setitem(sys.modules, module, made)
-        points.append(importlib.metadata.EntryPoint(name, f"{module}:findings", doctor_report.GROUP))
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    return add
+def bring(entry_points):
+    """``bring(name, function, module="reports")``: as if an installed distribution reported about ``name`` by it."""
+    return lambda name, function, module="reports": entry_points(doctor_report.GROUP, name, module, findings=function)
 
 
 def fine():

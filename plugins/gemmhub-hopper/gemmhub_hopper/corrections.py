@@ -23,8 +23,10 @@ from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
 """Folder with one folder of networks for each card."""
-KINDS = ("half", "tf32", "float32", "vectors")
-"""Kinds of products: 16-bit, tf32, float32 split into planes, and a few vectors by a matrix of any dtype."""
+KINDS = ("half", "tf32", "float32", "f16x3", "vectors")
+"""Kinds of products: 16-bit, tf32, float32 split into bfloat16 planes or into float16 planes, and a few vectors by a
+matrix of any dtype.
+"""
 _KINDS = {"bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3"}
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""

@@ -20,18 +20,19 @@ def test_it_is_found_by_name():
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "precision"),
-    [("bfloat16", "bfloat16", "ieee"), ("float16", "float16", "ieee"), ("tf32", "float32", "tf32"),
-     ("split", "float32", "ieee")],
+    ("kinds", "dtype", "precision"),
+    [({"bfloat16"}, "bfloat16", "ieee"), ({"float16"}, "float16", "ieee"), ({"tf32"}, "float32", "tf32"),
+     ({"split", "f16x3"}, "float32", "ieee")],
 )  # fmt: skip
-def test_the_kernels_of_plain_products_are_among_them(kind, dtype, precision):
+def test_the_kernels_of_plain_products_are_among_them(kinds, dtype, precision):
     every = set(build.variants())
     for b in ("row", "col"):
-        for lowering in lower.lowerings(problem(512, 512, 512, dtype, b=b, precision=precision)):
-            assert lowering.form.input == kind
+        lowerings = lower.lowerings(problem(512, 512, 512, dtype, b=b, precision=precision))
+        assert {lowering.form.input for lowering in lowerings} == kinds
+        for lowering in lowerings:
             for shape in shapes(lowering.form):
                 variant = build.Variant(shape, lowering.form)
-                common = kind in ("bfloat16", "split") or shape.name in build.COMMON
+                common = lowering.form.input in ("bfloat16", "split", "f16x3") or shape.name in build.COMMON
                 assert (variant in every) == (common and variant.refusal is None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmhub_hopper import k_passes, lower
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,17 +19,30 @@ from gemmhub.kit.cuda_scratch import COUNTERS
 )  # fmt: skip
 def test_k_passes(m, n, k, limit, parts, out, batch):
     """They cover K, do not overlap, and fit into the workspace; fewer would not fit."""
-    lowering = lower.lowerings(problem(m, n, k, "float32", out, batch))[0]
+    lowerings = lower.lowerings(problem(m, n, k, "float32", out, batch))
+    for lowering in (lowerings[0], *(x for x in lowerings[-2:-1] if x.form.input == "f16x3")):
+        check_passes(lowering, m * n * len(batch or (1,)) * 4, parts, limit)
+
+
+def check_passes(lowering, sums, parts, limit):
     passes = k_passes.fewest(lowering, parts, limit)
+    unit = 4 if lowering.form.input == "f16x3" else 1  # whole groups of scales
     if isinstance(passes, str):
-        assert k_passes._k_passes(lowering, parts, 1, 2).nbytes > limit
+        assert k_passes._k_passes(lowering, parts, unit, 2).nbytes > limit
         return
+    assert passes.count == 1 or passes.k_blocks % unit == 0
     assert passes.nbytes <= limit
     assert (passes.count - 1) * passes.k_blocks < lowering.k_blocks <= passes.count * passes.k_blocks
-    assert (passes.sums is not None) == (passes.count > 1 and out != "float32")
-    copies = [x.copy_bytes(lowering.form, passes.k(lowering.form)) for x in (lowering.a, lowering.b)]
+    assert (passes.sums is not None) == (passes.count > 1 and lowering.form.output != "float32")
+    k = passes.k(lowering.form)
+    copies = [x.copy_bytes(lowering.form, k) for x in (lowering.a, lowering.b)]
+    if lowering.form.input == "f16x3":  # planes, then scales; the fallback's planes take their place
+        fallback = replace(lowering.form, input="split")
+        for i, x in enumerate((lowering.a, lowering.b)):
+            scales = 4 * x.count * -(-k // 128) * (x.rows + 192)  # a tile of 192 rows or columns may read beyond
+            copies[i] = max(copies[i] + scales, x.copy_bytes(fallback, k))
     places = [(passes.a, copies[0]), (passes.b, copies[1]), (passes.partials, parts)]
-    places += [(passes.sums, m * n * len(batch or (1,)) * 4)] if passes.sums is not None else []
+    places += [(passes.sums, sums)] if passes.sums is not None else []
     end = COUNTERS
     for start, nbytes in sorted(places):
         assert start >= end
@@ -36,4 +51,5 @@ def test_k_passes(m, n, k, limit, parts, out, batch):
     assert end <= passes.nbytes
     if passes.count > 1:
         fewer = passes.count - 1
-        assert k_passes._k_passes(lowering, parts, -(-lowering.k_blocks // fewer), fewer).nbytes > limit
+        blocks = -(-lowering.k_blocks // (fewer * unit)) * unit
+        assert k_passes._k_passes(lowering, parts, blocks, fewer).nbytes > limit

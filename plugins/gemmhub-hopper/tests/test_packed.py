@@ -125,14 +125,21 @@ def test_tf32_and_ieee_of_one(home, backend, order):
 
 
 def test_what_is_kept(home, backend):
-    """Planes and a plain copy, with rows at multiples of 16 bytes, and marks; freed with the last reference."""
+    """A plain copy and planes, with rows at multiples of 16 bytes, scales of float16 planes, and marks; freed with the
+    last reference.
+    """
     asked = problem(8, 72, 100, dtype="float32")
     made = packed(home, backend, data("normal", 8, 72, 100)[1], asked)
-    assert made.nbytes == 8192 + 72 * 400 + 128 + 3 * 72 * 208
+    plain, planes, f16_planes, scales = 72 * 400 + 128, 3 * 72 * 208 + 128, 2 * 72 * 208, 4 * (72 + 256 + 56)
+    assert plain % 256 == planes % 256 == f16_planes % 256 == 0
+    assert made.nbytes == 8192 + plain + planes + f16_planes + scales
+    less = packed(home, backend, np.zeros((63, 72), np.float32), problem(8, 72, 63, dtype="float32"))
+    assert less.nbytes == 8192 + 72 * 256 + 3 * 72 * 128  # too few elements along K for float16 planes
     address = made.marks
-    del made
+    del made, less
     gc.collect()
-    assert home.cuda.freed == [address]
+    assert address in home.cuda.freed
+    assert len(home.cuda.freed) == 2
     half = packed(home, backend, np.zeros((100, 72), np.float16), problem(8, 72, 100, dtype="float16"))
     assert half.nbytes == 8192 + -(-72 * 208 // 256) * 256
 

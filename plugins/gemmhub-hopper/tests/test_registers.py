@@ -85,7 +85,8 @@ def test_bank_conflicts():
 
 def lowerings(asked):
     """Return the lowerings through registers, by whether they are swapped."""
-    return {lowering.swapped: lowering for lowering in lower.lowerings(asked)[2:] if not lowering.form.split_planes_b}
+    others = [x for x in lower.lowerings(asked)[2:] if x.form.input != "f16x3"]
+    return {lowering.swapped: lowering for lowering in others if not lowering.form.split_planes_b}
 
 
 def float32(m, n, k, precision="ieee", **given):
@@ -169,7 +170,7 @@ def test_shapes(kind):
     for shape in shapes(form):
         for mn_major_b in (False, True) if kind == "split" else (False,):
             variant = Variant(shape, Form(True, mn_major_b, kind, "float32", registers_a=True))
-            few = "no registers for elements of a", "three consumer warpgroups have registers for"
+            few = "no registers for elements of a", "three consumer warpgroups take only"
             assert variant.refusal is None or (kind == "tf32" and any(words in variant.refusal for words in few))
 
 
@@ -177,7 +178,7 @@ def test_what_cannot_be():
     form = Form(True, False, "split", "float32", registers_a=True)
     assert "elements of a" in Variant(Shape(128, 128, 3), form).refusal
     assert "elements of a" in Variant(Shape(256, 192, 3), replace(form, input="tf32")).refusal
-    assert "from shared memory" in Variant(Shape(128, 128, 3), replace(form, input="bfloat16")).refusal
+    assert "go through registers" in Variant(Shape(128, 128, 3), replace(form, input="bfloat16")).refusal
     assert "from shared memory" in Variant(Shape(128, 128, 3), replace(form, input="tf32", mn_major_a=False)).refusal
 
 

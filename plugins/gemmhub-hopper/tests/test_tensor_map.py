@@ -8,7 +8,7 @@ from gemmhub_hopper import lower, tensor_map
 from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import INPUTS, Form, Shape
 from gemmhub_hopper.launch import maps
-from gemmhub_hopper.shapes import SHAPES, SPLIT_SHAPES
+from gemmhub_hopper.shapes import F16_PLANES_SHAPES, SHAPES, SPLIT_SHAPES
 from gemmhub_hopper.tensor_map import MapArguments, Stored
 from problems import problem
 
@@ -76,13 +76,15 @@ def test_the_driver_takes_every_map(shape):
                         assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
-@pytest.mark.parametrize("shape", SPLIT_SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*SPLIT_SHAPES, *F16_PLANES_SHAPES], ids=lambda shape: shape.name)
 def test_the_driver_takes_every_map_of_planes(shape):
     driver = Driver(FakeCuda())
+    kind, planes = ("f16x3", 2) if shape in F16_PLANES_SHAPES else ("split", 3)
     for order in ("row", "col"):
-        for lowering in lower.lowerings(problem(999, 999, 999, "float32", a=order, b=order)):
+        lowerings = lower.lowerings(problem(999, 999, 999, "float32", a=order, b=order))
+        for lowering in (x for x in lowerings if x.form.input == kind):
             for arguments in all_maps(Choice(lowering, shape, 1))[:2]:
-                assert arguments.sizes[2] == 3
+                assert arguments.sizes[2] == planes
                 assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 

@@ -14,6 +14,7 @@ import gemmhub
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--random-problems", type=int, default=100, help="drawn by tests/test_device.py")
+    parser.addoption("--random-float32", type=int, default=200, help="of float32 alone, drawn by tests/test_device.py")
 
 
 @pytest.fixture(autouse=True)

@@ -375,3 +375,58 @@ SLICES = (
     Product(Shape(64, 48, 3, **_ONE), 60, 40, 300, a="col", b="col", dtype="float32", splits=8, **_BOTH),
 )
 """Products whose splits reduce a slice of the tile each, on a device with enough SMs."""
+
+
+@dataclass(frozen=True)
+class Scaled(Product):
+    """Float32 by float16 planes. Rows, columns and groups of K have scales of their own; all sums are exact."""
+
+    dtype: str = "f16x3"
+    b_shared: bool = False
+    """The matrices of a batch share b."""
+
+    @property
+    def problem(self):
+        asked = super().problem
+        if not self.b_shared:
+            return asked
+        layout = replace(asked.b.layout, batch_strides=(0,) * len(self.batch))
+        return replace(asked, b=replace(asked.b, layout=layout))
+
+    def data(self, seed=0):
+        a, b, c, bias = super().data(seed)
+        rng, groups = np.random.default_rng(seed + 1), np.arange(self.k) // 128
+
+        def scales(rows):
+            exponents = rng.integers(0, 3, (rows, 1)) + rng.integers(0, 3, (rows, self.k // 128 + 1))[:, groups]
+            return np.ldexp(np.float32(1), exponents)
+
+        if self.b_shared:
+            b[:] = b[(0,) * len(self.batch)]
+        return a * scales(self.m), b * scales(self.n).T, c, bias
+
+    def rejected(self, seed=0):
+        """Operands with the same product which float16 planes do not hold: what they lose of a is times 0."""
+        a, b, c, bias = self.data(seed)
+        a[..., 0, 5], b[..., 5, :] = np.float32(1.2345 * 2.0**-60), 0
+        return a, b, c, bias
+
+
+F16_PRODUCTS = (
+    # The least k; every order, sizes that are no multiples of anything.
+    Scaled(SPLIT, 64, 64, 64),
+    Scaled(SPLIT, 72, 136, 264),
+    Scaled(SPLIT, 71, 133, 163, a="col", d="col"),
+    Scaled(SPLIT, 71, 133, 163, b="col", swapped=True),
+    Scaled(SPLIT, 72, 136, 264, a="col", b="col", d="col", swapped=True),
+    # Two consumers, the second one later than the first, and several work tiles; clusters; split-K; K passes.
+    Scaled(Shape(128, 128, 6), 264, 136, 300, b="col"),
+    Scaled(Shape(128, 96, 3), 136, 200, 420, d="col"),
+    Scaled(Shape(128, 64, 3, cluster_m=2), 264, 136, 300),
+    Scaled(SPLIT, 72, 76, 600, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
+    Scaled(SPLIT, 72, 73, 600, limit=COUNTERS + 2**18, beta=2, bias="m"),
+    # Batches.
+    Scaled(SPLIT, 40, 72, 136, batch=(3,), alpha=0.5, out="bfloat16"),
+    Scaled(SPLIT, 40, 72, 136, a="col", batch=(3,), b_shared=True, bias="n"),
+)
+"""Of float32 by float16 planes: what tests/test_f16_planes.py runs on the host, and tests/test_device.py on a card."""

@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
-from gemmhub_hopper.sources import prepass, source
+from gemmhub_hopper.shapes import F16_PLANES_SHAPES, REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
+from gemmhub_hopper.sources import f16_prepass, prepass, source
 
 from gemmhub.kit import nvrtc
 from gemmhub.kit.nvrtc import Compiled, CompilerError
@@ -51,13 +51,29 @@ def variants():
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
-    found += through_registers()
+    found += by_float16_planes() + through_registers()
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
         if variant.refusal is None and variant not in found:
             found.append(variant)
     return found
+
+
+def by_float16_planes():
+    """All shapes, of every order; each with more in the epilogue, and with split-K where there are registers for it."""
+    plain = replace(SPLIT, input="f16x3")
+    full = replace(plain, has_alpha=True, addend="float32", bias="n", activation="gelu")
+    forms = [
+        plain,
+        replace(plain, mn_major_a=True, mn_major_b=False, transposed_d=True),
+        full,
+        replace(full, transposed_d=True, bias="m", activation="silu", tma_store=False),
+        replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"),
+    ]
+    found = [Variant(shape, form) for shape in F16_PLANES_SHAPES for form in forms]
+    found += [Variant(shape, form, split_k=True) for shape in F16_PLANES_SHAPES for form in (plain, *forms[2:4])]
+    return [variant for variant in found if variant.refusal is None]
 
 
 def through_registers():
@@ -88,7 +104,7 @@ def through_registers():
 def drawn(rng):
     """Any combination; it may be one that cannot be."""
     output = rng.choice(["bfloat16", "float16", "float32"])
-    kind = rng.choice(["bfloat16", "float16", "tf32", "split"])
+    kind = rng.choice(["bfloat16", "float16", "tf32", "split", "f16x3"])
     form = Form(
         mn_major_a=rng.random() < 0.5,
         mn_major_b=rng.random() < 0.5,
@@ -154,6 +170,13 @@ def test_compiles(variant):
 @pytest.mark.parametrize("kind", ["split", "tf32", "float16"])
 def test_the_prepass_compiles(kind):
     made = nvrtc.load().compile(prepass(kind), verbose=True)
+    assert made.cubin[:4] == b"\x7fELF"
+    assert (made.spilled, made.warnings) == (0, [])
+    assert made.registers <= 64
+
+
+def test_the_prepass_of_float16_planes_compiles():
+    made = nvrtc.load().compile(f16_prepass(), verbose=True)
     assert made.cubin[:4] == b"\x7fELF"
     assert (made.spilled, made.warnings) == (0, [])
     assert made.registers <= 64

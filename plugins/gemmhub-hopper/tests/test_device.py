@@ -11,9 +11,10 @@ from gemmhub_hopper import gemv, lower
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.launch import streamed
-from gemmhub_hopper.shapes import SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
+from gemmhub_hopper.shapes import F16_PLANES_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import problem
-from products import PRODUCTS, SLICES, Product, loaded, stored
+from products import F16_PRODUCTS, PRODUCTS, SLICES, Product, loaded, stored
+from test_f16_planes import FAMILIES, family
 from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
@@ -87,7 +88,7 @@ def run(backend, product, seed=0):
     return loaded(data, dtype, product.batch, product.m, product.n, product.d), product.exact(*values)
 
 
-@pytest.mark.parametrize("product", [*PRODUCTS, *SLICES, *VECTORS], ids=str)
+@pytest.mark.parametrize("product", [*PRODUCTS, *F16_PRODUCTS, *SLICES, *VECTORS], ids=str)
 def test_product(backend, product):
     result, exact = run(backend, product)
     assert not product.wrong(result, exact).any()
@@ -114,6 +115,37 @@ def test_every_shape_of_planes(backend, shape):
                     product = Product(shape, 1032, n, 453, a=a, b=b, dtype="float32", swapped=swapped)
                     result, exact = run(backend, product)
                     assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("shape", F16_PLANES_SHAPES, ids=lambda shape: shape.name)
+def test_every_shape_of_float16_planes(backend, shape):
+    """Of several work tiles; the same operands, with an element that is rejected, run by bfloat16 planes."""
+    for a in ("row", "col"):
+        for b in ("row", "col"):
+            for swapped in (False, True):
+                for n in (2055, 2056):  # stored from registers, and by TMA
+                    given = {"a": a, "b": b, "dtype": "f16x3", "swapped": swapped}
+                    form = Product(Shape(64, 64, 2, consumers=1), 1032, n, 453, **given).choice.lowering.form
+                    if Variant(shape, form).refusal is None:
+                        product = Product(shape, 1032, n, 453, **given)
+                        result, exact = run(backend, product)
+                        assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("product", F16_PRODUCTS, ids=str)
+def test_operands_that_float16_planes_do_not_hold(backend, product):
+    """The fallback: before and after it a product of float16 planes, in the same workspace."""
+    run_again = product.launch(backend).run
+    for values in (product.data(), product.rejected(), product.data(1)):
+        a, b, c, bias = (put(x, order) for x, order in zip(values, (product.a, product.b, product.d, "row")))
+        dtype = product.problem.out.dtype
+        out = torch.empty(int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize, dtype=torch.uint8)
+        out = out.fill_(0xFF).cuda()
+        addresses = (None if x is None else x.data_ptr() for x in (c, bias))
+        stream = torch.cuda.current_stream().cuda_stream
+        run_again(a.data_ptr(), b.data_ptr(), out.data_ptr(), *addresses, product.alpha, product.beta, stream)
+        result = loaded(out.cpu().numpy(), dtype, product.batch, product.m, product.n, product.d)
+        assert not product.wrong(result, product.exact(*values)).any()
 
 
 @pytest.mark.parametrize("dtype", ["tf32", "float32"])
@@ -292,6 +324,7 @@ LAUNCHES = {
     "split": Product(next(s for s in SHAPES if s.name == "128x128x6"), 256, 256, 4096, splits=8),
     "planes": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32"),
     "slabs": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32", limit=COUNTERS + 2**20),
+    "float16 planes": Product(F16_PLANES_SHAPES[0], 256, 320, 512, dtype="f16x3"),
     "vectors": vector(1, 256, 512, spread=32),
 }
 """One of each kind."""
@@ -299,7 +332,7 @@ LAUNCHES = {
 
 def small_integers(product, seed=0):
     """Operands whose product is exact."""
-    kind, generator = getattr(torch, product.dtype), torch.Generator("cuda").manual_seed(seed)
+    kind, generator = getattr(torch, product.problem.out.dtype.name), torch.Generator("cuda").manual_seed(seed)
     a, b = (
         torch.randint(-2, 3, size, device="cuda", generator=generator).to(kind)
         for size in ((product.m, product.k), (product.k, product.n))
@@ -454,3 +487,40 @@ def test_packed(backend):
         run = backend.prepare(later, backend.candidates(later)[0], LIMIT).run
         run(a.data_ptr(), made, out.data_ptr(), None, None, 1, 0, torch.cuda.current_stream().cuda_stream)
         assert float((out.double() - exact).abs().max()) < tolerance
+
+
+F16_NAMES = ("128x128x6h", "128x128x6ht", "128x96x7ht", "64x64x12h", "64x64x12ht", "64x64x12h/2")
+"""Of candidates by float16 planes, of row-major operands."""
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, "worst"])
+@pytest.mark.parametrize(("m", "n", "k"), [(2048, 1536, 1024), (1031, 777, 519)])
+def test_families_of_float32(backend, kind, m, n, k):
+    """Within the bound, and no worse than four times cuBLAS; the same bits each time, whatever came before."""
+    a, b, _ = family(kind, m, n, k)
+    x, y = (torch.from_numpy(np.ascontiguousarray(z)).cuda() for z in (a, b))
+    others = [torch.from_numpy(np.ascontiguousarray(z)).cuda() for z in family("undone", m, n, k)[:2]]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+    theirs = float(((x @ y).double() - exact).abs().div(size).nan_to_num().max())
+    for name in F16_NAMES:
+        result = product_of(backend, x, y, name=name)
+        assert ratio(result.cpu().numpy(), a, b) <= 1, name
+        if not kind.startswith(("near", "zeros")):
+            ours = float((result.double() - exact).abs().div(size).max())
+            assert ours <= 4 * theirs + 2.0**-24, name
+        product_of(backend, *others, name=name)
+        assert torch.equal(product_of(backend, x, y, name=name).view(torch.int32), result.view(torch.int32)), name
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_products_of_float16_planes(backend, request, part):
+    """``--random-float32 N``: sizes, families and candidates, against the error bound of float32."""
+    for i in range(part, request.config.getoption("--random-float32"), PARTS):
+        rng = np.random.default_rng(i)
+        m, n, k = (int(2 ** rng.uniform(low, 10.5)) for low in (0, 0, 6))
+        kind, name = str(rng.choice(FAMILIES)), str(rng.choice(F16_NAMES))
+        a, b, _ = family(kind, m, n, k, i)
+        x, y = (torch.from_numpy(np.ascontiguousarray(z)).cuda() for z in (a, b))
+        result = product_of(backend, x, y, name=name)
+        assert ratio(result.cpu().numpy(), a, b) <= 1, (i, kind, name, m, n, k)

@@ -186,13 +186,13 @@ def test_errors_beside_those_of_an_sgemm(kind):
         assert errors(result, a, b) <= 1.5 * errors(sgemm(a, b), a, b) + 2.0**-24
 
 
-@pytest.mark.parametrize(("k", "least"), [(64, 0.2), (65, 0.2), (128, 0.1), (520, 0.02)])
-def test_the_worst_elements(k, least):
-    """They come near enough to the bound to show that there is no room for more."""
+@pytest.mark.parametrize("k", [64, 65, 128, 520])
+def test_the_worst_elements(k):
+    """Planes lose 8 roundings of each product, of the k + 2 that are allowed in all."""
     a, b, scheme = family("worst", 64, 64, k)
     result, schemes = multiply(a, b)
     assert schemes == [scheme]
-    assert least < ratio(result, a, b) <= 1
+    assert 7 / (k + 2) < ratio(result, a, b) <= 1
 
 
 def test_infinities_and_nans():
@@ -237,8 +237,9 @@ def planes(b):
     rest = (x - first.astype(np.float32)) * np.float32(4096)
     second = rest.astype(np.float16)
     lost, size = np.abs(rest - second.astype(np.float32)), np.abs(x) * np.float32(4096)
-    residual, share = (np.float32(y) for y in (max(2.0**-23, k * 2.0**-29), max(2.0**-11, sqrt(k) * 2.0**-13.5)))
-    held = (lost <= residual * size) & (np.abs(rest) <= share * size)
+    lost, size, kept = (y.astype(np.float64) for y in (lost, size, np.abs(rest)))  # products are exact in float64
+    residual, share = max(2.0**-23, k * 2.0**-29), max(2.0**-11, sqrt(k) * 2.0**-13.5)
+    held = (lost <= np.float32(residual) * size) & (kept <= np.float32(share) * size)
     held &= (largest < np.float32(2.0**51))[:, None, :]
     both = np.stack([y.reshape(groups * 128, n)[:k] for y in (first, second)])
     return both, np.ldexp(np.float32(1), exponent), held.reshape(groups * 128, n)[:k]
@@ -384,13 +385,11 @@ MUTATIONS = {
         ("fmaf(fmaf(cross[i][at], CROSS_SCALE, leading[i][at]), scale,", "fmaf(leading[i][at], scale,"),)),
     "one of two cross products": ("positive", "f16_emulation.cuh", (
         ("wgmma(cross[i], a1 + at_a, b + at_b, 1);", ""),)),
-    "sums of one group are never promoted": ("positive", "f16_emulation.cuh", (
-        ("? (group + 1) * SCALE_GROUP_BLOCKS : end;", "? (group + 1) * SCALE_GROUP_BLOCKS - 1 : end;"),)),
 }
 # fmt: on
 
 
-@pytest.mark.parametrize("mutation", list(MUTATIONS)[:3], ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_wrong_sums_are_noticed(mutation, monkeypatch, tmp_path):
     kind, file, pairs = MUTATIONS[mutation]
     assert wrong(kind, mutated(monkeypatch, tmp_path, file, *pairs))
@@ -407,7 +406,7 @@ def test_scales_of_one_buffer_are_noticed(monkeypatch, tmp_path):
 
 def test_an_operand_that_is_not_rejected_is_noticed(monkeypatch, tmp_path):
     a, b, _ = family("undone", 72, 76, 264)
-    home = mutated(monkeypatch, tmp_path, "f16_prepass.cu", ("block_or(accurate ? 0 : 1) != 0", "false"))
+    home = mutated(monkeypatch, tmp_path, "f16_prepass.cu", ("excess <= 0.0f ? 0 : 1", "true ? 0 : 1"))
     result, schemes = multiply(a, b, home)
     assert schemes == ["f16x3"]
     assert ratio(result, a, b) > 1

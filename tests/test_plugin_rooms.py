@@ -31,8 +31,8 @@ OWN = {
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"fitted", "form", "mma", "sgemm"},
     "gemmhub-hopper": {
-        "build", "candidate", "config", "f16_planes", "f16_staged", "fitted", "gemv", "gemv_launch", "gemv_model",
-        "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule", "wgmma",
+        "build", "candidate", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv", "gemv_launch",
+        "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule", "wgmma",
     },
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},
     "gemmhub-mudnn": {"engine"},

@@ -42,6 +42,7 @@ BOUNDS = {
     "gemmhub/_arrays/torch/tensors.py": dict.fromkeys(
         ("increment_version", "autocast_test", "dispatch_depth", "dispatch_modes", "forward_ad"), ONE
     ),
+    "gemmhub/_doors/torch/repeated.py": {"_kept": "LIMIT"},
     "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},
     "gemmhub_cuda/sources.py": {"_files": FILES},
     "gemmhub_hopper/config.py": {"store_block_n": CONFIGURATIONS, "variant": CONFIGURATIONS},

@@ -74,5 +74,6 @@ def test_commands_can_be_run(path):
     assert path.name in OLD_COMMANDS or not re.search(r"python\s+benchmarks/", text)
     for module, rest in re.findall(r"python -m (benchmarks[\w.]+)([^\"`\n]*)", text):
         script = ROOT / f"{module.replace('.', '/')}.py"
+        script = script if script.exists() else script.with_suffix("") / "__main__.py"
         source = script.read_text(encoding="utf-8")
         assert all(f'"{option}"' in source for option in re.findall(r"(?<!\S)--[\w-]+", rest))

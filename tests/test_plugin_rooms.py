@@ -32,7 +32,8 @@ OWN = {
     "gemmhub-cuda": {"fitted", "form", "mma", "sgemm"},
     "gemmhub-hopper": {
         "build", "candidate", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv", "gemv_launch",
-        "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule", "wgmma",
+        "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule",
+        "wgmma",
     },
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},
     "gemmhub-mudnn": {"engine"},

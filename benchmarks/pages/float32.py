@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.lib import results
 from benchmarks.pages import tables
 
@@ -17,3 +19,30 @@ def families() -> list[str]:
         for x in found
     ]  # fmt: skip
     return tables.rows(("data", "ms", "over normal data", "torch / gemmhub", "error", "cuBLAS"), body)
+
+
+def sizes() -> list[str]:
+    """Return the geometric mean of torch's time over gemmhub's for products of random sizes, by their larger sides."""
+    body = []
+    for name in ("large", "small"):
+        rows = results.load(_FOLDER / f"hopper_float32_{name}.json.xz")["rows"]
+        planes = [x for x in rows if "h" in x["chosen"].split("/")[0]]
+        others = [x for x in rows if x not in planes and "gemv" not in x["chosen"]]
+        vectors = [x for x in rows if "gemv" in x["chosen"]]
+        for words, some in (("float16 planes", planes), ("bfloat16 planes", others), ("vectors", vectors)):
+            if some:
+                mean = math.exp(sum(math.log(x["ratio"]) for x in some) / len(some))
+                worst = min(x["ratio"] for x in some)
+                body.append((name, words, len(some), f"{mean:.2f}", f"{worst:.2f}"))
+    return tables.rows(("operations", "computed by", "products", "torch / gemmhub", "worst"), body)
+
+
+def kinds() -> list[str]:
+    """Return complex64, and bfloat16 by float32, beside torch."""
+    found = results.load(_FOLDER / "float32_kinds.json")["products"]
+    body = [
+        (x["what"], " x ".join(map(str, x["sizes"])), f"{x['us']:.0f}", f"{x['ratio']:.2f}", f"{x['error']:.1e}",
+         f"{x['torch_error']:.1e}")
+        for x in found
+    ]  # fmt: skip
+    return tables.rows(("operands", "m x n x k", "us", "torch / gemmhub", "error", "torch"), body)

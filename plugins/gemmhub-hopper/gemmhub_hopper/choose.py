@@ -61,6 +61,8 @@ def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: in
 def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, Numbers]:
     """Return indices of shapes, each with a number of splits that may be fastest: 1, or what fills one or two waves.
 
+    Where a chain of float32 sums would be long, the fewest splits with shorter ones are returned besides.
+
     Shapes whose CTAs share K are returned where all clusters run at once: they are for products of few tiles.
     """
     every: Any = shapes(lowering.form).arrays
@@ -74,8 +76,13 @@ def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, N
         np.minimum(np.minimum(waves * at_once // work_tiles, passes.k_blocks // (2 * shared)), k_passes.MAX_SPLITS)
         for waves in (1, 2)
     )
-    kept = (allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)))
-    splits = [count[which] for count, which in zip((unsplit, one, two), kept)]
+    short = -(-lowering.k // _LONGEST) if lowering.form.input == "split" else 1
+    fewest = unsplit * min(short, k_passes.MAX_SPLITS, max(1, passes.k_blocks // 2))
+    kept = (
+        allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)),
+        divided & (fewest > 1) & (fewest != one) & (fewest != two),
+    )  # fmt: skip
+    splits = [count[which] for count, which in zip((unsplit, one, two, fewest), kept)]
     return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
 
 

@@ -54,8 +54,9 @@ def data(kind, m, n, k, seed=0):
     if kind == "wide":
         return tuple((x * 2.0 ** rng.integers(-30, 30, x.shape)).astype(np.float32) for x in (a, b))
     if kind == "cancelling":  # the second half takes away the first, but for its last bits
-        a[:, k // 2 :] = -a[:, : k // 2] * (1 + 2.0**-22 * rng.integers(-2, 3, (m, k // 2))).astype(np.float32)
-        b[k // 2 :] = b[: k // 2]
+        half = k // 2
+        a[:, half : 2 * half] = -a[:, :half] * (1 + 2.0**-22 * rng.integers(-2, 3, (m, half))).astype(np.float32)
+        b[half : 2 * half] = b[:half]
     if kind == "worst":  # what is rounded away of each plane is as large as can be
         return tuple((np.sign(x) * (1 + 2.0**-8 - 2.0**-16 - 2.0**-17 + 2.0**-23)).astype(np.float32) for x in (a, b))
     return a, b

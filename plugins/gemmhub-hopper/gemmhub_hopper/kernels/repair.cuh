@@ -39,11 +39,18 @@ DEVICE float inner_product(const Params& p, int row, int column, int batch) {
     const void* a = source_matrix(p.a, batch * p.a_step, p.a_batch, p.a_source);
     const void* b = source_matrix(p.b, batch * p.b_step, p.b_batch, p.b_source);
     float sum = 0.0f;
-    constexpr int AT_ONCE = kRegistersA && kSplitK ? 1 : 4;  // where A goes through registers split-K leaves none
+    if (kRegistersA || (p.a_source | p.b_source) == REAL) {
+        const float* x = static_cast<const float*>(a) + row * p.a_m;
+        const float* y = static_cast<const float*>(b) + column * p.b_n;
+        constexpr int AT_ONCE = kRegistersA && kSplitK ? 1 : 4;  // where A goes through registers split-K leaves none
 #pragma unroll AT_ONCE
-    for (int k = lane_id(); k < p.k; k += 32)
-        sum = fmaf(source_element(a, row, k, p.a_m, p.a_k, kRegistersA ? int(REAL) : p.a_source),
-                   source_element(b, column, k, p.b_n, p.b_k, kRegistersA ? int(REAL) : p.b_source), sum);
+        for (int k = lane_id(); k < p.k; k += 32) sum = fmaf(x[k * p.a_k], y[k * p.b_k], sum);
+    } else {
+#pragma unroll 1
+        for (int k = lane_id(); k < p.k; k += 32)
+            sum = fmaf(source_element(a, row, k, p.a_m, p.a_k, p.a_source),
+                       source_element(b, column, k, p.b_n, p.b_k, p.b_source), sum);
+    }
 #pragma unroll
     for (u32 lanes = 16; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
     return sum;

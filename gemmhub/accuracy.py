@@ -261,7 +261,7 @@ def reference(
 
     ``a`` (..., m, k), ``b`` (..., k, n), ``c`` and ``bias`` broadcastable to the result: numpy arrays of
     any supported dtype. Integer problems are computed in 64 bits, modulo ``out_dtype`` (int64 if None).
-    ``scale_a`` and ``scale_b`` are vectors; of elements whose scales are not finite nothing is promised.
+    ``scale_a`` and ``scale_b`` are vectors; there is no bound for elements whose scales are not finite.
     """
     if alpha == 0:  # as in BLAS, the product is then ignored, NaN or not
         a, b, scale_a, scale_b = np.zeros_like(a), np.zeros_like(b), None, None

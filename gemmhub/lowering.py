@@ -208,9 +208,9 @@ def with_bias(calls: Sequence[BlasCall], problem: GemmProblem, library: str) -> 
 def fold_batch(problem: GemmProblem) -> GemmProblem | None:
     """Fold a batch whose matrices are all multiplied by the same b into one GEMM of batch*m rows.
 
-    Possible when a, out (and c) step from one matrix to the next as from one row to the next, and b and
-    the vectors of the epilogue are shared. None where that does not hold, where nothing is batched, or where
-    :func:`lower` would take ``problem`` but not its folded form. The same pointers serve.
+    This is possible where a, out (and c) have the same stride from matrix to matrix as from row to row, and b and
+    the vectors of the epilogue are shared. Returns None where that does not hold, where nothing is batched, or
+    where :func:`lower` takes ``problem`` but not its folded form. The pointers stay the same.
     """
     if problem.batch_count <= 1 or problem.per_row:
         return None

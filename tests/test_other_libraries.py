@@ -134,7 +134,7 @@ def test_a_library_that_converts_results_is_an_error(fake, dtype, out_dtype, rng
     fake.converted = {F64: F32, I64: I32}
     x = Tensor(draw(rng, (4, 4), dtype))
     for _ in range(2):
-        with pytest.raises(InputError, match=rf"{out_dtype}, of which fake makes .*32.*jax_enable_x64") as raised:
+        with pytest.raises(InputError, match=rf"{out_dtype}, which fake converts to .*32.*jax_enable_x64") as raised:
             gemmhub.matmul(x, x, out_dtype=out_dtype)
         assert raised.value.argument == "out_dtype"
         gemmhub.matmul(x, x)

@@ -21,7 +21,7 @@ RECORDS = {
 
 
 def chosen(row: dict[str, Any], timed: cuda_model.Row) -> tuple[str, bool]:
-    """What the model chooses, of what was measured; whether that is what it chooses of all."""
+    """Return the model's choice among the measured candidates, and whether that is its choice among all."""
     name = model.choices(timed[0][0].lowering, cuda_model.H200, 2**26)[0][1].name
     return (name, True) if name in row["us"] else (row["chosen"], False)
 

@@ -62,9 +62,9 @@ def direct(x: object) -> Any:
 def deferred(
     call: str, operands: tuple[Any, ...], options: Mapping[str, Any], arrays: tuple[Any, ...] | None = None
 ) -> Any:
-    """The result of the first deferring library among ``arrays`` that takes the call; else NotImplemented.
+    """The result of the first deferring library among ``arrays`` that takes the call; NotImplemented where none does.
 
-    ``arrays`` are all that the call reads or writes: its ``operands`` unless they are given.
+    ``arrays`` are all that the call reads or writes, by default its ``operands``.
     """
     if deferring or doors:
         for x in operands if arrays is None else arrays:

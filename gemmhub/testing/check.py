@@ -104,7 +104,7 @@ def honest(refusal: Refusal, label: str) -> None:
 
 
 def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
-    """The answer of ``supports``, asked twice with equal problems."""
+    """The answer of ``supports``, which is called twice with equal problems."""
     answers = [_call("supports()", answer, backend, x) for x in (problem, replace(problem))]
     for given in answers:
         require(given is None or isinstance(given, Refusal), f"supports() returned {given!r}, not None or a Refusal")

@@ -19,7 +19,7 @@ Array = Any
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The product of a call with tracers; NotImplemented for calls that need numbers, which refuse them."""
+    """The product of a call with tracers; NotImplemented for calls that need numbers and refuse tracers."""
     if call != "matmul":
         return NotImplemented
     refuse_extra(options, "in a function that JAX traces")

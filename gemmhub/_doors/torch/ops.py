@@ -37,10 +37,10 @@ _OPTIONS = (
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Tensor:
-    """:func:`gemmhub.matmul` by the operators, with the same arguments. InputError for scales of operands."""
+    """Compute :func:`gemmhub.matmul` by the operators, with the same arguments; InputError for scales of operands."""
     refuse_extra(options, "in a function that torch traces")
     options = {name: x for name, x in options.items() if name not in EXTRA}
-    if hasattr(a, "device_mesh") or hasattr(b, "device_mesh"):  # DTensors, which torch's compiler knows as tensors
+    if hasattr(a, "device_mesh") or hasattr(b, "device_mesh"):  # DTensors, which are tensors to torch's compiler
         from gemmhub._doors.torch import sharded
 
         return sharded.matmul(a, b, out=out, stream=stream, **options)

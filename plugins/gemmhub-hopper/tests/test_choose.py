@@ -73,7 +73,12 @@ def test_no_split_without_workspace():
     ],
 )  # fmt: skip
 def test_all_at_once_is_as_one_by_one(given, limit):
-    lowerings = lower.lowerings(problem(**given))
+    every = lower.lowerings(problem(**given))
+    for kind in dict.fromkeys(x.form.input for x in every):  # those of one input are ranked together
+        check_ranking(tuple(x for x in every if x.form.input == kind), limit)
+
+
+def check_ranking(lowerings, limit):
     found = choose.ranked(lowerings, H200, limit)
     assert [x.seconds for x in found] == sorted(x.seconds for x in found)
     assert len({x.choice.name for x in found}) == len(found)

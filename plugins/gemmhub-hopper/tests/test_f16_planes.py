@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper import f16_planes, k_passes, lower
+from gemmhub_hopper.candidate import named
 from problems import operand, problem
 from products import F16_PRODUCTS, SPLIT, Product
 from runs import Run
@@ -326,11 +327,11 @@ def multiply_packed(a, made, b, limit=2**30, name="64x64x12h"):
     """(result, schemes)."""
     (m, k), n = a.shape, b.shape[1]
     asked = replace(problem(m, n, k, "float32"), packed_by="hopper", b=operand("float32", k, n))
-    kernel = HOME.backend().prepare(asked, name, limit)
+    launch = HOME.backend().launch(0, named(lower.lowerings(asked), name), limit)
     left, out = place(HOME, a), place(HOME, np.full((m, n), np.nan, np.float32))
     kept = bytes_at(made.marks, made.nbytes).copy()
     with Watch(HOME, out) as watch:
-        kernel.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+        launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
     assert (bytes_at(made.marks, made.nbytes) == kept).all()
     return out[: 4 * m * n].view(np.float32).reshape(m, n), watch.schemes
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmhub.numpy_backend.probe import cores
-
-STEM = "gemmhub_cpu_kernels"
-"""The beginning of the library's file name, by which threadpoolctl finds it."""
+from gemmhub_cpu.sources import STEM
 
 _chosen: int | None = None
 """The limit set through threadpoolctl."""

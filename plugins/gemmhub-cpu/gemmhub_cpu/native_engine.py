@@ -1,4 +1,6 @@
-"""int8, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512 and AMX, compiled on first use.
+"""int8, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
+
+The library comes compiled in the wheel; where it does not, g++ compiles it on first use.
 
 Operands may have any strides: packing reads them in place. Threads are those of the library, which sleep between calls.
 Integers are exact wherever the result fits in int32, and wrap elsewhere; floats are accumulated in float32.
@@ -6,13 +8,13 @@ Integers are exact wherever the result fits in int32, and wrap elsewhere; floats
 
 from __future__ import annotations
 
+import platform
 import struct
 import sys
 from collections.abc import Iterator
 from ctypes import c_char_p, c_int64
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,17 @@ from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.probe import cpu_flags
 from gemmhub.numpy_backend.scratch import Lease, Scratch
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import limits
+from gemmhub_cpu import limits, sources
 from gemmhub_cpu.threads import each
 
 Array = Any
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl")
+_NEON = ("asimd",)
+
+
+_COLUMNS = {"AMX": 32, "512": 48, "AVX2": 24, "NEON": 12}
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Unit:
     name: str
     """As the decision table shows it."""
     index: int
-    """Its place in ``kUnits`` of gemm.cpp."""
+    """Its place in ``kUnits`` of the architecture's units.cpp."""
     pair: str
     """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32."""
     flags: tuple[str, ...]
@@ -52,7 +58,7 @@ class Unit:
     @property
     def columns(self) -> int:
         """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
-        return 32 if "AMX" in self.name else 48 if "512" in self.name else 24
+        return next(count for word, count in _COLUMNS.items() if word in self.name)
 
 
 UNITS = (
@@ -64,12 +70,14 @@ UNITS = (
     Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*_AVX512, "avx512_bf16"), 1.8, "AuthenticAMD"),
     Unit("float32 on AVX-512", 5, "float", _AVX512, 1.0),
     Unit("float32 on AVX2", 6, "float", _AVX2, 1.0),
+    # Not measured: no ARM processor was at hand.
+    Unit("int8 on NEON matrix instructions", 1, "int8", (*_NEON, "i8mm"), 4.0),
+    Unit("int8 on NEON dot products", 0, "int8", (*_NEON, "asimddp"), 3.0),
+    Unit("bfloat16 on NEON matrix instructions", 2, "bfloat16", (*_NEON, "bf16"), 2.0),
+    Unit("float32 on NEON", 3, "float", _NEON, 0.9),
 )
 """The best of each pair first."""
 
-_KERNELS = Path(__file__).parent / "kernels"
-_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti")
-"""Not -O2: GCC 12 then stores every accumulator of the inner loops to memory, which halves the speed."""
 _DTYPES = {"int8": 0, "int32": 1, "float16": 2, "bfloat16": 3, "float32": 4}
 """The numbers of ``Dtype`` in unit.h."""
 _CALL = struct.Struct("=28q2d")
@@ -85,17 +93,17 @@ def load() -> tuple[Any, frozenset[str], str]:
 
 def recipe(*defined: str) -> native.Recipe:
     """How the library is compiled. ``defined`` are further options of the compiler, for tests."""
-    sources, headers = (tuple(sorted(_KERNELS.glob(pattern))) for pattern in ("*.cpp", "*.h"))
-    return native.Recipe(("g++",), (*_FLAGS, *defined), sources, headers, name=limits.STEM)
+    code, headers = sources.files()
+    return native.Recipe(("g++",), (*sources.FLAGS, *defined), code, headers, name=sources.STEM)
 
 
 def load_from(words: frozenset[str], made_by: native.Recipe) -> tuple[Any, frozenset[str], str]:
     """:func:`load` for a processor whose /proc/cpuinfo has ``words``."""
-    missing = [flag for flag in _AVX2 if flag not in words]
+    needed = _NEON if platform.machine() == "aarch64" else _AVX2
+    missing = [flag for flag in needed if flag not in words]
     if missing:
         return None, frozenset(), f"the CPU has no {', '.join(missing)}"
-    built = native.build(made_by)
-    library = built if isinstance(built, Refusal) else native.load(built)
+    library = _library(made_by)
     if isinstance(library, Refusal):
         return None, frozenset(), library.reason
     for name in ("workspace", "multiply", "packed_bytes"):
@@ -115,6 +123,17 @@ def load_from(words: frozenset[str], made_by: native.Recipe) -> tuple[Any, froze
         else:
             reasons.append(f"{unit.name} multiplies wrongly on this CPU")
     return library, frozenset(found), "; ".join(reasons)
+
+
+def _library(made_by: native.Recipe) -> Any | Refusal:
+    """The library of the wheel; where that is missing, or cannot be loaded here, one compiled now."""
+    ready = sources.compiled()
+    if made_by.flags == sources.FLAGS and ready.is_file():
+        library = native.load(ready)
+        if not isinstance(library, Refusal):
+            return library
+    built = native.build(made_by)
+    return built if isinstance(built, Refusal) else native.load(built)
 
 
 def agrees(library: Any, unit: Unit) -> bool:

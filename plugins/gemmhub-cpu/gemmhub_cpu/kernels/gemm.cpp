@@ -7,9 +7,6 @@
 // multiplies it, into memory of the thread. How a result is summed depends on k and the unit alone.
 #include "gemm.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstring>
 
 #include "pack.h"
@@ -23,9 +20,6 @@ using namespace gemmhub;
 constexpr int64_t kTileRows = 128, kTileColumns = 192;  // multiples of every micro-tile's
 constexpr int64_t kTileBytes = 4 * kTileRows * kTileColumns;
 constexpr int64_t kSlack = 512;  // bytes of a workspace for alignment
-
-const Unit* const kUnits[] = {&kInt8Vnni,       &kInt8Avx2,    &kInt8Amx,  &kBfloat16Avx512,
-                              &kBfloat16Amx, &kFloatAvx512, &kFloatAvx2};
 
 int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
@@ -86,7 +80,7 @@ int64_t workspace_bytes(const Product& p) {
   return b + whole(4 * p.words * p.block, 64) + whole(4 * p.block, 64) + p.call->threads * p.own_bytes + kSlack;
 }
 
-Panel panel_of_b(const Unit& unit) { return {unit.word, unit.columns, false, unit.unsigned_b}; }
+Panel panel_of_b(const Unit& unit) { return {unit.word, unit.columns, unit.b_order, unit.starts != nullptr}; }
 
 // A micro-panel of b from word `word` on: `words` of them.
 void pack_b(const Product& p, int64_t column, int64_t word, int64_t words, uint32_t* to) {
@@ -114,8 +108,8 @@ void pack_task(void* context, int64_t task, int64_t) {
     const Source a = {reinterpret_cast<const char*>(call.a.data) + (p.row + row) * call.a.row_stride, call.a.column_stride,
                       call.a.row_stride, call.a.dtype};
     uint32_t* to = p.packed_a + row * p.words;
-    pack({unit.word, unit.rows, unit.row_blocks, false}, a, least(p.rows - row, unit.rows), call.k, p.words, to);
-    if (unit.unsigned_b) start_of_rows(to, p.words, p.starts + row);
+    pack({unit.word, unit.rows, unit.a_order, false}, a, least(p.rows - row, unit.rows), call.k, p.words, to);
+    if (unit.starts) unit.starts(to, p.words, p.starts + row);
   }
 }
 
@@ -148,7 +142,7 @@ void tile_task(void* context, int64_t task, int64_t thread) {
       }
       for (int64_t i = 0; i < rows; i += unit.rows)
         unit.multiply(p.packed_a + (top + i) * p.words + word * unit.rows, b, deep,
-                      unit.unsigned_b ? p.starts + top + i : nullptr, word == 0, out + i * stride + j, stride,
+                      unit.starts ? p.starts + top + i : nullptr, word == 0, out + i * stride + j, stride,
                       least(rows - i, unit.rows), least(columns - j, unit.columns));
     }
   }
@@ -246,11 +240,5 @@ void gemmhub_cpu_pack(const Call* call) {
 
 // Processors that the calling thread may run on.
 int64_t gemmhub_cpu_processors() { return processors(); }
-
-// Asks Linux for the tile registers of AMX, once for the process: 0 where they may be used.
-int64_t gemmhub_cpu_request_amx() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData);
-}
 
 }  // extern "C"

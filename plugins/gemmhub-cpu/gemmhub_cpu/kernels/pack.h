@@ -14,8 +14,8 @@ struct Source {
 
 struct Panel {
   Word word;
-  int64_t lanes;    // of a micro-panel: 4, 8, 24, 32 or 48
-  bool row_blocks;  // blocks of 16 lanes of 16 words
+  int64_t lanes;  // of a micro-panel: a multiple of 4
+  Order order;
   bool plus_128;
 };
 
@@ -25,8 +25,5 @@ constexpr int64_t elements(Word word) {
 
 // Lanes [0, lanes) and `k` elements along k of `source` into `to`, `words` deep; what is beyond is 0 (128 with plus_128).
 void pack(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to);
-
-// -128 times the sums of 8 lanes of int8 in a packed micro-panel.
-void start_of_rows(const uint32_t* packed, int64_t words, int32_t* start);
 
 }  // namespace gemmhub

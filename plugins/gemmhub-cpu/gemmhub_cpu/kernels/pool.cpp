@@ -21,7 +21,13 @@ constexpr int64_t kMostThreads = 1024;
 constexpr int kSpin = 2000;  // pauses: 20 to 80 microseconds
 constexpr uint32_t kOne = 1, kSlot = 1u << 16, kRunning = kSlot - 1;
 
-void relax() { __builtin_ia32_pause(); }
+void relax() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#else
+  asm volatile("isb");  // about as long; `yield` takes no time
+#endif
+}
 
 void wait(std::atomic<uint32_t>* word, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);

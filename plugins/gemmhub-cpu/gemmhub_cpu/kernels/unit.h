@@ -1,8 +1,7 @@
 // What a micro-kernel is, and what the driver has to know of it.
 //
 // Operands are packed as words: 4 bytes that hold consecutive elements along k (four int8, two int16 or bfloat16, one
-// float32). A micro-panel of b is [word along k][column], one of a is [word along k][row], or, for AMX, blocks of 16 rows
-// of 16 words.
+// float32). A micro-panel of b is [word along k][column], one of a is [word along k][row], or as `Order` says.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,9 @@
 namespace gemmhub {
 
 enum Dtype : int64_t { kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4 };
+
+// kBlocks: blocks of 16 lanes (rows or columns) of 16 words, for AMX; kPairs: [two words along k][lane][two words].
+enum class Order { kWords, kBlocks, kPairs };
 
 enum class Word { kInt8x4, kInt16x2, kBfloat16x2, kFloat32 };
 
@@ -24,13 +26,18 @@ struct Unit {
   int64_t rows, columns;  // of a micro-tile
   int64_t step;           // words along k that the micro-kernel multiplies at a time: packed operands are padded to it
   int64_t depth;          // words of a block of k: a micro-panel of b this deep stays in the L1 cache
-  bool row_blocks;        // a is packed in blocks of 16 rows of 16 words
-  bool unsigned_b;        // b is packed plus 128, and the sums begin at -128 times the sum of the row of a
+  Order a_order, b_order;
+  // Where it is there, b is packed plus 128, and it makes the values at which the sums of a packed micro-panel of a begin:
+  // -128 times the sums of its rows.
+  void (*starts)(const uint32_t* packed_a, int64_t words, int32_t* start);
   MicroKernel multiply;
   void (*begin)();  // before the first micro-tile of a task; may be null
   void (*end)();    // after the last one
 };
 
-extern const Unit kInt8Vnni, kInt8Avx2, kInt8Amx, kBfloat16Avx512, kBfloat16Amx, kFloatAvx512, kFloatAvx2;
+extern const Unit kInt8Vnni, kInt8Avx2, kInt8Amx, kBfloat16Avx512, kBfloat16Amx, kFloatAvx512, kFloatAvx2;  // x86_64
+extern const Unit kInt8Dot, kInt8Mmla, kBfloat16Mmla, kFloatNeon;                                           // aarch64
+
+extern const Unit* const kUnits[];  // of this architecture; native_engine.py has their places
 
 }  // namespace gemmhub

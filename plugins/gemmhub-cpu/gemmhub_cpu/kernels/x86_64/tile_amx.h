@@ -3,7 +3,7 @@
 #pragma once
 
 #include "amx.h"
-#include "unit.h"
+#include "../unit.h"
 
 namespace {
 

@@ -10,4 +10,5 @@ struct Product : Floats {
 };
 }  // namespace
 
-const gemmhub::Unit gemmhub::kFloatAvx512 = {Word::kFloat32, 8, 48, 1, 192, false, false, multiply_8x48<Product>, nullptr, nullptr};
+const gemmhub::Unit gemmhub::kFloatAvx512 = {Word::kFloat32, 8, 48, 1, 192, Order::kWords, Order::kWords,
+    nullptr, multiply_8x48<Product>, nullptr, nullptr};

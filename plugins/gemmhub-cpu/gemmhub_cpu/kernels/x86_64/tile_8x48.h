@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "unit.h"
+#include "../unit.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "unit.h"
+#include "../unit.h"
 
 namespace {
 

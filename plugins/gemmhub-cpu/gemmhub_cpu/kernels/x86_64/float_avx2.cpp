@@ -10,4 +10,5 @@ struct Product : Floats {
 };
 }  // namespace
 
-const gemmhub::Unit gemmhub::kFloatAvx2 = {Word::kFloat32, 4, 24, 1, 256, false, false, multiply_4x24<Product>, nullptr, nullptr};
+const gemmhub::Unit gemmhub::kFloatAvx2 = {Word::kFloat32, 4, 24, 1, 256, Order::kWords, Order::kWords,
+    nullptr, multiply_4x24<Product>, nullptr, nullptr};

@@ -3,4 +3,5 @@
 #define MULTIPLY(c, a, b) TILE_INT8(c, a, b)
 #include "tile_amx.h"
 
-const gemmhub::Unit gemmhub::kInt8Amx = {Word::kInt8x4, 32, 32, 16, 256, true, false, multiply_32x32, configure_tiles, release_tiles};
+const gemmhub::Unit gemmhub::kInt8Amx = {Word::kInt8x4, 32, 32, 16, 256, Order::kBlocks, Order::kWords,
+    nullptr, multiply_32x32, configure_tiles, release_tiles};

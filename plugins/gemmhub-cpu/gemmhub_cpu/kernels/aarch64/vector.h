@@ -1,0 +1,124 @@
+// Eight words of 32 bits, and the conversions of packing and of the epilogue, by NEON. x86_64/vector.h has the same by AVX2.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "../unit.h"
+
+namespace gemmhub {
+
+struct Words {
+  uint32x4_t low, high;
+};
+struct Floats {
+  float32x4_t low, high;
+};
+
+inline Words load(const void* from) {
+  const uint8_t* at = static_cast<const uint8_t*>(from);
+  return {vreinterpretq_u32_u8(vld1q_u8(at)), vreinterpretq_u32_u8(vld1q_u8(at + 16))};
+}
+inline void store_first_half(void* to, Words v) { vst1q_u8(static_cast<uint8_t*>(to), vreinterpretq_u8_u32(v.low)); }
+inline void store(void* to, Words v) {
+  store_first_half(to, v);
+  vst1q_u8(static_cast<uint8_t*>(to) + 16, vreinterpretq_u8_u32(v.high));
+}
+inline Words zeros() { return {vdupq_n_u32(0), vdupq_n_u32(0)}; }
+inline Words plus_128(Words v) {  // of bytes
+  return {veorq_u32(v.low, vdupq_n_u32(0x80808080)), veorq_u32(v.high, vdupq_n_u32(0x80808080))};
+}
+
+// One conversion of packing: kBytes of an element, kElements of a word, 8 words of elements that are contiguous along k,
+// and 8 words of kElements rows that are contiguous along the lanes.
+struct Bytes {
+  static constexpr int kBytes = 1, kElements = 4;
+  static inline Words along_k(const void* from) { return load(from); }
+  static inline Words along_lanes(const void* const* rows) {
+    uint8x8_t row[4];
+    for (int i = 0; i < 4; ++i) row[i] = vld1_u8(static_cast<const uint8_t*>(rows[i]));
+    const uint8x8x2_t first = vzip_u8(row[0], row[1]), last = vzip_u8(row[2], row[3]);
+    const uint16x4x2_t low = vzip_u16(vreinterpret_u16_u8(first.val[0]), vreinterpret_u16_u8(last.val[0]));
+    const uint16x4x2_t high = vzip_u16(vreinterpret_u16_u8(first.val[1]), vreinterpret_u16_u8(last.val[1]));
+    return {vreinterpretq_u32_u16(vcombine_u16(low.val[0], low.val[1])),
+            vreinterpretq_u32_u16(vcombine_u16(high.val[0], high.val[1]))};
+  }
+};
+inline uint16x8_t load_16(const void* from) { return vreinterpretq_u16_u8(vld1q_u8(static_cast<const uint8_t*>(from))); }
+struct Halves {  // bfloat16 as it is
+  static constexpr int kBytes = 2, kElements = 2;
+  static inline Words along_k(const void* from) { return load(from); }
+  static inline Words along_lanes(const void* const* rows) {
+    const uint16x8x2_t both = vzipq_u16(load_16(rows[0]), load_16(rows[1]));
+    return {vreinterpretq_u32_u16(both.val[0]), vreinterpretq_u32_u16(both.val[1])};
+  }
+};
+
+inline void transpose_4(uint32x4_t* x, uint32x4_t* y, uint32x4_t* z, uint32x4_t* w) {
+  const uint32x4x2_t s = vtrnq_u32(*x, *y), t = vtrnq_u32(*z, *w);
+  *x = vcombine_u32(vget_low_u32(s.val[0]), vget_low_u32(t.val[0]));
+  *y = vcombine_u32(vget_low_u32(s.val[1]), vget_low_u32(t.val[1]));
+  *z = vcombine_u32(vget_high_u32(s.val[0]), vget_high_u32(t.val[0]));
+  *w = vcombine_u32(vget_high_u32(s.val[1]), vget_high_u32(t.val[1]));
+}
+inline void transpose(Words* v) {
+  transpose_4(&v[0].low, &v[1].low, &v[2].low, &v[3].low);
+  transpose_4(&v[0].high, &v[1].high, &v[2].high, &v[3].high);
+  transpose_4(&v[4].low, &v[5].low, &v[6].low, &v[7].low);
+  transpose_4(&v[4].high, &v[5].high, &v[6].high, &v[7].high);
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t moved = v[i].high;
+    v[i].high = v[i + 4].low;
+    v[i + 4].low = moved;
+  }
+}
+
+// Words of two vectors in turn: what pairs of words are packed by.
+inline void interleave(const Words& x, const Words& y, Words* first, Words* last) {
+  *first = {vzip1q_u32(x.low, y.low), vzip2q_u32(x.low, y.low)};
+  *last = {vzip1q_u32(x.high, y.high), vzip2q_u32(x.high, y.high)};
+}
+
+inline Words bits(Floats v) { return {vreinterpretq_u32_f32(v.low), vreinterpretq_u32_f32(v.high)}; }
+inline Floats spread(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
+inline Floats times(Floats x, Floats y) { return {vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high)}; }
+inline Floats plus(Floats x, Floats y) { return {vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high)}; }
+inline Floats positive(Floats x) { return {vmaxq_f32(x.low, vdupq_n_f32(0)), vmaxq_f32(x.high, vdupq_n_f32(0))}; }
+
+// Eight contiguous elements as float32.
+template <int64_t kDtype>
+inline Floats wide(const void* from) {
+  if constexpr (kDtype == kFloat16) {
+    const float16x8_t v = vreinterpretq_f16_u16(load_16(from));
+    return {vcvt_f32_f16(vget_low_f16(v)), vcvt_high_f32_f16(v)};
+  }
+  if constexpr (kDtype == kBfloat16) {
+    const uint16x8_t v = load_16(from);
+    return {vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(v)), 16)),
+            vreinterpretq_f32_u32(vshlq_n_u32(vmovl_high_u16(v), 16))};
+  }
+  const Words v = load(from);
+  return {vreinterpretq_f32_u32(v.low), vreinterpretq_f32_u32(v.high)};
+}
+
+inline uint16x4_t bfloat16_of(float32x4_t values) {
+  const uint32x4_t v = vreinterpretq_u32_f32(values);
+  const uint32x4_t even = vandq_u32(vshrq_n_u32(v, 16), vdupq_n_u32(1));
+  const uint32x4_t rounded = vaddq_u32(v, vaddq_u32(even, vdupq_n_u32(0x7fff)));
+  const uint32x4_t nan = vorrq_u32(v, vdupq_n_u32(0x400000));
+  return vshrn_n_u32(vbslq_u32(vceqq_f32(values, values), rounded, nan), 16);
+}
+
+// Rounded to nearest, ties to even; a NaN stays a NaN.
+template <int64_t kDtype>
+inline void narrow(Floats values, void* to) {
+  uint8_t* at = static_cast<uint8_t*>(to);
+  if constexpr (kDtype == kFloat16) {
+    vst1q_u8(at, vreinterpretq_u8_f16(vcombine_f16(vcvt_f16_f32(values.low), vcvt_f16_f32(values.high))));
+  } else if constexpr (kDtype == kBfloat16) {
+    vst1q_u8(at, vreinterpretq_u8_u16(vcombine_u16(bfloat16_of(values.low), bfloat16_of(values.high))));
+  } else {
+    store(to, bits(values));
+  }
+}
+
+}  // namespace gemmhub

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,16 @@ ROOT = Path(__file__).resolve().parents[1]
 SIMT = ROOT / "gemmhub" / "testing" / "simt"
 NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
 PROGRAM = """
-import numpy as np, gemmhub
+import sys, numpy as np, gemmhub
+compiled = bool(sys.argv[1])  # the kernels in the wheel
 a, b = (np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16) for _ in range(2))
 states = {x.name: x.state for x in gemmhub.backends()}
 print(gemmhub.__version__, states)
 assert states["cpu"] == "ready"
+features = str([x.features for x in gemmhub.backends() if x.name == "cpu"])
+flags = set(open("/proc/cpuinfo").read().split())
+expected = "kernels of its own: " if compiled and {"avx2", "fma", "f16c"} <= flags else "no kernels of its own: "
+assert f"'{expected}" in features, features
 assert gemmhub.spot_check(a, b, gemmhub.matmul(a, b))
 """
 
@@ -51,7 +57,13 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith("gemmhub-"):
         missing = {f"gemmhub/testing/simt/{path.name}" for path in SIMT.iterdir()} - {*names}
         assert not missing, f"{wheel.name} lacks sources that plugins compile: {missing}"
-    assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
+    libraries = [name for name in names if name.endswith(".so")]
+    if wheel.name.startswith("gemmhub_cpu-") and shutil.which("g++"):
+        assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"
+        assert len(libraries) == 1, f"{wheel.name} has the compiled kernels {libraries}"
+    else:
+        assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
+        assert not libraries, f"{wheel.name} has {libraries}"
     for needed in found.get_all("Requires-Dist") or []:
         if needed.startswith("gemmhub") and "extra ==" not in needed:
             assert ">=0.2" in needed, f"{wheel.name} needs {needed} of any version"
@@ -83,13 +95,23 @@ def check_install(folder: Path, python: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         subprocess.run([python, "-m", "venv", place], check=True)
         own = str(Path(place, "bin", "python"))
-        environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false", "PYTHONPATH": ""}
-        command = [own, "-m", "pip", "install", "--quiet", "--find-links", str(folder), "gemmhub[cpu]"]
-        subprocess.run(command, check=True, env=environment)
-        done = subprocess.run(
-            [own, "-c", PROGRAM], check=True, env=environment, cwd=place, capture_output=True, text=True
-        )
-        print(f"{python}: {done.stdout.strip()}")
+        environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false", "PYTHONPATH": "", "PATH": f"{place}/bin"}
+        environment["GEMMHUB_CACHE_DIR"] = str(Path(place, "cache"))
+        install = [own, "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "--find-links", str(folder), "gemmhub[cpu]"], check=True, env=environment)
+        compiled = any("-any" not in path.name for path in folder.glob("gemmhub_cpu-*.whl"))
+        _multiply(own, place, environment, compiled)
+        # From source, without a compiler: the wheel is pure, and the product is computed another way.
+        again = [*install, "--no-deps", "--force-reinstall", str(ROOT / "plugins" / "gemmhub-cpu")]
+        subprocess.run(again, check=True, env=environment)
+        _multiply(own, place, environment, False)
+
+
+def _multiply(python: str, place: str, environment: dict[str, str], compiled: bool) -> None:
+    """Run the program, which looks for kernels of gemmhub-cpu if they are ``compiled`` in its wheel."""
+    command = [python, "-c", PROGRAM, "yes" if compiled else ""]
+    done = subprocess.run(command, check=True, env=environment, cwd=place, capture_output=True, text=True)
+    print(f"{python}: {done.stdout.strip()}")
 
 
 def main() -> None:

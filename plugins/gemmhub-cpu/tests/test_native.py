@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import limits, model, native_engine, probe
+from gemmhub_cpu import limits, model, native_engine, probe, sources
 from gemmhub_cpu.backend import CpuBackend
 from gemmhub_cpu.native_engine import UNITS, NativeGemm, Unit
 
@@ -334,6 +335,37 @@ def test_without_a_compiler(tmp_path) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no kernels of its own: " in done.stdout
+
+
+@needs_units
+def test_the_library_of_a_wheel_needs_no_compiler(monkeypatch, tmp_path: Path) -> None:
+    """It is loaded as it is; one that the system cannot load is compiled anew."""
+    built = native.build(native_engine.recipe())
+    assert isinstance(built, Path)
+    ready = tmp_path / sources.compiled().name
+    monkeypatch.setattr(sources, "compiled", lambda: ready)
+    monkeypatch.setattr(native, "build", lambda recipe: Refusal("compiled anew", ""))
+    assert native_engine.load_from(cpu_flags(), native_engine.recipe())[2] == "compiled anew"
+    shutil.copy(built, ready)
+    library, names, _ = native_engine.load_from(cpu_flags(), native_engine.recipe())
+    assert library._name == str(ready)
+    assert names == NAMES
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"of another system")
+    monkeypatch.setattr(sources, "compiled", lambda: broken)
+    assert native_engine.load_from(cpu_flags(), native_engine.recipe())[2] == "compiled anew"
+
+
+def test_the_name_of_a_compiled_library_follows_what_it_is_made_from(monkeypatch, tmp_path: Path) -> None:
+    before = sources.compiled("aarch64"), sources.compiled("x86_64")
+    copy = tmp_path / "kernels"
+    shutil.copytree(sources.FOLDER, copy)
+    monkeypatch.setattr(sources, "FOLDER", copy)
+    assert [sources.compiled(x).name for x in ("aarch64", "x86_64")] == [x.name for x in before]
+    with (copy / "aarch64" / "vector.h").open("a") as file:
+        file.write("\n")
+    assert sources.compiled("aarch64").name != before[0].name
+    assert sources.compiled("x86_64").name == before[1].name
 
 
 def test_a_cpu_without_the_instructions() -> None:

@@ -1,4 +1,4 @@
-"""Random products by the kernels of each architecture: under the sanitizers of the compiler, and by NEON on an emulator.
+"""Random products by the kernels of each architecture: under the compiler's sanitizers, and by NEON on an emulator.
 
 TEST_PRODUCTS is the number of products of each unit and thread.
 """

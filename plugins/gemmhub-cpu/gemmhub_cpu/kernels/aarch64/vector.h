@@ -1,4 +1,4 @@
-// Eight words of 32 bits, and the conversions of packing and of the epilogue, by NEON. x86_64/vector.h has the same by AVX2.
+// Eight words of 32 bits, and the conversions of packing and of the epilogue, by NEON. x86_64/vector.h has them by AVX2.
 #pragma once
 
 #include <arm_neon.h>

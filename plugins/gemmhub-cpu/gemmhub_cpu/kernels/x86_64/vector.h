@@ -1,4 +1,4 @@
-// Eight words of 32 bits, and the conversions of packing and of the epilogue, by AVX2. aarch64/vector.h has the same by NEON.
+// Eight words of 32 bits, and the conversions of packing and of the epilogue, by AVX2. aarch64/vector.h has them by NEON.
 #pragma once
 #pragma GCC target("avx2,fma,f16c")
 

@@ -1,0 +1,51 @@
+"""Compile the kernels into the wheel, where there is g++: a shared library without Python's ABI, for this platform.
+
+The wheel is then ``py3-none-manylinux_2_<version>_<machine>``, by the symbols of glibc that the library needs.
+It is pure, and the kernels are compiled on first use, where there is no g++, on architectures without kernels, and
+for editable installs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Kernels(BuildHookInterface[Any]):
+    """See the module."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            return
+        spec = importlib.util.spec_from_file_location("sources", Path(self.root, "gemmhub_cpu", "sources.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sources = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sources)
+        compiler, machine, target = shutil.which("g++"), platform.machine(), sources.compiled()
+        if compiler is None or platform.system() != "Linux" or not (sources.FOLDER / machine).is_dir():
+            self.app.display_warning("gemmhub-cpu: a wheel without compiled kernels (it takes Linux and g++)")
+            return
+        self._folder = tempfile.TemporaryDirectory()
+        made = Path(self._folder.name, target.name)
+        command = [compiler, *map(str, sources.files()[0]), "-o", str(made), *sources.FLAGS]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            self.app.display_warning(f"gemmhub-cpu: a wheel without compiled kernels: {done.stderr[-2000:]}")
+            return
+        minors = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", made.read_bytes())]
+        build_data["force_include"][str(made)] = target.relative_to(self.root).as_posix()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{f'manylinux_2_{max(minors)}' if minors else 'linux'}_{machine}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_folder"):
+            self._folder.cleanup()

@@ -26,9 +26,10 @@ test-fast: $(STAMP) $(KERNELS)/.installed
 	$(BIN)/python -m pytest $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py plugins/gemmhub-hopper/tests/test_lower.py
 
-# More of the same: a failed allocation at every line, more processes that are killed, more random problems.
+# More of the same: a failed allocation at every line, more processes that are killed, more random problems, every mask of
+# the CPU's units.
 test-all:
-	TEST_MEMORY_STEP=1 TEST_KILLS=40 PYTEST_ADDOPTS=--hypothesis-profile=thorough $(MAKE) -j2 -O test
+	TEST_MEMORY_STEP=1 TEST_KILLS=40 TEST_PRODUCTS=100 TEST_MASKS=1 PYTEST_ADDOPTS=--hypothesis-profile=thorough $(MAKE) -j2 -O test
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest

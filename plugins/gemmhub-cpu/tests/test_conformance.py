@@ -1,10 +1,18 @@
-"""The kit (its problems are small, so the size gates are open): here, with no helpful unit, with every one."""
+"""The kit (its problems are small, so the size gates are open): here, with no helpful unit, with every one.
+
+With TEST_MASKS in the environment (``make test-all``) under every mask of units, too.
+"""
 
 import dataclasses
+import functools
+import itertools
+import os
+import re
 
 import pytest
 from gemmhub_cpu import probe
 from gemmhub_cpu.backend import CpuBackend
+from gemmhub_cpu.native_engine import UNITS
 
 from gemmhub.testing import ConformanceSuite
 
@@ -65,3 +73,32 @@ class TestWithoutOwnKernels(ConformanceSuite):
         lambda: CpuBackend(dataclasses.replace(probe.look(), native=frozenset(), why_no_native="masked"), by_cost=False)
     )
     random_problems = 20
+
+
+def _with(names: tuple[str, ...]) -> CpuBackend:
+    here = dataclasses.replace(probe.look(), native=frozenset(names), why_no_native="masked")
+    return CpuBackend(here, by_cost=False)
+
+
+def masks() -> list[tuple[str, ...]]:
+    """Every choice of the unit, or of none, for each pair of dtypes: other masks hide nothing more."""
+    here = probe.look().native
+    pairs = [
+        [(), *((u.name,) for u in UNITS if u.pair == pair and u.name in here)] for pair in ("int8", "bfloat16", "float")
+    ]
+    return [sum(names, ()) for names in itertools.product(*pairs)]
+
+
+if os.environ.get("TEST_MASKS"):
+    for _mask in masks():
+        _name = "TestOnly" + "".join(re.sub(r"\W", "", unit.title()) for unit in _mask)
+        globals()[_name] = type(_name, (ConformanceSuite,), {"backend": staticmethod(functools.partial(_with, _mask))})
+
+
+def test_masks_choose_every_unit() -> None:
+    here = probe.look().native
+    if not here:
+        pytest.skip("no kernels of its own here")
+    assert set().union(*masks()) == here
+    assert () in masks()
+    assert len(masks()) == len(set(masks()))

@@ -35,9 +35,9 @@ struct Floats {
   }
 };
 
-// The accumulators are 24 variables, not an array, which the compiler would keep in memory, too. Of the 8 rows of a
-// micro-panel kRows are multiplied.
-template <class Product, int kRows>
+// The accumulators are 24 variables, not an array, which the compiler would keep in memory, too. Of the 8 rows and three
+// vectors of a micro-panel kRows and kVectors are multiplied.
+template <class Product, int kRows, int kVectors>
 void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_t* start, bool first, void* out,
                int64_t stride, int64_t rows, int64_t columns) {
   using Vector = typename Product::Vector;
@@ -47,23 +47,24 @@ void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_
                           z##i = x##i;
   EACH_ROW(BEGIN)
   for (int64_t q = 0; q < words; ++q, a += 8, b += 48) {
-    const __m512i x = _mm512_loadu_si512(b), y = _mm512_loadu_si512(b + 16), z = _mm512_loadu_si512(b + 32);
-#define MULTIPLY(i)                                                       \
-  if constexpr (i < kRows) {                                              \
-    const __m512i all = _mm512_set1_epi32(static_cast<int32_t>(a[i]));    \
-    x##i = Product::add(x##i, x, all);                                    \
-    y##i = Product::add(y##i, y, all);                                    \
-    z##i = Product::add(z##i, z, all);                                    \
+    [[maybe_unused]] const __m512i x = _mm512_loadu_si512(b), y = _mm512_loadu_si512(b + 16),
+                                   z = _mm512_loadu_si512(b + 32);
+#define MULTIPLY(i)                                                    \
+  if constexpr (i < kRows) {                                           \
+    const __m512i all = _mm512_set1_epi32(static_cast<int32_t>(a[i])); \
+    x##i = Product::add(x##i, x, all);                                 \
+    if constexpr (kVectors > 1) y##i = Product::add(y##i, y, all);     \
+    if constexpr (kVectors > 2) z##i = Product::add(z##i, z, all);     \
   }
     EACH_ROW(MULTIPLY)
   }
   const __mmask16 low = first_columns(columns), middle = first_columns(columns - 16), high = first_columns(columns - 32);
   float* at = static_cast<float*>(out);
-#define STORE(i)                                                   \
-  if (i < kRows && i < rows) {                                     \
-    Product::store(x##i, at + i * stride, low, first);             \
-    if (middle) Product::store(y##i, at + i * stride + 16, middle, first); \
-    if (high) Product::store(z##i, at + i * stride + 32, high, first);     \
+#define STORE(i)                                                                            \
+  if (i < kRows && i < rows) {                                                              \
+    Product::store(x##i, at + i * stride, low, first);                                      \
+    if constexpr (kVectors > 1) Product::store(y##i, at + i * stride + 16, middle, first);  \
+    if constexpr (kVectors > 2) Product::store(z##i, at + i * stride + 32, high, first);    \
   }
   EACH_ROW(STORE)
 #undef EACH_ROW
@@ -72,13 +73,24 @@ void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_
 #undef STORE
 }
 
+template <class Product, int kRows>
+void by_columns(const uint32_t* a, const uint32_t* b, int64_t words, const int32_t* start, bool first, void* out,
+                int64_t stride, int64_t rows, int64_t columns) {
+  if (columns > 32)
+    tile_8x48<Product, kRows, 3>(a, b, words, start, first, out, stride, rows, columns);
+  else if (columns > 16)
+    tile_8x48<Product, kRows, 2>(a, b, words, start, first, out, stride, rows, columns);
+  else
+    tile_8x48<Product, kRows, 1>(a, b, words, start, first, out, stride, rows, columns);
+}
+
 template <class Product>
 void multiply_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_t* start, bool first, void* out,
                    int64_t stride, int64_t rows, int64_t columns) {
   if (rows <= 2)
-    tile_8x48<Product, 2>(a, b, words, start, first, out, stride, rows, columns);
+    by_columns<Product, 2>(a, b, words, start, first, out, stride, rows, columns);
   else
-    tile_8x48<Product, 8>(a, b, words, start, first, out, stride, rows, columns);
+    by_columns<Product, 8>(a, b, words, start, first, out, stride, rows, columns);
 }
 
 }  // namespace

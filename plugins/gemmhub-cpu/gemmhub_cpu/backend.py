@@ -66,6 +66,10 @@ class CpuBackend(Backend):
                 "use the numpy backend",
                 any_layout=True,
             )
+        if self._by_cost and problem.packed_by is None and model.too_small(problem):
+            return Refusal(
+                "too small: a call of any faster unit takes as long", "use the numpy backend", any_layout=True
+            )
         if problem.packed_by is not None and problem.compute_dtype.itemsize > 4:
             single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
             if self._packs_for(single) is not None:
@@ -129,7 +133,8 @@ class CpuBackend(Backend):
             return self.machine.why_no_native or f"no unit for {names} accumulated in {problem.compute_dtype}"
         if not self._by_cost:
             return None
-        if problem.n < 4 and "float16" not in (problem.a.dtype.name, problem.b.dtype.name):
+        vector = native_engine.by_vector(problem)
+        if problem.n < 4 and not vector and "float16" not in (problem.a.dtype.name, problem.b.dtype.name):
             return "too few columns for a micro-kernel"
         on_one_core = min(self._numpy.estimate(problem), model.converted(problem, 1))
         if model.native(problem, unit, self.machine) > on_one_core:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
+from gemmhub_cpu import native_engine
 from gemmhub_cpu.native_engine import Unit
 from gemmhub_cpu.probe import BF16_UNITS, Machine
 
@@ -29,9 +30,18 @@ _OWN_STRIPS = {"int8": 0.65e-9, "bfloat16": 1.0e-9, "float16": 1.7e-9, "float32"
 """The same for rows of b where few rows of a use them: each task packs strips of its own columns, which memory serves
 slowly."""
 _FEW_ROWS = 128
-_OWN_CALL = 34e-6
+_OWN_CALL = 28e-6
+_VECTOR_RATE = 10e9
+"""Bytes of the matrix that a core reads in a second, in a product by a vector."""
 _PYTHON_EPILOGUE = 20e-6
 """Seconds that a call costs besides, where NumPy finishes what our own kernels sum."""
+
+
+def too_small(problem: GemmProblem) -> bool:
+    """Whether nothing here gains, however the operands lie: the built-in backend needs less than a call of ours."""
+    m, n, k = problem.m, problem.n, problem.k
+    elements = problem.batch_count * (m * k + k * n + m * n)
+    return problem.flops / sgemm_rate() + elements * _TO_FLOAT["float16"] < _OWN_CALL - 1.5e-6 - 10e-6
 
 
 def converted(problem: GemmProblem, cores: int) -> float:
@@ -56,6 +66,11 @@ def numkong(problem: GemmProblem, machine: Machine) -> float:
 
 def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
     """Seconds through our own kernels, both operands packed in each call."""
+    if native_engine.by_vector(problem):
+        matrix = problem.b if problem.m == 1 else problem.a
+        count = max(1, problem.batch_count)
+        own = matrix.layout.distinct_elements * matrix.dtype.itemsize
+        return count * _OWN_CALL + own / (_VECTOR_RATE * min(2, machine.cores))
     elements = 0.0
     for x in (problem.a, problem.b):
         dense = x.layout.stored("row") or x.layout.stored("col")
@@ -68,9 +83,9 @@ def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
     if problem.activation in ("gelu", "silu") or (unit.pair == "int8" and not problem.plain):
         call += _PYTHON_EPILOGUE
         finished += _results(problem) * 1e-9
-    # A micro-tile is multiplied as a whole, however few rows and columns it has.
-    rows = 2 if problem.m <= 2 else -(-problem.m // 8) * 8
-    padded = rows * -(-problem.n // unit.columns) * unit.columns / max(1, problem.m * problem.n)
+    # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
+    rows, step = 2 if problem.m <= 2 else -(-problem.m // 8) * 8, min(unit.columns, 16 if unit.columns == 48 else 48)
+    padded = rows * -(-problem.n // step) * step / max(1, problem.m * problem.n)
     return call + padded * problem.flops / (sgemm_rate() * unit.gain) + (elements + finished) / machine.cores
 
 

@@ -80,6 +80,8 @@ UNITS = (
 
 _DTYPES = {"int8": 0, "int32": 1, "float16": 2, "bfloat16": 3, "float32": 4}
 """The numbers of ``Dtype`` in unit.h."""
+_NUMBERS: dict[Any, int] = {}
+"""The same, by dtypes met so far."""
 _CALL = struct.Struct("=28q2d")
 """``Call`` of gemm.h."""
 _NO_MATRIX = (0, 0, 0, 0)
@@ -161,8 +163,16 @@ def _product(library: Any, unit: Unit, a: Array, b: Array, dtype: Any) -> Array:
     return out
 
 
+def _address(x: Array) -> int:
+    return int(x.__array_interface__["data"][0])  # half as slow as ctypes.data
+
+
 def _matrix(x: Array) -> tuple[int, int, int, int]:
-    return x.ctypes.data, x.strides[0], x.strides[1], _DTYPES[x.dtype.name]
+    rows, columns = x.strides
+    number = _NUMBERS.get(x.dtype)
+    if number is None:  # a dtype's name is slow to ask for
+        number = _NUMBERS[x.dtype] = _DTYPES[x.dtype.name]
+    return _address(x), rows, columns, number
 
 
 def described(
@@ -175,7 +185,7 @@ def described(
     return _CALL.pack(
         unit.index, threads or limits.threads(), m, n, k, *_matrix(a), *right, packed, *_matrix(out),
         *(_NO_MATRIX if c is None else _matrix(c)),
-        *((0, 0, 0) if bias is None else (bias.ctypes.data, *bias.strides)), relu, *workspace, alpha, beta,
+        *((0, 0, 0) if bias is None else (_address(bias), *bias.strides)), relu, *workspace, alpha, beta,
     )  # fmt: skip
 
 
@@ -188,7 +198,7 @@ class Packed:
         self.unit = unit
         size = packed_bytes(library, unit, self.n, self.k)
         self.memory = np.empty(size, np.uint8) if memory is None else memory[:size]
-        self.address = self.memory.ctypes.data
+        self.address = _address(self.memory)
         library.gemmhub_cpu_pack(_sizes(unit, 0, self.n, self.k, _matrix(b), self.address))
 
     def from_column(self, column: int) -> Packed:
@@ -216,6 +226,14 @@ def packed_bytes(library: Any, unit: Unit, n: int, k: int) -> int:
 
 
 _memory = Scratch()
+
+
+def by_vector(problem: GemmProblem) -> bool:
+    """Whether the kernels read the matrix as it lies: one row or column, and a matrix that is contiguous somehow."""
+    if problem.batch and problem.b.layout.matrices == 1:
+        return False  # the rows of a batch make one matrix
+    matrix = problem.b if problem.m == 1 else problem.a
+    return 1 in (problem.m, problem.n) and (matrix.layout.stored("row") or matrix.layout.stored("col"))
 
 
 class NativeGemm:
@@ -311,7 +329,7 @@ class NativeGemm:
 
     def _run(self, lease: Lease, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
         memory = lease.take((self._share_needed(),), np.dtype(np.uint8))
-        workspace = memory.ctypes.data, memory.nbytes
+        workspace = _address(memory), memory.nbytes
         # The workspace has room for as many threads as there were; the library takes fewer where there are fewer now.
         threads = min(self._threads, limits.chosen())
         call = described(self.unit, a, b, out, workspace=workspace, threads=threads, **epilogue)
@@ -328,8 +346,11 @@ class NativeGemm:
             for start in range(0, out.shape[1], max(1, self._width)):
                 cols = slice(start, min(start + self._width, out.shape[1]))
                 lease.used = 0
+                packed: Array | Packed
                 if isinstance(b, Packed):
                     packed = b.from_column(start)
+                elif by_vector(self.problem):
+                    packed = b[:, cols]
                 else:
                     size = packed_bytes(self._library, self.unit, cols.stop - start, self.problem.k)
                     panel = lease.take((size,), np.dtype(np.uint8))

@@ -160,7 +160,9 @@ bool close(double found, double expected, double size, int64_t k, int64_t dtype,
 bool right(std::mt19937& random, const Chosen& chosen) {
   const auto any = [&random](const std::vector<int64_t>& from) { return from[random() % from.size()]; };
   const auto below = [&random](int64_t most) -> int64_t { return random() % 8 ? random() % most : random() % 3; };
-  const int64_t m = below(150), n = below(230), k = below(700);
+  int64_t m = below(150), n = below(230);
+  const int64_t k = below(700);
+  if (random() % 4 == 0) (random() % 2 ? m : n) = 1;  // by a vector
   const bool floats = chosen.dtypes[0] != kInt8, exactly = random() % 3 == 0;
   const Filled a(random, m, k, any(chosen.dtypes), exactly, true), b(random, k, n, any(chosen.dtypes), exactly, true);
   const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32};

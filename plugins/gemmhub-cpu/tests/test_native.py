@@ -136,6 +136,25 @@ def test_bits_do_not_depend_on_threads_workspace_or_packing(unit, rng) -> None:
     )
 
 
+def test_vectors(unit, rng) -> None:
+    """A row or a column by a matrix that lies in any way: read as it is where it is contiguous somehow."""
+    library, which = unit
+    sizes = [(1, 1, 1), (1, 7, 5), (1, 9000, 130), (1, 3, 70_000), (1, 700, 1025), (1, 4097, 17)]
+    for m, n, k in sizes + [(n, m, k) for m, n, k in sizes]:
+        for how in range(3):
+            a, b, sums = operands(rng, which, m, n, k)
+            a, b = laid_out(a, int(rng.integers(3)) if n == 1 else 0), laid_out(b, how)
+            whole = np.full((m + 2, n + 3), 77, sums)
+            out = whole[1:-1, 1:-2]
+            run(library, which, a, b, out, 1 << 24, threads=1 + how)
+            assert right(a, b, out), (m, n, k)
+            again = np.empty_like(out)
+            run(library, which, a, b, again, 1 << 25, threads=3 - how)
+            assert np.array_equal(again.view(np.int32), np.ascontiguousarray(out).view(np.int32))
+            out[...] = 77
+            assert (whole == 77).all()
+
+
 def test_epilogues(unit, rng) -> None:
     library, which = unit
     if which.pair == "int8":

@@ -220,7 +220,7 @@ int64_t gemmhub_cpu_workspace(const Call* call) {
 
 // The product. Returns 0, or 1 where the workspace is too small.
 int64_t gemmhub_cpu_multiply(const Call* call) {
-  if (call->m <= 0 || call->n <= 0) return 0;
+  if (call->m <= 0 || call->n <= 0 || multiply_vector(*call)) return 0;
   Product p(call);
   if (!fit(&p, call->workspace_bytes)) return 1;
   multiply(&p);

@@ -24,4 +24,8 @@ struct Call {
 void finish(const Call& call, const float* tile, int64_t stride, int64_t row, int64_t rows, int64_t column,
             int64_t columns);
 
+// A product of one row or column, where the matrix is contiguous along one of its dimensions: it is read once, and not
+// packed. False where the product is not one, or the workspace is too small.
+bool multiply_vector(const Call& call);
+
 }  // namespace gemmhub

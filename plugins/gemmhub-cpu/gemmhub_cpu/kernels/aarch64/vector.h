@@ -84,6 +84,33 @@ inline Floats times(Floats x, Floats y) { return {vmulq_f32(x.low, y.low), vmulq
 inline Floats plus(Floats x, Floats y) { return {vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high)}; }
 inline Floats positive(Floats x) { return {vmaxq_f32(x.low, vdupq_n_f32(0)), vmaxq_f32(x.high, vdupq_n_f32(0))}; }
 
+inline Floats fused(Floats sum, Floats x, Floats y) {
+  return {vfmaq_f32(sum.low, x.low, y.low), vfmaq_f32(sum.high, x.high, y.high)};
+}
+inline Words added(Words x, Words y) { return {vaddq_u32(x.low, y.low), vaddq_u32(x.high, y.high)}; }
+
+// Sums of int8 by int16, for vectors: of 16 contiguous products, and of two rows of 8 contiguous columns.
+inline Words fused_along_k(Words sum, const void* from, const int16_t* x) {
+  const int8x16_t v = vld1q_s8(static_cast<const int8_t*>(from));
+  const int16x8_t a = vmovl_s8(vget_low_s8(v)), b = vmovl_s8(vget_high_s8(v)), p = vld1q_s16(x), q = vld1q_s16(x + 8);
+  int32x4_t low = vreinterpretq_s32_u32(sum.low), high = vreinterpretq_s32_u32(sum.high);
+  low = vmlal_high_s16(vmlal_s16(low, vget_low_s16(a), vget_low_s16(p)), a, p);
+  high = vmlal_high_s16(vmlal_s16(high, vget_low_s16(b), vget_low_s16(q)), b, q);
+  return {vreinterpretq_u32_s32(low), vreinterpretq_u32_s32(high)};
+}
+inline Words spread_pair(const int16_t* x) {
+  return {vdupq_n_u32(static_cast<uint16_t>(x[0])), vdupq_n_u32(static_cast<uint16_t>(x[1]))};
+}
+inline Words fused_along_lanes(Words sum, const void* row, const void* next, Words pair) {
+  int32x4_t low = vreinterpretq_s32_u32(sum.low), high = vreinterpretq_s32_u32(sum.high);
+  const int16x8_t first = vmovl_s8(vld1_s8(static_cast<const int8_t*>(row)));
+  const int16x8_t second = vmovl_s8(vld1_s8(static_cast<const int8_t*>(next)));
+  const int16x4_t x = vreinterpret_s16_u32(vget_low_u32(pair.low)), y = vreinterpret_s16_u32(vget_low_u32(pair.high));
+  low = vmlal_lane_s16(vmlal_lane_s16(low, vget_low_s16(first), x, 0), vget_low_s16(second), y, 0);
+  high = vmlal_high_lane_s16(vmlal_high_lane_s16(high, first, x, 0), second, y, 0);
+  return {vreinterpretq_u32_s32(low), vreinterpretq_u32_s32(high)};
+}
+
 // Eight contiguous elements as float32.
 template <int64_t kDtype>
 inline Floats wide(const void* from) {

@@ -72,6 +72,22 @@ inline Floats times(Floats x, Floats y) { return _mm256_mul_ps(x, y); }
 inline Floats plus(Floats x, Floats y) { return _mm256_add_ps(x, y); }
 inline Floats positive(Floats x) { return _mm256_max_ps(_mm256_setzero_ps(), x); }  // in this order a NaN comes through
 
+inline Floats fused(Floats sum, Floats x, Floats y) { return _mm256_fmadd_ps(x, y, sum); }
+inline Words added(Words x, Words y) { return _mm256_add_epi32(x, y); }
+
+// Sums of int8 by int16, for vectors: of 16 contiguous products, and of two rows of 8 contiguous columns.
+inline Words fused_along_k(Words sum, const void* from, const int16_t* x) {
+  return added(sum, _mm256_madd_epi16(_mm256_cvtepi8_epi16(load_16(from)), load(x)));
+}
+inline Words spread_pair(const int16_t* x) {
+  int32_t both;
+  __builtin_memcpy(&both, x, 4);
+  return _mm256_set1_epi32(both);
+}
+inline Words fused_along_lanes(Words sum, const void* row, const void* next, Words pair) {
+  return added(sum, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_unpacklo_epi8(load_8(row), load_8(next))), pair));
+}
+
 // Eight contiguous elements as float32.
 template <int64_t kDtype>
 inline Floats wide(const void* from) {

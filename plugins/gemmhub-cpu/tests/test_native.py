@@ -241,6 +241,24 @@ def test_the_backend_chooses_the_best_unit(monkeypatch) -> None:
     assert "masked" in str(CpuBackend(probe.Machine(2, why_no_native="masked")).why_not_native(large))
 
 
+def test_the_smallest_products_are_refused_in_any_layout(monkeypatch) -> None:
+    """So that the built-in backend runs them as fast as without the plugin."""
+    for module in (model, numpy_backend):
+        monkeypatch.setattr(module, "sgemm_rate", lambda: 2e11)
+    backend = CpuBackend(probe.Machine(2, native=frozenset(unit.name for unit in UNITS)))
+    for asked in (problem(16, 16, 16, "int8", "int32"), problem(64, 1, 64, "bfloat16"), problem(1, 32, 32, "float16")):
+        refused = backend.supports(asked)
+        assert refused is not None
+        assert refused.any_layout, refused
+    for asked in (
+        problem(128, 128, 128, "int8", "int32"),
+        problem(256, 1, 256, "bfloat16"),
+        problem(1, 512, 512, "float16"),
+    ):
+        assert backend.supports(asked) is None
+        assert backend.candidates(asked)[0] == "native"
+
+
 @needs_units
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, BF16])
 def test_scratch_memory_is_bounded(dtype) -> None:

@@ -108,7 +108,7 @@ struct Filled {
   Matrix matrix;
 
   Filled(std::mt19937& random, int64_t rows, int64_t columns, int64_t dtype, bool integers, bool read_only) {
-    const int64_t size = size_of(dtype), step = size * (random() % 3 ? 1 : 3);
+    const int64_t size = size_of(dtype), step = size * (random() % 4 ? 1 : 3);
     const bool by_rows = random() % 2;
     int64_t row = by_rows ? step * columns : step, column = by_rows ? step : step * rows;
     if (read_only && random() % 8 == 0) (random() % 2 ? row : column) = 0;
@@ -162,7 +162,7 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   const auto below = [&random](int64_t most) -> int64_t { return random() % 8 ? random() % most : random() % 3; };
   int64_t m = below(150), n = below(230);
   const int64_t k = below(700);
-  if (random() % 4 == 0) (random() % 2 ? m : n) = 1;  // by a vector
+  if (random() % 3 == 0) (random() % 2 ? m : n) = 1;  // by a vector
   const bool floats = chosen.dtypes[0] != kInt8, exactly = random() % 3 == 0;
   const Filled a(random, m, k, any(chosen.dtypes), exactly, true), b(random, k, n, any(chosen.dtypes), exactly, true);
   const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32};

@@ -19,7 +19,7 @@ from gemmhub.numpy_backend.probe import cpu_flags
 
 pytestmark = pytest.mark.compiler
 PROGRAM = Path(__file__).parent / "random_products.cpp"
-PRODUCTS = os.environ.get("TEST_PRODUCTS", "4")
+PRODUCTS = os.environ.get("TEST_PRODUCTS", "6")
 HERE = platform.machine()
 
 

@@ -116,7 +116,7 @@ def test_every_alignment_has_a_shape():
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
-        (Variant(SHAPES[1], PLAIN), "147568 bytes of shared memory, a block has at most 101376"),
+        (Variant(SHAPES[1], PLAIN), "147568 bytes of shared memory: a CTA has at most 101376"),
         (Variant(SHAPES[4], replace(PLAIN, input="float32")), "do not multiply float32"),
         (Variant(SHAPES[0], replace(PLAIN, a_alignment=4)), "no registers for rows that are aligned to 4 bytes"),
     ],

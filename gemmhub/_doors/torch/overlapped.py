@@ -1,4 +1,4 @@
-"""Products of large DTensors in chunks: one chunk is multiplied while the collective of another runs.
+"""Products of large DTensors in chunks, of which few are held: one is multiplied while the collective of another runs.
 
 Functional collectives run on the stream of their process group; the current stream waits for a chunk where it is used.
 A gathered b is cut along columns. A gathered a is cut along rows, and this device's own rows, which need no collective,
@@ -21,8 +21,12 @@ from gemmhub._doors.torch import collectives
 Tensor = Any
 
 CHUNKS = 4
-LEAST = {"cuda": 2**25}
-"""Least bytes of a collective that is cut into chunks, by kind of device; never cut on other kinds."""
+LEAST = {"cuda": 2**31}
+"""Least bytes of a collective that is cut into chunks, by kind of device; never cut on other kinds.
+
+Chunks save memory. They save no time on GPUs: on two H100s products with chunks of 32 MiB took up to 1.6 times what was
+predicted without (benchmarks/results/h100/gpus.json), as persistent kernels leave NCCL no multiprocessor.
+"""
 LARGEST = 2**30
 """Largest gathered chunk in bytes; beyond it there are more than ``CHUNKS``."""
 

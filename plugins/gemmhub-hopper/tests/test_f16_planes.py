@@ -28,7 +28,7 @@ LAUNCHES = 4
 """Of a K pass: the pre-pass and kernel by float16 planes, then those by bfloat16 planes."""
 
 
-class Workplace(Home):
+class WatchedHome(Home):
     """All products have one backend, and so one workspace."""
 
     def __init__(self, **cuda):
@@ -77,7 +77,7 @@ def bytes_at(address, count):
     return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
 
-HOME = Workplace()
+HOME = WatchedHome()
 
 
 def multiply(a, b, home=HOME):
@@ -209,9 +209,9 @@ def test_infinities_and_nans():
 
 def test_bits_do_not_depend_on_the_products_before():
     """All in one workspace, some of them taken, others not; the emulator's threads run in another order each time."""
-    home = Workplace()
+    home = WatchedHome()
     asked = [family(kind, 72, 76, 264) for kind in ("normal", "undone", "near overflow", "small")]
-    first = [multiply(a, b, Workplace())[0].tobytes() for a, b, _ in asked]
+    first = [multiply(a, b, WatchedHome())[0].tobytes() for a, b, _ in asked]
     for turn in ((0, 1, 2, 3), (3, 3, 1, 0), (2, 0, 1, 3)):
         for i in turn:
             a, b, scheme = asked[i]

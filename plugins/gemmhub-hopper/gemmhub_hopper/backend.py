@@ -272,6 +272,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return analysis
         if problem.b.dtype.name == complex_operands.DTYPE:
             return Refusal("b is complex", "pass it as it is")
+        if problem.a.dtype != problem.b.dtype:
+            return Refusal(f"b is packed for operands of one dtype, and a is {problem.a.dtype}", "pass b as it is")
         if any(problem.b.layout.batch_strides):
             return Refusal("b is a stack of matrices", "pack them one by one")
         if problem.b.alignment < problem.b.dtype.itemsize:

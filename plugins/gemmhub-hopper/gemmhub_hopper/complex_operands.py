@@ -45,7 +45,7 @@ def as_real(problem: GemmProblem, order: str) -> GemmProblem:
     out = _operand(problem.out, 1 if by_rows else 2, 2 if by_rows else 1)
     layout = replace(out.layout, col_stride=1) if by_rows else replace(out.layout, row_stride=1)
     m, n = (problem.m, 2 * problem.n) if by_rows else (2 * problem.m, problem.n)
-    return replace(problem, m=m, n=n, k=2 * problem.k, a=a, b=b, out=replace(out, layout=layout))
+    return replace(problem, m=m, n=n, k=2 * problem.k, a=a, b=b, out=replace(out, layout=layout), precision="ieee")
 
 
 def read(reading: Reading, order: str) -> Reading:

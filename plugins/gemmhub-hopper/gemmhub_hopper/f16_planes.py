@@ -58,6 +58,11 @@ def parameters(k: int) -> Parameters:
     return Parameters(residual=max(2.0**-23, k * 2.0**-29), share=max(2.0**-11, sqrt(k) * 2.0**-13.5))
 
 
+def small_limit(k: int) -> int:
+    """Return how far both smallest elements together may be below float16's normal numbers, in powers of two."""
+    return max(1, k // FEWEST_K).bit_length() - 1
+
+
 def fill(job: Any, reading: Reading, made: Stored, mn_major: bool, k: int) -> int:
     """Fill ``job``, without its addresses, for ``k`` elements along K; return the number of its CTAs.
 

@@ -47,7 +47,8 @@ class Params(ctypes.Structure):
         *((name, c_int64) for name in ("a_m", "a_k", "a_batch", "b_n", "b_k", "b_batch")),
         *((name, c_uint64) for name in ("a_marks", "b_marks", "finished", "a_scales", "b_scales")),
         *((name, c_int) for name in (
-            "a_scale_pitch", "b_scale_pitch", "scale_groups", "a_source", "b_source", "only_rejected",
+            "a_scale_pitch", "b_scale_pitch", "scale_groups", "a_source", "b_source", "small_limit",
+            "only_rejected",
         )),
     )  # fmt: skip
 
@@ -77,7 +78,8 @@ def params(choice: Choice, k: int, card: Occupancy) -> Params:
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
         kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card),
         a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
-        scale_groups=f16_planes.groups(k), a_source=lowering.a.source_kind, b_source=lowering.b.source_kind,
+        small_limit=f16_planes.small_limit(lowering.k), scale_groups=f16_planes.groups(k),
+        a_source=lowering.a.source_kind, b_source=lowering.b.source_kind,
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = lowering.a.strides, lowering.b.strides
     return made

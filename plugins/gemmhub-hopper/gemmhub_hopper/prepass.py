@@ -42,6 +42,7 @@ class Parameters(ctypes.Structure):
         ("kept", c_int),
         ("first_is", c_int),
         ("tiles", c_int),
+        ("limit", c_int),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import Scratch
-from gemmhub_hopper import k_passes, prepass
+from gemmhub_hopper import f16_planes, k_passes, prepass
 from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.k_passes import KPasses
@@ -152,6 +152,7 @@ class Staged:
                 slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
         if self._only_rejected:
             p = slot.arguments.p
+            p.limit = f16_planes.small_limit(self._choice.lowering.k)
             p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
             p.first_is = "ab".index(self._copied[0].name)
             p.a_marks, p.b_marks = (

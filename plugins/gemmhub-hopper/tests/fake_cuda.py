@@ -16,7 +16,7 @@ from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub.testing.fake_kernels import FakeKernels
 from gemmhub.testing.host_kernels import HostKernels
 
-GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 328, 248, 240, 184
+GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 336, 248, 240, 184
 """Of Params, PrepassParams, F16PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,

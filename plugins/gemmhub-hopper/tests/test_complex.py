@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import FakeMemory, mutated
@@ -95,6 +97,13 @@ def test_special_values(orders):
     assert ratio(result, x, y) <= 1
     assert np.isnan(result[3]).all()
     assert np.isfinite(np.delete(result, (3, 5), 0)).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_every_precision_is_computed_by_planes(precision):
+    asked = replace(problem(64, 64, 64, "complex64"), precision=precision)
+    lowerings = lower.lowerings(asked)
+    assert {x.form.input for x in lowerings} == {"f16x3"}
 
 
 def test_refusals():

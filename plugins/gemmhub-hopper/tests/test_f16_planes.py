@@ -149,8 +149,12 @@ def family(kind, m, n, k, seed=0):
     if kind == "undone":  # what a's columns are scaled by, b's rows are divided by
         scale = exponents(rng, 40, k)
         return a * scale, b / scale[:, None], "split"
-    if kind == "powers of two":  # exact, down to 2^-38 of the largest
-        return *(np.sign(x) * np.ldexp(np.float32(1), rng.integers(-38, 1, x.shape)) for x in (a, b)), "f16x3"
+    if kind.endswith("powers of two"):  # exact; the tiny ones are below float16's normal numbers
+        least, scheme = (-38, "split") if kind.startswith("tiny") else (-28, "f16x3")
+        return *(np.sign(x) * np.ldexp(np.float32(1), rng.integers(least, 1, x.shape)) for x in (a, b)), scheme
+    if kind == "sentinels":  # huge elements in both that meet zeros, beside ordinary products
+        a[0], b[:, 0], a[0, 0], b[1, 0] = 0, 0, np.finfo(np.float32).max, np.finfo(np.float32).max
+        return a * np.float32(1), b * np.float32(1), "split"
     if kind == "own scales":  # of rows and columns
         return a * exponents(rng, 20, m, 1), b * exponents(rng, 20, 1, n), "f16x3"
     if kind == "small":  # of the groups the largest are below the least for which there is a scale
@@ -172,6 +176,7 @@ def family(kind, m, n, k, seed=0):
 
 FAMILIES = (
     "normal", "positive", "cancelling", "uniform", "softmax", "tails", "wide", "undone", "powers of two", "own scales",
+    "tiny powers of two", "sentinels",
     "small", "large", "zeros", "near subnormal", "near overflow", "opposite",
 )  # fmt: skip
 
@@ -183,7 +188,7 @@ def test_errors_beside_those_of_an_sgemm(kind):
     result, schemes = multiply(a, b)
     assert schemes == [scheme]
     assert ratio(result, a, b) <= 0.6
-    if not kind.startswith(("near", "zeros")):
+    if not kind.startswith(("near", "zeros", "sentinels")):
         assert errors(result, a, b) <= 1.5 * errors(sgemm(a, b), a, b) + 2.0**-24
 
 
@@ -205,6 +210,42 @@ def test_infinities_and_nans():
     assert np.isnan(result[3]).all()
     assert np.isinf(result[7, :11]).all()
     assert np.isfinite(result[8:, :11]).all()
+
+
+def few(m, n, k, a=(), b=()):
+    """Matrices with these elements, the others 0."""
+    x, y = np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
+    for made, elements in ((x, a), (y, b)):
+        for row, column, value in elements:
+            made[row, column] = value
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        # What the scale of a group would flush to 0.
+        ([(1, 0, 2.0**50), (1, 1, 2.0**-115)], [(1, 1, 2.0**50)]),
+        ([(1, 0, 2.0**20), (1, 1, 2.0**-145)], [(1, 1, 2.0**20)]),
+        # What the scale of an operand of bfloat16 planes rounds.
+        ([(0, 0, 2.0**50), (1, 1, 2.0**-123 * (1 + 2.0**-17))], [(1, 1, 2.0**60)]),
+        ([(0, 0, 2.0**127), *((1, k, 2.0**-70) for k in range(64))], [(k, 1, 2.0**-47) for k in range(64)]),
+    ],
+)
+def test_elements_that_scaling_would_lose(a, b):
+    x, y = few(64, 64, 64, a, b)
+    result, schemes = multiply(x, y)
+    assert schemes == ["split"]
+    assert ratio(result, x, y) <= 1
+
+
+def test_small_elements_of_both_operands_count_together():
+    """Tensor cores align a product by the least normal exponent where a factor is subnormal."""
+    for small, schemes in ((0, ["f16x3"]), (2, ["f16x3"]), (3, ["split"])):  # powers of two below it, of k / 64 = 4
+        a, b = few(64, 64, 256, [(1, 0, 1.0), (1, 1, 2.0 ** (-28 - small))], [(0, 1, 1.0), (1, 1, 1.0)])
+        assert multiply(a, b)[1] == schemes
+    a, b = few(64, 64, 256, [(1, 0, 1.0), (1, 1, 2.0**-30)], [(0, 1, 1.0), (1, 1, 2.0**-29)])
+    assert multiply(a, b)[1] == ["split"]
 
 
 def test_bits_do_not_depend_on_the_products_before():
@@ -404,7 +445,13 @@ def test_wrong_sums_are_noticed(mutation, monkeypatch, tmp_path):
 
 def test_an_operand_that_is_not_rejected_is_noticed(monkeypatch, tmp_path):
     a, b, _ = family("undone", 72, 76, 264)
-    home = mutated(monkeypatch, tmp_path, "f16_prepass.cu", ("excess <= 0.0f ? 0 : 1", "true ? 0 : 1"))
+    home = mutated(
+        monkeypatch,
+        tmp_path,
+        "f16_prepass.cu",
+        ("error.excess <= 0.0f ? 0 : 1", "true ? 0 : 1"),
+        ("error.small()", "0u"),
+    )
     result, schemes = multiply(a, b, home)
     assert schemes == ["f16x3"]
     assert ratio(result, a, b) > 1
@@ -412,7 +459,7 @@ def test_an_operand_that_is_not_rejected_is_noticed(monkeypatch, tmp_path):
 
 def test_a_fallback_that_does_not_run_is_noticed(monkeypatch, tmp_path):
     a, b, _ = family("undone", 72, 76, 264)
-    never = "return p.only_rejected && ((p.a_marks[0] | p.b_marks[0]) & REJECTED) == 0;", "return p.only_rejected;"
+    never = "return p.only_rejected && !rejected(p.a_marks, p.b_marks, p.small_limit);", "return p.only_rejected;"
     home = mutated(monkeypatch, tmp_path, "f16_emulation.cuh", never)
     run = Run(Product(SPLIT, 72, 76, 264, dtype="f16x3"), home)
     run.give(a, b)
@@ -422,7 +469,7 @@ def test_a_fallback_that_does_not_run_is_noticed(monkeypatch, tmp_path):
 
 def test_a_fallback_that_always_runs_is_noticed(monkeypatch, tmp_path):
     a, b, _ = family("normal", 72, 76, 264)
-    always = "return p.only_rejected && ((p.a_marks[0] | p.b_marks[0]) & REJECTED) == 0;", "return false;"
+    always = "return p.only_rejected && !rejected(p.a_marks, p.b_marks, p.small_limit);", "return false;"
     home = mutated(monkeypatch, tmp_path, "f16_emulation.cuh", always)
     with pytest.raises(AssertionError):
         multiply(a, b, home)
@@ -430,7 +477,7 @@ def test_a_fallback_that_always_runs_is_noticed(monkeypatch, tmp_path):
 
 def test_a_fallback_that_forgets_its_scale_is_noticed(monkeypatch, tmp_path):
     forgets = "if (p.only_rejected) unscale(p, sums);", ""
-    assert wrong("undone", mutated(monkeypatch, tmp_path, "emulation.cuh", forgets))
+    assert wrong("tails", mutated(monkeypatch, tmp_path, "emulation.cuh", forgets))
 
 
 def test_exponents_that_are_not_forgotten_are_noticed(monkeypatch, tmp_path):

@@ -101,3 +101,9 @@ def test_a_short_k_is_refused():
     refusal = lower.lowerings(asked(64, 64, 63, ("bfloat16", "float32")))
     assert isinstance(refusal, Refusal)
     assert "63" in refusal.reason
+
+
+def test_b_is_not_packed_for_another_dtype():
+    made = asked(64, 64, 128, ("bfloat16", "float32"))
+    buffer = FakeMemory(HOME).empty(4 * 64 * 128)
+    assert isinstance(HOME.backend().pack(address(buffer), made), Refusal)

@@ -115,8 +115,8 @@ DEVICE void accumulate_planes_registers(Accumulators& acc, const WorkTile& work,
 // of two may be beyond float32.
 DEVICE void unscale(const Params& p, Results& sums) {
     const bool a_kept = p.kept & 1, b_kept = p.kept & 2;
-    const int exponent = -split_exponent(p.a_marks[LARGEST_WORD], a_kept, b_kept) -
-                         split_exponent(p.b_marks[LARGEST_WORD], b_kept, a_kept);
+    const int exponent = -split_exponent(p.a_marks, p.b_marks, a_kept, b_kept) -
+                         split_exponent(p.b_marks, p.a_marks, b_kept, a_kept);
     const float first = power_of_two(exponent / 2), second = power_of_two(exponent - exponent / 2);
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i)

@@ -16,19 +16,19 @@ constexpr int SCALE_GROUP_BLOCKS = SCALE_GROUP_K / static_cast<int>(BLOCK_K);
 
 // Whether this kernel has nothing to do: the product is another one's. Uniform in the grid.
 DEVICE bool computed_elsewhere(const Params& p) {
-    if constexpr (kInput == F16X3_INPUT) return ((p.a_marks[0] | p.b_marks[0]) & REJECTED) != 0;
+    if constexpr (kInput == F16X3_INPUT) return rejected(p.a_marks, p.b_marks, p.small_limit);
     if constexpr (kInput == SPLIT_INPUT && !kRegistersA)
-        return p.only_rejected && ((p.a_marks[0] | p.b_marks[0]) & REJECTED) == 0;
+        return p.only_rejected && !rejected(p.a_marks, p.b_marks, p.small_limit);
     return false;
 }
 
-// The exponents that f16_prepass.cu leaves for a product by bfloat16 planes are not needed where none follows. By one thread
-// of the grid.
+// What f16_prepass.cu leaves for a product by bfloat16 planes is not needed where none follows. By one thread of the grid;
+// for those that look later the operands are not rejected either.
 DEVICE void forget_largest(const Params& p) {
     if constexpr (kInput == F16X3_INPUT) {
         if (blockIdx.x != 0 || threadIdx.x != 0) return;
-        if (!(p.kept & 1)) p.a_marks[LARGEST_WORD] = 0;
-        if (!(p.kept & 2)) p.b_marks[LARGEST_WORD] = 0;
+        for (u32 side = 0; side < 2; ++side)
+            if (!(p.kept >> side & 1)) forget_extremes(side == 0 ? p.a_marks : p.b_marks);
     }
 }
 

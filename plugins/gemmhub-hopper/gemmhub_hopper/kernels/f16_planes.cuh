@@ -9,7 +9,8 @@
 // x's units; below, plane 0 is a subnormal number, and what they hold is within 2^-37. The product of both second planes is
 // left out. So a group is *rejected* where an element is held less accurately than the error bound has room for: more than
 // `residual` |x| is lost, or plane 1 is more than `share` of x. docs/float32.md derives both. Also rejected is what is not
-// finite or so large that a sum of products could overflow.
+// finite or so large that a sum of products could overflow; and operands whose elements are too far below float16's normal
+// numbers, as tensor cores align a product by the exponent of these, not by its own.
 #pragma once
 #include "split_planes.cuh"
 
@@ -30,11 +31,23 @@ struct F16Pair {
     u32 plane[2];
 };
 
-// Splits two scaled elements; raises `excess` to what they exceed the limits by.
-DEVICE F16Pair split_f16(float low, float high, float residual, float share, float& excess) {
+// The worst that a thread has split.
+struct SplitError {
+    float excess = 0.0f;         // over what planes may lose
+    float smallest = 0x1p-14f;   // scaled element that is not 0, where it is below float16's normal numbers
+
+    DEVICE void note(float x, float scaled) {
+        if (x != 0.0f) smallest = fminf(smallest, fabsf(scaled));
+    }
+
+    // How far its exponent is below that of normal numbers.
+    DEVICE u32 small() const { return 127 - 14 - (__float_as_uint(smallest) >> 23); }
+};
+
+// Splits two scaled elements.
+DEVICE F16Pair split_f16(const float (&x)[2], float residual, float share, SplitError& error) {
     F16Pair pair;
-    pair.plane[0] = pack_f16(low, high);
-    const float x[2] = {low, high};
+    pair.plane[0] = pack_f16(x[0], x[1]);
     float rest[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -45,7 +58,7 @@ DEVICE F16Pair split_f16(float low, float high, float residual, float share, flo
         // Each fmaf rounds once, which does not change the sign.
         const float lost = fabsf(rest[i] - from_f16(static_cast<u16>(pair.plane[1] >> 16 * i)));
         const float size = fabsf(x[i]) * -(1.0f / CROSS_SCALE);
-        excess = fmaxf(excess, fmaxf(fmaf(residual, size, lost), fmaf(share, size, fabsf(rest[i]))));
+        error.excess = fmaxf(error.excess, fmaxf(fmaf(residual, size, lost), fmaf(share, size, fabsf(rest[i]))));
     }
     return pair;
 }

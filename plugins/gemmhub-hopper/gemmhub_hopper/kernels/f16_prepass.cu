@@ -87,15 +87,14 @@ DEVICE u32 largest_of_row(const float (&tile)[TILE_ROWS][PITCH]) {
 }
 
 // The planes of the tile to memory, two elements at a time: rows of planes begin at multiples of 16 bytes and have room.
-// Returns by how much the worst element is beyond what planes may lose.
 template <bool mn_major>
-DEVICE float store_tile(const F16PrepassParams& p, const F16Job& job, u16* to, int rows, int ks,
+DEVICE SplitError store_tile(const F16PrepassParams& p, const F16Job& job, u16* to, int rows, int ks,
                         const float (&tile)[TILE_ROWS][PITCH], const float (&inverse)[TILE_ROWS]) {
     constexpr int WIDE = (mn_major ? TILE_ROWS : SCALE_GROUP_K) / 2, HIGH = mn_major ? SCALE_GROUP_K : TILE_ROWS;
     constexpr int APART = kNumThreads / WIDE;
     const int across = threadIdx.x % WIDE * 2, first = threadIdx.x / WIDE, end = mn_major ? ks : rows;
-    float excess = 0.0f;
-    if (across >= (mn_major ? rows : ks)) return excess;
+    SplitError error;
+    if (across >= (mn_major ? rows : ks)) return error;
     to += first * job.to_ld + across;
     float scale[2] = {inverse[mn_major ? across : first], inverse[mn_major ? across + 1 : first]};
 #pragma unroll 4
@@ -104,12 +103,15 @@ DEVICE float store_tile(const F16PrepassParams& p, const F16Job& job, u16* to, i
         if constexpr (!mn_major) scale[0] = scale[1] = inverse[i];
         const float low = mn_major ? tile[across][i] : tile[i][across];
         const float high = mn_major ? tile[across + 1][i] : tile[i][across + 1];
-        const F16Pair planes = split_f16(low * scale[0], high * scale[1], p.residual, p.share, excess);
+        const float x[2] = {low * scale[0], high * scale[1]};
+        const F16Pair planes = split_f16(x, p.residual, p.share, error);
+        error.note(low, x[0]);
+        error.note(high, x[1]);
         *reinterpret_cast<u32*>(to) = planes.plane[0];
         *reinterpret_cast<u32*>(to + job.to_plane) = planes.plane[1];
         to += APART * job.to_ld;
     }
-    return excess;
+    return error;
 }
 
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_constant__ F16PrepassParams p) {
@@ -146,7 +148,10 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_co
 
     u16* to = job.to + matrix * kNumPlanes * job.to_plane;
     const int rows = job.rows - row0, ks = job.wide_k - k0;
-    const float excess = job.mn_major ? store_tile<true>(p, job, to + k0 * job.to_ld + row0, rows, ks, tile, inverse)
-                                      : store_tile<false>(p, job, to + row0 * job.to_ld + k0, rows, ks, tile, inverse);
-    if (block_or(accurate && excess <= 0.0f ? 0 : 1) != 0 && threadIdx.x == 0) mark(job.marks, REJECTED);
+    const SplitError error = job.mn_major
+                                 ? store_tile<true>(p, job, to + k0 * job.to_ld + row0, rows, ks, tile, inverse)
+                                 : store_tile<false>(p, job, to + row0 * job.to_ld + k0, rows, ks, tile, inverse);
+    const u32 small = largest_of_lanes<32>(error.small());
+    if (small != 0 && threadIdx.x % 32 == 0) raise_to(job.marks + SMALL_WORD, small);
+    if (block_or(accurate && error.excess <= 0.0f ? 0 : 1) != 0 && threadIdx.x == 0) mark(job.marks, REJECTED);
 }

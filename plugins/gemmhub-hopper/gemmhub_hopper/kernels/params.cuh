@@ -56,6 +56,7 @@ struct Params {
     int a_scale_pitch, b_scale_pitch;  // rows
     int scale_groups;                  // of K
     int a_source, b_source;          // source_element.cuh
+    int small_limit;                   // of rejected()
     int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
 };
-static_assert(sizeof(Params) == 328, "launch.py has the same structure");
+static_assert(sizeof(Params) == 336, "launch.py has the same structure");

@@ -41,6 +41,7 @@ struct PrepassParams {
     int kept;      // bit 0 (1): A (B) is packed
     int first_is;  // the first job's operand: 0 A, 1 B
     int tiles;     // of all jobs
+    int limit;     // of rejected()
 };
 static_assert(sizeof(PrepassParams) == 248, "prepass.py has the same structure");
 
@@ -57,13 +58,20 @@ struct Rescaling {
 
     DEVICE Rescaling(const PrepassParams& p, bool second) {
         if (kKind != 0 || p.a_marks == nullptr) return;
-        const int a = split_exponent(load_word(p.a_marks + LARGEST_WORD), p.kept & 1, p.kept & 2);
-        const int b = split_exponent(load_word(p.b_marks + LARGEST_WORD), p.kept & 2, p.kept & 1);
+        const int a = split_exponent(p.a_marks, p.b_marks, p.kept & 1, p.kept & 2);
+        const int b = split_exponent(p.b_marks, p.a_marks, p.kept & 2, p.kept & 1);
         const bool is_b = p.first_is != second;
         const int own = is_b ? b : a, other = is_b ? a : b;
         scale = power_of_two(own);
         const int from = 8 + other + own;  // of a scaled element
-        large = from > 127 ? infinity() : power_of_two(from < -126 ? -126 : from);
+        large = from > 127 ? infinity() : power_of_two(from);
+    }
+
+    // The planes of an element, and what is to be marked.
+    DEVICE void split(float x, u16 (&plane)[3], u32& marks) const {
+        const float scaled = x * scale;
+        split_planes(scaled, plane, marks, large);
+        if (x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
     }
 };
 
@@ -95,7 +103,7 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, const Res
     if constexpr (kKind == 0) {
         u16 plane[4][3];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) split_planes(four.x[i] * how.scale, plane[i], marks, how.large);
+        for (int i = 0; i < 4; ++i) how.split(four.x[i], plane[i], marks);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) {
             const Pair pair = {plane[0][i] | u32(plane[1][i]) << 16, plane[2][i] | u32(plane[3][i]) << 16};
@@ -109,7 +117,7 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, const Res
 DEVICE void store_one(const Job& job, long long at, Element value, const Rescaling& how, u32& marks) {
     if constexpr (kKind == 0) {
         u16 plane[3];
-        split_planes(value * how.scale, plane, marks, how.large);
+        how.split(value, plane, marks);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) static_cast<u16*>(job.to)[i * job.to_plane + at] = plane[i];
     } else {
@@ -164,7 +172,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
     SHARED_MEMORY Element tile[BLOCK_SLOW][FAR];
     wait_on_dependent_grids();
     launch_dependent_grids();
-    if (kKind == 0 && p.a_marks != nullptr && ((load_word(p.a_marks) | load_word(p.b_marks)) & REJECTED) == 0) return;
+    if (kKind == 0 && p.a_marks != nullptr && !rejected(p.a_marks, p.b_marks, p.limit)) return;
     // Where there may be nothing to do there are fewer CTAs than tiles: even a CTA that only looks takes time.
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const bool second = index >= p.first_tiles;

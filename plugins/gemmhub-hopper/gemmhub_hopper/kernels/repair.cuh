@@ -126,7 +126,7 @@ DEVICE void clear_marks(const Params& p, u32 warpgroup) {
     for (u32 side = 0; side < 2; ++side) {
         u32* marks = side == 0 ? p.a_marks : p.b_marks;
         if (p.kept >> side & 1) continue;
-        marks[LARGEST_WORD] = 0;  // also of an operand that has no marks, where the other one was rejected
+        forget_extremes(marks);  // also of an operand that has no marks, where the other one was rejected
         if (marks[0] == 0) continue;
         for (u32 i = 0; i < MARKS; ++i) marks[i] = 0;
     }

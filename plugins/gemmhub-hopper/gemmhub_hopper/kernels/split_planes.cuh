@@ -13,21 +13,36 @@ constexpr u32 LOSSY = 1, LARGE = 2;  // marks
 constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu: products are computed by bfloat16 planes
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
-// 1 + g % (MARKS - 2). The last word is the exponent, biased by 127, of the largest finite element, by f16_prepass.cu.
-constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1;
+// 1 + g % (MARKS - 3). f16_prepass.cu writes the last two: the exponent, biased by 127, of the largest finite element; and of
+// the smallest scaled one that is not 0, how far its exponent is below that of float16's normal numbers.
+constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1, SMALL_WORD = MARKS - 2;
 constexpr int GROUP_ROWS = 128;
 
-DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 2); }
+DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 3); }
 
 DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32>(exponent + 127) << 23); }
 
+DEVICE void forget_extremes(u32* marks) { marks[LARGEST_WORD] = marks[SMALL_WORD] = 0; }
+
+// Whether float16 planes do not hold an operand accurately enough. `limit`: of what is small in both operands together.
+DEVICE bool rejected(const u32* a_marks, const u32* b_marks, int limit) {
+    if ((load_word(a_marks) | load_word(b_marks)) & REJECTED) return true;
+    return static_cast<int>(load_word(a_marks + SMALL_WORD) + load_word(b_marks + SMALL_WORD)) > limit;
+}
+
 // An operand that was rejected is scaled before it is split, by this power of two: its largest elements come near 2^40, so
-// that hardly any is lossy and no sum overflows. A packed operand (`kept`) was split as it is, with marks for another operand
-// that is not scaled down.
-DEVICE int split_exponent(u32 largest, bool kept, bool other_kept) {
-    const int exponent = 40 + 127 - static_cast<int>(largest);
-    if (kept) return 0;
-    return exponent > 120 ? 120 : other_kept && exponent < 0 ? 0 : exponent;
+// that hardly any is lossy. A packed operand (`kept`) was split as it is. The scales of both are at least 1 together: products
+// that are not small must not underflow; those that overflow then are recomputed.
+DEVICE int split_exponent(const u32* marks, const u32* other_marks, bool kept, bool other_kept) {
+    int exponents[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        if (i == 0 ? kept : other_kept) continue;
+        const int exponent = 40 + 127 - static_cast<int>(load_word((i == 0 ? marks : other_marks) + LARGEST_WORD));
+        exponents[i] = exponent > 120 ? 120 : exponent;
+    }
+    if (exponents[0] + exponents[1] >= 0 || exponents[0] >= 0) return exponents[0];
+    return exponents[1] < 0 ? 0 : -exponents[1];
 }
 
 // The marks of many elements at less cost; it may mark an element as lossy that is not.

@@ -44,6 +44,7 @@ BOUNDS = {
     ),
     "gemmhub/_doors/torch/repeated.py": {"_kept": "LIMIT"},
     "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},
+    "gemmhub_cpu/native_engine.py": {"_NUMBERS": DTYPES},
     "gemmhub_cuda/sources.py": {"_files": FILES},
     "gemmhub_hopper/config.py": {"store_block_n": CONFIGURATIONS, "variant": CONFIGURATIONS},
     "gemmhub_hopper/pdl.py": {"allowed": ONE},

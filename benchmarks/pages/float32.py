@@ -24,8 +24,8 @@ def families() -> list[str]:
 def sizes() -> list[str]:
     """Return the geometric mean of torch's time over gemmhub's for products of random sizes, by their larger sides."""
     body = []
-    for name in ("large", "small"):
-        rows = results.load(_FOLDER / f"hopper_float32_{name}.json.xz")["rows"]
+    for name, file in (("large", "hopper_float32_large.json.xz"), ("small", "hopper_float32_small.json.xz")):
+        rows = results.load(_FOLDER / file)["rows"]
         planes = [x for x in rows if "h" in x["chosen"].split("/")[0]]
         others = [x for x in rows if x not in planes and "gemv" not in x["chosen"]]
         vectors = [x for x in rows if "gemv" in x["chosen"]]

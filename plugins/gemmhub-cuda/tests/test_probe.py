@@ -9,53 +9,24 @@ from fakes import FakeCompiler, Home
 from gemmhub_cuda.backend import CudaBackend
 from gemmhub_cuda.probe import FUNCTIONS
 
-from gemmhub.capability import Absent, Device, Ready
+from gemmhub.capability import Ready
 from gemmhub.kit.cuda import Driver
 from gemmhub.kit.nvrtc import CompilerError
-from gemmhub.testing.check import honest
+from gemmhub.testing.cuda_probe import ProbeTests, Probing, raising
 
 
 class OlderCompiler(FakeCompiler):
     version = (12, 4)
 
 
-def absent(home, open_driver=None, open_compiler=FakeCompiler):
-    backend = CudaBackend(open_driver or (lambda: Driver(home.cuda, FUNCTIONS)), open_compiler)
-    found = backend.probe()
-    assert isinstance(found, Absent)
-    honest(found, "probe()")
-    assert backend.probe() is found
-    with pytest.raises(RuntimeError):
-        _ = backend.machine
-    return found
+probing = Probing(CudaBackend, FUNCTIONS, FakeCompiler)
+absent = probing.absent
 
 
-def raising(error):
-    def fails():
-        raise error
-
-    return fails
-
-
-def test_ready():
-    found = Home(devices=2).backend().probe()
-    assert isinstance(found, Ready)
-    assert found.devices == (Device("cuda", 0), Device("cuda", 1))
-    assert found.versions == {
-        "nvrtc": "13.0", "driver": "13.0", "device": "Fake H200", "multiprocessors": "4", "memory": "4.92 TB/s",
-    }  # fmt: skip
-
-
-def test_this_machine():
-    """Probing returns an answer on any machine."""
-    found = CudaBackend().probe()
-    assert isinstance(found, (Ready, Absent))
-    if isinstance(found, Absent):
-        honest(found, "probe()")
-
-
-def test_no_driver():
-    assert "no NVIDIA driver" in absent(Home(), raising(OSError("libcuda.so.1: not found"))).reason
+class TestProbe(ProbeTests):
+    probing = probing
+    home = Home
+    backend = CudaBackend
 
 
 def test_old_driver():

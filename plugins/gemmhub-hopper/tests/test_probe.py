@@ -11,50 +11,18 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.probe import FUNCTIONS
 
 import gemmhub
-from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit import nvrtc
-from gemmhub.kit.cuda import Driver
 from gemmhub.kit.nvrtc import Compiler, CompilerError
-from gemmhub.testing.check import honest
+from gemmhub.testing.cuda_probe import ProbeTests, Probing, raising
+
+probing = Probing(HopperBackend, FUNCTIONS, FakeCompiler)
+absent = probing.absent
 
 
-def absent(home, open_driver=None, open_compiler=FakeCompiler):
-    backend = HopperBackend(open_driver or (lambda: Driver(home.cuda, FUNCTIONS)), open_compiler)
-    found = backend.probe()
-    assert isinstance(found, Absent)
-    honest(found, "probe()")
-    assert backend.probe() is found
-    with pytest.raises(RuntimeError):
-        _ = backend.machine
-    return found
-
-
-def raising(error):
-    def fails():
-        raise error
-
-    return fails
-
-
-def test_ready():
-    found = Home(devices=2).backend().probe()
-    assert isinstance(found, Ready)
-    assert found.devices == (Device("cuda", 0), Device("cuda", 1))
-    assert found.versions == {
-        "nvrtc": "13.0", "driver": "13.0", "device": "Fake H200", "multiprocessors": "4", "memory": "4.92 TB/s",
-    }  # fmt: skip
-
-
-def test_this_machine():
-    """Whatever is here: an answer."""
-    found = HopperBackend().probe()
-    assert isinstance(found, (Ready, Absent))
-    if isinstance(found, Absent):
-        honest(found, "probe()")
-
-
-def test_no_driver():
-    assert "no NVIDIA driver" in absent(Home(), raising(OSError("libcuda.so.1: not found"))).reason
+class TestProbe(ProbeTests):
+    probing = probing
+    home = Home
+    backend = HopperBackend
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "no"])

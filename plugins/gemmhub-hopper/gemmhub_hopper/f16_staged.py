@@ -30,6 +30,10 @@ class F16Staged(Staged):
         """``fallback``: the same product by bfloat16 planes, in the same K passes."""
         self._fallback = fallback
         super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit)
+        self._scales = {
+            side.name: (side.copy or 0) + f16_planes.scales_offset(self._planes(side.reading)) for side in self._copied
+        }
+        """Offsets of the scales of copied operands in the workspace."""
 
     def _copier(self, function: int, k: int) -> Function:
         lowering = self._choice.lowering
@@ -62,7 +66,7 @@ class F16Staged(Staged):
             if slot.filled != scratch:
                 to = scratch + (side.copy or 0)
                 slot.words[job + 1], slot.words[job + 2] = to, scratch + side.marks
-                slot.words[job + 3] = to + f16_planes.scales_offset(self._planes(side.reading))
+                slot.words[job + 3] = scratch + self._scales[side.name]
         slot.filled = scratch
         copier.check(copier.start(slot, stream))
         copier.free.append(slot)
@@ -73,6 +77,6 @@ class F16Staged(Staged):
             groups = i * self._passes.k(self._choice.lowering.form) // f16_planes.GROUP_K
             scales = operand.scales + 4 * groups * f16_planes.scale_pitch(side.reading.rows)
         else:
-            scales = scratch + side.copy + f16_planes.scales_offset(self._planes(side.reading))
+            scales = scratch + self._scales[name]
         setattr(p, f"{name}_scales", scales)
         return super()._operand(p, name, i, scratch, operand)

@@ -1,10 +1,11 @@
 """Runs the documentation: every ``python`` block of README.md and docs/*.md, a page at a time.
 
 Blocks of a page share a namespace and a temporary working directory, with no configuration, no tuning records
-and no plugins but those the page itself installs. Three kinds of block are more than code to run:
+and no plugins but those the page itself installs. Four kinds of block are more than code to run:
 
 - ``python title="x.py"`` (or any language with a title) is written to that file;
 - ``<!-- output -->`` before a block: what the last code block printed, but for the numbers in it;
+- ``<!-- exact output -->`` before a block: what it printed, numbers included;
 - ``<!-- run -->`` before a block of ``$ command`` lines: they are run.
 """
 
@@ -94,6 +95,13 @@ def _compare_output(example: Example) -> str | None:
     return f"the page says:\n{example.parsed}\nbut it printed:\n{printed}"
 
 
+def _compare_exactly(example: Example) -> str | None:
+    printed = example.namespace["_printed"]
+    if example.parsed.split() == printed.split():
+        return None
+    return f"the page says:\n{example.parsed}\nbut it printed:\n{printed}"
+
+
 def _run_commands(example: Example) -> str | None:
     folder = example.namespace["_folder"]
     for line in example.parsed.splitlines():
@@ -148,8 +156,8 @@ def _files(document: Document) -> Iterable[Region]:
 
 
 def _marked(document: Document) -> Iterable[Region]:
-    evaluators = {"output": _compare_output, "run": _run_commands}
-    pattern = r"^<!-- (output|run) -->\n+```\w+\n(.*?)^```$"
+    evaluators = {"output": _compare_output, "exact output": _compare_exactly, "run": _run_commands}
+    pattern = r"^<!-- (output|exact output|run) -->\n+```\w+\n(.*?)^```$"
     for match in re.finditer(pattern, document.text, re.MULTILINE | re.DOTALL):
         yield Region(match.start(), match.end(), parsed=match[2], evaluator=evaluators[match[1]])
 

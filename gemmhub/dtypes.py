@@ -50,6 +50,16 @@ STANDARD = (
 )  # fmt: skip
 SUPPORTED = STANDARD + ML_DTYPES
 
+SHORT_DTYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
+    "fp32": "float32", "f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64",
+    "c64": "complex64", "c128": "complex128", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
+"""Short names of dtypes, which the command line takes and errors translate. Their numbers count bits (NumPy's "i8" counts
+bytes)."""
+
 PRECISIONS = ("ieee", "tf32", "bf16")
 """Precisions of float32 and complex64 products; :mod:`gemmhub.accuracy` has their bounds."""
 
@@ -115,12 +125,22 @@ def holds(wide: DType, narrow: DType) -> bool:
 
 def unsupported(argument: str, dtype: object) -> DTypeError:
     """The error for a dtype outside the table."""
+    like = _like(dtype) if isinstance(dtype, str) else None
     remedy = "convert it, for example with .astype(numpy.float32)"
     if argument.endswith("dtype"):
-        remedy = "name one of these"
+        remedy = "name one of these" + (f"; {like}?" if like else "")
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         remedy = "its byte order is not this machine's: convert with .astype(x.dtype.newbyteorder('='))"
     return DTypeError(argument, f"dtype {dtype} is not supported", ", ".join(SUPPORTED), remedy)
+
+
+def _like(name: str) -> str | None:
+    """The supported dtype that a name, full or short, resembles most; None where none does."""
+    import difflib
+
+    full = SHORT_DTYPES | {name: name for name in SUPPORTED}
+    close = difflib.get_close_matches(name.lower(), full, 1, 0.75)
+    return full[close[0]] if close else None
 
 
 def as_dtype(value: object, argument: str = "out_dtype") -> DType:

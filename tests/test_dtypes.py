@@ -343,6 +343,21 @@ def test_random_shapes_with_float32_accumulation(dtype, rng):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("bf16", "bfloat16"),
+        ("FP16", "float16"),
+        ("e4m3", "float8_e4m3fn"),
+        ("bfloat", "bfloat16"),
+        ("flaot32", "float32"),
+    ],
+)
+def test_an_unknown_name_of_a_dtype_gets_a_suggestion(given, meant):
+    with pytest.raises(DTypeError, match=rf"; {meant}\?$"):
+        gemmhub.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), out_dtype=given)
+
+
 def test_an_unknown_result_dtype_gets_a_remedy_for_names():
     with pytest.raises(DTypeError, match=r"out_dtype: dtype fp16 is not supported; allowed: float16, .*\. name one of"):
         gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="fp16")

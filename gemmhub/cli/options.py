@@ -10,7 +10,7 @@ import click
 
 from gemmhub._arrays.by_name import ORDERS
 from gemmhub._call.options import Options
-from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SUPPORTED
+from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SHORT_DTYPES, SUPPORTED
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,14 +21,6 @@ else:
     ParamType = click.ParamType  # generic since click 8.2 only
     Choice = click.Choice
 
-SHORT_DTYPES = {
-    "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
-    "fp32": "float32", "f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64",
-    "c64": "complex64", "c128": "complex128", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
-    "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
-}  # fmt: skip
-"""Short names of dtypes on the command line; their numbers count bits (NumPy's "i8" counts bytes)."""
 SHORT_PRECISIONS = {"bfloat16": "bf16", "tfloat32": "tf32", "float32": "ieee", "fp32": "ieee", "f32": "ieee"}
 
 

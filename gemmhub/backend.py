@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import GemmProblem, Scale
 
 CONTRACT = 1
 """Version of this contract. A plugin states the one that it implements."""
@@ -162,7 +162,9 @@ def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
     if unread:
         what = " and ".join(dict.fromkeys(problem.demands[name] for name in unread))
         names = " and ".join(f"{name}=" for name in unread)
-        return Refusal(f"it has no {what}", f"leave {names} out, or choose a backend that has {what}", any_layout=True)
+        scales = all(isinstance(getattr(problem, name), Scale) for name in unread)
+        out = f"leave {names} out" + (" (pass one factor per operand as alpha=)" if scales else "")
+        return Refusal(f"it has no {what}", f"{out}, or choose a backend that has {what}", any_layout=True)
     return backend.supports(problem)
 
 

@@ -296,7 +296,9 @@ def test_a_backend_without_scales_refuses_and_says_so(rng):
     assert gemmhub.explain(a, b, scale_a=scale).chosen == "numpy"
     with pytest.raises(NoBackendError) as caught:
         gemmhub.matmul(a, b, scale_a=scale, backend="unscaled")
-    assert caught.value.decision["unscaled"].reason == "it has no scales of operands"
+    refused = caught.value.decision["unscaled"]
+    assert refused.reason == "it has no scales of operands"
+    assert "pass one factor per operand as alpha=" in refused.remedy
 
 
 def test_a_kernel_gets_scales_that_out_lies_over_and_no_shortcut(rng):

@@ -163,6 +163,9 @@ def command(
         _draw(cases, machine, plot, roofline, heatmap, bandwidth)
     if html is not None:
         _write(Path(html), report.page(document, cases))
+    written = [json_file, *((plot, roofline, heatmap) if timed else ()), html]
+    if json_file != "-" and any(written):
+        screen.show("", screen.facts([("written", click.format_filename(file)) for file in written if file]))
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):

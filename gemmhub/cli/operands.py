@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO
@@ -99,6 +100,9 @@ def check_writable(path: Path) -> None:
 
 Size = tuple[int, int, int]
 
+_MOST_BYTES = 2**47
+"""The addresses of a process on x86-64."""
+
 _MEANING = "A is M x K, B is K x N"
 
 
@@ -134,8 +138,12 @@ def _like_sizes(text: str) -> bool:
 def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
     """An array whose pages are never touched; its matrices are column-major for the ``order`` "col"."""
     stored = (*shape[:-2], shape[-1], shape[-2]) if order == "col" else shape
+    kind = as_dtype(dtype)
+    what, size = f"operands of {' x '.join(map(str, shape))} {dtype}", prod(shape) * kind.itemsize
+    if size > _MOST_BYTES or max(shape) > _MOST_BYTES:
+        raise Failure(f"{what}: {size / 2**40:.4g} TiB; allowed: at most 128 TiB, the addresses of a process")
     try:
-        array = np.empty(stored, as_dtype(dtype))
-    except (MemoryError, ValueError) as error:
-        raise Undone(f"operands of {' x '.join(map(str, shape))} {dtype}: {error}") from None
+        array = np.empty(stored, kind)
+    except MemoryError:
+        raise Undone(f"{what}: this system reserves no {size / 2**30:.4g} GiB of addresses for a process") from None
     return array.swapaxes(-1, -2) if order == "col" else array

@@ -57,8 +57,8 @@ SHORT_DTYPES = {
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
     "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
-"""Short names of dtypes, which the command line takes and errors translate. Their numbers count bits (NumPy's "i8" counts
-bytes)."""
+"""Short names of dtypes, which the command line takes and errors translate. Their numbers count bits, while those of
+NumPy's "i8" count bytes."""
 
 PRECISIONS = ("ieee", "tf32", "bf16")
 """Precisions of float32 and complex64 products; :mod:`gemmhub.accuracy` has their bounds."""

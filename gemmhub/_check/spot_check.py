@@ -100,11 +100,14 @@ def spot_check(
     samples: int | None = None,
     seed: int | None = None,
 ) -> SpotCheck:
-    """Check that ``c`` is ``a @ b`` within the error bound that its dtypes and ``precision`` promise.
+    """Check that ``c`` is a plain ``a @ b`` within the error bound that its dtypes and ``precision`` promise.
 
     By default all of ``c`` is examined: small products are recomputed; for larger ones random sums over groups of
     columns are compared (Freivalds 1977) and the most suspicious elements recomputed. A correct product is always
     called right; ``detects`` is the size of an error that is found.
+
+    A product with alpha, beta, a bias, scales or an activation is not ``a @ b`` and is called wrong. Check it by
+    :func:`gemmhub.compare`, or against :func:`gemmhub.accuracy.reference`.
 
     Parameters
     ----------

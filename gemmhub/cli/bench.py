@@ -165,7 +165,8 @@ def command(
         _write(Path(html), report.page(document, cases))
     written = [json_file, *((plot, roofline, heatmap) if timed else ()), html]
     if json_file != "-" and any(written):
-        screen.show("", screen.facts([("written", click.format_filename(file)) for file in written if file]))
+        click.echo()
+        screen.show(screen.facts([("written", click.format_filename(file)) for file in written if file]))
     if any(row.verdict == "wrong" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import platform
 import shutil
@@ -23,6 +24,8 @@ from gemmhub import accuracy
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
 from gemmhub.numpy_backend import backend as numpy_backend
+from gemmhub.numpy_backend import probe as numpy_probe
+from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.numpy_backend.probe import cpu_flags
 from gemmhub.testing.problems import problem
 
@@ -257,6 +260,32 @@ def test_the_smallest_products_are_refused_in_any_layout(monkeypatch) -> None:
     ):
         assert backend.supports(asked) is None
         assert backend.candidates(asked)[0] == "native"
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "name"),
+    [(200, 100, 3000, "float16"), (33, 33, 3000, "float16"), (9, 1000, 1000, "float16"), (200, 100, 3000, "bfloat16")],
+)
+def test_a_blas_whose_threads_contend_does_not_change_the_choice(m, n, k, name, monkeypatch) -> None:
+    """The probe's large products then run at 7 Gflop/s; most of the small ones, on one core, are undisturbed."""
+    backend = CpuBackend(probe.Machine(2, native=frozenset(unit.name for unit in UNITS if "AMX" not in unit.name)))
+    asked = problem(m, n, k, name)
+    chosen = []
+    for slow in (2e11, 7e9):
+        calls = itertools.count()
+
+        def seconds(a, b, out, slow=slow, calls=calls):
+            rate = slow if len(a) > 64 or next(calls) % 4 == 0 else 9e10
+            return 2 * len(a) ** 3 / rate
+
+        monkeypatch.setattr(numpy_probe, "_seconds", seconds)
+        numpy_probe.sgemm_rate.cache_clear()
+        assert backend.supports(asked) is None
+        assert backend.estimate(asked) < NumpyBackend().estimate(asked)
+        chosen.append(backend.candidates(asked))
+    numpy_probe.sgemm_rate.cache_clear()
+    assert chosen[0] == chosen[1]
+    assert chosen[0][0] == "native"
 
 
 @needs_units

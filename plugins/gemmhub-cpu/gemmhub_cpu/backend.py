@@ -79,12 +79,11 @@ class CpuBackend(Backend):
                 )
         if problem.packed_by is not None or self.why_not_native(problem) is None:
             return None
-        gate = self.why_not_numkong(problem)
-        if gate is not None and self._by_cost and not _worth_threads(problem):
-            return Refusal(
-                f"{self._gate(problem)}; too small for several cores to help with conversion", "use the numpy backend"
-            )
-        return None
+        if self.why_not_numkong(problem) is None or not self._by_cost or _worth_threads(problem):
+            return None
+        gate = self._gate(problem) if self.unit(problem) is not None else None
+        reason = gate or "the operands are too small for several cores to help with conversion"
+        return Refusal(reason, "use the numpy backend")
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
         if problem.packed_by is not None:
@@ -141,10 +140,13 @@ class CpuBackend(Backend):
             return "packing would cost more than it saves"
         return None
 
-    def _gate(self, problem: GemmProblem) -> str:
-        """Why no faster unit runs the problem."""
-        gates = (self.why_not_native(problem), self.why_not_numkong(problem))
-        return "; ".join(dict.fromkeys(x for x in gates if x))
+    def _gate(self, problem: GemmProblem) -> str | None:
+        """The one gate that keeps the problem from faster units: that of the first engine that has a unit for it."""
+        if self.unit(problem) is not None:
+            return self.why_not_native(problem)
+        if self._unit_gate(problem) is not None and self.machine.why_no_native:
+            return self.machine.why_no_native
+        return self.why_not_numkong(problem)
 
     def _packs_for(self, problem: GemmProblem, limit: int = _PACK_SCRATCH) -> NativeGemm | NumkongGemm | None:
         """The engine that a packed b is for; None where it is converted."""

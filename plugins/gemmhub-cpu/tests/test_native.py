@@ -288,6 +288,25 @@ def test_a_blas_whose_threads_contend_does_not_change_the_choice(m, n, k, name, 
     assert chosen[0][0] == "native"
 
 
+def test_a_refusal_gives_the_reason_that_decided(monkeypatch) -> None:
+    for module in (model, numpy_backend):
+        monkeypatch.setattr(module, "sgemm_rate", lambda: 7e9)
+    asked = problem(200, 100, 1000, "float16")
+    refused = CpuBackend(probe.Machine(2, native=frozenset({"float32 on AVX-512"}))).supports(asked)
+    assert refused is not None
+    assert refused.reason == "packing would cost more than it saves"
+    refused = CpuBackend(probe.Machine(2)).supports(asked)
+    assert refused is not None
+    assert refused.reason == "the operands are too small for several cores to help with conversion"
+    large = problem(200, 100, 3000, "float16")
+    for here, reason in (
+        (probe.Machine(2, native=frozenset({"float32 on AVX-512"})), "packing would cost more than it saves"),
+        (probe.Machine(2, why_no_native="no compiler"), "no compiler"),
+        (probe.Machine(2), "float16 by float16: no library beats conversion"),
+    ):
+        assert CpuBackend(here).remark(large, "convert") == f"{reason}; converted blocks through SGEMM"
+
+
 @needs_units
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, BF16])
 def test_scratch_memory_is_bounded(dtype) -> None:

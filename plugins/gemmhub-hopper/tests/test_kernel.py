@@ -236,7 +236,7 @@ def test_parameters_are_those_of_the_kernel():
     """ctypes' idea of Params is the compiler's: the emulated launch checks the size, products the order."""
     from gemmhub_hopper.launch import Arguments, Params
 
-    assert ctypes.sizeof(Params) == 328
+    assert ctypes.sizeof(Params) == 336
     assert Arguments.p.offset == 384
 
 

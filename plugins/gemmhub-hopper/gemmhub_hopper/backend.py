@@ -239,8 +239,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
         other = choose.by_bfloat16_planes(choice, passes, card)
         fallback = Staged(gpu, card, other, kernel, self._prepass(index, "split"), workspace, limit, passes)
-        f16_prepass = self._loaded(index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0)
-        return F16Staged(gpu, card, choice, kernel, f16_prepass, workspace, limit, fallback)
+        return F16Staged(gpu, card, choice, kernel, self._f16_prepass(index), workspace, limit, fallback)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """Return ``choice`` ready to run on a device."""
@@ -254,6 +253,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     def _prepass(self, index: int, kind: str) -> int:
         return self._loaded(index, prepass.KINDS[kind], lambda: sources.prepass(kind), sources.PREPASS, 0)
+
+    def _f16_prepass(self, index: int) -> int:
+        return self._loaded(index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0)
 
     def _loaded(
         self, index: int, what: Variant | GemvKernel | int, source: Callable[[], Source], name: str, shared: int
@@ -286,9 +288,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         try:
             copiers = {kind: self._prepass(index, kind) for kind in kinds}
             if dtype == "float32" and problem.k >= f16_planes.FEWEST_K:
-                copiers[f16_planes.INPUT] = self._loaded(
-                    index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0
-                )
+                copiers[f16_planes.INPUT] = self._f16_prepass(index)
             return packed.pack(self.machine.gpus[index], copiers, b, problem)
         except (KernelError, DriverError, nvrtc.CompilerError) as error:
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")

@@ -23,6 +23,8 @@ _JOBS = tuple(
 class F16Staged(Staged):
     """A prepared product by float16 planes. Which scheme computes a K pass is decided on the device."""
 
+    _jobs = _JOBS
+
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], f16_prepass: int,
         workspace: Scratch, limit: int, fallback: Staged,
@@ -58,18 +60,9 @@ class F16Staged(Staged):
         super().launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
         self._fallback.launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
 
-    def _launch_copies(self, i: int, scratch: int, a: Any, b: Any, stream: int) -> None:
-        copier = self._copiers[self._pass_k(i)]
-        slot = copier.take()
-        for job, side in zip(_JOBS, self._copied):
-            slot.words[job] = (a if side.name == "a" else b) + i * side.step
-            if slot.filled != scratch:
-                to = scratch + (side.copy or 0)
-                slot.words[job + 1], slot.words[job + 2] = to, scratch + side.marks
-                slot.words[job + 3] = scratch + self._scales[side.name]
-        slot.filled = scratch
-        copier.check(copier.start(slot, stream))
-        copier.free.append(slot)
+    def _fill_job(self, words: Any, job: int, side: Any, scratch: int) -> None:
+        super()._fill_job(words, job, side, scratch)
+        words[job + 3] = scratch + self._scales[side.name]
 
     def _operand(self, p: Any, name: str, i: int, scratch: int, operand: Any) -> int:
         side = self._sides[name]

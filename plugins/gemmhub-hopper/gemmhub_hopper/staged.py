@@ -42,6 +42,8 @@ class Staged:
     Safe in any number of threads.
     """
 
+    _jobs = _JOBS
+
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], copier: int,
         workspace: Scratch, limit: int, fallback_of: KPasses | None = None,
@@ -88,6 +90,9 @@ class Staged:
             for job, side in zip(p.jobs, self._copied)
         ]
         p.first_tiles, p.tiles = tiles[0], sum(tiles)
+        p.limit = f16_planes.small_limit(self._choice.lowering.k)
+        p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
+        p.first_is = "ab".index(self._copied[0].name)
         # Where operands are seldom rejected, CTAs that have nothing to do take time.
         grid = min(p.tiles, 8 * self._card.max_active_clusters(1)) if self._only_rejected else p.tiles
         return Function(self._gpu, function, prepass.Arguments(p), grid, prepass.THREADS, 0)
@@ -146,15 +151,12 @@ class Staged:
     def _launch_copies(self, i: int, scratch: int, a: Any, b: Any, stream: int) -> None:
         copier = self._copiers[self._pass_k(i)]
         slot = copier.take()
-        for job, side in zip(_JOBS, self._copied):
+        for job, side in zip(self._jobs, self._copied):
             slot.words[job] = (a if side.name == "a" else b) + i * side.step
             if slot.filled != scratch:
-                slot.words[job + 1], slot.words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
+                self._fill_job(slot.words, job, side, scratch)
         if self._only_rejected:
             p = slot.arguments.p
-            p.limit = f16_planes.small_limit(self._choice.lowering.k)
-            p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
-            p.first_is = "ab".index(self._copied[0].name)
             p.a_marks, p.b_marks = (
                 operand.marks if side.kept else scratch + side.marks
                 for side, operand in zip(self._sides.values(), (a, b))
@@ -162,6 +164,10 @@ class Staged:
         slot.filled = scratch
         copier.check(copier.start(slot, stream))
         copier.free.append(slot)
+
+    def _fill_job(self, words: Any, job: int, side: _Side, scratch: int) -> None:
+        """Fill in the addresses of a job that depend on the workspace at ``scratch``."""
+        words[job + 1], words[job + 2] = scratch + (side.copy or 0), scratch + side.marks
 
     def _fill(self, p: Any, i: int, scratch: int) -> None:
         """Fill in the parameters of pass ``i`` that depend on the workspace at ``scratch`` and not on operands."""

@@ -12,7 +12,7 @@
 #pragma once
 #include "emulation.cuh"
 
-// Slices: from so many splits on (of at most 32), and so many quads of registers of all splits. choice.py has the same.
+// Slices: from so many splits on (of at most 32), and so many quads of registers of all splits. candidate.py has the same.
 constexpr int MIN_SPLITS = 6, MIN_WORK = 40;
 constexpr u32 MAX_POLLS = 64;  // each takes about 0.4 us
 constexpr u32 ARRIVED = 1, TAKEN = 1 << 8;

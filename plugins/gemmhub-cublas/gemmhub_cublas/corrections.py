@@ -64,9 +64,10 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
     if not model.rated(card):
         return None
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
+    factor = model.byte_order(problem, lowered)
     if correction is None or problem.k == 0:
-        return modelled
-    return modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])
+        return factor * modelled
+    return factor * modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])
 
 
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:

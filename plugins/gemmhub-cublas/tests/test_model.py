@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 import pytest
 from fakes import operand, problem
-from gemmhub_cublas import lower, model
+from gemmhub_cublas import corrections, lower, model
 
 from gemmhub.layout import MatrixLayout
 from gemmhub.testing import problems
@@ -131,3 +131,13 @@ def test_cards_without_reported_rates(attribute):
     assert model.rated(card)
     setattr(card, attribute, 0)
     assert not model.rated(card)
+
+
+def test_int8_of_row_major_operands_is_slow():
+    """The library's fast int8 kernels take operands that are contiguous along K."""
+    times = {}
+    for b in ("row", "col"):
+        asked = problem(256, 256, 256, "int8", out="int32", b=b, batch=(256,))
+        found = lower.lowered(asked)
+        times[b] = corrections.seconds(asked, found, H100, "13.1.0")
+    assert times["row"] > 2 * times["col"]

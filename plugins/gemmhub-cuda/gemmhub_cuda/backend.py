@@ -13,7 +13,7 @@ from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import corrections, mma, model, probe, sources
+from gemmhub_cuda import batch, corrections, mma, model, probe, sources
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import Lowering, check_types, lowered
 from gemmhub_cuda.model import Choice
@@ -90,7 +90,8 @@ class CudaBackend(MachineBackend[probe.Machine]):
         if not timed:
             return Refusal("the result has too many tiles for one launch", "multiply in parts")
         choices = tuple(choice for _, choice in timed[:_PROPOSED])
-        return Analysis(lowering, choices, timed[0][0], correction is not None)
+        measured = model.measured(choices[0], card) or correction is not None
+        return Analysis(lowering, choices, timed[0][0], measured)
 
     def estimate(self, problem: GemmProblem) -> float:
         """Return the seconds of the fastest candidate."""
@@ -160,13 +161,15 @@ def _words(choice: Choice) -> str:
     """Return the description of ``choice`` for remarks."""
     shape, lowering = choice.shape, choice.lowering
     words = [f"tile {shape.m}x{shape.n}x{shape.k}, {shape.threads} threads"]
+    if isinstance(shape, batch.Shape):
+        words.append(f"a tile of a warp, tensor cores, {shape.stages} stages")
     if isinstance(shape, mma.Shape):
         words.append(f"tensor cores, {shape.stages} stages")
     if choice.splits > 1:
         words.append(f"split-K of {choice.splits}")
     if lowering.form.alignment < 16:
         words.append(f"operands loaded {lowering.form.alignment} bytes at a time, the alignment of their rows")
-    launches = sum(1 for _ in lowering.offsets())
+    launches = sum(1 for _ in choice.offsets())
     if launches > 1:
         words.append(f"{launches} launches, as the batch is not evenly spaced")
     return ", ".join(words)

@@ -10,7 +10,7 @@ from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import mma, model
+from gemmhub_cuda import batch, model, sgemm
 from gemmhub_cuda.lower import Lowering, lowered
 from gemmhub_cuda.model import Card, Choice
 
@@ -29,7 +29,7 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     if problem.empty or problem.k == 0:
         return None
     lowering = lowered(problem, card.capability)
-    if isinstance(lowering, Refusal):
+    if isinstance(lowering, Refusal) or lowering.form.input == "int8":
         return None
     choices = []
     for name in names:
@@ -55,6 +55,8 @@ def find(lowering: Lowering, card: Card) -> Correction | None:
     The network of 16-bit products is fitted to misaligned rows; for aligned ones it would extrapolate.
     """
     kind = kind_of(lowering)
+    if lowering.form.input == "int8":
+        return None
     if kind == "half" and lowering.form.alignment >= _ALIGNED:
         return None
     return corrections.find(DATA, kind, card.name, card.sms, card.bandwidth)
@@ -65,9 +67,15 @@ def ranked(lowering: Lowering, card: Card, workspace: int, correction: Correctio
     timed = model.choices(lowering, card, workspace)
     if correction is None or lowering.k == 0:
         return timed
-    factors = correction.factors([features(choice, card, seconds) for seconds, choice in timed])
-    corrected = [(seconds * float(factor), choice) for (seconds, choice), factor in zip(timed, factors)]
-    return sorted(corrected, key=lambda pair: pair[0])
+    known = [pair for pair in timed if corrected(pair[1])]
+    factors = correction.factors([features(choice, card, seconds) for seconds, choice in known])
+    found = [(seconds * float(factor), choice) for (seconds, choice), factor in zip(known, factors)]
+    return sorted(found + [pair for pair in timed if not corrected(pair[1])], key=lambda pair: pair[0])
+
+
+def corrected(choice: Choice) -> bool:
+    """Return whether the networks are fitted to kernels of this kind: not to those for batches."""
+    return not isinstance(choice.shape, batch.Shape)
 
 
 def features(choice: Choice, card: Card, modelled: float) -> list[float]:
@@ -83,7 +91,7 @@ def features(choice: Choice, card: Card, modelled: float) -> list[float]:
         log2(form.a_alignment), log2(form.b_alignment), float(form.output_bytes),
         float(form.bias is not None or form.activation is not None), float(form.addend),
         log2(shape.m), log2(shape.n), log2(shape.k), log2(shape.threads),
-        float(shape.stages if isinstance(shape, mma.Shape) else 2), log(choice.splits), log(waves),
+        float(2 if isinstance(shape, sgemm.Shape) else shape.stages), log(choice.splits), log(waves),
         waves / ceil(waves), lowering.m * lowering.n / (choice.tiles[0] * choice.tiles[1] * shape.m * shape.n),
         log(modelled), log(modelled / operations * card.sms * card.clock), log(modelled * card.bandwidth / nbytes),
     ]  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
-"""Number of each element type."""
+"""Number of each floating-point element type."""
+_INTEGERS = {"int8": 3, "int32": 3}
+_NUMBERS = {**TYPES, **_INTEGERS}
 BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
@@ -19,7 +21,7 @@ class Form:
     b_n_major: bool
     """Whether b is contiguous along N; else along K."""
     a_alignment: int
-    """Alignment in bytes of the contiguous rows of a, and of their length if they are along M: 16, 8, 4 or 2."""
+    """Alignment in bytes of the contiguous rows of a, and of their length if they are along M: 16, 8, 4, 2 or 1."""
     b_alignment: int
     """The same of b, along N."""
     input: str
@@ -45,12 +47,12 @@ class Form:
     @property
     def input_bytes(self) -> int:
         """Bytes of an element of a or b."""
-        return 4 if self.input == "float32" else 2
+        return {"float32": 4, "int8": 1}.get(self.input, 2)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of an element of d."""
-        return 4 if self.output == "float32" else 2
+        return 4 if self.output in ("float32", "int32") else 2
 
     @property
     def macros(self) -> dict[str, int]:
@@ -58,7 +60,7 @@ class Form:
         return {
             "A_M_MAJOR": int(self.a_m_major), "B_N_MAJOR": int(self.b_n_major),
             "A_BYTES_ALIGNED": self.a_alignment, "B_BYTES_ALIGNED": self.b_alignment,
-            "INPUT": TYPES[self.input], "OUTPUT": TYPES[self.output],
+            "INPUT": _NUMBERS[self.input], "OUTPUT": _NUMBERS[self.output],
             "SCALED": int(self.scaled), "ADDEND": int(self.addend), "BIAS": BIASES[self.bias],
             "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0, "ACTIVATION": ACTIVATIONS[self.activation],
         }  # fmt: skip

@@ -58,14 +58,15 @@ class Launch:
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device."""
         self._gpu, self._choice, self._workspace, self._limit = gpu, choice, workspace, limit
         self._alone = alone
-        self._calls = tuple(choice.lowering.offsets())
+        self._calls = tuple(choice.offsets())
+        self._at_once = at_once
         self._template = Arguments(params(choice, at_once))
         self._slots: list[Slot] = []
         self._starter = Starter(gpu.driver, function)
 
     def _slot(self) -> Slot:
         choice = self._choice
-        grid = choice.tiles[0] * choice.tiles[1] * choice.splits, 1, self._calls[0][4]
+        grid = choice.grid(self._calls[0][4], self._at_once)
         return Slot(self._template, grid, choice.variant.threads, choice.variant.shared_bytes)
 
     @property
@@ -130,7 +131,8 @@ class Launch:
         p, status = slot.arguments.p, 0
         for at_a, at_b, at_c, at_d, count in self._calls:
             p.a, p.b, p.c, p.d = a + at_a, b + at_b, c + at_c if c else 0, d + at_d
-            p.batch = slot.grid[2] = count
+            p.batch = count
+            slot.grid[0], _, slot.grid[2] = self._choice.grid(count, self._at_once)
             status = self._starter.start(slot, stream)
             if status:
                 break

@@ -45,14 +45,18 @@ class Lowering:
     outer: tuple[BatchDim, ...]
     """Batch dimensions that take launches of their own."""
 
-    def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
+    def offsets(self, most: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices.
+
+        ``most``: the largest batch of one launch, :data:`MAX_BATCH` unless given.
+        """
+        most = most or MAX_BATCH
         sizes = (self.form.input_bytes,) * 2 + (self.form.output_bytes,) * 2
         for place in lowering.offsets(self.outer, sizes):
-            for first in range(0, self.batch.count, MAX_BATCH):
+            for first in range(0, self.batch.count, most):
                 steps = (first * stride * size for stride, size in zip(self.batch.strides, sizes))
                 a, b, c, d = (x + y for x, y in zip(place, steps))
-                yield a, b, c, d, min(MAX_BATCH, self.batch.count - first)
+                yield a, b, c, d, min(most, self.batch.count - first)
 
 
 def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Refusal:
@@ -93,8 +97,12 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Ref
 def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that there is no kernel for."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    if a == b == "int8":
+        return _check_bytes(problem, capability)
     if a != b or a not in TYPES:
-        return Refusal(f"there is no kernel for {a} by {b}", "pass two float32, two float16 or two bfloat16 operands")
+        return Refusal(
+            f"there is no kernel for {a} by {b}", "pass two float32, two float16, two bfloat16 or two int8 operands"
+        )
     if a != "float32" and capability < mma.OLDEST:
         return Refusal(
             f"the kernel for {a} is for compute capability 8.0 and later; this card is {capability[0]}.{capability[1]}",
@@ -113,6 +121,23 @@ def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | 
         return Refusal(
             f"the bias has a stride of {bias.stride} elements: the kernels take contiguous ones",
             "pass a contiguous copy of the bias",
+        )
+    return None
+
+
+def _check_bytes(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
+    """Return a refusal of an int8 product that there is no kernel for."""
+    if capability < mma.OLDEST:
+        return Refusal(
+            f"int8 needs compute capability 8.0 or later; this card is {capability[0]}.{capability[1]}",
+            "use another backend, gemmhub-cublas for one",
+        )
+    if problem.out.dtype.name != "int32":
+        return Refusal(f"there is no kernel for int8 with a result of {problem.out.dtype}", "give out_dtype='int32'")
+    if not problem.alpha_is_one or problem.c is not None or problem.bias is not None or problem.activation is not None:
+        return Refusal(
+            "the kernel for int8 has no alpha, c, bias or activation",
+            "apply them to the product afterwards, or use another backend",
         )
     return None
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import COUNTERS, MOST_COUNTERS
-from gemmhub_cuda import mma, sgemm
+from gemmhub_cuda import batch, batch_model, mma, sgemm
 from gemmhub_cuda.fitted import SINGLE, TENSOR, Fitted
 from gemmhub_cuda.lower import Lowering
 from gemmhub_cuda.sources import Variant
 
+Shape = sgemm.Shape | mma.Shape | batch.Shape
 LAUNCH = 4e-6
 """Seconds for an empty kernel, host time included."""
 MISALIGNED = {2: 2.7, 4: 2.1, 8: 1.45}
@@ -38,6 +39,8 @@ _OVERHEAD = 40.0
 """Instructions for a step of TILE_K of the float32 kernel that neither multiply nor load fragments."""
 _MEMORY_SHARPNESS = 4.0
 """Exponent of :func:`overlapped` for computing and memory traffic."""
+_MAX_TILES = 2**30
+"""Largest number of tiles of a launch of the kernel for batches, whose numbers have 31 bits."""
 _MAX_SPLITS = 64
 """Largest number of splits of split-K."""
 _NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
@@ -83,7 +86,7 @@ class Choice:
     """A lowering, a tile shape and a split-K: one candidate for a product."""
 
     lowering: Lowering
-    shape: sgemm.Shape | mma.Shape
+    shape: Shape
     splits: int
     """Splits of split-K; 1 without it."""
 
@@ -97,6 +100,8 @@ class Choice:
         """The kernel that is launched."""
         if isinstance(self.shape, sgemm.Shape):
             return sgemm.Variant(self.shape, self.lowering.form, self.splits > 1)
+        if isinstance(self.shape, batch.Shape):
+            return batch.Variant(self.shape, self.lowering.form, self.splits > 1)
         return mma.Variant(self.shape, self.lowering.form, self.splits > 1)
 
     @property
@@ -118,6 +123,18 @@ class Choice:
     def workspace_bytes(self) -> int:
         """Bytes of workspace for counters and partial sums."""
         return COUNTERS + self.counters * self.splits * self.shape.partial_bytes if self.splits > 1 else 0
+
+    def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
+        most = _MAX_TILES // (self.tiles[0] * self.tiles[1]) if isinstance(self.shape, batch.Shape) else None
+        return self.lowering.offsets(most)
+
+    def grid(self, count: int, at_once: int) -> tuple[int, int, int]:
+        """Return the grid of a launch for ``count`` matrices on a card that runs ``at_once`` CTAs at once."""
+        tiles = self.tiles[0] * self.tiles[1]
+        if isinstance(self.shape, batch.Shape):
+            return min(at_once, -(-tiles * count // self.shape.warps)), 1, 1
+        return tiles * self.splits, 1, count
 
     def group(self, at_once: int) -> int:
         """Return the rows of tiles in a group, so that the CTAs that run at once read the least from memory."""
@@ -142,6 +159,10 @@ def overlapped(sharpness: float, *times: float) -> float:
 def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
     """Return the seconds of a call, host time included. ``fitted``: other constants than those of fitted.py."""
     lowering, shape, variant = choice.lowering, choice.shape, choice.variant
+    if isinstance(shape, batch.Shape):
+        rate, launches = _TENSOR.get(card.capability, 512), sum(1 for _ in choice.offsets())
+        at_once = ctas_per_sm(variant, card)
+        return launches * batch_model.seconds(choice, shape, card, rate, moved_bytes(choice), at_once)
     fitted = fitted or (SINGLE if isinstance(shape, sgemm.Shape) else TENSOR)
     steps = -(-choice.k_blocks // choice.splits)
     work_tiles = choice.counters * choice.splits
@@ -203,6 +224,11 @@ def _tensor_step(shape: mma.Shape, card: Card, fitted: Fitted) -> tuple[float, f
     return overlapped(fitted.sharpness, multiply, shared) / fitted.efficiency.get(shape.name, 1.0), alone
 
 
+def measured(choice: Choice, card: Card) -> bool:
+    """Return whether the model's constants alone were fitted to times of such a kernel on such a card."""
+    return isinstance(choice.shape, batch.Shape) and card.name in batch_model.MEASURED
+
+
 def moved_bytes(choice: Choice) -> int:
     """Return the bytes that a launch moves at least."""
     lowering = choice.lowering
@@ -226,16 +252,28 @@ def choices(lowering: Lowering, card: Card, workspace: int) -> list[tuple[float,
 
 def all_choices(lowering: Lowering, card: Card, workspace: int) -> list[tuple[float, Choice]]:
     """Return the estimates and choices of every shape and split-K that may be fastest, the fastest first."""
-    shapes = sgemm.SHAPES if lowering.form.input == "float32" else mma.SHAPES
-    found = [(seconds(x, card), x) for shape in shapes for x in _splits(lowering, shape, card, workspace)]
+    found = [(seconds(x, card), x) for shape in _shapes(lowering) for x in _splits(lowering, shape, card, workspace)]
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _splits(lowering: Lowering, shape: sgemm.Shape | mma.Shape, card: Card, workspace: int) -> Iterator[Choice]:
+def _shapes(lowering: Lowering) -> tuple[Shape, ...]:
+    """Return the shapes that may be fastest."""
+    form = lowering.form
+    if form.input == "float32":
+        return sgemm.SHAPES
+    warps = batch.fitting(lowering.m, lowering.n, lowering.k, form.input_bytes)
+    if form.input == "int8":
+        return warps
+    return (*mma.SHAPES, *(warps if max(lowering.m, lowering.n) <= batch.WIDEST else ()))
+
+
+def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Iterator[Choice]:
     """Yield ``shape`` without split-K, and with numbers of splits that fill at most one wave."""
     unsplit = Choice(lowering, shape, 1)
     if refusal(unsplit, card, workspace) is None:
         yield unsplit
+    if isinstance(shape, batch.Shape):
+        return
     most = ctas_per_sm(Choice(lowering, shape, 2).variant, card)
     longest = min(_MAX_SPLITS, unsplit.k_blocks // 4)
     for splits in sorted({min(longest, blocks * card.sms // unsplit.counters) for blocks in range(1, most + 1)}):
@@ -247,7 +285,8 @@ def _splits(lowering: Lowering, shape: sgemm.Shape | mma.Shape, card: Card, work
 def named(lowering: Lowering, name: str) -> Choice:
     """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is no such shape."""
     found = _NAME.fullmatch(name)
-    shapes = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES)}
+    every: tuple[Shape, ...] = (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)
+    shapes = {shape.name: shape for shape in every}
     if found is None or found[1] not in shapes:
         raise ValueError(f"there is no kernel called {name}")
     return Choice(lowering, shapes[found[1]], int(found[2] or 1))
@@ -262,6 +301,8 @@ def refusal(choice: Choice, card: Card, workspace: int) -> str | None:
             return f"split-K takes {choice.counters} counters: there are {MOST_COUNTERS}"
         if choice.workspace_bytes > workspace:
             return f"it needs {choice.workspace_bytes} bytes of workspace: {workspace} are allowed"
+    if isinstance(choice.shape, batch.Shape) and choice.tiles[0] * choice.tiles[1] > _MAX_TILES:
+        return f"{choice.tiles[0] * choice.tiles[1]} tiles of a matrix: a launch has at most {_MAX_TILES}"
     if choice.tiles[0] * choice.tiles[1] * choice.splits >= 2**31:
         return f"{choice.tiles[0] * choice.tiles[1] * choice.splits} CTAs: a launch has fewer than {2**31}"
     return choice.variant.refusal(card.shared_per_block)

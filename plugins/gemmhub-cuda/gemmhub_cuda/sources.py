@@ -6,9 +6,9 @@ from functools import cache
 from importlib import resources
 
 from gemmhub.kit.nvrtc import Source
-from gemmhub_cuda import mma, sgemm
+from gemmhub_cuda import batch, mma, sgemm
 
-Variant = sgemm.Variant | mma.Variant
+Variant = sgemm.Variant | mma.Variant | batch.Variant
 
 KERNEL = "gemm"
 """Name of the function, the same in every source."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import emulated
 import numpy as np
+from gemmhub_cuda import batch as batches
+from gemmhub_cuda import mma
 from gemmhub_cuda.form import Form
 from gemmhub_cuda.launch import Params
-from gemmhub_cuda.mma import Shape, Variant
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.dtypes import as_dtype
@@ -21,7 +22,7 @@ FLOAT32 = as_dtype("float32")
 class Product:
     """A problem for a given tile shape; a is (m, k), b (k, n)."""
 
-    shape: Shape
+    shape: mma.Shape | batches.Shape
     m: int
     n: int
     k: int
@@ -49,19 +50,30 @@ class Product:
     """Offset of d's address in elements from an alignment of 16 bytes."""
     d_pad: int = 0
     """Elements between the rows of d."""
+    ctas: int = 1
+    """CTAs of a launch of the kernel for batches."""
 
     def __post_init__(self):
         along_m, along_n = self.m if self.a == "m" else 8, self.n if self.b == "n" else 8
-        assert 2 * along_m % self.aligned[0] == 0
-        assert 2 * along_n % self.aligned[1] == 0
+        size = as_dtype(self.dtype).itemsize
+        along_m, along_n = (x if x != 8 else 16 for x in (along_m, along_n))
+        assert size * along_m % self.aligned[0] == 0
+        assert size * along_n % self.aligned[1] == 0
 
     @property
-    def variant(self) -> Variant:
+    def variant(self) -> mma.Variant | batches.Variant:
         form = Form(
             self.a == "m", self.b == "n", *self.aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
             self.bias_type, self.activation,
         )  # fmt: skip
-        return Variant(self.shape, form, self.split_k or self.splits > 1)
+        kind = mma.Variant if isinstance(self.shape, mma.Shape) else batches.Variant
+        return kind(self.shape, form, self.split_k or self.splits > 1)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        if isinstance(self.shape, batches.Shape):
+            return self.ctas, 1, 1
+        return -(-self.m // self.shape.m) * -(-self.n // self.shape.n) * self.splits, 1, self.batch
 
     def __str__(self):
         words = [self.shape.name, f"{self.m}x{self.n}x{self.k}", self.a + self.b, self.dtype, self.out]
@@ -70,7 +82,7 @@ class Product:
             f"splits{self.splits}": self.splits > 1, f"batch{self.batch}{self.shared}": self.batch > 1,
             f"alpha{self.alpha}": self.scaled, "c": self.beta, f"bias_{self.bias}": self.bias,
             self.activation: self.activation, f"group{self.group}": self.group != 2,
-            f"d+{self.d_offset}+{self.d_pad}": self.d_offset or self.d_pad,
+            f"d+{self.d_offset}+{self.d_pad}": self.d_offset or self.d_pad, f"ctas{self.ctas}": self.ctas != 1,
         }  # fmt: skip
         return "-".join(words + [str(name) for name, used in flags.items() if used])
 
@@ -78,17 +90,27 @@ class Product:
 def placed(x, aligned):
     """The matrices of a stack in memory where nothing but ``aligned`` bytes is aligned: (array, ld, step).
 
-    The array is one-dimensional, from the first element to the last; what is between rows is NaN.
+    The array is one-dimensional, from the first element to the last; what is between rows is NaN, or 0x55.
     """
     batch, rows, columns = x.shape
     per = aligned // x.itemsize
     odd = per if aligned < 16 else 0  # a row begins at an odd multiple of the alignment
     ld = -(-columns // (2 * per)) * 2 * per + (odd or 2 * per)
-    buffer = np.full(batch * rows * ld + 64, np.nan, x.dtype)
+    buffer = np.full(batch * rows * ld + 64, 0x55 if x.dtype.kind == "i" else np.nan, x.dtype)
     start = (-buffer.ctypes.data % 16) // x.itemsize + odd
     buffer[start : start + x.size // columns * ld].reshape(batch, rows, ld)[:, :, :columns] = x
     end = start + (batch * rows - 1) * ld + columns
     return buffer[start:end], ld, rows * ld
+
+
+@dataclass
+class Exact:
+    """A result that has to be met exactly."""
+
+    values: np.ndarray
+
+    def ratio(self, result):
+        return np.where(result == self.values, 0.0, np.inf)
 
 
 @dataclass
@@ -106,6 +128,8 @@ class Launch:
         dtype, out = as_dtype(p.dtype), as_dtype(p.out)
 
         def draw(kind, *size):
+            if kind.kind == "i":
+                return rng.integers(-128, 128, size).astype(kind)
             return rng.standard_normal(size).astype(kind)
 
         a = draw(dtype, 1 if "a" in p.shared else p.batch, p.m, p.k)
@@ -129,6 +153,8 @@ class Launch:
     @property
     def reference(self):
         p, v = self.product, self.values
+        if v["a"].dtype.kind == "i":
+            return Exact(np.matmul(v["a"].astype(np.int64), v["b"].astype(np.int64)).astype(np.int32))
         model = error_model(v["a"].dtype, v["b"].dtype, as_dtype(p.out), FLOAT32)
         bias = v["bias"][:, None] if p.bias == "m" else v["bias"]
         return reference(
@@ -159,7 +185,7 @@ class Launch:
         read = [self.a[0], self.b[0], *([self.c[0]] if self.c else []), *([self.bias] if p.bias else [])]
         variant = p.variant
         report = emulated.run(
-            variant.main, variant.macros, params, (tiles_m * tiles_n * p.splits, 1, p.batch), variant.threads,
+            variant.main, variant.macros, params, p.grid, variant.threads,
             variant.shared_bytes, read, [d, partials, counters], seed, count, self.changes,
         )  # fmt: skip
         assert not counters.any(), "the counters are not 0 again"

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda import mma, sgemm
+from gemmhub_cuda import batch, mma, sgemm
 
 from gemmhub.testing import Case, ConformanceSuite
 
 HOME = Home()
-_B, _H = ("bfloat16",) * 3, ("float16",) * 3
+_B, _H, _I = ("bfloat16",) * 3, ("float16",) * 3, ("int8", "int8", "int32")
+
+
+@pytest.fixture(autouse=True)
+def _no_complaints():
+    HOME.cuda.complaints.clear()
+    yield
+    assert HOME.cuda.complaints == []
+    assert HOME.cuda.stack == []
 
 
 class TestEmulated(ConformanceSuite):
@@ -47,10 +55,36 @@ class TestEmulated(ConformanceSuite):
         test_mma_kernel.py."""
         monkeypatch.setattr(sgemm, "SHAPES", (sgemm.Shape(64, 64, 16, 32, 32, ctas_per_sm=4),))
         monkeypatch.setattr(mma, "SHAPES", (mma.Shape(64, 64, 64, 4, 32, 32),))
+        monkeypatch.setattr(batch, "SHAPES", batch.SHAPES[:0])
+
+
+class TestEmulatedBatches(ConformanceSuite):
+    """The kernel for batches alone."""
+
+    backend = staticmethod(HOME.backend)
+    memory = FakeMemory(HOME)
+    random_problems = 0
+    cases = (
+        Case(16, 16, 16, *_B, batch=(9,)),
+        Case(9, 13, 5, *_B, batch=(4, 3), data="nonfinite"),
+        Case(16, 24, 32, *_B, a="col", b="row", batch=(5,), a_batch="one"),
+        Case(16, 24, 32, *_B, a="row_padded", b="col", out="col", batch=(5,), offset=8),
+        Case(24, 16, 64, *_H, batch=(3,), activation="gelu", bias="m"),
+        Case(24, 16, 64, *_H, batch=(2, 3), a_batch="outer", alpha=0.7, c="out", beta=-1.3, bias="n"),
+        Case(17, 31, 40, "float16", "float16", "float32", batch=(3,), b="col", out="col", offset=2),
+        Case(16, 16, 16, *_I, batch=(9,)),
+        Case(9, 13, 5, *_I, batch=(4,)),
+        Case(9, 13, 5, *_I, batch=(4,), a="col", out="col", offset=1),
+        Case(32, 80, 48, *_I, a="col", b="col", batch=(2, 2), b_batch="outer"),
+        Case(0, 5, 7, *_I, batch=(2,)),
+        Case(5, 7, 3, *_I, batch=(0,)),
+        Case(5, 7, 0, *_I, batch=(2,)),
+        Case(70, 130, 300, *_I, threads=4),
+        Case(5, 7, 3, "int8", "int8", "int32", alpha=2),
+    )
 
     @pytest.fixture(autouse=True)
-    def _no_complaints(self):
-        HOME.cuda.complaints.clear()
-        yield
-        assert HOME.cuda.complaints == []
-        assert HOME.cuda.stack == []
+    def _this_kernel(self, monkeypatch):
+        monkeypatch.setattr(mma, "SHAPES", ())
+        few = [x for x in batch.SHAPES if (x.m, x.n, x.k_bytes) == (32, 64, 64)]
+        monkeypatch.setattr(batch, "fitting", lambda m, n, k, itemsize: [x for x in few if x.itemsize == itemsize])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from gemmhub_cuda.backend import CudaBackend
 from problems import problem
 
 from gemmhub.capability import Absent
-from gemmhub.testing import ConformanceSuite, TorchMemory, check
+from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
 from gemmhub.testing.cases import draw_few_kernels
 from gemmhub.testing.torch_cuda import (
     TorchProduct,
@@ -99,6 +100,23 @@ def test_random_problems(backend, request):
     """``--random-problems N``: sizes, orders, epilogues, against the error bound of gemmhub."""
     memory, count = TorchMemory(), request.config.getoption("--random-problems")
     for case in draw_few_kernels(count, lambda rng, _: str(rng.choice(types(backend))), aligned=0.6):
+        assert check(backend, case, memory).accepted
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float16"])
+def test_batches(backend, dtype):
+    """Batches of small matrices: aligned and odd sizes, all orders, one operand for all; int8 exactly."""
+    if dtype not in (*types(backend), "int8") or backend.machine.cards[0].capability < mma.OLDEST:
+        pytest.skip("not on this card")
+    rng, memory = random.Random(0), TorchMemory()
+    names = (dtype, dtype, "int32" if dtype == "int8" else dtype)
+    for seed in range(40):
+        unit = rng.choice((1, 16))
+        m, n, k = (rng.randrange(1, 64 // unit + 1) * unit for _ in range(3))
+        case = Case(
+            m, n, k, *names, a=rng.choice(("row", "col")), b=rng.choice(("row", "col")), seed=seed,
+            batch=(rng.choice((1, 3, 100, 3000)),), a_batch=rng.choice(("full", "one")),
+        )  # fmt: skip
         assert check(backend, case, memory).accepted
 
 

@@ -99,7 +99,7 @@ def test_no_bank_conflicts(product):
 
 
 def test_bank_conflicts_would_show():
-    unswizzled = ("mma.cu", "return row / (8 / SPAN) % SPAN;", "return 0;")
+    unswizzled = ("chunks.cuh", "return row / (8 / SPAN) % SPAN;", "return 0;")
     assert conflicts(Product(SMALL, 64, 64, 64, "k", "n"), (unswizzled,))
 
 

@@ -42,9 +42,10 @@ MUTATIONS = {
     "a row of k too many": (ACROSS, "row + i * STEP >= deep", "row + i * STEP > deep"),
     "one chunk too many along m": (
         ACROSS, "clamped(size - first - 8 * chunk, 8)", "clamped(size - first - 8 * chunk + 1, 8)"),
-    "one too many by plain loads": (Product(SHAPE, 70, 70, 75, aligned=(2, 2)), "2 * i < valid", "2 * i <= valid"),
+    "one too many by plain loads": (
+        Product(SHAPE, 70, 70, 75, aligned=(2, 2)), "chunks.cuh", "SIZE * i < valid", "SIZE * i <= valid"),
     "a chunk's parts all as long as the first": (
-        Product(SHAPE, 70, 70, 75, aligned=(8, 4)), "left = valid - at", "left = valid"),
+        Product(SHAPE, 70, 70, 75, aligned=(8, 4)), "chunks.cuh", "left = valid - at", "left = valid"),
     "the same matrix for the whole batch": (PLAIN, "(p.a) + matrix * p.a_batch", "(p.a)"),
     # Shared memory and fragments.
     "copies and fragments disagree on the swizzle": (

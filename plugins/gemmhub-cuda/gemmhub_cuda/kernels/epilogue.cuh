@@ -3,7 +3,7 @@
 #include "params.cuh"
 #include "ptx.cuh"
 
-constexpr int OUTPUT_BYTES = OUTPUT == 2 ? 4 : 2;
+constexpr int OUTPUT_BYTES = OUTPUT >= 2 ? 4 : 2;
 
 template <int type>
 DEVICE float load_element(const void* base, long long index) {
@@ -38,7 +38,7 @@ DEVICE float activated(float x) {
     return x;
 }
 
-// The matrix of the batch that this block writes to.
+// The matrix of the batch that a block, or a warp, writes to.
 struct Result {
     const Params& p;
     const void* c;
@@ -46,8 +46,9 @@ struct Result {
     bool wide;  // runs of neighbours may be stored at once
 
     // `run`: how many neighbours a thread will store at a time.
-    DEVICE Result(const Params& p, int run) : p(p) {
-        const long long matrix = blockIdx.z;
+    DEVICE Result(const Params& p, int run) : Result(p, run, blockIdx.z) {}
+
+    DEVICE Result(const Params& p, int run, long long matrix) : p(p) {
         c = ADDEND ? static_cast<const char*>(p.c) + matrix * p.c_batch * OUTPUT_BYTES : nullptr;
         d = static_cast<char*>(p.d) + matrix * p.d_batch * OUTPUT_BYTES;
         wide = (reinterpret_cast<u64>(d) | p.d_ld * OUTPUT_BYTES) % (run * OUTPUT_BYTES) == 0;

@@ -27,6 +27,7 @@
 //     TILE_M, TILE_N, TILE_K, WARP_M, WARP_N   elements
 //     STAGES                                   of the ring
 //     BLOCKS                                   that a multiprocessor shall have room for
+#include "chunks.cuh"
 #include "epilogue.cuh"
 #include "split.cuh"
 
@@ -36,39 +37,6 @@ static_assert(THREADS == 32 * (TILE_M / WARP_M) * WARPS_N, "warps fill the tile"
 static_assert(TILE_M % WARP_M == 0 && TILE_N % WARP_N == 0 && WARP_M % 16 == 0 && WARP_N % 16 == 0);
 static_assert(TILE_K == 32 || TILE_K == 64, "two or four steps, and at most 8 chunks in a row");
 static_assert(INPUT != 2 && STAGES >= 2);
-
-// Rows of CHUNKS chunks of 16 bytes. Chunk `chunk` of row `row` lies in the place of chunk ^ key(row): 8 rows below
-// each other have the same chunk in 8 different columns of 16 bytes, modulo the 128 bytes of all banks.
-template <int CHUNKS>
-struct Swizzled {
-    static constexpr int SPAN = CHUNKS < 8 ? CHUNKS : 8;  // chunks that change places with each other
-    static_assert((CHUNKS & (CHUNKS - 1)) == 0, "a power of two");
-    DEVICE static constexpr u32 key(u32 row) { return row / (8 / SPAN) % SPAN; }
-    DEVICE static constexpr u32 at(u32 row, u32 chunk) { return 16 * (row * CHUNKS + (chunk ^ key(row))); }
-};
-
-DEVICE int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
-
-// One chunk from global to shared memory: `valid` bytes of it (an even number), and zeros. `aligned`: bytes of `from`,
-// and of `valid` if not `partial`.
-template <int aligned, bool partial>
-DEVICE void copy_chunk(u32 to, const char* from, int valid) {
-#pragma unroll
-    for (int at = 0; at < 16; at += aligned) {
-        const int left = valid - at;
-        copy_async<aligned>(to + at, from + at, partial ? clamped(left, aligned) : left > 0 ? aligned : 0);
-    }
-}
-
-// The same by way of registers, where elements are aligned to their size only.
-DEVICE Word4 load_chunk(const char* from, int valid) {
-    u32 element[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-        element[i] = 2 * i < valid ? load_global(reinterpret_cast<const u16*>(from) + i) : u16(0);
-    return {element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16,
-            element[6] | element[7] << 16};
-}
 
 // One of the two operands: SIDE along m (n) and TILE_K along k, of which a warp needs WARP_SIDE x TILE_K. `mn`:
 // neighbours along m (n) are neighbours in memory; `aligned`: bytes that the starts of rows of neighbours are a
@@ -118,7 +86,7 @@ struct Operand {
                 Word4 staged[SOME];
 #pragma unroll
                 for (int i = 0; i < SOME; ++i)
-                    staged[i] = load_chunk(tile + (first + i) * row_step, valid<whole>(first + i, deep));
+                    staged[i] = load_chunk<u16>(tile + (first + i) * row_step, valid<whole>(first + i, deep));
 #pragma unroll
                 for (int i = 0; i < SOME; ++i) store_shared(stage + place(first + i), staged[i]);
             }

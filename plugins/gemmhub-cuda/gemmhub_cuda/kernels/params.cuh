@@ -7,8 +7,8 @@
 // Macros that every kernel is compiled with (gemmhub_cuda/form.py):
 //     A_M_MAJOR, B_N_MAJOR   1: neighbours along m (n) are neighbours in memory; 0: neighbours along k are
 //     A_BYTES_ALIGNED,       bytes that the start of every row (of neighbours) is a multiple of, and its length, too, if
-//     B_BYTES_ALIGNED        neighbours are along m (n): 16, 8, 4 or 2
-//     INPUT, OUTPUT          0 bfloat16, 1 float16, 2 float32
+//     B_BYTES_ALIGNED        neighbours are along m (n): 16, 8, 4, 2, or 1 of int8
+//     INPUT, OUTPUT          0 bfloat16, 1 float16, 2 float32; 3: int8, with results of int32
 //     SCALED                 1: alpha is used
 //     ADDEND                 1: beta * c is added; c has the type of d
 //     BIAS, BIAS_TYPE        0 none, 1 an element per row (m), 2 per column (n); its type as OUTPUT's
@@ -16,7 +16,7 @@
 //     SPLIT                  1: k may be cut into parts
 // and those of its tile: TILE_M, TILE_N, TILE_K (elements), THREADS (of a block), and what else the kernel names.
 //
-// Grid: x = tiles_m * tiles_n * splits (tile.cuh), z = matrices of the batch.
+// Grid: x = tiles_m * tiles_n * splits (tile.cuh), z = matrices of the batch; of batch.cu: any x.
 #pragma once
 
 struct Params {

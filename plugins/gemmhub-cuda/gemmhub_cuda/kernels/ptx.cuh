@@ -93,6 +93,22 @@ DEVICE void multiply_add(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same of int8 with sums of int32, modulo 2^32: d (16 x 8) += a (16 x 32) b (32 x 8), four of k in each word. With
+// g = lane / 4, t = 4 (lane % 4):
+//     a[0] (g, t..t+3), a[1] (g + 8, t..), a[2] (g, t + 16..), a[3] (g + 8, t + 16..)
+//     b0 (t..t+3, g), b1 (t + 16.., g); d as above
+template <int type>
+DEVICE void multiply_add(int* d, const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Bytes 0 and 2 of `first`, then of `second`; and bytes 1 and 3.
+DEVICE u32 even_bytes(u32 first, u32 second) { return __byte_perm(first, second, 0x6420); }
+DEVICE u32 odd_bytes(u32 first, u32 second) { return __byte_perm(first, second, 0x7531); }
+
 // --- shared memory: addresses are multiples of the size -------------------------------------------------------
 
 DEVICE void store_shared(u32 to, u32 value) {

@@ -24,6 +24,7 @@ void copy_wait(u32 open);
 
 void load_matrices(u32* word, u32 row, bool transposed, Where where);
 void multiply_add(float* d, const u32* a, u32 b0, u32 b1, int type, Where where);
+void multiply_add(int* d, const u32* a, u32 b0, u32 b1, Where where);
 
 void check_global(const void* address, u32 bytes, bool write, Where where);
 void store_partial(Float4* to, Float4 value, HERE);

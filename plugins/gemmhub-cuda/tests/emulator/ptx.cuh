@@ -32,6 +32,17 @@ inline void multiply_add(float* d, const u32 (&a)[4], u32 b0, u32 b1, HERE) {
     emulator::multiply_add(d, a, b0, b1, type, where);
 }
 
+template <int type>
+inline void multiply_add(int* d, const u32 (&a)[4], u32 b0, u32 b1, HERE) {
+    emulator::multiply_add(d, a, b0, b1, where);
+}
+inline u32 bytes_at(u32 first, u32 second, int shift) {
+    return (first >> shift & 0xff) | (first >> (16 + shift) & 0xff) << 8 | (second >> shift & 0xff) << 16 |
+           (second >> (16 + shift) & 0xff) << 24;
+}
+inline u32 even_bytes(u32 first, u32 second) { return bytes_at(first, second, 0); }
+inline u32 odd_bytes(u32 first, u32 second) { return bytes_at(first, second, 8); }
+
 template <class Type>
 inline void store_shared(u32 to, Type value, HERE) {
     emulator::store_shared(to, &value, sizeof(Type), where);

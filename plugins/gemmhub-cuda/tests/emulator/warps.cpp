@@ -65,6 +65,31 @@ static void multiply_warp(void** lanes, int type) {
     }
 }
 
+struct MultiplyBytes {
+    int* d;
+    u32 a[4], b[2];
+};
+
+static void multiply_warp_bytes(void** lanes) {
+    signed char a[16][32], b[8][32];
+    for (u32 lane = 0; lane < 32; ++lane) {
+        const MultiplyBytes& m = *static_cast<MultiplyBytes*>(lanes[lane]);
+        const u32 g = lane / 4, t = 4 * (lane % 4);
+        for (u32 i = 0; i < 4; ++i) memcpy(&a[g + 8 * (i % 2)][t + 16 * (i / 2)], &m.a[i], 4);
+        for (u32 i = 0; i < 2; ++i) memcpy(&b[g][t + 16 * i], &m.b[i], 4);
+    }
+    for (u32 lane = 0; lane < 32; ++lane) {
+        int* d = static_cast<MultiplyBytes*>(lanes[lane])->d;
+        for (u32 i = 0; i < 4; ++i) {
+            const signed char* row = a[lane / 4 + 8 * (i / 2)];
+            const signed char* column = b[2 * (lane % 4) + i % 2];
+            u32 sum = d[i];
+            for (u32 k = 0; k < 32; ++k) sum += row[k] * column[k];
+            d[i] = int(sum);
+        }
+    }
+}
+
 void load_matrices(u32* word, u32 row, bool transposed, Where where) {
     read_cells(offset_of(row, 16, where), 16, where);
     Matrices mine = {word, row};
@@ -74,6 +99,11 @@ void load_matrices(u32* word, u32 row, bool transposed, Where where) {
 void multiply_add(float* d, const u32* a, u32 b0, u32 b1, int type, Where where) {
     Multiply mine = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
     warp_meet("multiply_add", where, &mine, [&](void** lanes) { multiply_warp(lanes, type); });
+}
+
+void multiply_add(int* d, const u32* a, u32 b0, u32 b1, Where where) {
+    MultiplyBytes mine = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    warp_meet("multiply_add", where, &mine, [&](void** lanes) { multiply_warp_bytes(lanes); });
 }
 
 }  // namespace emulator

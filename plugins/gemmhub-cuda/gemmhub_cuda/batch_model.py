@@ -1,0 +1,69 @@
+"""The seconds of the kernel for batches of small matrices: the longest of memory traffic, issue slots and latency.
+
+Warps are independent, so that a launch takes what the busiest unit takes. Where a warp has few tiles, or the card few
+warps, their latency counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmhub_cuda import batch
+
+if TYPE_CHECKING:
+    from gemmhub_cuda.model import Card, Choice
+
+MEASURED: tuple[str, ...] = ()
+"""Names of the cards that the constants were fitted on: none yet, they are set by hand."""
+LAUNCH = 4.2e-6
+"""Seconds of a launch whose work takes no time."""
+DRAM = 0.88
+"""Share of the memory bandwidth that streams of small matrices reach."""
+_LATENCY = 900.0
+"""Cycles from a request to memory until the data are in shared memory."""
+_TILE = 160.0
+"""Instructions for a tile besides copies, multiplications and stores."""
+_BLOCK = 40.0
+"""Instructions for a step along K besides those that copy and multiply."""
+_COPY = 4.0
+"""Instructions for a copy of 16 bytes a lane by cp.async."""
+_ELEMENT = 5.0
+"""Instructions for an element that is loaded on its own."""
+_STORE = 24.0
+"""Instructions for the results of four elements a lane."""
+_ISSUE = 3.0
+"""Instructions that an SM issues in a cycle, of four."""
+_L2_BYTES = 48.0
+"""Bytes a cycle that L2 delivers to an SM."""
+
+
+def seconds(choice: Choice, shape: batch.Shape, card: Card, rate: float, moved: int, at_once: int) -> float:
+    """Return the seconds of a launch.
+
+    ``rate``: multiply-adds of 16-bit elements per cycle and SM. ``moved``: bytes from and to memory. ``at_once``: CTAs
+    of an SM.
+    """
+    form = choice.lowering.form
+    tiles, blocks = choice.counters, choice.k_blocks
+    steps = shape.k_bytes // 32
+    multiply = steps * (shape.m * shape.n / 128 + (shape.m + shape.n) / 8)
+    copies = sum(
+        side * shape.k_bytes / 512 * _copy(alignment, shape.itemsize)
+        for side, alignment in ((shape.m, form.a_alignment), (shape.n, form.b_alignment))
+    )
+    rows = min(shape.m, -(-choice.lowering.m // 16) * 16)
+    store = rows * shape.n / 128 * (_STORE if not form.addend else 2 * _STORE)
+    instructions = _TILE + blocks * (_BLOCK + copies + multiply) + store
+    per_sm = -(-tiles // card.sms)
+    issue = per_sm * instructions / _ISSUE
+    tensor = per_sm * blocks * shape.m * shape.n * shape.k / (rate * (2 if shape.itemsize == 1 else 1))
+    l2 = per_sm * blocks * (shape.m + shape.n) * shape.k_bytes / _L2_BYTES
+    each = -(-per_sm // (at_once * shape.warps))  # tiles of a warp
+    alone = _LATENCY + each * (instructions * 2 + blocks * _LATENCY / (shape.stages - 1))
+    computing = max(issue, tensor, l2, alone) / card.clock
+    return max(computing, moved / (DRAM * card.bandwidth)) + LAUNCH
+
+
+def _copy(alignment: int, itemsize: int) -> float:
+    """Return the instructions for copying 16 bytes a lane."""
+    return _COPY * 16 / alignment if alignment >= 4 else _ELEMENT * 16 / itemsize

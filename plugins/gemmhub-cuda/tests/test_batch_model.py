@@ -1,0 +1,109 @@
+"""The kernel for batches among the candidates: where it is proposed, its estimate, its launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gemmhub_cuda import batch, model
+from gemmhub_cuda.lower import lowered
+from gemmhub_cuda.model import Choice
+from problems import operand, problem
+
+from benchmarks.fit import cuda_model
+from gemmhub.capability import Refusal
+from gemmhub.layout import MatrixLayout
+
+LIMIT = 64 * 2**20
+CARD = cuda_model.H200
+
+
+def integers(m, n, k, *more, **changes):
+    return problem(m, n, k, "int8", *more, **{"out": "int32", **changes})
+
+
+def choices(asked):
+    return model.choices(lowered(asked, CARD.capability), CARD, LIMIT)
+
+
+def first(asked):
+    return choices(asked)[0]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("size", [(16, 16, 16), (32, 32, 32), (17, 23, 29), (8, 48, 64)])
+def test_batches_of_small_matrices(dtype, size):
+    """The tile is the smallest that holds the matrix."""
+    seconds, choice = first(problem(*size, dtype, batch=(20000,)))
+    assert isinstance(choice.shape, batch.Shape)
+    m, n = size[:2]
+    assert (choice.shape.m, choice.shape.n) == tuple(next(x for x in (16, 32, 64) if x >= side) for side in (m, n))
+    assert seconds >= model.moved_bytes(choice) / CARD.bandwidth
+
+
+@pytest.mark.parametrize("size", [(65, 16, 16), (16, 128, 16), (4096, 4096, 4096)])
+def test_larger_matrices_of_16_bits(size):
+    found = choices(problem(*size, "bfloat16"))
+    assert not any(isinstance(choice.shape, batch.Shape) for _, choice in found)
+
+
+def test_a_single_long_product():
+    """One warp for a long K is slow, and its estimate high."""
+    assert not isinstance(first(problem(64, 64, 8192, "bfloat16"))[1].shape, batch.Shape)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (33, 5, 7), (200, 300, 400), (4096, 4096, 4096)])
+@pytest.mark.parametrize("count", [(), (7,), (2, 70000)])
+def test_int8_of_every_size(size, count):
+    found = choices(integers(*size, batch=count))
+    assert found
+    for seconds, choice in found:
+        assert choice.name.startswith("bytes")
+        assert seconds > 0
+        assert choice.splits == 1
+        assert model.refusal(choice, CARD, 0) is None
+
+
+def test_misaligned_operands_cost_more():
+    """Without an unaligned sector more in memory: matrices 2 bytes on."""
+    asked = problem(32, 32, 32, "bfloat16", batch=(4096,))
+    aligned = Choice(lowered(asked, (9, 0)), batch.fitting(32, 32, 32, 2)[0], 1)
+    for alignment in (8, 4, 2):
+        form = replace(aligned.lowering.form, a_alignment=alignment)
+        other = replace(aligned, lowering=replace(aligned.lowering, form=form))
+        assert model.seconds(other, CARD) >= model.seconds(aligned, CARD)
+
+
+def test_a_long_batch_is_one_launch():
+    choice = first(problem(16, 16, 16, "bfloat16", batch=(200000,)))[1]
+    assert [count for *_, count in choice.offsets()] == [200000]
+    assert choice.grid(200000, 660) == (660, 1, 1)
+    assert choice.grid(3, 660) == (1, 1, 1)
+
+
+def test_numbers_of_tiles_have_31_bits(monkeypatch):
+    monkeypatch.setattr(model, "_MAX_TILES", 8)
+    choice = first(integers(70, 130, 5, batch=(3,)))[1]
+    assert choice.tiles == (2, 3)
+    assert [count for *_, count in choice.offsets()] == [1, 1, 1]
+    assert "at most 8" in model.refusal(Choice(lowered(integers(200, 200, 5), (9, 0)), choice.shape, 1), CARD, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (integers(8, 8, 8, alpha_is_one=False), "no alpha, c, bias or activation"),
+        (integers(8, 8, 8, c=operand("int32", 8, 8)), "no alpha, c, bias or activation"),
+        (integers(8, 8, 8, out="float32"), "result of float32"),
+        (replace(integers(8, 8, 8), a=replace(operand("int8", 8, 8), layout=MatrixLayout(8, 8, 16, 2))), "dimension"),
+    ],
+)
+def test_refused_int8(asked, words):
+    found = lowered(asked, (9, 0))
+    assert isinstance(found, Refusal)
+    assert words in found.reason
+    assert found.remedy
+
+
+def test_int8_before_ampere():
+    assert "8.0" in lowered(integers(8, 8, 8), (7, 5)).reason

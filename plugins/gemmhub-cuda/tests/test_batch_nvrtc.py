@@ -1,0 +1,99 @@
+"""Every shape of the kernel for batches, plain and with an epilogue, compiles without spills or stack."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from gemmhub_cuda.batch import SHAPES, Variant, fitting
+from gemmhub_cuda.form import Form
+from gemmhub_cuda.sources import source
+
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, CompilerError
+
+LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
+"""Bytes of shared memory of a block, by compute capability."""
+PLAIN = {
+    1: Form(False, False, 16, 16, "int8", "int32"),
+    2: Form(False, False, 16, 16, "bfloat16", "bfloat16"),
+}
+
+
+def cases():
+    """(variant, capability): every shape with one of the orders, in turn, and every alignment and epilogue."""
+    cards, found = list(LIMITS), []
+    for i, shape in enumerate(SHAPES):
+        form = replace(PLAIN[shape.itemsize], a_m_major=i % 2 > 0, b_n_major=i // 2 % 2 > 0)
+        fits = [card for card in cards if shape.shared_bytes <= LIMITS[card]]
+        found.append((Variant(shape, form), fits[i % len(fits)]))
+        narrow = replace(form, a_alignment=(2, 4, 8, 1)[i % 4], b_alignment=(4, 2, 1, 8)[i % 4])
+        if shape.itemsize == 2:
+            full = {"scaled": True, "addend": True, "bias": "nm"[i % 2], "activation": ("gelu", "relu", "silu")[i % 3]}
+            kinds = {"input": ("float16", "bfloat16")[i % 2], "output": ("float32", "float16", "bfloat16")[i % 3]}
+            narrow = replace(narrow, a_alignment=max(2, narrow.a_alignment), b_alignment=max(2, narrow.b_alignment))
+            narrow = replace(narrow, **full, **kinds)
+        found.append((Variant(shape, narrow), (9, 0)))
+    return found
+
+
+def compiled(case):
+    """In a process of its own: (bytes of cubin, log), or the compiler's message."""
+    try:
+        return nvrtc.load().compile(source(*case), verbose=True)
+    except CompilerError as error:
+        return str(error)
+
+
+@cache
+def results():
+    every = cases()
+    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(every, pool.map(compiled, every)))
+
+
+def name(case):
+    form = case[0].form
+    words = (form.input, form.output, form.a_alignment, form.b_alignment, form.activation, *case[1])
+    return "-".join(map(str, (case[0].name, *words)))
+
+
+@pytest.mark.parametrize("case", cases(), ids=name)
+def test_compiles(case):
+    variant, _ = case
+    made = results()[case]
+    assert isinstance(made, Compiled), made
+    assert made.cubin[:4] == b"\x7fELF"
+    assert made.registers > 0, made.log
+    assert made.spilled == 0, made.log
+    assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.ctas_per_sm <= 65536
+
+
+def test_shapes_have_names_of_their_own():
+    assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+
+
+@pytest.mark.parametrize("limit", LIMITS.values())
+def test_every_card_has_every_tile(limit):
+    for itemsize in (1, 2):
+        for m in (1, 16, 17, 64, 65):
+            for n in (1, 32, 33, 500):
+                fits = [x for x in fitting(m, n, 64, itemsize) if Variant(x, PLAIN[itemsize]).refusal(limit) is None]
+                assert fits
+                assert {(min(m, 64) <= x.m, min(n, 64) <= x.n) for x in fits} == {(True, True)}
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        (Variant(SHAPES[0], PLAIN[1]), "elements of 2 bytes, not int8"),
+        (Variant(SHAPES[0], PLAIN[2], split_k=True), "no split-K"),
+        (Variant(SHAPES[8], PLAIN[2]), "a CTA has at most 50000"),
+    ],
+    ids=["itemsize", "split", "shared"],
+)
+def test_refusals_have_reasons(variant, reason):
+    assert reason in variant.refusal(50000)

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from gemmhub_cuda import model
 
 from benchmarks.fit import cuda_model
+from benchmarks.lib import results
+from benchmarks.pages import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = {
@@ -63,3 +66,33 @@ def measured() -> list[str]:
             versions += f", Triton {record['triton']} on mma.sync"
         lines += [f"**{title}** ({versions}; `benchmarks/results/h200/{path.name}`)", "", *table(record), ""]
     return lines[:-1]
+
+
+def batches() -> list[str]:
+    """Return batches beside torch: geometric means by kind and dtype."""
+    record = results.load(results.FOLDER / "h100" / "batches.json.xz")
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in record["products"]:
+        groups.setdefault((row["kind"], row["dtype"]), []).append(row)
+    body = []
+    for (kind, dtype), rows in groups.items():
+        mean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
+        least = min(rows, key=lambda row: row["ratio"])
+        sizes = " x ".join(map(str, least["sizes"]))
+        own = sum(row["chosen"] == "cuda" for row in rows)
+        body.append((kind, dtype, len(rows), own, f"{mean:.2f}", f"{least['ratio']:.2f} ({sizes})"))
+    return tables.rows(
+        ("products", "dtype", "number", "by gemmhub-cuda", "torch / gemmhub", "least (batch x m x n x k)"), body
+    )
+
+
+def squares() -> list[str]:
+    """Return batches of square matrices, one by one."""
+    record = results.load(results.FOLDER / "h100" / "batches.json.xz")
+    body = [
+        (row["dtype"], f"{row['sizes'][0]} of {row['sizes'][1]} x {row['sizes'][1]}", f"{row['us']:.1f}",
+         f"{row['ratio']:.2f}", row["chosen"])
+        for row in record["products"]
+        if row["kind"] in ("squares", "int8") and row["orders"] == "nn" and row["dtype"] != "float16"
+    ]  # fmt: skip
+    return tables.rows(("dtype", "batch", "us", "torch / gemmhub", "by"), body)

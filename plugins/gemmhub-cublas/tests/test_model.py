@@ -141,3 +141,10 @@ def test_int8_of_row_major_operands_is_slow():
         found = lower.lowered(asked)
         times[b] = corrections.seconds(asked, found, H100, "13.1.0")
     assert times["row"] > 2 * times["col"]
+
+
+@pytest.mark.parametrize(("side", "measured"), [(32, 23.0e-6), (64, 36.8e-6)])
+def test_int8_batches_of_small_matrices(side, measured):
+    """Measured on an H100, 4096 products, benchmarks/results/h100/batches.json.xz."""
+    asked = problem(side, side, side, "int8", out="int32", b="col", batch=(4096,))
+    assert corrections.seconds(asked, lower.lowered(asked), H100, "13.1.0") > 0.6 * measured

@@ -179,7 +179,7 @@ from test_device import tensors, types
 backend = CudaBackend()
 backend.probe()
 for dtype in types(backend):
-    for size in ((65, 67, 69), (64, 128, 96), (3, 200, 600)):
+    for size in ((65, 67, 69), (64, 128, 96), (3, 200, 600), (33, 61, 70)):
         for a, b in (("row", "row"), ("col", "col")):
             asked = problem(*size, dtype, "float32", a=a, b=b)
             for name in backend.candidates(asked):

@@ -118,25 +118,10 @@ def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list
     best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
     timed = [(x.seconds + model.epilogue(x.choice.lowering), x.choice) for x in corrected(lowerings, card, workspace)]
     timed = [x for x in timed if not _long(x[1])] or timed
-    timed = [(seconds * (_SECOND_LAUNCH if _few_rows_copied(choice) else 1), choice) for seconds, choice in timed]
     for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
         form = choice.lowering.form
         best.setdefault((choice.shape, form.registers_a, form.split_planes_b), (seconds, choice))
     return list(best.values())
-
-
-_FEW_ROWS = 8
-_SECOND_LAUNCH = 1.03
-"""Factor on the seconds of products of at most ``_FEW_ROWS`` rows, or columns, whose operands a pre-pass splits.
-
-The host, which takes 6 us for one launch, takes 17 us for both and their workspace. In a language model's decode that
-is more than the card gains by less than 3 percent.
-"""
-
-
-def _few_rows_copied(choice: Choice) -> bool:
-    lowering = choice.lowering
-    return lowering.form.input == "split" and bool(lowering.copied) and min(lowering.m, lowering.n) <= _FEW_ROWS
 
 
 _LONGEST = 2**14

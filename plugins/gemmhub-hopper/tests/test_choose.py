@@ -144,13 +144,3 @@ def test_epilogues_take_time():
     )
     assert plain < gelu[0] < addend[0]
     assert not addend[1].lowering.swapped
-
-
-@pytest.mark.parametrize("m", [6, 8])
-@pytest.mark.parametrize("b", ["row", "col"])
-def test_few_rows_of_float32_take_one_launch(m, b):
-    """On an H100, where both are about as fast: the host launches a pre-pass besides in thrice the time."""
-    card = model.Card(sms=132, clock=1.98e9, bandwidth=3.35232e12, name="NVIDIA H100 80GB HBM3")
-    lowerings = lower.lowerings(problem(m, 14336, 4096, "float32", b=b))
-    split = tuple(x for x in lowerings if x.form.input == "split")
-    assert not choose.choices(split, card, LIMIT)[0][1].copied

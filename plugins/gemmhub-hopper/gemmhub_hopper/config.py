@@ -101,7 +101,7 @@ class Form:
     transposed_d: bool = False
     """Whether d and c are contiguous along M; else along N."""
     tma_store: bool = True
-    """Whether d is stored by TMA; else from registers."""
+    """Whether TMA stores d from shared memory; else warps do, by 16 bytes a lane."""
     has_alpha: bool = False
     """Whether the product is multiplied by alpha."""
     addend: str | None = None
@@ -230,7 +230,7 @@ class Variant:
     @cached_property
     def _staged(self) -> int:
         """Bytes of one staging buffer for each consumer."""
-        return self.shape.consumers * 64 * self.store_block_n * self.form.output_bytes if self.form.tma_store else 0
+        return self.shape.consumers * 64 * self.store_block_n * self.form.output_bytes
 
     @cached_property
     def num_store_stages(self) -> int:
@@ -293,7 +293,8 @@ class Variant:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:
             return f"with {registers} accumulators a thread has no registers for those of the CTAs that share K"
-        if registers > 128 and (self.split_k or not (form.plain_epilogue and form.tma_store)):
+        by_warps = not form.tma_store and form.output == "float32"
+        if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
         smooth = form.activation in ("gelu", "silu")
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128

@@ -122,5 +122,5 @@ def test_staging_buffers_of_float32():
     assert chosen(Shape(64, 64, 9, consumers=1), "split") == (32, 1)
     for output in ("bfloat16", "float32"):
         staged = Variant(Shape(128, 256, 4), Form(False, False, "bfloat16", output))
-        direct = replace(staged, form=replace(staged.form, tma_store=False))
-        assert staged.shared_bytes == direct.shared_bytes + 2 * 2 * 8192
+        by_warps = replace(staged, form=replace(staged.form, tma_store=False))
+        assert staged.shared_bytes == by_warps.shared_bytes == 4 * staged.stage_bytes + 2 * 2 * 8192 + 64 + 8 + 1024

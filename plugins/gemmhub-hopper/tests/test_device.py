@@ -111,7 +111,7 @@ def test_every_shape_of_planes(backend, shape):
     for a in ("row", "col"):
         for b in ("row", "col"):
             for swapped in (False, True):
-                for n in (2055, 2056):  # stored from registers, and by TMA
+                for n in (2055, 2056):  # stored by warps, and by TMA
                     product = Product(shape, 1032, n, 453, a=a, b=b, dtype="float32", swapped=swapped)
                     result, exact = run(backend, product)
                     assert not product.wrong(result, exact).any(), product
@@ -123,7 +123,7 @@ def test_every_shape_of_float16_planes(backend, shape):
     for a in ("row", "col"):
         for b in ("row", "col"):
             for swapped in (False, True):
-                for n in (2055, 2056):  # stored from registers, and by TMA
+                for n in (2055, 2056):  # stored by warps, and by TMA
                     given = {"a": a, "b": b, "dtype": "f16x3", "swapped": swapped}
                     form = Product(Shape(64, 64, 2, consumers=1), 1032, n, 453, **given).choice.lowering.form
                     if Variant(shape, form).refusal is None:

@@ -42,6 +42,13 @@ def variants():
     turns = Shape(128, 128, 6, pingpong=True)
     found += [Variant(turns, form, split) for form, split in zip(forms[1:4], (True, False, True))]
     found += [Variant(turns, forms[-1])]
+    # Results whose rows warps store, from as many accumulators as there may be.
+    by_warps = replace(PLAIN, tma_store=False)
+    most = Shape(128, 192, 5, pingpong=True), Shape(256, 192, 3), Shape(192, 192, 4, consumers=3)
+    found += [
+        Variant(shape, replace(by_warps, transposed_d=transposed)) for shape in most for transposed in (False, True)
+    ]
+    found += [Variant(LARGE, replace(by_warps, output="float32", transposed_d=x)) for x in (False, True)]
     found += [Variant(Shape(256, 192, 3), replace(forms[-1], transposed_d=transposed)) for transposed in (False, True)]
     floats = replace(full, output="float32", addend="float32")
     found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed_d=True, bias="m", activation="silu"))]
@@ -146,7 +153,7 @@ def name(variant):
     words += [f"c_{form.addend}"] if form.addend else []
     flags = {
         "alpha": form.has_alpha,
-        "direct": not form.tma_store,
+        "warps": not form.tma_store,
         "split": variant.split_k,
         "r": form.registers_a,
         "s": form.split_planes_b,

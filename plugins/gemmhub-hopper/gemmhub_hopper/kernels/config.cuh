@@ -32,10 +32,10 @@ constexpr bool kSplitPlanesB =
 // Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32.
 constexpr int kOutput = GEMM_OUTPUT;
 constexpr bool kTransposedD = GEMM_TRANSPOSED_D;  // D and C are contiguous along M; else along N
-constexpr bool kTmaStore = GEMM_TMA_STORE;        // D goes through shared memory and TMA; else straight from registers
+constexpr bool kTmaStore = GEMM_TMA_STORE;        // TMA stores D from shared memory; else warps do
 // Columns of the tile that one staging buffer holds: 16, 32 or 64, at most OUT_N and at most 128 bytes.
 constexpr u32 STORE_BLOCK_N = GEMM_STORE_BLOCK_N;
-constexpr u32 kNumStoreStages = GEMM_NUM_STORE_STAGES;  // staging buffers of a consumer warpgroup, with kTmaStore
+constexpr u32 kNumStoreStages = GEMM_NUM_STORE_STAGES;  // staging buffers of a consumer warpgroup
 constexpr bool kSplitK = GEMM_SPLIT_K;  // K may be split among CTAs, which add through memory (split_k.cuh)
 constexpr bool kHasAlpha = GEMM_HAS_ALPHA;
 constexpr bool kHasAddend = GEMM_HAS_ADDEND;  // beta * c is added

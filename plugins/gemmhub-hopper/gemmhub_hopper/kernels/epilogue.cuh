@@ -78,7 +78,7 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
     }
 }
 
-// Stores four elements that finish() has finished straight from registers: for results that TMA cannot store.
+// Stores four elements that finish() has finished straight from registers: for slices of split-K.
 DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, const float (&v)[4], int j) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -191,6 +191,19 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
     }
 }
 
+// Fills the staging buffer at `place` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
+DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 column, u32 place) {
+    if constexpr (kOutput == 2)
+        stage_floats(p, fragment, acc, column / 8, place);
+    else
+        stage_16_bits(p, fragment, acc, column / 8, place);
+}
+
+// First column of a store block: the last one may begin within the one before.
+DEVICE constexpr u32 store_column(u32 block) {
+    return block + 1 < kNumStoreBlocks ? block * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
+}
+
 // Stores through shared memory: 64 rows x STORE_BLOCK_N columns at a time, while TMA still stores the ones before.
 //
 // `sent` counts the buffers that this warpgroup has stored; it uses its kNumStoreStages buffers in turn. Issuing a TMA store
@@ -205,8 +218,8 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     for (u32 i = 0; i < kNumFragments; ++i) {
         const EpilogueFragment fragment(p, at, i);
 #pragma unroll
-        for (u32 store = 0; store < kNumStoreBlocks; ++store) {
-            const u32 column = store + 1 < kNumStoreBlocks ? store * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
+        for (u32 block = 0; block < kNumStoreBlocks; ++block) {
+            const u32 column = store_column(block);
             const u32 buffer = sent % kNumStoreStages, place = staging + buffer * SMEM_STORE_BYTES;
             const bool stores = thread == 32 * buffer;
             if (kSplitK || sent++ >= kNumStoreStages) {
@@ -214,10 +227,7 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
                 named_sync(1 + ctx.warpgroup, 128);
             }
             if (kSplitK) sent = (sent + 1) % kNumStoreStages;
-            if constexpr (kOutput == 2)
-                stage_floats(p, fragment, acc[i], column / 8, place);
-            else
-                stage_16_bits(p, fragment, acc[i], column / 8, place);
+            stage(p, fragment, acc[i], column, place);
             async_fence();  // by every thread that has written: one thread's fence is only for its own
             named_sync(1 + ctx.warpgroup, 128);
             if (stores) {
@@ -236,24 +246,103 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     }
 }
 
+// Stores one element of the row at `from` of a box of a staging buffer, whose first one goes to `at`.
+DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
+    const u32 place = box + swizzled(from + kOutputBytes * element, STORE_ROW_BYTES);
+    if constexpr (kOutputBytes == 4)
+        store_word(at + 4 * element, load_shared(place));
+    else
+        store_half(at + 2 * element, load_shared_half(place));
+}
+
+// Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: lanes beside each other store
+// 16 bytes beside each other. `row`, `column`: of d, where the box begins; `rows`, `columns`: of d from there on.
+//
+// In d a row begins anywhere; what it has before its first multiple of 16 bytes, and behind the last one, is stored element
+// by element, so that nothing beside the row is written. A unit between is shifted out of two units of the buffer.
+DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int rows, int columns, int batch,
+                       TileContext ctx) {
+    constexpr u32 UNITS = STORE_ROW_BYTES / 16, AT_ONCE = 32 / UNITS;  // units of a row; rows that a warp stores at once
+    constexpr u32 ROWS = STORE_BOX_BYTES / STORE_ROW_BYTES / 4;        // of a warp
+    constexpr int ELEMENTS = STORE_ROW_BYTES / kOutputBytes, PER_UNIT = 16 / kOutputBytes;
+    static_assert(ROWS % AT_ONCE == 0, "all lanes have rows");
+    const u32 unit = ctx.lane % UNITS, first = ctx.warp * ROWS + ctx.lane / UNITS;
+    const int end = columns < ELEMENTS ? columns : ELEMENTS;
+    const long long ld = kOutputBytes * p.d_ld;
+    constexpr int UNROLLED = kNumFragments * OUT_N <= 256 ? 2 : 1;  // as there are registers
+    char* at = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column) + first * ld;
+#pragma unroll UNROLLED
+    for (u32 done = 0; done < ROWS; done += AT_ONCE, at += AT_ONCE * ld) {
+        const u32 from = (first + done) * STORE_ROW_BYTES;
+        u32 w[8], x[4];
+        load_words(box + swizzled(from + 16 * unit, STORE_ROW_BYTES), w[0], w[1], w[2], w[3]);
+        load_words(box + swizzled(from + 16 * ((unit + 1) % UNITS), STORE_ROW_BYTES), w[4], w[5], w[6], w[7]);
+        if (static_cast<int>(first + done) >= rows) continue;
+        const u32 shift = (0u - static_cast<u32>(reinterpret_cast<u64>(at))) & 15;  // bytes to the first unit of d
+#pragma unroll
+        for (int i = 0; i < 6; ++i) w[i] = shift & 8 ? w[i + 2] : w[i];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) w[i] = shift & 4 ? w[i + 1] : w[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i] = kOutputBytes == 4 ? w[i] : shift_pair(w[i], w[i + 1], 8 * (shift & 2));
+        const int head = shift / kOutputBytes, element = head + PER_UNIT * unit;
+        if (element + PER_UNIT <= end) store_words(at + kOutputBytes * element, x[0], x[1], x[2], x[3]);
+        const int tail = end < head ? end : end - (end - head & PER_UNIT - 1);
+#pragma unroll
+        for (int i = 0; i < PER_UNIT; i += UNITS) {
+            const int before = unit + i, behind = tail + unit + i;
+            if (before < head && before < end) store_staged_element(at, box, from, before);
+            if (behind < end) store_staged_element(at, box, from, behind);
+        }
+    }
+}
+
+// The threads that share a staging buffer see what they have written: a warp has rows of its own, but those of a
+// transposed buffer have elements of all warps.
+DEVICE void sync_staged(TileContext ctx) {
+    if constexpr (kTransposedD)
+        sync_stores(1 + ctx.warpgroup, 128);
+    else
+        sync_warp_stores();
+}
+
+// As store_by_tma(), but warps store the rows of a buffer. Those who fill one of two buffers have met since it was read:
+// when the other one was full.
+DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
+    const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
+#pragma unroll
+    for (u32 i = 0; i < kNumFragments; ++i) {
+        const EpilogueFragment fragment(p, at, i);
+        const int m = at.row0 + 64 * i;
+#pragma unroll
+        for (u32 block = 0; block < kNumStoreBlocks; ++block) {
+            const u32 column = store_column(block), place = staging + sent * SMEM_STORE_BYTES;
+            const int n = at.column0 + column;
+            if (kNumStoreStages == 1) sync_staged(ctx);
+            sent = (sent + 1) % kNumStoreStages;
+            stage(p, fragment, acc[i], column, place);
+            sync_staged(ctx);
+            if constexpr (kTransposedD) {
+#pragma unroll
+                for (u32 box = 0; box < kNumStoreBoxes; ++box) {
+                    const int first = m + 64 / kNumStoreBoxes * box;
+                    store_rows(p, place + box * STORE_BOX_BYTES, n, first, p.n - n, p.m - first, at.batch, ctx);
+                }
+            } else {
+                store_rows(p, place, m, n, p.m - m, p.n - n, at.batch, ctx);
+            }
+        }
+    }
+}
+
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
                        u32& sent) {
     // With alpha 0 the product counts for nothing, NaN or not.
     if (kHasAlpha && p.alpha == 0.0f) clear(acc);
-    if constexpr (kTmaStore) {
+    if constexpr (kTmaStore)
         store_by_tma(p, map, acc, at, ctx, sent);
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < kNumFragments; ++i) {
-            const EpilogueFragment fragment(p, at, i);
-#pragma unroll
-            for (u32 j = 0; j < OUT_N / 8; ++j) {
-                float v[4];
-                finish_quad(p, fragment, acc[i], v, j);
-                store_direct(p, fragment, v, j);
-            }
-        }
-    }
+    else
+        store_by_rows(p, acc, at, ctx, sent);
 }
 
 // Adds a quad of another CTA's partial sums to four registers; `first`: to 0.

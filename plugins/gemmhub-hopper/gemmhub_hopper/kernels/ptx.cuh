@@ -239,6 +239,10 @@ DEVICE void store_staged(u32 to, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
+// Before threads load what others of their warp, or of a named barrier, have written to a staging buffer.
+DEVICE void sync_warp_stores() { __syncwarp(); }
+DEVICE void sync_stores(u32 name, u32 threads) { named_sync(name, threads); }
+
 DEVICE void store_shared(u32 to, u32 value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
@@ -247,6 +251,24 @@ DEVICE u32 load_shared(u32 from) {
     u32 value;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
     return value;
+}
+
+DEVICE u16 load_shared_half(u32 from) {
+    u16 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(from) : "memory");
+    return value;
+}
+
+// From a multiple of 16.
+DEVICE void load_words(u32 from, u32& w0, u32& w1, u32& w2, u32& w3) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w0), "=r"(w1), "=r"(w2), "=r"(w3) : "r"(from) : "memory");
+}
+
+// The word that begins `bits` (below 32) above the low end of two.
+DEVICE u32 shift_pair(u32 low, u32 high, u32 bits) {
+    u32 word;
+    asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(low), "r"(high), "r"(bits));
+    return word;
 }
 
 DEVICE void store_float(u32 to, float value) { store_shared(to, __float_as_uint(value)); }
@@ -411,6 +433,13 @@ DEVICE void copy_wait() {
 }
 
 // A word that other CTAs write.
+// Stores to D: 16 bytes at a multiple of 16, 4 and 2.
+DEVICE void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
+}
+DEVICE void store_word(void* to, u32 value) { *static_cast<u32*>(to) = value; }
+DEVICE void store_half(void* to, u16 value) { *static_cast<u16*>(to) = value; }
+
 DEVICE u32 load_word(const u32* from) {
     u32 value;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

@@ -20,7 +20,7 @@ constexpr u32 kStepBytesA = step_bytes(kMnMajorA);  // from one K step of wgmma 
 constexpr u32 kStepBytesB = step_bytes(kWgmmaMnMajorB);
 
 // A staging buffer holds 64 rows x STORE_BLOCK_N columns of the tile. Transposed, it holds STORE_BLOCK_N rows of D with 64
-// elements of M: of float32 in two boxes, 32 elements of M and then the others. TMA stores one box at a time. The last
+// elements of M: of float32 in two boxes, 32 elements of M and then the others. TMA, or warps where that cannot, store one box at a time. The last
 // buffer of a tile may begin within the one before: what both have is stored twice.
 constexpr u32 kNumStoreBlocks = (OUT_N + STORE_BLOCK_N - 1) / STORE_BLOCK_N;
 constexpr u32 SMEM_STORE_BYTES = 64 * STORE_BLOCK_N * kOutputBytes;
@@ -33,8 +33,7 @@ constexpr u32 SMEM_PLANES_B_BYTES = kNumPlanes * SMEM_B_BYTES;  // of one of two
 constexpr u32 SMEM_MARKS_BYTES = 16 * 4 * kWarpgroupsPerTile;   // a word for each warp of a tile, with kSplitPlanesB
 constexpr u32 SMEM_PLANES_B_OFFSET = kNumStages * SMEM_STAGE_BYTES;
 constexpr u32 SMEM_STORE_OFFSET = SMEM_PLANES_B_OFFSET + (kSplitPlanesB ? 2 * SMEM_PLANES_B_BYTES : 0);
-constexpr u32 SMEM_MARKS_OFFSET =
-    SMEM_STORE_OFFSET + (kTmaStore ? kNumConsumers * kNumStoreStages * SMEM_STORE_BYTES : 0);
+constexpr u32 SMEM_MARKS_OFFSET = SMEM_STORE_OFFSET + kNumConsumers * kNumStoreStages * SMEM_STORE_BYTES;
 // Of one of two buffers of a consumer warpgroup, with F16X3_INPUT: the scales of its rows, then of the tile's columns.
 constexpr u32 SMEM_SCALES_BYTES = 4 * (64 * kNumFragments + BLOCK_N);
 constexpr u32 SMEM_SCALES_OFFSET = SMEM_MARKS_OFFSET + (kSplitPlanesB ? kClusterK * SMEM_MARKS_BYTES : 0);

@@ -140,12 +140,28 @@ inline void store_staged(u32 to, float first, float second) {
     const float both[] = {first, second};
     emulator::store_floats(to, both, 2);
 }
+inline void sync_warp_stores() {
+    async_fence();  // TMA is not asked for what these functions publish
+    emulator::warp_meet();
+}
+inline void sync_stores(u32 name, u32 threads) {
+    async_fence();
+    named_sync(name, threads);
+}
 inline void store_shared(u32 to, u32 value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
 // Into a register, which may be a fragment's.
 inline u32 load_shared(u32 from) {
     emulator::me().fenced = false;
     return read_as<u32>(emulator::shared_at(emulator::here(), from));
 }
+
+inline u16 load_shared_half(u32 from) { return read_as<u16>(emulator::shared_at(emulator::here(), from)); }
+inline void load_words(u32 from, u32& w0, u32& w1, u32& w2, u32& w3) {
+    if (from % 16) emulator::fail("a load from an address that is not aligned");
+    emulator::me().fenced = false;
+    w0 = load_shared(from), w1 = load_shared(from + 4), w2 = load_shared(from + 8), w3 = load_shared(from + 12);
+}
+inline u32 shift_pair(u32 low, u32 high, u32 bits) { return u32((u64(high) << 32 | low) >> bits); }
 
 inline void store_float(u32 to, float value) { memcpy(emulator::shared_at(emulator::here(), to), &value, 4); }
 inline float load_float(u32 from) {
@@ -231,6 +247,23 @@ inline u64 load_counter(const u64* counter) {
     return *counter;
 }
 
+inline void store_word(void* to, u32 value) {
+    emulator::touch();
+    if (reinterpret_cast<size_t>(to) % 4) emulator::fail("an address that is not aligned");
+    memcpy(to, &value, 4);
+    emulator::maybe_yield();
+}
+inline void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
+    emulator::touch();
+    if (reinterpret_cast<size_t>(to) % 16) emulator::fail("an address that is not aligned");
+    const u32 words[] = {w0, w1, w2, w3};
+    memcpy(to, words, 16);
+    emulator::maybe_yield();
+}
+inline void store_half(void* to, u16 value) {
+    emulator::touch();
+    memcpy(to, &value, 2);
+}
 inline u32 load_word(const u32* from) {
     emulator::touch();
     return *from;

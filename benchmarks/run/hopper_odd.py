@@ -27,7 +27,7 @@ from benchmarks.pages.tables import mean
 from gemmhub.capability import Absent
 
 ODD = {"m, n, k": (1, 1, 1), "k": (0, 0, 1), "n": (0, 1, 0)}
-"""What is taken from (m, n, k) by which sizes are odd."""
+"""Differences of (m, n, k) from the next aligned sizes, by the sizes that are odd."""
 _ORDERS = {"nn": 0.4, "nt": 0.4, "tn": 0.1, "tt": 0.1}
 """The share of each pair of orders."""
 

@@ -432,7 +432,6 @@ DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
 }
 
-// A word that other CTAs write.
 // Stores to D: 16 bytes at a multiple of 16, 4 and 2.
 DEVICE void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
@@ -440,6 +439,7 @@ DEVICE void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
 DEVICE void store_word(void* to, u32 value) { *static_cast<u32*>(to) = value; }
 DEVICE void store_half(void* to, u16 value) { *static_cast<u16*>(to) = value; }
 
+// A word that other CTAs write.
 DEVICE u32 load_word(const u32* from) {
     u32 value;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

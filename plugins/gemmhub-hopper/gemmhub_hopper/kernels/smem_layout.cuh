@@ -20,8 +20,8 @@ constexpr u32 kStepBytesA = step_bytes(kMnMajorA);  // from one K step of wgmma 
 constexpr u32 kStepBytesB = step_bytes(kWgmmaMnMajorB);
 
 // A staging buffer holds 64 rows x STORE_BLOCK_N columns of the tile. Transposed, it holds STORE_BLOCK_N rows of D with 64
-// elements of M: of float32 in two boxes, 32 elements of M and then the others. TMA, or warps where that cannot, store one box at a time. The last
-// buffer of a tile may begin within the one before: what both have is stored twice.
+// elements of M: of float32 in two boxes, 32 elements of M and then the others. TMA stores one box at a time, or warps do
+// where it cannot. The last buffer of a tile may begin within the one before: what both have is stored twice.
 constexpr u32 kNumStoreBlocks = (OUT_N + STORE_BLOCK_N - 1) / STORE_BLOCK_N;
 constexpr u32 SMEM_STORE_BYTES = 64 * STORE_BLOCK_N * kOutputBytes;
 constexpr u32 STORE_ROW_BYTES = kTransposedD ? 128 : STORE_BLOCK_N * kOutputBytes;  // of a row of the buffer

@@ -7,7 +7,7 @@ from ctypes import c_float, c_int, c_int64, c_uint64
 from math import sqrt
 from typing import Any
 
-from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.operands import REAL, Reading
 from gemmhub_hopper.tensor_map import Stored
 
 INPUT = "f16x3"
@@ -24,6 +24,8 @@ _OVERHANG = 256
 """Rows behind the last one whose scales a tile may read."""
 _LINE = 256
 """Alignment of the scales, in bytes."""
+_QUAD = 16
+"""Bytes of four elements, which a thread loads at once."""
 
 
 class Job(ctypes.Structure):
@@ -34,6 +36,7 @@ class Job(ctypes.Structure):
         *((name, c_int64) for name in ("from_row", "from_k", "from_batch", "to_ld", "to_plane")),
         *((name, c_int) for name in (
             "rows", "k", "wide_k", "tiles_rows", "tiles_k", "scale_pitch", "mn_major", "along_k", "source_kind",
+            "quads",
         )),
     )  # fmt: skip
 
@@ -74,10 +77,18 @@ def fill(job: Any, reading: Reading, made: Stored, mn_major: bool, k: int) -> in
         "from_row": along, "from_k": deep, "from_batch": batch, "to_ld": made.ld // 2, "to_plane": made.stride // 2,
         "rows": reading.rows, "k": k, "wide_k": made.outer if mn_major else made.inner, "tiles_rows": tiles_rows,
         "tiles_k": tiles_k, "scale_pitch": scale_pitch(reading.rows), "mn_major": mn_major,
-        "along_k": abs(deep) <= abs(along), "source_kind": reading.source_kind,
+        "along_k": abs(deep) <= abs(along), "source_kind": reading.source_kind, "quads": _quads(reading, mn_major),
     }.items():  # fmt: skip
         setattr(job, name, value)
     return tiles_rows * tiles_k * reading.count
+
+
+def _quads(reading: Reading, mn_major: bool) -> bool:
+    """Return whether elements are contiguous in the direction of their planes, from multiples of 16 bytes on."""
+    along, deep, batch = reading.strides
+    near, far = (along, deep) if mn_major else (deep, along)
+    aligned = reading.alignment % _QUAD == 0 and not any(4 * stride % _QUAD for stride in (far, batch))
+    return reading.source_kind == REAL and near == 1 and aligned
 
 
 def groups(k: int) -> int:

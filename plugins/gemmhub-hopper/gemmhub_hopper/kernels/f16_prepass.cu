@@ -2,7 +2,8 @@
 //
 // A CTA takes TILE_ROWS rows (along M or N) and one scale group of K. An operand is read with any strides and address; its
 // planes are contiguous along K, or with `mn_major` along M (N). Reads and writes are each coalesced along their own
-// direction: the tile goes through shared memory between them.
+// direction: the tile goes through shared memory between them. Where both directions are the same and addresses are
+// aligned (`quads`), threads keep four neighbours at a time in registers instead.
 #include "source_element.cuh"
 #include "f16_planes.cuh"
 #include "types.cuh"
@@ -26,6 +27,7 @@ struct F16Job {
     int mn_major;
     int along_k;  // neighbours along K are nearer in memory than those along M (N)
     int source_kind;
+    int quads;  // elements are contiguous in the direction of the planes, from multiples of 16 bytes on
 };
 
 struct F16PrepassParams {
@@ -114,9 +116,195 @@ DEVICE SplitError store_tile(const F16PrepassParams& p, const F16Job& job, u16* 
     return error;
 }
 
-GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_constant__ F16PrepassParams p) {
+// Four neighbouring elements, and those of a plane.
+struct alignas(16) Quad {
+    float x[4];
+};
+struct alignas(8) PlaneQuad {
+    u32 pair[2];
+};
+
+// Where the quads of a thread are: `across` elements along the contiguous direction, and at HIGH / APART places along the
+// other one, from `first` on.
+template <bool mn_major>
+struct Quads {
+    static constexpr int ACROSS = mn_major ? TILE_ROWS : SCALE_GROUP_K, LANES = ACROSS / 4;
+    static constexpr int APART = kNumThreads / LANES, COUNT = (mn_major ? SCALE_GROUP_K : TILE_ROWS) / APART;
+    static_assert(mn_major ? LANES == 16 : LANES == 32, "how lanes share rows");
+
+    Quad quad[COUNT];
+    int across, first;
+
+    // Zeros where the operand has no elements: behind `rows` and `ks`.
+    DEVICE void load(const F16Job& job, int matrix, int row0, int k0, int rows, int ks) {
+        across = threadIdx.x % LANES * 4, first = threadIdx.x / LANES;
+        const int count = (mn_major ? rows : ks) - across, high = mn_major ? ks : rows;
+        const long long pitch = mn_major ? job.from_k : job.from_row;
+        const long long at = mn_major ? (k0 + first) * pitch + row0 + across : (row0 + first) * pitch + k0 + across;
+        const float* from = job.from + matrix * job.from_batch + at;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const float* place = from + i * APART * pitch;
+            if (first + i * APART < high && count >= 4)
+                quad[i] = *reinterpret_cast<const Quad*>(place);
+            else
+#pragma unroll
+                for (int j = 0; j < 4; ++j) quad[i].x[j] = first + i * APART < high && j < count ? place[j] : 0.0f;
+        }
+    }
+
+    // The bits of the largest magnitude of the row of each element: of quad i, or with `mn_major` of element i of quads.
+    // `shared` has a word for each warp and row.
+    DEVICE void largest(u32 (&found)[mn_major ? 4 : COUNT], u32 (*shared)[TILE_ROWS]) const {
+#pragma unroll
+        for (int row = 0; row < (mn_major ? 4 : COUNT); ++row) {
+            u32 most = 0;
+#pragma unroll
+            for (int i = 0; i < (mn_major ? COUNT : 4); ++i) {
+                const u32 bits = __float_as_uint(mn_major ? quad[i].x[row] : quad[row].x[i]) & 0x7fffffff;
+                most = bits > most ? bits : most;
+            }
+            found[row] = mn_major ? most : largest_of_lanes<32>(most);
+        }
+        if constexpr (mn_major) {
+            const u32 warp = threadIdx.x / 32;
+#pragma unroll
+            for (int row = 0; row < 4; ++row) {
+                const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(found[row]), 16));
+                if (threadIdx.x % 32 < 16) shared[warp][across + row] = other > found[row] ? other : found[row];
+            }
+            block_sync();
+#pragma unroll
+            for (int row = 0; row < 4; ++row)
+                for (u32 i = 0; i < kNumThreads / 32; ++i)
+                    found[row] = shared[i][across + row] > found[row] ? shared[i][across + row] : found[row];
+        }
+    }
+
+    // The planes to memory: rows of planes begin at multiples of 16 bytes and have room.
+    DEVICE SplitError store(const F16PrepassParams& p, const F16Job& job, u16* to, int rows, int ks,
+                            const float (&inverse)[mn_major ? 4 : COUNT]) const {
+        SplitError error;
+        if (across >= (mn_major ? rows : ks)) return error;
+        to += first * job.to_ld + across;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (first + i * APART >= (mn_major ? ks : rows)) break;
+            PlaneQuad planes[kNumPlanes];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float x[2];
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    x[j] = quad[i].x[2 * half + j] * inverse[mn_major ? 2 * half + j : i];
+                    error.note(quad[i].x[2 * half + j], x[j]);
+                }
+                const F16Pair split = split_f16(x, p.residual, p.share, error);
+#pragma unroll
+                for (u32 plane = 0; plane < kNumPlanes; ++plane) planes[plane].pair[half] = split.plane[plane];
+            }
+#pragma unroll
+            for (u32 plane = 0; plane < kNumPlanes; ++plane)
+                *reinterpret_cast<PlaneQuad*>(to + plane * job.to_plane) = planes[plane];
+            to += APART * job.to_ld;
+        }
+        return error;
+    }
+};
+
+// What a thread finds out about the operand, and where the CTA's warps put it together.
+struct Findings {
+    u32 (&of_warps)[2][kNumThreads / 32];
+    u32 largest = 0;  // bits of the largest finite magnitude of a row
+    bool accurate = true;
+
+    // The exponent of the scale of a row's group whose largest magnitude has these bits.
+    DEVICE int exponent(u32 of_row) {
+        const bool fits = of_row < static_cast<u32>(LARGEST_EXPONENT + 1 + 127) << 23;
+        accurate = accurate && fits;
+        if (of_row < 0x7f800000 && of_row > largest) largest = of_row;
+        return scale_exponent(fits ? of_row : 0);
+    }
+
+    // Notes the largest element. Returns whether another CTA has rejected the operand: then its planes are not used.
+    DEVICE bool rejected(const F16Job& job) {
+        put(0, largest);
+        const bool found = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
+        const bool all = block_or(found ? 1 : 0) != 0;
+        if (threadIdx.x == 0) raise_to(job.marks + LARGEST_WORD, most(0) >> 23);
+        return all;
+    }
+
+    // Notes the smallest element, and rejects the operand where planes are not accurate.
+    DEVICE void note(const F16Job& job, const SplitError& error) {
+        put(1, error.small());
+        const bool all = block_or(accurate && error.excess <= 0.0f ? 0 : 1) == 0;
+        if (threadIdx.x != 0) return;
+        if (most(1) != 0) raise_to(job.marks + SMALL_WORD, most(1));
+        if (!all) mark(job.marks, REJECTED);
+    }
+
+    DEVICE void put(int which, u32 value) {
+        const u32 of_warp = largest_of_lanes<32>(value);
+        if (threadIdx.x % 32 == 0) of_warps[which][threadIdx.x / 32] = of_warp;
+    }
+
+    DEVICE u32 most(int which) const {
+        u32 found = 0;
+        for (u32 i = 0; i < kNumThreads / 32; ++i) found = of_warps[which][i] > found ? of_warps[which][i] : found;
+        return found;
+    }
+};
+
+// A CTA's tile of one operand.
+struct Tile {
+    int matrix, row0, k0, rows, ks;  // there are as many rows; as many elements along K are written
+    float* scales;                   // of the first row
+    u16* to;                         // the tile's matrix of planes
+};
+
+template <bool mn_major>
+DEVICE void split_quads(const F16PrepassParams& p, const F16Job& job, const Tile& at, Findings& findings,
+                        u32 (*shared)[TILE_ROWS]) {
+    using Own = Quads<mn_major>;
+    constexpr int ROWS = mn_major ? 4 : Own::COUNT;
+    Own own;
+    own.load(job, at.matrix, at.row0, at.k0, at.rows, job.k - at.k0);
+    u32 largest[ROWS];
+    own.largest(largest, shared);
+    float inverse[ROWS];
+    const bool writes = mn_major ? own.first == 0 : own.across == 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        const int exponent = findings.exponent(largest[i]), row = mn_major ? own.across + i : own.first + i * Own::APART;
+        inverse[i] = power_of_two(-exponent);
+        if (writes && row < at.rows) at.scales[row] = power_of_two(exponent);
+    }
+    if (findings.rejected(job)) return;
+    u16* to = at.to + (mn_major ? at.k0 * job.to_ld + at.row0 : at.row0 * job.to_ld + at.k0);
+    findings.note(job, own.store(p, job, to, at.rows, at.ks, inverse));
+}
+
+DEVICE void split_through_shared(const F16PrepassParams& p, const F16Job& job, const Tile& at, Findings& findings,
+                                 float (&tile)[TILE_ROWS][PITCH], float (&inverse)[TILE_ROWS]) {
+    load_tile(job, at.matrix, at.row0, at.k0, tile);
+    block_sync();
+    const int exponent = findings.exponent(largest_of_row(tile));
+    if (threadIdx.x % 4 == 0) {
+        const int row = threadIdx.x / 4;
+        inverse[row] = power_of_two(-exponent);
+        if (row < at.rows) at.scales[row] = power_of_two(exponent);
+    }
+    if (findings.rejected(job)) return;
+    findings.note(job, job.mn_major ? store_tile<true>(p, job, at.to + at.k0 * job.to_ld + at.row0, at.rows, at.ks, tile, inverse)
+                                    : store_tile<false>(p, job, at.to + at.row0 * job.to_ld + at.k0, at.rows, at.ks, tile, inverse));
+}
+
+GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 4) f16_prepass(const __grid_constant__ F16PrepassParams p) {
     SHARED_MEMORY float tile[TILE_ROWS][PITCH];
     SHARED_MEMORY float inverse[TILE_ROWS];  // of the rows' scales
+    SHARED_MEMORY u32 of_rows[kNumThreads / 32][TILE_ROWS];
+    SHARED_MEMORY u32 of_warps[2][kNumThreads / 32];
     const bool second = static_cast<int>(blockIdx.x) >= p.first_tiles;
     const F16Job& job = p.jobs[second];
     const int index = blockIdx.x - (second ? p.first_tiles : 0);
@@ -125,33 +313,18 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 6) f16_prepass(const __grid_co
     const int tile_row = job.along_k ? in_matrix / job.tiles_k : in_matrix % job.tiles_rows;
     const int tile_k = job.along_k ? in_matrix % job.tiles_k : in_matrix / job.tiles_rows;
     const int row0 = tile_row * TILE_ROWS, k0 = tile_k * SCALE_GROUP_K;
+    const Tile at = {
+        matrix, row0, k0, job.rows - row0, job.wide_k - k0,
+        job.scales + (static_cast<long long>(matrix) * job.tiles_k + tile_k) * job.scale_pitch + row0,
+        job.to + matrix * kNumPlanes * job.to_plane,
+    };
+    Findings findings{of_warps};
     wait_on_dependent_grids();
     launch_dependent_grids();
-
-    load_tile(job, matrix, row0, k0, tile);
-    block_sync();
-    const u32 largest = largest_of_row(tile);
-    const u32 warp_largest = largest_of_lanes<32>(largest < 0x7f800000 ? largest : 0);
-    if (threadIdx.x % 32 == 0) raise_to(job.marks + LARGEST_WORD, warp_largest >> 23);
-    const bool accurate = largest < static_cast<u32>(LARGEST_EXPONENT + 1 + 127) << 23;
-    const int exponent = scale_exponent(accurate ? largest : 0);
-    if (threadIdx.x % 4 == 0) {
-        const int row = threadIdx.x / 4;
-        inverse[row] = power_of_two(-exponent);
-        if (row0 + row < job.rows)
-            job.scales[(static_cast<long long>(matrix) * job.tiles_k + tile_k) * job.scale_pitch + row0 + row] =
-                power_of_two(exponent);
-    }
-    // Where another CTA has rejected the operand, its planes are not used.
-    const bool rejected = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
-    if (block_or(rejected ? 1 : 0) != 0) return;
-
-    u16* to = job.to + matrix * kNumPlanes * job.to_plane;
-    const int rows = job.rows - row0, ks = job.wide_k - k0;
-    const SplitError error = job.mn_major
-                                 ? store_tile<true>(p, job, to + k0 * job.to_ld + row0, rows, ks, tile, inverse)
-                                 : store_tile<false>(p, job, to + row0 * job.to_ld + k0, rows, ks, tile, inverse);
-    const u32 small = largest_of_lanes<32>(error.small());
-    if (small != 0 && threadIdx.x % 32 == 0) raise_to(job.marks + SMALL_WORD, small);
-    if (block_or(accurate && error.excess <= 0.0f ? 0 : 1) != 0 && threadIdx.x == 0) mark(job.marks, REJECTED);
+    if (!job.quads)
+        split_through_shared(p, job, at, findings, tile, inverse);
+    else if (job.mn_major)
+        split_quads<true>(p, job, at, findings, of_rows);
+    else
+        split_quads<false>(p, job, at, findings, of_rows);
 }

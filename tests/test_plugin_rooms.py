@@ -29,7 +29,7 @@ COMMON = {
 OWN = {
     "gemmhub-cpu": {"convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine"},
     "gemmhub-cublas": {"descriptors", "recorded"},
-    "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm"},
+    "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
         "build", "candidate", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv", "gemv_launch",
         "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule",

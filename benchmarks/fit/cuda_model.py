@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from gemmhub_cuda import fitted, mma, model, sgemm
+from gemmhub_cuda import fitted, mma, model, sgemm, wave_model
 from gemmhub_cuda.fitted import Fitted
 from gemmhub_cuda.lower import lowered
 from gemmhub_cuda.model import Card, Choice
@@ -36,7 +36,7 @@ LIMITS = {
     "dram": (0.7, 0.95),
 }  # fmt: skip
 """Plausible range of each constant for a card; the measurements hardly determine some of them."""
-_WITHOUT_HOST = model.LAUNCH - 1.5e-6
+_WITHOUT_HOST = wave_model.LAUNCH - 1.5e-6
 """Seconds by which an estimate exceeds a measured time: a graph starts its next kernel sooner than a program does."""
 
 Row = list[tuple[Choice, float]]

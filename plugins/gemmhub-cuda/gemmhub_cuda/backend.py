@@ -13,11 +13,11 @@ from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import batch, corrections, mma, model, probe, sources
+from gemmhub_cuda import corrections, model, probe, sources, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import Lowering, check_types, lowered
 from gemmhub_cuda.model import Choice
-from gemmhub_cuda.sources import Variant
+from gemmhub_cuda.variant import Variant
 
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may need: gemmhub's default limit."""
@@ -90,14 +90,14 @@ class CudaBackend(MachineBackend[probe.Machine]):
         if not timed:
             return Refusal("the result has too many tiles for one launch", "multiply in parts")
         choices = tuple(choice for _, choice in timed[:_PROPOSED])
-        measured = model.measured(choices[0], card) or correction is not None
+        measured = choices[0].shape.measured(card) or correction is not None
         return Analysis(lowering, choices, timed[0][0], measured)
 
     def estimate(self, problem: GemmProblem) -> float:
         """Return the seconds of the fastest candidate."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
-            return model.LAUNCH
+            return wave_model.LAUNCH
         return analysis.seconds * MARGIN * (1.0 if analysis.measured else UNMEASURED)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
@@ -136,7 +136,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
             machine.gpus[index], choice, self._function(index, choice.variant),
-            model.ctas_per_sm(choice.variant, card) * card.sms, machine.workspaces[index], workspace_limit,
+            choice.ctas_per_sm(card) * card.sms, machine.workspaces[index], workspace_limit,
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
         return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
@@ -161,15 +161,12 @@ def _words(choice: Choice) -> str:
     """Return the description of ``choice`` for remarks."""
     shape, lowering = choice.shape, choice.lowering
     words = [f"tile {shape.m}x{shape.n}x{shape.k}, {shape.threads} threads"]
-    if isinstance(shape, batch.Shape):
-        words.append(f"a tile of a warp, tensor cores, {shape.stages} stages")
-    if isinstance(shape, mma.Shape):
-        words.append(f"tensor cores, {shape.stages} stages")
+    if shape.description:
+        words.append(shape.description)
     if choice.splits > 1:
         words.append(f"split-K of {choice.splits}")
     if lowering.form.alignment < 16:
         words.append(f"operands loaded {lowering.form.alignment} bytes at a time, the alignment of their rows")
-    launches = sum(1 for _ in choice.offsets())
-    if launches > 1:
-        words.append(f"{launches} launches, as the batch is not evenly spaced")
+    if choice.launches > 1:
+        words.append(f"{choice.launches} launches, as the batch is not evenly spaced")
     return ", ".join(words)

@@ -7,24 +7,29 @@ bfloat16, and int8 with int32 results: int8 in any size, as no other kernel here
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gemmhub_cuda import batch_model
 from gemmhub_cuda.form import Form
+from gemmhub_cuda.variant import TensorShape, TensorVariant
 
-_REGISTERS = 65536
-_SHARED = 228 * 1024
-_MOST_REGISTERS = 255
+if TYPE_CHECKING:
+    from gemmhub_cuda.fitted import Fitted
+    from gemmhub_cuda.model import Card, Choice
+
 WIDEST = 64
 """The widest tile, and the largest m and n for which 16-bit products are proposed."""
+_MAX_TILES = 2**30
+"""Largest number of tiles of a launch, whose numbers have 31 bits."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(TensorShape):
     """The tiling of a product: a warp's tile, its step along K, and the warps of a CTA."""
 
     m: int
     n: int
-    k_bytes: int
-    """Bytes of a row of an operand in a step along K: 32, 64 or 128."""
+    k: int
     itemsize: int
     """Bytes of an element of the operands: 1 or 2."""
     stages: int
@@ -32,10 +37,13 @@ class Shape:
     warps: int
     """Warps of a CTA."""
 
+    has_split_k = False
+    corrected = False
+
     @property
-    def k(self) -> int:
-        """Elements of a step along K."""
-        return self.k_bytes // self.itemsize
+    def k_bytes(self) -> int:
+        """Bytes of a row of an operand in a step along K: 32, 64 or 128."""
+        return self.k * self.itemsize
 
     @property
     def threads(self) -> int:
@@ -49,75 +57,66 @@ class Shape:
         return f"{kind}{self.m}x{self.n}x{self.k}x{self.stages}w{self.warps}"
 
     @property
-    def registers(self) -> int:
-        """Registers of a thread, at most 255: accumulators, fragments, and 72 for the rest."""
-        return min(_MOST_REGISTERS, self.m * self.n // 32 + (self.m + self.n) // 4 + 72)
+    def description(self) -> str:
+        """The unit, the depth of the ring, and what computes a tile."""
+        return f"a tile of a warp, {super().description}"
 
     @property
-    def ctas_per_sm(self) -> int:
-        """CTAs for which the largest SM has registers and shared memory."""
-        by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * self.threads)
-        return max(1, min(by_registers, _SHARED // (self.shared_bytes + 1024)))
+    def accumulators(self) -> int:
+        """Accumulators of a thread."""
+        return self.m * self.n // 32
+
+    @property
+    def fragments(self) -> int:
+        """Registers of a thread for fragments of the operands."""
+        return (self.m + self.n) // 4
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a CTA: each warp's ring and 16 rows of results, and 112 to align them."""
         return self.warps * (self.stages * self.k_bytes * (self.m + self.n) + 64 * (self.n + 8)) + 112
 
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of workspace for a tile of a split: none, as there is no split-K."""
-        return 0
+    def variant(self, form: Form, split_k: bool) -> Variant:
+        """Return the kernel of this shape for ``form``: without split-K, which it does not have."""
+        return Variant(self, form)
+
+    def seconds(self, choice: Choice, card: Card, fitted: Fitted | None) -> float:
+        """Return the seconds of a call. ``fitted`` does not apply: the constants are those of batch_model.py."""
+        return batch_model.seconds(choice, self, card)
+
+    def measured(self, card: Card) -> bool:
+        """Return whether the constants of batch_model.py were compared with times on such a card."""
+        return card.name in batch_model.MEASURED
+
+    def most_matrices(self, tiles: int) -> int:
+        """Return the largest batch of one launch: tiles of all matrices are numbered together."""
+        return _MAX_TILES // tiles
+
+    def grid(self, tiles: int, splits: int, count: int, at_once: int) -> tuple[int, int, int]:
+        """Return the grid of a launch: at most the CTAs that run at once, whose warps take one tile after another."""
+        return min(at_once, -(-tiles * count // self.warps)), 1, 1
+
+    def grid_refusal(self, tiles: int, splits: int) -> str | None:
+        """Return why there is no grid for a matrix of ``tiles`` tiles; None where there is one."""
+        return f"{tiles} tiles of a matrix: a launch has at most {_MAX_TILES}" if tiles > _MAX_TILES else None
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(TensorVariant):
     """One compilation of the kernel."""
 
     shape: Shape
-    form: Form
-    split_k: bool = False
-    """Whether split-K is asked for, which the kernel does not have."""
 
     main = "batch.cu"
 
-    @property
-    def name(self) -> str:
-        """The name of the shape."""
-        return self.shape.name
-
-    @property
-    def threads(self) -> int:
-        """Threads of a CTA."""
-        return self.shape.threads
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory of a CTA."""
-        return self.shape.shared_bytes
-
-    def refusal(self, shared_limit: int) -> str | None:
-        """Return why there is no such kernel on a card; None where it can be compiled.
-
-        A CTA has at most ``shared_limit`` bytes of shared memory.
-        """
-        if self.split_k:
-            return "the kernel for batches has no split-K"
+    def _form_refusal(self) -> str | None:
         if self.form.input_bytes != self.shape.itemsize:
             return f"{self.shape.name} multiplies elements of {self.shape.itemsize} bytes, not {self.form.input}"
-        if self.shared_bytes > shared_limit:
-            return f"{self.shared_bytes} bytes of shared memory: a CTA has at most {shared_limit}"
         return None
 
     @property
-    def macros(self) -> dict[str, int]:
-        """The macros of params.cuh and batch.cu."""
-        shape = self.shape
-        return {
-            **self.form.macros,
-            "TILE_M": shape.m, "TILE_N": shape.n, "TILE_K": shape.k, "STAGES": shape.stages, "THREADS": shape.threads,
-            "BLOCKS": shape.ctas_per_sm, "SPLIT": 0, "SHARED_BYTES": self.shared_bytes,
-        }  # fmt: skip
+    def _own_macros(self) -> dict[str, int]:
+        return {"STAGES": self.shape.stages, "SPLIT": 0}
 
 
 def _ring(m: int, n: int, k_bytes: int) -> tuple[int, int]:
@@ -128,7 +127,7 @@ def _ring(m: int, n: int, k_bytes: int) -> tuple[int, int]:
 
 _SIDES = (16, 32, 64)
 SHAPES = tuple(
-    Shape(m, n, k_bytes, itemsize, *_ring(m, n, k_bytes))
+    Shape(m, n, k_bytes // itemsize, itemsize, *_ring(m, n, k_bytes))
     for itemsize in (2, 1)
     for m in _SIDES
     for n in _SIDES

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmhub_cuda import batch
-
 if TYPE_CHECKING:
+    from gemmhub_cuda import batch
     from gemmhub_cuda.model import Card, Choice
 
 MEASURED = ("NVIDIA H100 80GB HBM3",)
@@ -37,12 +36,8 @@ _L2_BYTES = 48.0
 """Bytes a cycle that L2 delivers to an SM."""
 
 
-def seconds(choice: Choice, shape: batch.Shape, card: Card, rate: float, moved: int, at_once: int) -> float:
-    """Return the seconds of a launch.
-
-    ``rate``: multiply-adds of 16-bit elements per cycle and SM. ``moved``: bytes from and to memory. ``at_once``: CTAs
-    of an SM.
-    """
+def seconds(choice: Choice, shape: batch.Shape, card: Card) -> float:
+    """Return the seconds of a call of ``choice``, whose shape is ``shape``."""
     form = choice.lowering.form
     tiles, blocks = choice.counters, choice.k_blocks
     steps = shape.k_bytes // 32
@@ -56,12 +51,13 @@ def seconds(choice: Choice, shape: batch.Shape, card: Card, rate: float, moved: 
     instructions = _TILE + blocks * (_BLOCK + copies + multiply) + store
     per_sm = -(-tiles // card.sms)
     issue = per_sm * instructions / _ISSUE
-    tensor = per_sm * blocks * shape.m * shape.n * shape.k / (rate * (2 if shape.itemsize == 1 else 1))
+    tensor = per_sm * blocks * shape.m * shape.n * shape.k / (card.tensor_rate * (2 if shape.itemsize == 1 else 1))
     l2 = per_sm * blocks * (shape.m + shape.n) * shape.k_bytes / _L2_BYTES
-    each = -(-per_sm // (at_once * shape.warps))  # tiles of a warp
+    each = -(-per_sm // (choice.ctas_per_sm(card) * shape.warps))  # tiles of a warp
     alone = _LATENCY + each * (instructions * 2 + blocks * _LATENCY / (shape.stages - 1))
     computing = max(issue, tensor, l2, alone) / card.clock
-    return max(computing, moved / (DRAM * card.bandwidth)) + LAUNCH
+    moving = choice.moved_bytes / (DRAM * card.bandwidth)
+    return (max(computing, moving) + LAUNCH) * choice.launches
 
 
 def _copy(alignment: int, itemsize: int) -> float:

@@ -10,7 +10,7 @@ from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import batch, model, sgemm
+from gemmhub_cuda import model
 from gemmhub_cuda.lower import Lowering, lowered
 from gemmhub_cuda.model import Card, Choice
 
@@ -67,15 +67,10 @@ def ranked(lowering: Lowering, card: Card, workspace: int, correction: Correctio
     timed = model.choices(lowering, card, workspace)
     if correction is None or lowering.k == 0:
         return timed
-    known = [pair for pair in timed if corrected(pair[1])]
+    known = [pair for pair in timed if pair[1].shape.corrected]
     factors = correction.factors([features(choice, card, seconds) for seconds, choice in known])
     found = [(seconds * float(factor), choice) for (seconds, choice), factor in zip(known, factors)]
-    return sorted(found + [pair for pair in timed if not corrected(pair[1])], key=lambda pair: pair[0])
-
-
-def corrected(choice: Choice) -> bool:
-    """Return whether the networks are fitted to kernels of this kind: not to those for batches."""
-    return not isinstance(choice.shape, batch.Shape)
+    return sorted(found + [pair for pair in timed if not pair[1].shape.corrected], key=lambda pair: pair[0])
 
 
 def features(choice: Choice, card: Card, modelled: float) -> list[float]:
@@ -84,14 +79,14 @@ def features(choice: Choice, card: Card, modelled: float) -> list[float]:
     launches = prod(dim.count for dim in lowering.outer)
     count = lowering.batch.count * launches
     work_tiles = choice.counters * choice.splits
-    waves = work_tiles / (card.sms * model.ctas_per_sm(choice.variant, card))
-    operations, nbytes = 2 * lowering.m * lowering.n * lowering.k * count, model.moved_bytes(choice) * launches
+    waves = work_tiles / (card.sms * choice.ctas_per_sm(card))
+    operations, nbytes = 2 * lowering.m * lowering.n * lowering.k * count, choice.moved_bytes * launches
     return [
         log(lowering.m), log(lowering.n), log(lowering.k), log(count), float(form.a_m_major), float(form.b_n_major),
         log2(form.a_alignment), log2(form.b_alignment), float(form.output_bytes),
         float(form.bias is not None or form.activation is not None), float(form.addend),
         log2(shape.m), log2(shape.n), log2(shape.k), log2(shape.threads),
-        float(2 if isinstance(shape, sgemm.Shape) else shape.stages), log(choice.splits), log(waves),
+        float(shape.stages), log(choice.splits), log(waves),
         waves / ceil(waves), lowering.m * lowering.n / (choice.tiles[0] * choice.tiles[1] * shape.m * shape.n),
         log(modelled), log(modelled / operations * card.sms * card.clock), log(modelled * card.bandwidth / nbytes),
     ]  # fmt: skip

@@ -19,7 +19,7 @@ class Fitted:
     memory_latency: float
     """The same for a request to memory."""
     sharpness: float
-    """Exponent of ``model.overlapped`` for work and waiting: the larger, the less the shorter of them counts."""
+    """Exponent of ``wave_model.overlapped`` for work and waiting: the larger, the less the shorter of them counts."""
     start: float
     """Cycles for the first tile of a CTA and the end of its last one."""
     l2_bytes: float

@@ -1,26 +1,28 @@
 """The variants of the tensor-core kernel, kernels/mma.cu: tile shapes, macros and refused combinations.
 
 It multiplies bfloat16 and float16 on cards of compute capability 8.0 and later, for operands of every order, size and
-alignment. A variant, one compilation, has a :class:`Shape`, which the cost model chooses, and a
-:class:`~gemmhub_cuda.form.Form`, which the problem demands.
+alignment.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gemmhub_cuda import wave_model
+from gemmhub_cuda.fitted import TENSOR, Fitted
 from gemmhub_cuda.form import Form
+from gemmhub_cuda.variant import TensorShape, TensorVariant
+
+if TYPE_CHECKING:
+    from gemmhub_cuda.model import Card, Choice
 
 OLDEST = (8, 0)
 """The first compute capability with cp.async and mma.sync of bfloat16."""
-_REGISTERS = 65536
-"""Registers of an SM, which are allocated in units of eight for each thread."""
-_SHARED = 228 * 1024
-"""Bytes of shared memory of an SM of compute capability 9.0; each CTA takes 1 KiB more than it asks for."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(TensorShape):
     """The tiling of a product: a CTA's tile, its step along K, and a warp's tile."""
 
     m: int
@@ -52,16 +54,9 @@ class Shape:
         return self.warp_m * self.warp_n // 32
 
     @property
-    def registers(self) -> int:
-        """Registers of a thread, at most 255: accumulators, two sets of fragments, and 72 for the rest."""
-        fragments = (self.warp_m + self.warp_n) // 16 * 4
-        return min(255, self.accumulators + 2 * fragments + 72)
-
-    @property
-    def ctas_per_sm(self) -> int:
-        """CTAs for which the largest SM has registers and shared memory."""
-        by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * self.threads)
-        return max(1, min(by_registers, _SHARED // (self.shared_bytes + 1024)))
+    def fragments(self) -> int:
+        """Registers of a thread for two sets of fragments of the operands."""
+        return 2 * ((self.warp_m + self.warp_n) // 16 * 4)
 
     @property
     def shared_bytes(self) -> int:
@@ -70,63 +65,40 @@ class Shape:
         results = self.warps * 16 * 4 * (self.warp_n + 8)
         return max(ring, results + 16) + 112
 
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of workspace for the partial sums of one tile of one split."""
-        return 4 * self.m * self.n
+    def variant(self, form: Form, split_k: bool) -> Variant:
+        """Return the kernel of this shape for ``form``."""
+        return Variant(self, form, split_k)
+
+    def seconds(self, choice: Choice, card: Card, fitted: Fitted | None) -> float:
+        """Return the seconds of a call of ``choice``, with the constants of fitted.py unless others are given."""
+        fitted = fitted or TENSOR
+        return wave_model.seconds(choice, card, fitted, wave_model.tensor_step(self, card, fitted))
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(TensorVariant):
     """One compilation of the kernel."""
 
     shape: Shape
-    form: Form
     split_k: bool = False
     """Whether the kernel has split-K."""
 
     main = "mma.cu"
 
-    @property
-    def name(self) -> str:
-        """The name of the shape."""
-        return self.shape.name
-
-    @property
-    def threads(self) -> int:
-        """Threads of a CTA."""
-        return self.shape.threads
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory of a CTA."""
-        return self.shape.shared_bytes
-
-    def refusal(self, shared_limit: int) -> str | None:
-        """Return why there is no such kernel on a card; None where it can be compiled.
-
-        A CTA has at most ``shared_limit`` bytes of shared memory: 163 KiB on compute capability 8.0, 99 KiB on 8.6 and
-        8.9, 227 KiB on 9.0.
-        """
+    def _form_refusal(self) -> str | None:
         if self.form.input == "float32":
             return "tensor cores do not multiply float32 without rounding it"
         alignment = self.form.alignment
         if self.shape.accumulators > 64 and alignment < 16:
             count = self.shape.accumulators
             return f"with {count} accumulators a thread has no registers for rows that are aligned to {alignment} bytes"
-        if self.shared_bytes > shared_limit:
-            return f"{self.shared_bytes} bytes of shared memory: a CTA has at most {shared_limit}"
         return None
 
     @property
-    def macros(self) -> dict[str, int]:
-        """The macros of params.cuh and mma.cu."""
+    def _own_macros(self) -> dict[str, int]:
         shape = self.shape
         return {
-            **self.form.macros,
-            "TILE_M": shape.m, "TILE_N": shape.n, "TILE_K": shape.k, "STAGES": shape.stages,
-            "WARP_M": shape.warp_m, "WARP_N": shape.warp_n, "THREADS": shape.threads, "BLOCKS": shape.ctas_per_sm,
-            "SPLIT": int(self.split_k), "SHARED_BYTES": self.shared_bytes,
+            "STAGES": shape.stages, "WARP_M": shape.warp_m, "WARP_N": shape.warp_n, "SPLIT": int(self.split_k),
         }  # fmt: skip
 
 

@@ -1,13 +1,7 @@
-"""The cost model: the seconds of a candidate, from waves of CTAs, each bounded by its slowest resource.
+"""The candidates for a product, each a lowering, a tile shape and a split-K; their estimates and refusals.
 
-The CTAs that an SM runs at once take, for each step of TILE_K, the longer of two times. One is what they need of shared
-units: arithmetic, instruction issue slots, shared memory, bandwidth from L2. The other is what one CTA takes alone: its
-instructions one after the other, and the latencies that it waits for. The reduction of split-K follows. All of this
-overlaps with moving the operands from memory. Operands that are not aligned to 16 bytes slow the whole down
-(:data:`MISALIGNED`).
-
-fitted.py has the constants, fitted to measurements. :mod:`gemmhub_cuda.corrections` corrects the estimate on cards
-where it was measured.
+Each kernel has a cost model of its own: wave_model.py or batch_model.py. :mod:`gemmhub_cuda.corrections` corrects the
+estimates on cards where it was fitted.
 """
 
 from __future__ import annotations
@@ -18,29 +12,11 @@ from dataclasses import dataclass
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import COUNTERS, MOST_COUNTERS
-from gemmhub_cuda import batch, batch_model, mma, sgemm
-from gemmhub_cuda.fitted import SINGLE, TENSOR, Fitted
+from gemmhub_cuda import batch, mma, sgemm
+from gemmhub_cuda.fitted import Fitted
 from gemmhub_cuda.lower import Lowering
-from gemmhub_cuda.sources import Variant
+from gemmhub_cuda.variant import Shape, Variant
 
-Shape = sgemm.Shape | mma.Shape | batch.Shape
-LAUNCH = 4e-6
-"""Seconds for an empty kernel, host time included."""
-MISALIGNED = {2: 2.7, 4: 2.1, 8: 1.45}
-"""Factors on the time of the tensor-core kernel, by the bytes of a load; a full load has 16 bytes.
-
-The values for 2 and 4 bytes are geometric means over the four products of map.json in benchmarks/results/h100/ and
-h200/ that ran by this kernel (three at 2 bytes, 1.96 to 3.51; one at 4). That for 8 bytes is interpolated. They depend
-on the operands alone, so that they rank backends, not shapes.
-"""
-_SHARED_BYTES = 128.0
-"""Bytes that shared memory delivers in a cycle."""
-_OVERHEAD = 40.0
-"""Instructions for a step of TILE_K of the float32 kernel that neither multiply nor load fragments."""
-_MEMORY_SHARPNESS = 4.0
-"""Exponent of :func:`overlapped` for computing and memory traffic."""
-_MAX_TILES = 2**30
-"""Largest number of tiles of a launch of the kernel for batches, whose numbers have 31 bits."""
 _MAX_SPLITS = 64
 """Largest number of splits of split-K."""
 _NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
@@ -74,6 +50,16 @@ class Card:
     name: str = ""
     """The name that the driver reports."""
 
+    @property
+    def single_cycles(self) -> int:
+        """Cycles in which each scheduler of an SM issues a float32 multiply-add of a warp."""
+        return 2 if self.capability in _SLOW_SINGLE else 1
+
+    @property
+    def tensor_rate(self) -> int:
+        """16-bit multiply-adds of mma.sync per cycle and SM."""
+        return _TENSOR.get(self.capability, 512)
+
     @classmethod
     def of(cls, gpu: Gpu) -> Card:
         """Return the facts of ``gpu``, from the driver."""
@@ -98,11 +84,7 @@ class Choice:
     @property
     def variant(self) -> Variant:
         """The kernel that is launched."""
-        if isinstance(self.shape, sgemm.Shape):
-            return sgemm.Variant(self.shape, self.lowering.form, self.splits > 1)
-        if isinstance(self.shape, batch.Shape):
-            return batch.Variant(self.shape, self.lowering.form, self.splits > 1)
-        return mma.Variant(self.shape, self.lowering.form, self.splits > 1)
+        return self.shape.variant(self.lowering.form, self.splits > 1)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -124,17 +106,37 @@ class Choice:
         """Bytes of workspace for counters and partial sums."""
         return COUNTERS + self.counters * self.splits * self.shape.partial_bytes if self.splits > 1 else 0
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a launch moves at least."""
+        lowering = self.lowering
+        count = lowering.batch.count
+        a, b = (count if stride else 1 for stride in lowering.batch.strides[:2])
+        results = lowering.m * lowering.n * count * (2 if lowering.form.addend else 1) * lowering.form.output_bytes
+        return (
+            (a * lowering.m + b * lowering.n) * lowering.k * lowering.form.input_bytes
+            + results
+            + 2 * self.workspace_bytes
+        )
+
+    @property
+    def launches(self) -> int:
+        """Launches of a call."""
+        return sum(1 for _ in self.offsets())
+
+    def ctas_per_sm(self, card: Card) -> int:
+        """Return how many CTAs an SM runs at once."""
+        variant = self.variant
+        by_shared = card.shared_per_sm // (variant.shared_bytes + 1024)
+        return max(1, min(variant.ctas_per_sm, by_shared, card.threads_per_sm // variant.threads))
+
     def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
-        most = _MAX_TILES // (self.tiles[0] * self.tiles[1]) if isinstance(self.shape, batch.Shape) else None
-        return self.lowering.offsets(most)
+        return self.lowering.offsets(self.shape.most_matrices(self.tiles[0] * self.tiles[1]))
 
     def grid(self, count: int, at_once: int) -> tuple[int, int, int]:
         """Return the grid of a launch for ``count`` matrices on a card that runs ``at_once`` CTAs at once."""
-        tiles = self.tiles[0] * self.tiles[1]
-        if isinstance(self.shape, batch.Shape):
-            return min(at_once, -(-tiles * count // self.shape.warps)), 1, 1
-        return tiles * self.splits, 1, count
+        return self.shape.grid(self.tiles[0] * self.tiles[1], self.splits, count, at_once)
 
     def group(self, at_once: int) -> int:
         """Return the rows of tiles in a group, so that the CTAs that run at once read the least from memory."""
@@ -143,103 +145,9 @@ class Choice:
         return min(sizes, key=lambda size: size * self.shape.m + -(-at_once // size) * self.shape.n)
 
 
-def ctas_per_sm(variant: Variant, card: Card) -> int:
-    """Return how many CTAs an SM runs at once."""
-    by_shared = card.shared_per_sm // (variant.shared_bytes + 1024)
-    by_registers = variant.ctas_per_sm if isinstance(variant, sgemm.Variant) else variant.shape.ctas_per_sm
-    return max(1, min(by_registers, by_shared, card.threads_per_sm // variant.threads))
-
-
-def overlapped(sharpness: float, *times: float) -> float:
-    """Return the time of things that overlap: the longest, and a little more where others are nearly as long."""
-    longest = max(times)
-    return float(longest * sum((time / longest) ** sharpness for time in times) ** (1 / sharpness))
-
-
 def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
     """Return the seconds of a call, host time included. ``fitted``: other constants than those of fitted.py."""
-    lowering, shape, variant = choice.lowering, choice.shape, choice.variant
-    if isinstance(shape, batch.Shape):
-        rate, launches = _TENSOR.get(card.capability, 512), sum(1 for _ in choice.offsets())
-        at_once = ctas_per_sm(variant, card)
-        return launches * batch_model.seconds(choice, shape, card, rate, moved_bytes(choice), at_once)
-    fitted = fitted or (SINGLE if isinstance(shape, sgemm.Shape) else TENSOR)
-    steps = -(-choice.k_blocks // choice.splits)
-    work_tiles = choice.counters * choice.splits
-    loaded = (shape.m + shape.n) * shape.k * lowering.form.input_bytes
-    from_memory = min(1.0, moved_bytes(choice) / (work_tiles * steps * loaded)) if lowering.k else 0.0
-    latency = fitted.l2_latency + (fitted.memory_latency - fitted.l2_latency) * from_memory
-    if isinstance(shape, sgemm.Shape):
-        work, alone = _single_step(shape, card, fitted)
-        alone += latency  # only the present tile hides it
-    else:
-        work, alone = _tensor_step(shape, card, fitted)
-        alone += latency / (shape.stages - 1)
-    work = max(work, loaded / fitted.l2_bytes)
-    stored = shape.m * shape.n * (4 if choice.splits > 1 else lowering.form.output_bytes)
-
-    def wave_of(blocks: int) -> float:
-        """Return the cycles of a wave with ``blocks`` CTAs on an SM."""
-        if not blocks:
-            return 0.0
-        return (
-            fitted.start
-            + steps * overlapped(fitted.sharpness, blocks * work, alone)
-            + blocks * stored / fitted.store_bytes
-        )
-
-    most = ctas_per_sm(variant, card)
-    waves, rest = divmod(-(-work_tiles // card.sms), most)
-    cycles = waves * wave_of(most) + wave_of(rest)
-    if choice.splits > 1:
-        readers = -(-choice.counters // card.sms)  # CTAs of an SM that reduce a tile
-        cycles += fitted.split_sync + readers * choice.splits * max(
-            fitted.split_cycles, shape.partial_bytes / fitted.partial_bytes
-        )
-    computing = cycles / (card.clock * fitted.clock)
-    moving = moved_bytes(choice) / (fitted.dram * card.bandwidth)
-    slowdown = 1.0 if lowering.form.input == "float32" else MISALIGNED.get(lowering.form.alignment, 1.0)
-    return (slowdown * overlapped(_MEMORY_SHARPNESS, computing, moving) + LAUNCH) * sum(1 for _ in lowering.offsets())
-
-
-def _single_step(shape: sgemm.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
-    """Return the cycles of a CTA's step in the float32 kernel: of shared units, and of a warp alone."""
-    lanes_n = 8 if shape.warp_n >= 32 else 4
-    loads = (shape.warp_m * lanes_n // 32 + shape.warp_n // lanes_n) / 4  # of 16 bytes, for one step along K
-    quarter = shape.threads / 32 / 4  # warps of each of the four schedulers
-    multiply = shape.k * shape.accumulators * (2 if card.capability in _SLOW_SINGLE else 1)
-    issue = max(multiply, shape.k * (shape.accumulators + loads) + _OVERHEAD)
-    shared = shape.k * 4 * loads * 2
-    return quarter * overlapped(fitted.sharpness, issue, shared) / fitted.efficiency.get(
-        shape.name, 1.0
-    ), issue * fitted.single_warp
-
-
-def _tensor_step(shape: mma.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
-    """Return the same for the tensor-core kernel."""
-    multiply = shape.m * shape.n * shape.k / _TENSOR.get(card.capability, 512)
-    # Every fragment is read by its warp, and every tile written once.
-    shared = 2 * shape.k * (shape.warps * (shape.warp_m + shape.warp_n) + shape.m + shape.n) / _SHARED_BYTES
-    alone = multiply / (shape.warps / 4) * fitted.single_warp
-    return overlapped(fitted.sharpness, multiply, shared) / fitted.efficiency.get(shape.name, 1.0), alone
-
-
-def measured(choice: Choice, card: Card) -> bool:
-    """Return whether the model's constants alone were fitted to times of such a kernel on such a card."""
-    return isinstance(choice.shape, batch.Shape) and card.name in batch_model.MEASURED
-
-
-def moved_bytes(choice: Choice) -> int:
-    """Return the bytes that a launch moves at least."""
-    lowering = choice.lowering
-    count = lowering.batch.count
-    a, b = (count if stride else 1 for stride in lowering.batch.strides[:2])
-    results = lowering.m * lowering.n * count * (2 if lowering.form.addend else 1) * lowering.form.output_bytes
-    return (
-        (a * lowering.m + b * lowering.n) * lowering.k * lowering.form.input_bytes
-        + results
-        + 2 * choice.workspace_bytes
-    )
+    return choice.shape.seconds(choice, card, fitted)
 
 
 def choices(lowering: Lowering, card: Card, workspace: int) -> list[tuple[float, Choice]]:
@@ -272,9 +180,9 @@ def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Ite
     unsplit = Choice(lowering, shape, 1)
     if refusal(unsplit, card, workspace) is None:
         yield unsplit
-    if isinstance(shape, batch.Shape):
+    if not shape.has_split_k:
         return
-    most = ctas_per_sm(Choice(lowering, shape, 2).variant, card)
+    most = Choice(lowering, shape, 2).ctas_per_sm(card)
     longest = min(_MAX_SPLITS, unsplit.k_blocks // 4)
     for splits in sorted({min(longest, blocks * card.sms // unsplit.counters) for blocks in range(1, most + 1)}):
         choice = Choice(lowering, shape, splits)
@@ -295,14 +203,13 @@ def named(lowering: Lowering, name: str) -> Choice:
 def refusal(choice: Choice, card: Card, workspace: int) -> str | None:
     """Return why ``choice`` does not run; None where it runs."""
     if choice.splits > 1:
+        if not choice.shape.has_split_k:
+            return f"the kernel of {choice.shape.name} has no split-K"
         if choice.splits > choice.k_blocks:
             return f"K has {choice.k_blocks} blocks: fewer than {choice.splits} splits"
         if choice.counters > MOST_COUNTERS:
             return f"split-K takes {choice.counters} counters: there are {MOST_COUNTERS}"
         if choice.workspace_bytes > workspace:
             return f"it needs {choice.workspace_bytes} bytes of workspace: {workspace} are allowed"
-    if isinstance(choice.shape, batch.Shape) and choice.tiles[0] * choice.tiles[1] > _MAX_TILES:
-        return f"{choice.tiles[0] * choice.tiles[1]} tiles of a matrix: a launch has at most {_MAX_TILES}"
-    if choice.tiles[0] * choice.tiles[1] * choice.splits >= 2**31:
-        return f"{choice.tiles[0] * choice.tiles[1] * choice.splits} CTAs: a launch has fewer than {2**31}"
-    return choice.variant.refusal(card.shared_per_block)
+    no_grid = choice.shape.grid_refusal(choice.tiles[0] * choice.tiles[1], choice.splits)
+    return no_grid or choice.variant.refusal(card.shared_per_block)

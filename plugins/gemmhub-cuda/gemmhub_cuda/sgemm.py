@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gemmhub_cuda import variant, wave_model
+from gemmhub_cuda.fitted import SINGLE, Fitted
 from gemmhub_cuda.form import Form
+
+if TYPE_CHECKING:
+    from gemmhub_cuda.model import Card, Choice
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(variant.Shape):
     """The tiling of a product: a CTA's tile, its step along K, and a warp's tile."""
 
     m: int
@@ -18,6 +24,8 @@ class Shape:
     warp_n: int
     ctas_per_sm: int
     """CTAs per SM for whose accumulators its 65536 registers are enough."""
+
+    stages = 2
 
     @property
     def threads(self) -> int:
@@ -34,24 +42,27 @@ class Shape:
         """The name of the shape, such as "128x128x8t256": the CTA's tile, its threads."""
         return f"{self.m}x{self.n}x{self.k}t{self.threads}"
 
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of workspace for the partial sums of one tile of one split."""
-        return 4 * self.m * self.n
-
     def operand_bytes(self, mn_major: bool, side: int) -> int:
         """Return the bytes of an operand in a stage: ``Loader::BYTES`` of sgemm.cu."""
         pad = 0 if mn_major else 4
         rows = self.k * (side + pad)
         return 4 * (rows if mn_major else rows + (self.k - 1) // 8 * 8)
 
+    def variant(self, form: Form, split_k: bool) -> Variant:
+        """Return the kernel of this shape for ``form``."""
+        return Variant(self, form, split_k)
+
+    def seconds(self, choice: Choice, card: Card, fitted: Fitted | None) -> float:
+        """Return the seconds of a call of ``choice``, with the constants of fitted.py unless others are given."""
+        fitted = fitted or SINGLE
+        return wave_model.seconds(choice, card, fitted, wave_model.single_step(self, card, fitted))
+
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(variant.Variant):
     """One compilation of the kernel."""
 
     shape: Shape
-    form: Form
     split_k: bool = False
     """Whether the kernel has split-K."""
 
@@ -61,11 +72,6 @@ class Variant:
     def name(self) -> str:
         """The name of the kernel."""
         return f"sgemm-{self.shape.name}"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a CTA."""
-        return self.shape.threads
 
     @property
     def wide(self) -> bool:
@@ -81,32 +87,20 @@ class Variant:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a CTA: two stages."""
         shape, form = self.shape, self.form
-        return 2 * (shape.operand_bytes(form.a_m_major, shape.m) + shape.operand_bytes(form.b_n_major, shape.n))
+        of_a, of_b = shape.operand_bytes(form.a_m_major, shape.m), shape.operand_bytes(form.b_n_major, shape.n)
+        return shape.stages * (of_a + of_b)
 
-    def refusal(self, shared_limit: int) -> str | None:
-        """Return why there is no such kernel on a card; None where it can be compiled.
-
-        A CTA has at most ``shared_limit`` bytes of shared memory.
-        """
+    def _form_refusal(self) -> str | None:
         if self.form.input != "float32":
             return "the kernel without tensor cores multiplies float32"
         if self.shape.accumulators > 64 and (self.split_k or not self.wide):
             count = self.shape.accumulators
             return f"with {count} accumulators a thread has registers for wide loads without split-K only"
-        if self.shared_bytes > shared_limit:
-            return f"{self.shared_bytes} bytes of shared memory: a CTA has at most {shared_limit}"
         return None
 
     @property
-    def macros(self) -> dict[str, int]:
-        """The macros of params.cuh and sgemm.cu."""
-        shape = self.shape
-        return {
-            **self.form.macros,
-            "TILE_M": shape.m, "TILE_N": shape.n, "TILE_K": shape.k, "WARP_M": shape.warp_m, "WARP_N": shape.warp_n,
-            "THREADS": shape.threads, "BLOCKS": self.ctas_per_sm, "SPLIT": int(self.split_k),
-            "SHARED_BYTES": self.shared_bytes,
-        }  # fmt: skip
+    def _own_macros(self) -> dict[str, int]:
+        return {"WARP_M": self.shape.warp_m, "WARP_N": self.shape.warp_n, "SPLIT": int(self.split_k)}
 
 
 SHAPES = (

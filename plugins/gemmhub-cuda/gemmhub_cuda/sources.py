@@ -6,9 +6,7 @@ from functools import cache
 from importlib import resources
 
 from gemmhub.kit.nvrtc import Source
-from gemmhub_cuda import batch, mma, sgemm
-
-Variant = sgemm.Variant | mma.Variant | batch.Variant
+from gemmhub_cuda.variant import Variant
 
 KERNEL = "gemm"
 """Name of the function, the same in every source."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import emulated
 import numpy as np
 from gemmhub_cuda import batch as batches
-from gemmhub_cuda import mma
 from gemmhub_cuda.form import Form
 from gemmhub_cuda.launch import Params
+from gemmhub_cuda.variant import Shape, Variant
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.dtypes import as_dtype
@@ -22,7 +22,7 @@ FLOAT32 = as_dtype("float32")
 class Product:
     """A problem for a given tile shape; a is (m, k), b (k, n)."""
 
-    shape: mma.Shape | batches.Shape
+    shape: Shape
     m: int
     n: int
     k: int
@@ -61,13 +61,12 @@ class Product:
         assert size * along_n % self.aligned[1] == 0
 
     @property
-    def variant(self) -> mma.Variant | batches.Variant:
+    def variant(self) -> Variant:
         form = Form(
             self.a == "m", self.b == "n", *self.aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
             self.bias_type, self.activation,
         )  # fmt: skip
-        kind = mma.Variant if isinstance(self.shape, mma.Shape) else batches.Variant
-        return kind(self.shape, form, self.split_k or self.splits > 1)
+        return self.shape.variant(form, self.split_k or self.splits > 1)
 
     @property
     def grid(self) -> tuple[int, int, int]:

@@ -9,8 +9,8 @@ import pytest
 from gemmhub_cuda.batch import SHAPES, Shape
 from mma_product import Launch, Product
 
-SMALL = Shape(16, 16, 32, 2, 4, 4)
-WIDE = Shape(32, 64, 64, 2, 3, 2)
+SMALL = Shape(16, 16, 16, 2, 4, 4)
+WIDE = Shape(32, 64, 32, 2, 3, 2)
 BYTES = Shape(16, 32, 32, 1, 3, 4)
 LONG_BYTES = Shape(64, 64, 64, 1, 2, 2)
 ORDERS = [(a, b) for a in "km" for b in "kn"]

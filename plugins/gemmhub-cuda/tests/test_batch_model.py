@@ -38,7 +38,7 @@ def test_batches_of_small_matrices(dtype, size):
     assert isinstance(choice.shape, batch.Shape)
     m, n = size[:2]
     assert (choice.shape.m, choice.shape.n) == tuple(next(x for x in (16, 32, 64) if x >= side) for side in (m, n))
-    assert seconds >= model.moved_bytes(choice) / CARD.bandwidth
+    assert seconds >= choice.moved_bytes / CARD.bandwidth
 
 
 @pytest.mark.parametrize("size", [(65, 16, 16), (16, 128, 16), (4096, 4096, 4096)])
@@ -81,8 +81,13 @@ def test_a_long_batch_is_one_launch():
     assert choice.grid(3, 660) == (1, 1, 1)
 
 
+def test_no_split_k():
+    lowering = lowered(problem(16, 16, 4096, "bfloat16", batch=(64,)), CARD.capability)
+    assert "no split-K" in model.refusal(Choice(lowering, batch.SHAPES[0], 2), CARD, LIMIT)
+
+
 def test_numbers_of_tiles_have_31_bits(monkeypatch):
-    monkeypatch.setattr(model, "_MAX_TILES", 8)
+    monkeypatch.setattr(batch, "_MAX_TILES", 8)
     choice = first(integers(70, 130, 5, batch=(3,)))[1]
     assert choice.tiles == (2, 3)
     assert [count for *_, count in choice.offsets()] == [1, 1, 1]

@@ -6,7 +6,7 @@ import pytest
 from gemmhub_cuda.batch import Shape
 from mma_product import Launch, Product
 
-SHAPE, BYTES = Shape(32, 32, 32, 2, 3, 2), Shape(32, 32, 32, 1, 3, 2)
+SHAPE, BYTES = Shape(32, 32, 16, 2, 3, 2), Shape(32, 32, 32, 1, 3, 2)
 PLAIN = Product(SHAPE, 30, 28, 40, batch=7)
 ACROSS = Product(SHAPE, 24, 40, 40, "m", "n", batch=7)
 TILES = Product(SHAPE, 70, 40, 20, batch=3)

@@ -90,10 +90,9 @@ def test_every_card_has_every_tile(limit):
     ("variant", "reason"),
     [
         (Variant(SHAPES[0], PLAIN[1]), "elements of 2 bytes, not int8"),
-        (Variant(SHAPES[0], PLAIN[2], split_k=True), "no split-K"),
         (Variant(SHAPES[8], PLAIN[2]), "a CTA has at most 50000"),
     ],
-    ids=["itemsize", "split", "shared"],
+    ids=["itemsize", "shared"],
 )
 def test_refusals_have_reasons(variant, reason):
     assert reason in variant.refusal(50000)

@@ -71,13 +71,13 @@ def test_features_of_a_fixed_candidate(card):
     assert [found[x] for x in ("tile m", "tile n", "tile k", "threads", "stages")] == [6, 6, 6, 7, 4]
     assert found["splits"] == pytest.approx(log(3))
     choice = model.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
-    waves = 16 * 8 * 3 / (card.sms * model.ctas_per_sm(choice.variant, card))
+    waves = 16 * 8 * 3 / (card.sms * choice.ctas_per_sm(card))
     assert (found["waves"], found["filled"]) == (pytest.approx(log(waves)), pytest.approx(waves / np.ceil(waves)))
     assert found["edges"] == pytest.approx(1000 / 1024)
     seconds = model.seconds(choice, card)
     assert found["modelled"] == pytest.approx(log(seconds))
     assert found["of peak"] == pytest.approx(log(seconds * card.sms * card.clock / (2 * 1000 * 512 * 4096)))
-    assert found["of memory"] == pytest.approx(log(seconds * card.bandwidth / model.moved_bytes(choice)))
+    assert found["of memory"] == pytest.approx(log(seconds * card.bandwidth / choice.moved_bytes))
 
 
 def test_orders_alignment_and_epilogue(card):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gemmhub_cuda import batch as batches
-from gemmhub_cuda import batch_model, model, sgemm
+from gemmhub_cuda import batch_model, model, sgemm, wave_model
 from gemmhub_cuda.launch import Params, params
 from gemmhub_cuda.lower import lowered
 from gemmhub_cuda.model import Card, Choice
@@ -59,7 +59,7 @@ def test_no_split_without_workspace():
 def test_launches_are_paid_for():
     one = chosen(64, 64, 64, batch=(65535,))[0][0]
     two = chosen(64, 64, 64, batch=(65536,))[0][0]
-    assert two > one + 0.5 * model.LAUNCH
+    assert two > one + 0.5 * wave_model.LAUNCH
 
 
 # Recorded: card, dtype, how a and b are stored, m, n, k, microseconds.
@@ -82,9 +82,9 @@ def test_the_factor_of_alignment(n, aligned):
     lowering = lowered(problem(512, n, 512, "bfloat16"), (9, 0))
     assert lowering.form.alignment == aligned
     near = chosen(512, 4096, 512, dtype="bfloat16")[0][0]
-    ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - model.LAUNCH) / (near - model.LAUNCH)
+    ratio = (chosen(512, n, 512, dtype="bfloat16")[0][0] - wave_model.LAUNCH) / (near - wave_model.LAUNCH)
     # Besides the factor: one more column of tiles, and no shapes with more than 64 accumulators per thread.
-    assert 0.99 < ratio / model.MISALIGNED.get(aligned, 1) < 1.4
+    assert 0.99 < ratio / wave_model.MISALIGNED.get(aligned, 1) < 1.4
 
 
 def test_names_of_choices():
@@ -104,13 +104,13 @@ def test_every_choice_can_run(m, n, k, batch, dtype, card):
     names = [choice.name for _, choice in found]
     assert len(set(names)) == len(names)
     for seconds, choice in found:
-        assert seconds > (batch_model.LAUNCH if isinstance(choice.shape, batches.Shape) else model.LAUNCH)
+        assert seconds > (batch_model.LAUNCH if isinstance(choice.shape, batches.Shape) else wave_model.LAUNCH)
         assert model.refusal(choice, card, LIMIT) is None
         rows, columns = choice.tiles
         assert rows * choice.shape.m >= choice.lowering.m
         assert columns * choice.shape.n >= choice.lowering.n
         assert 1 <= choice.splits <= choice.k_blocks
-        ctas_per_sm = model.ctas_per_sm(choice.variant, card)
+        ctas_per_sm = choice.ctas_per_sm(card)
         assert ctas_per_sm * choice.variant.shared_bytes <= card.shared_per_sm
         assert 1 <= choice.group(ctas_per_sm * card.sms) <= rows
 

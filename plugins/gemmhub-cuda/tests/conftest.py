@@ -33,10 +33,12 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def emulated_kernels(request: pytest.FixtureRequest) -> None:
-    """The variants of all products that will run, compiled two at a time."""
+    """The variants and mutations of all products that will run, compiled two at a time."""
     if shutil.which("g++") is None:
         return
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     variants = {values["product"].variant: None for values in parameters if hasattr(values.get("product"), "variant")}
+    mutations = [values["mutation"] for values in parameters if "mutation" in values]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda variant: emulated.built(variant.main, variant.macros), variants))
+        list(pool.map(lambda mutation: mutation.build(), mutations))

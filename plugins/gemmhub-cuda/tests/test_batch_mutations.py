@@ -1,10 +1,10 @@
-"""Faults put into the kernel for batches, one at a time: the emulator or the comparison notices each."""
+"""Faults put into the kernel for batches one at a time: each is detected."""
 
 from __future__ import annotations
 
-import pytest
 from gemmhub_cuda.batch import Shape
-from mma_product import Launch, Product
+from mma_product import Product
+from mutations import check_without_faults, every, products
 
 SHAPE, BYTES = Shape(32, 32, 16, 2, 3, 2), Shape(32, 32, 32, 1, 3, 2)
 PLAIN = Product(SHAPE, 30, 28, 40, batch=7)
@@ -59,25 +59,11 @@ MUTATIONS = {
 # fmt: on
 
 
-def broken(name):
-    """(product, changes) of a mutation; its file is batch.cu where it names none."""
-    product, *texts = MUTATIONS[name]
-    return product, (tuple(texts if len(texts) == 3 else ["batch.cu", *texts]),)
+@every(MUTATIONS)
+def test_mutation(mutation):
+    mutation.check()
 
 
-@pytest.mark.parametrize("name", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
-def test_mutation(name):
-    product, changes = broken(name)
-    launch = Launch(product, changes=changes)
-    for seed in range(12):
-        try:
-            launch.check(seed)
-        except AssertionError:  # of the emulator, or of the comparison
-            return
-    pytest.fail("nobody notices")
-
-
-@pytest.mark.parametrize("product", dict.fromkeys(product for product, *_ in MUTATIONS.values()), ids=str)
-def test_without_faults_they_pass(product):
-    for seed in range(3):
-        Launch(product).check(seed)
+@products(MUTATIONS)
+def test_without_faults(product):
+    check_without_faults(product)

@@ -1,13 +1,10 @@
-"""Faults that a card might hide for long, put into the kernel one at a time: the tests of its products see each."""
+"""Faults put into the tensor-core kernel one at a time, which a card might hide for long: each is detected."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
-import emulated
-import pytest
 from gemmhub_cuda.mma import Shape
-from mma_product import Launch, Product
+from mma_product import Product
+from mutations import check_without_faults, every, products
 
 SHAPE = Shape(64, 64, 32, 3, 32, 32)
 PLAIN = Product(SHAPE, 140, 150, 171, batch=2)
@@ -85,38 +82,11 @@ MUTATIONS = {
 # fmt: on
 
 
-def broken(name):
-    """(product, changes) of a mutation; its file is mma.cu where it names none."""
-    product, *texts = MUTATIONS[name]
-    return product, (tuple(texts if len(texts) == 3 else ["mma.cu", *texts]),)
+@every(MUTATIONS)
+def test_mutation(mutation):
+    mutation.check()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built(request):
-    """The broken kernels that will run, compiled two at a time."""
-    names = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-
-    def build(name):
-        product, changes = broken(name)
-        emulated.built(product.variant.main, product.variant.macros, changes)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(build, [name for name in MUTATIONS if name in names]))
-
-
-@pytest.mark.parametrize("name", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
-def test_mutation(name):
-    product, changes = broken(name)
-    launch = Launch(product, changes=changes)
-    for seed in range(12):
-        try:
-            launch.check(seed)
-        except AssertionError:  # of the emulator, or of the comparison
-            return
-    pytest.fail("nobody notices")
-
-
-@pytest.mark.parametrize("product", dict.fromkeys(product for product, *_ in MUTATIONS.values()), ids=str)
-def test_without_faults_they_pass(product):
-    for seed in range(3):
-        Launch(product).check(seed)
+@products(MUTATIONS)
+def test_without_faults(product):
+    check_without_faults(product)

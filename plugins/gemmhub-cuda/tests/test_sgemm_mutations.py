@@ -1,13 +1,9 @@
-"""Faults put into the float32 kernel, and into what both kernels share, one at a time: the tests see each."""
+"""Faults put into the float32 kernel, and into what the kernels share, one at a time: each is detected."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
-import emulated
-import pytest
 from gemmhub_cuda.sgemm import SHAPES
-from mma_product import Launch
+from mutations import check_without_faults, every, products
 from sgemm_product import Single
 
 SHAPE = next(shape for shape in SHAPES if (shape.m, shape.n) == (64, 64))
@@ -86,30 +82,11 @@ MUTATIONS = {
 # fmt: on
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built(request):
-    """The changed kernels, compiled two at a time."""
-    chosen = [item.callspec.params.get("mutation") for item in request.session.items if hasattr(item, "callspec")]
-    changed = [MUTATIONS[name] for name in MUTATIONS if name in chosen]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda x: emulated.built("sgemm.cu", x[0].variant.macros, (tuple(x[1:]),)), changed))
+@every(MUTATIONS)
+def test_mutation(mutation):
+    mutation.check()
 
 
-@pytest.mark.parametrize("product", [PLAIN, ACROSS, NARROW, FULL, SPLIT], ids=str)
-def test_right_without_faults(product):
-    for seed in range(3):
-        Launch(product).check(seed)
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
-def test_seen(mutation):
-    product, *change = MUTATIONS[mutation]
-    launch = Launch(product, changes=(tuple(change),))
-    for seed in range(12):
-        try:
-            launch.check(seed)
-        except AssertionError as error:  # of the emulator, or of the comparison
-            if " error: " in str(error):
-                pytest.fail(f"the changed kernel does not compile: {error}")
-            return
-    pytest.fail("nothing sees it")
+@products(MUTATIONS)
+def test_without_faults(product):
+    check_without_faults(product)

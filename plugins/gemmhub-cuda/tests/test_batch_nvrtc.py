@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import cache
 
 import pytest
+from compilations import LIMITS, check_resources, one_of
 from gemmhub_cuda.batch import SHAPES, Variant, fitting
 from gemmhub_cuda.form import Form
-from gemmhub_cuda.sources import source
 
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiled, CompilerError
-
-LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
-"""Bytes of shared memory of a block, by compute capability."""
 PLAIN = {
     1: Form(False, False, 16, 16, "int8", "int32"),
     2: Form(False, False, 16, 16, "bfloat16", "bfloat16"),
@@ -40,21 +32,6 @@ def cases():
     return found
 
 
-def compiled(case):
-    """In a process of its own: (bytes of cubin, log), or the compiler's message."""
-    try:
-        return nvrtc.load().compile(source(*case), verbose=True)
-    except CompilerError as error:
-        return str(error)
-
-
-@cache
-def results():
-    every = cases()
-    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        return dict(zip(every, pool.map(compiled, every)))
-
-
 def name(case):
     form = case[0].form
     words = (form.input, form.output, form.a_alignment, form.b_alignment, form.activation, *case[1])
@@ -63,13 +40,7 @@ def name(case):
 
 @pytest.mark.parametrize("case", cases(), ids=name)
 def test_compiles(case):
-    variant, _ = case
-    made = results()[case]
-    assert isinstance(made, Compiled), made
-    assert made.cubin[:4] == b"\x7fELF"
-    assert made.registers > 0, made.log
-    assert made.spilled == 0, made.log
-    assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.ctas_per_sm <= 65536
+    check_resources(one_of(cases(), case), case[0])
 
 
 def test_shapes_have_names_of_their_own():

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import cache
 
 import pytest
+from compilations import LIMITS, check_resources, one_of
 from gemmhub_cuda.form import Form
 from gemmhub_cuda.mma import SHAPES, Shape, Variant
-from gemmhub_cuda.sources import source
 
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiled, CompilerError
-
-LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
-"""Bytes of shared memory of a block, by compute capability."""
 PLAIN = Form(False, False, 16, 16, "bfloat16", "bfloat16")
 
 
@@ -50,21 +42,6 @@ def drawn(rng):
     )  # fmt: skip
 
 
-def compiled(case):
-    """In a process of its own: (bytes of cubin, log), or the compiler's message."""
-    try:
-        return nvrtc.load().compile(source(*case), verbose=True)
-    except CompilerError as error:
-        return str(error)
-
-
-@cache
-def results():
-    every = cases()
-    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        return dict(zip(every, pool.map(compiled, every)))
-
-
 def name(case):
     (variant, card), macros = case, case[0].macros
     tile = ("TILE_M", "TILE_N", "TILE_K", "WARP_M", "WARP_N", "STAGES", "THREADS", "BLOCKS", "SHARED_BYTES")
@@ -76,13 +53,7 @@ def name(case):
 def test_compiles(case):
     variant, card = case
     assert variant.refusal(LIMITS[card]) is None
-    made = results()[case]
-    assert isinstance(made, Compiled), made
-    assert made.cubin[:4] == b"\x7fELF"
-    assert made.registers > 0, made.log
-    assert made.spilled == 0, made.log
-    # The registers, allocated in eights, suffice for the CTAs per SM that the shape states.
-    assert -(-made.registers // 8) * 8 * variant.threads * variant.shape.ctas_per_sm <= 65536
+    check_resources(one_of(cases(), case), variant)
 
 
 def test_the_sample_has_every_value():

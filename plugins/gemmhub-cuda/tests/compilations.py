@@ -1,0 +1,44 @@
+"""Variants compiled by NVRTC, two at a time. A case is a variant and a compute capability."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+
+from gemmhub_cuda.sources import source
+
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import Compiled, CompilerError
+
+LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
+"""Bytes of shared memory of a CTA, by compute capability."""
+
+
+def compiled(case):
+    """Return what NVRTC makes of ``case``, or the compiler's message: errors do not leave its process."""
+    try:
+        return nvrtc.load().compile(source(*case), verbose=True)
+    except CompilerError as error:
+        return str(error)
+
+
+@cache
+def _all_compiled(cases):
+    with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(cases, pool.map(compiled, cases)))
+
+
+def one_of(cases, case):
+    """Return what NVRTC makes of ``case``; the first call compiles all ``cases``."""
+    made = _all_compiled(tuple(cases))[case]
+    assert isinstance(made, Compiled), made
+    assert made.cubin[:4] == b"\x7fELF"
+    assert made.registers > 0, made.log
+    return made
+
+
+def check_resources(made, variant):
+    """Nothing spills, and the registers, allocated in eights, suffice for the CTAs per SM that the variant states."""
+    assert made.spilled == 0, made.log
+    assert -(-made.registers // 8) * 8 * variant.threads * variant.ctas_per_sm <= 65536

@@ -29,13 +29,13 @@ _MUSA = (
 )
 EMULATOR = {
     "gemmhub-hopper": (
-        "test_addresses", "test_b_split", "test_backend", "test_bringup", "test_pdl", "test_probe", "test_tensor_map",
-        "test_conformance", "test_float32", "test_gemv",
-        "test_kernel", "test_packed", "test_scheduler", "test_split_k",
+        "test_addresses", "test_b_split", "test_backend", "test_bringup", "test_complex", "test_conformance",
+        "test_f16_planes", "test_float32", "test_gemv", "test_kernel", "test_mixed", "test_packed", "test_pdl",
+        "test_probe", "test_rows", "test_scheduler", "test_split_k", "test_tensor_map",
     ),
     "gemmhub-cuda": (
-        "test_backend", "test_conformance", "test_ladder", "test_mma_emulator", "test_mma_kernel", "test_mma_mutations",
-        "test_sgemm_kernel", "test_sgemm_mutations",
+        "test_backend", "test_batch_kernel", "test_batch_mutations", "test_conformance", "test_ladder",
+        "test_mma_emulator", "test_mma_kernel", "test_mma_mutations", "test_sgemm_kernel", "test_sgemm_mutations",
     ),
     "gemmhub-mutlass": (), "gemmhub-musa-kernels": (), "gemmhub-musa-sim": (),
 }  # fmt: skip
@@ -43,7 +43,7 @@ EMULATOR = {
 COMPILER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_MUSA, ()),  # homes are compiled
     "gemmhub-hopper": ("test_nvrtc", "test_registers"),
-    "gemmhub-cuda": ("test_mma_nvrtc", "test_sgemm_nvrtc"),
+    "gemmhub-cuda": ("test_batch_nvrtc", "test_mma_nvrtc", "test_sgemm_nvrtc"),
 }
 """Files whose tests compile something else."""
 DEVICE = ("test_device", "test_device_calls", "test_cuda_device", "test_first_call")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,8 @@ def summary(rows: list[dict[str, Any]], key: str) -> str:
     """Return the geometric mean and the worst of a column."""
     if not rows:
         return "-"
-    mean = math.exp(sum(math.log(row[key]) for row in rows) / len(rows))
-    return f"geometric mean {mean:.3f} over {len(rows)}, worst {min(row[key] for row in rows):.3f}"
+    values = [row[key] for row in rows]
+    return f"geometric mean {geometric_mean(values):.3f} over {len(rows)}, worst {min(values):.3f}"
 
 
 def print_summaries(rows: list[dict[str, Any]]) -> None:

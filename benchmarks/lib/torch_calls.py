@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -137,7 +138,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         cells = ""
         for name in names:
             ratios = [row["torch_us"] / row["us"][name] for row in mine if name in row["us"] and row["torch_us"] > 0]
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+            mean = geometric_mean(ratios) if ratios else math.nan
             cells += f"{mean:10.3f}{min(ratios, default=math.nan):8.3f}"
         lines.append(f"{kind:26}{len(mine):5}{cells}")
     return lines

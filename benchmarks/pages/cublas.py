@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.lib import results
 from benchmarks.lib.drawn import LARGE
-from benchmarks.pages.tables import mean, rows
+from benchmarks.pages.tables import rows
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def tuning() -> list[str]:
     }
     body = []
     for words, some in groups.items():
-        speeds = [mean([x["torch_us"] / x[name] for x in some]) for name in ("first_us", "best_us")]
+        speeds = [geometric_mean([x["torch_us"] / x[name] for x in some]) for name in ("first_us", "best_us")]
         body.append((words, len(some), *(f"{x:.3f}" for x in speeds)))
     return rows(("products", "number", "first choice", "fastest candidate"), body)
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from gemmhub_cuda import model
@@ -76,7 +76,7 @@ def batches() -> list[str]:
         groups.setdefault((row["kind"], row["dtype"]), []).append(row)
     body = []
     for (kind, dtype), rows in groups.items():
-        mean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
+        mean = geometric_mean(row["ratio"] for row in rows)
         least = min(rows, key=lambda row: row["ratio"])
         sizes = " x ".join(map(str, least["sizes"]))
         own = sum(row["chosen"] == "cuda" for row in rows)

@@ -6,11 +6,11 @@ python -m benchmarks.pages.figure         # writes docs/figures/h100.svg
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 from xml.sax.saxutils import escape
 
 from benchmarks.pages import map as map_page
-from benchmarks.pages import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURE = ROOT / "docs" / "figures" / "h100.svg"
@@ -21,7 +21,7 @@ _WIDTH = _LABELS + _BAR + 80
 def drawn(file: dict[str, Any]) -> str:
     """Return an SVG with a bar for each class, the geometric mean of untuned products, and a line at torch's speed."""
     kinds = list(dict.fromkeys(row["class"] for row in file["rows"]))
-    means = {kind: tables.mean(map_page.ratios(file["rows"], kind, "hub")) for kind in kinds}
+    means = {kind: geometric_mean(map_page.ratios(file["rows"], kind, "hub")) for kind in kinds}
     most = max(means.values())
     height = _TOP + _ROW * len(means) + 16
     one = _LABELS + _BAR / most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from statistics import geometric_mean
 
 from benchmarks.lib import results
 from benchmarks.pages import tables
@@ -31,9 +31,8 @@ def sizes() -> list[str]:
         vectors = [x for x in rows if "gemv" in x["chosen"]]
         for words, some in (("float16 planes", planes), ("bfloat16 planes", others), ("vectors", vectors)):
             if some:
-                mean = math.exp(sum(math.log(x["ratio"]) for x in some) / len(some))
-                worst = min(x["ratio"] for x in some)
-                body.append((name, words, len(some), f"{mean:.2f}", f"{worst:.2f}"))
+                ratios = [x["ratio"] for x in some]
+                body.append((name, words, len(some), f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"))
     return tables.rows(("operations", "computed by", "products", "torch / gemmhub", "worst"), body)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.lib import results
@@ -74,7 +75,7 @@ def vectors() -> list[str]:
                 speeds.append(size / read)
                 own.append(read / row["us"]["hopper"])
                 torch.append(read / row["us"]["torch"])
-        means = [tables.mean(x) for x in (speeds, own, torch)]
+        means = [geometric_mean(x) for x in (speeds, own, torch)]
         body.append(
             (words, len(speeds), f"{means[0]:.2f}", f"{means[1]:.3f}", f"{min(own):.3f}", f"{means[2]:.3f}")
         )  # fmt: skip

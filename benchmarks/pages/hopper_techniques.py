@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from benchmarks.lib import results
@@ -38,7 +39,7 @@ class Gain(NamedTuple):
 
 
 def gain(technique: str, where: str, ratios: list[float], file: str) -> Gain:
-    return Gain(technique, where, len(ratios), tables.mean(ratios), min(ratios), max(ratios), file)
+    return Gain(technique, where, len(ratios), geometric_mean(ratios), min(ratios), max(ratios), file)
 
 
 def named(name: str) -> Match | None:
@@ -277,6 +278,6 @@ def fences() -> list[str]:
                 row["us"][shape] / row["us"][f"{shape}c2x1"] for row in load(file)
                 if row["m"] >= 512 and {shape, f"{shape}c2x1"} <= set(row["us"])
             ]  # fmt: skip
-            cells += [len(ratios), f"{tables.mean(ratios):.2f}"]
+            cells += [len(ratios), f"{geometric_mean(ratios):.2f}"]
         body.append(cells)
     return tables.rows(("shape", "products", "with release and acquire", "products", "without"), body)

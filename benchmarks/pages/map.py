@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
-
-from benchmarks.pages.tables import mean
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,7 +25,8 @@ def ratios(rows: list[dict[str, Any]], kind: str, name: str) -> list[float]:
 
 
 def cell(found: list[float]) -> str:
-    return f"{mean(found):.3f} ({min(found):.3f})" if len(found) > 1 else f"{mean(found):.3f}"
+    mean = f"{geometric_mean(found):.3f}"
+    return f"{mean} ({min(found):.3f})" if len(found) > 1 else mean
 
 
 def table(files: list[dict[str, Any]]) -> list[str]:

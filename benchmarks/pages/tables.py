@@ -11,7 +11,6 @@ compares each block of each page with what its function returns.
 from __future__ import annotations
 
 import importlib
-import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,11 +24,6 @@ def rows(head: Sequence[object], body: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table."""
     first, *others = [f"| {' | '.join(map(str, line))} |" for line in (head, *body)]
     return [first, "|---" * len(head) + "|", *others]
-
-
-def mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def text(name: str) -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import torch
@@ -170,7 +171,7 @@ def main() -> None:
             rows.append(row(item, options.every))
     for kind in dict.fromkeys(found["kind"] for found in rows):
         ratios = [found["ratio"] for found in rows if found["kind"] == kind]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        mean = geometric_mean(ratios)
         print(f"{kind}: {len(ratios)} products, geometric mean {mean:.2f}, least {min(ratios):.2f}")
     if options.json:
         results.save(options.json, products=rows)

@@ -4,8 +4,8 @@
 
 It needs torch and gemmhub-hopper. Sizes are drawn: all three, k alone or n alone are one less than a multiple of 8. The
 plugin's first choice and torch's call are timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), then both for the sizes
-rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where oddness costs
-nothing. Results are compared with torch's.
+rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Results
+are compared with torch's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from gemmhub_hopper.backend import HopperBackend
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, close, problem, rig_of
 from benchmarks.lib.drawn import DEVICE, LARGE, between
-from benchmarks.pages.tables import mean
 from gemmhub.capability import Absent
 
 ODD = {"m, n, k": (1, 1, 1), "k": (0, 0, 1), "n": (0, 1, 0)}
@@ -100,8 +100,9 @@ def main() -> int:
     for words, is_large in (("large", True), ("small", False)):
         some = [x for x in rows if large(x) == is_large]
         if some:
-            beside, found_shares = mean([x["odd"]["torch_us"] / x["odd"]["us"] for x in some]), shares(some)
-            print(f"{words}: {len(some)}, share {mean(found_shares):.3f} ({min(found_shares):.2f}); torch {beside:.2f}")
+            mean, least = geometric_mean(shares(some)), min(shares(some))
+            beside = geometric_mean(x["odd"]["torch_us"] / x["odd"]["us"] for x in some)
+            print(f"{words}: {len(some)}, share {mean:.3f} ({least:.2f}); torch {beside:.2f}")
     if options.json:
         results.save(options.json, dtype=options.dtype, versions=dict(found.versions), rows=rows)
     return int(not all(x[kind]["right"] for x in rows for kind in ("odd", "aligned")))

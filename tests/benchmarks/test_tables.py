@@ -41,4 +41,3 @@ def test_a_page_is_filled_in_place(tmp_path, monkeypatch):
 
 def test_a_table_of_markdown():
     assert tables.rows(("a", "b"), [(1, "x")]) == ["| a | b |", "|---|---|", "| 1 | x |"]
-    assert tables.mean([2.0, 8.0]) == pytest.approx(4.0)

@@ -5,6 +5,7 @@ The products are small, on a GPU, so that host time dominates: torch's calls and
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ def microseconds(call: Callable[[], Any], calls: int = 500) -> float:
 
 def main() -> None:
     """Print a table of medians."""
+    argparse.ArgumentParser(description=__doc__.partition(":")[0]).parse_args()
     dtype = torch.bfloat16
     x, w = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
     xg, wg = x.clone().requires_grad_(), w.clone().requires_grad_()

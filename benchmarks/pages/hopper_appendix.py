@@ -39,7 +39,7 @@ def _epilogue() -> Iterator[Gain]:
             direct.append(float(found[3]) / float(found[4]))
     for columns, ratios in wide.items():
         yield gain("overlapping chunks of 64 columns", f"{columns} columns", ratios, file)
-    yield gain("results stored from registers", "16 bits", direct, file)
+    yield gain("results stored from registers", "16 bits, rows that TMA can store", direct, file)
     file = "hopper_ab_pieces.txt.xz"
     stores = [re.fullmatch(r"    \S+((?:\s+\d+\.\d){5})", line) for line in lines(file)]
     times = [[float(x) for x in found[1].split()] for found in stores if found]

@@ -17,16 +17,10 @@ KERNEL = "gemm"
 PREPASS = "prepass"
 GEMV = "gemv"
 F16_PREPASS = "f16_prepass"
-_PREPASS_FILES = ("prepass.cu", "source_element.cuh", "split_planes.cuh", "ptx.cuh", "types.cuh")
-_F16_PREPASS_FILES = (
-    "f16_prepass.cu",
-    "source_element.cuh",
-    "f16_planes.cuh",
-    "split_planes.cuh",
-    "ptx.cuh",
-    "types.cuh",
-)
-_GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", "ptx.cuh", "types.cuh")
+_PTX_FILES = ("ptx.cuh", "ptx_memory.cuh", "types.cuh")
+_PREPASS_FILES = ("prepass.cu", "source_element.cuh", "split_planes.cuh", *_PTX_FILES)
+_F16_PREPASS_FILES = ("f16_prepass.cu", "source_element.cuh", "f16_planes.cuh", "split_planes.cuh", *_PTX_FILES)
+_GEMV_FILES = ("gemv_kernel.cu", "pdl.cuh", "elements.cuh", *_PTX_FILES)
 _OTHERS = ("prepass.cu", "f16_prepass.cu", "gemv_kernel.cu")
 """Files that gemm_kernel.cu does not include."""
 

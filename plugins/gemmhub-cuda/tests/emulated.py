@@ -13,7 +13,7 @@ What the emulator demands of a kernel, and what it sees:
   instructions.
 - Shared memory is reached by 32-bit address through ``dynamic_shared() + offset`` and the functions of ptx.cuh
   (load_shared, store_shared, copy_async, load_matrices ...); ``__shared__`` arrays do not compile. Every access is
-  checked: bounds, alignment, bytes that nobody wrote, and races: two threads, one of them writing, with no barrier in
+  checked: bounds, alignment, bytes not yet written, and races: two threads, one of them writing, with no barrier in
   between.
 - Asynchronous copies land when they are waited for, not before; touching what is still in flight is an error.
 - ``load_global``, ``store_global``, ``copy_async`` and partials must stay inside of ``buffers`` and ``written``.

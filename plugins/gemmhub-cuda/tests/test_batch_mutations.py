@@ -47,7 +47,7 @@ MUTATIONS = {
     "not transposed": (ACROSS, "load_matrices_transposed(word[i]", "load_matrices(word[i]"),
     "the wrong pair of k": (PAIRED, "4 * (r / 2) + 2 * one", "4 * (r / 2) + 2 * two"),
     "even and odd exchanged in a": (PAIRED, "even[1] : odd[0]", "even[1] : even[1]"),
-    "rows 8 apart where they are neighbours": (PAIRED, "OperandA::PAIRED ? 2 * group + half", "false ? 0"),
+    "rows 8 apart where they are adjacent": (PAIRED, "OperandA::PAIRED ? 2 * group + half", "false ? 0"),
     "columns in the order of pairs": (PAIRED, "bits_of(two[0]), bits_of(one[1])", "bits_of(one[1]), bits_of(two[0])"),
     # Results.
     "results are read before they are written": (

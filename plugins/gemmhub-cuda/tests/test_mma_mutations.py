@@ -14,9 +14,9 @@ SPLIT = Product(SHAPE, 70, 150, 363, splits=3)
 # fmt: off
 MUTATIONS = {
     # The ring.
-    "nobody waits for copies": (
+    "copies are not waited for": (
         PLAIN, "                copy_wait<STAGES - 2>();\n", ""),
-    "nobody waits for the first tile": (
+    "the first tile is not waited for": (
         PLAIN, "    copy_wait<STAGES - 2>();\n    block_sync();\n    if (tiles", "    block_sync();\n    if (tiles"),
     "too few copies waited for": (PLAIN, "copy_wait<STAGES - 2>", "copy_wait<STAGES - 1>"),
     "no barrier for each tile": (PLAIN, "                block_sync();\n", ""),
@@ -60,7 +60,7 @@ MUTATIONS = {
     "the wrong rows of a on the way back": (PLAIN, "f.a[turned]", "f.a[i]"),
     # Results.
     "results go where others still read": (
-        Product(SHAPE, 64, 64, 200), "    block_sync();  // nobody", "    // nobody"),
+        Product(SHAPE, 64, 64, 200), "    block_sync();  // no thread", "    // no thread"),
     "the stage after the last tile is read": (
         Product(SHAPE, 64, 64, 20), "if (tile + 1 < tiles) reading =", "reading ="),
     "rows of results 4 apart": (PLAIN, "(lane / 4 + 8 * half) * RESULT_ROW", "(lane / 4 + 4 * half) * RESULT_ROW"),

@@ -43,7 +43,7 @@ MUTATIONS = {
     "no step from tile to tile": (PLAIN, "sgemm.cu", "tile += step;", ""),
     "the step of the other order": (ACROSS, "sgemm.cu", "mn ? TILE_K * ld : TILE_K;", "TILE_K;"),
     "the same matrix for the whole batch": (PLAIN, "sgemm.cu", "(p.a) + matrix * p.a_batch", "(p.a)"),
-    "neighbours along k stay neighbours": (
+    "the tile is not transposed": (
         PLAIN, "sgemm.cu", "at(inner(i)) + j * ROW + outer(i)", "at(inner(i)) + j + outer(i)"),
     "two elements for one": (NARROW, "sgemm.cu", "v[1] = __uint_as_float(both.y)", "v[1] = __uint_as_float(both.x)"),
     # Places.

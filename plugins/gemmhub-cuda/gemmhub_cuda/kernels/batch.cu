@@ -13,7 +13,7 @@
 //     shared memory     16 rows of results at a time                                           `store_sums`
 //     global memory     4 contiguous elements of d a lane
 //
-// An operand in shared memory has the rows of 16-byte chunks of mma.cu. ldmatrix transposes elements of 16 bits. Of
+// An operand in shared memory has rows of 16-byte chunks (chunks.cuh). ldmatrix transposes elements of 16 bits. Of
 // int8 it transposes pairs: of an operand contiguous along m (n) a fragment therefore gets the even, or the odd, of 16
 // rows (columns) instead of the first, or the last, eight. `row_of` and the order of stores undo that.
 //
@@ -21,14 +21,14 @@
 //
 //     TILE_M, TILE_N, TILE_K   elements
 //     STAGES                   of the ring of a warp
-//     BLOCKS                   that a multiprocessor shall have room for
+//     BLOCKS                   CTAs for which an SM must have room
 #include "chunks.cuh"
 #include "epilogue.cuh"
 
 constexpr bool INTEGER = INPUT == 3;
-constexpr int SIZE = INTEGER ? 1 : 2;              // bytes of an element of a or b
-constexpr int PER_CHUNK = 16 / SIZE;               // elements
-constexpr int STEP_K = 32 / SIZE;                  // of k that one instruction multiplies
+constexpr int SIZE = INTEGER ? 1 : 2;  // bytes of an element of a or b
+constexpr int PER_CHUNK = 16 / SIZE;   // elements
+constexpr int STEP_K = 32 / SIZE;      // of k that one instruction multiplies
 constexpr int STEPS = TILE_K / STEP_K;
 constexpr int WARPS = THREADS / 32;
 static_assert(TILE_M % 16 == 0 && TILE_N % 16 == 0 && TILE_K % STEP_K == 0);
@@ -55,7 +55,7 @@ struct Elements<1> {
 };
 using Element = Elements<SIZE>::Type;
 
-// Places of int8 contiguous along m (n): a fragment's rows are two neighbours in every four.
+// The swizzle of int8 operands that are contiguous along m (n): ldmatrix reads two adjacent rows of every four.
 template <int CHUNKS>
 struct Paired {
     DEVICE static constexpr u32 at(u32 row, u32 chunk) {
@@ -95,14 +95,14 @@ struct Operand {
     DEVICE static int row() { return lane_id() / CHUNKS; }
     DEVICE static int column() { return lane_id() % CHUNKS * PER_CHUNK; }
 
-    // To the tile that begins at `first` along m (n) of a matrix.
+    // Goes to the tile that begins at `first` along m (n) of a matrix.
     DEVICE void go_to(long long matrix, int first) {
         const long long outer = (mn ? 0 : first) + row(), inner = (mn ? first : 0) + column();
         from = base + matrix * matrix_step + outer * ld + SIZE * inner;
         inside = mn ? clamped(size - first - column(), PER_CHUNK) : size - first - row();
     }
 
-    // Copies the block that begins at `k`, of which `deep` along k are there.
+    // Copies the block that begins at `k`; the matrix ends `deep` elements further along k.
     DEVICE void load(u32 stage, int k, int deep) const {
         const char* block = from + (mn ? k * ld : SIZE * k);
         if constexpr (aligned >= 4) {
@@ -139,8 +139,8 @@ struct Operand {
 #pragma unroll
         for (int i = 0; i < SIDE / 16; ++i) {
             if constexpr (PAIRED) {
-                // Of its four matrices 0 and 1 have 16 of k, 2 and 3 the next 16: of each four of these 0 and 2 have the
-                // first two, 1 and 3 the others.
+                // Matrices 0 and 1 have the first 16 rows of k, 2 and 3 the next 16. Of every four rows, 0 and 2 have
+                // the first two, 1 and 3 the other two.
                 u32 pair[4];
                 load_matrices_transposed(pair,
                                          stage + Place::at(STEP_K * step + 16 * two + 4 * (r / 2) + 2 * one + r % 2, i));
@@ -161,13 +161,13 @@ using OperandA = Operand<TILE_M, A_M_MAJOR, A_BYTES_ALIGNED, false>;
 using OperandB = Operand<TILE_N, B_N_MAJOR, B_BYTES_ALIGNED, true>;
 
 constexpr u32 STAGE = OperandA::BYTES + OperandB::BYTES;
-// 8 words more than a multiple of 16 keep the pairs that 16 lanes store at a time in different banks.
+// A row has 8 words more than a multiple of 16: the pairs that 16 lanes store at a time are in different banks.
 constexpr u32 RESULT_ROW = 4 * (TILE_N + 8), RESULT_BYTES = 16 * RESULT_ROW;
 constexpr u32 WARP_BYTES = STAGES * STAGE + RESULT_BYTES;
 static_assert(STAGE % 128 == 0 && RESULT_BYTES % 128 == 0, "stages begin at multiples of 128 bytes");
-static_assert(SHARED_BYTES == WARPS * WARP_BYTES + 112, "so counts batch.py; 112 for alignment");
+static_assert(SHARED_BYTES == WARPS * WARP_BYTES + 112, "as in batch.py; 112 for alignment");
 
-// Sums are [16 of m][8 of n][4]: those of a multiply_add are neighbours.
+// Sums are [16 of m][8 of n][4]: those of a multiply_add are contiguous.
 constexpr int BLOCKS_M = TILE_M / 16, BLOCKS_N = TILE_N / 8;
 
 DEVICE void multiply(Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 stage) {
@@ -194,7 +194,7 @@ DEVICE int row_of(int half) {
     return OperandA::PAIRED ? 2 * group + half : group + 8 * half;
 }
 
-// To the warp's part of shared memory: 16 rows, number `i`, of results.
+// Stores 16 rows of results, number `i`, to the warp's part of shared memory.
 DEVICE void stage_sums(const Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 part, int i) {
     const int quad = lane_id() % 4;
 #pragma unroll
@@ -213,7 +213,7 @@ DEVICE void stage_sums(const Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 part, int
         }
 }
 
-// Four integers of one row, stored; what is outside of d is left out.
+// Stores four integers of one row, without those that are outside of d.
 DEVICE void store_integers(const Result& result, int row, int column, const Word4& v) {
     const Params& p = result.p;
     if (row >= p.m || column >= p.n) return;
@@ -228,7 +228,7 @@ DEVICE void store_integers(const Result& result, int row, int column, const Word
     }
 }
 
-// To d, by way of the warp's part of shared memory: so neighbouring lanes store neighbours.
+// Stores a tile to d through the warp's part of shared memory, so that adjacent lanes store adjacent elements.
 DEVICE void store_sums(const Params& p, const Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 part, long long matrix, int row,
                        int column) {
     const Result result(p, 4, matrix);
@@ -254,7 +254,7 @@ DEVICE void store_sums(const Params& p, const Sum (&sums)[BLOCKS_M * BLOCKS_N * 
     }
 }
 
-// The tiles of a warp, one after the other.
+// The tiles of a warp, in turn.
 struct Tiles {
     const Params& p;
     int tile, step, end;
@@ -292,7 +292,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
     Tiles loading(p, warp), present(p, warp);
     int loading_k = 0;
 
-    // The next block that has not been asked for, if there is one.
+    // Copies the next block, if there is one.
     auto load_next = [&](u32 stage) {
         if (loading.there()) {
             if (loading_k == 0) {
@@ -304,7 +304,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
             loading_k += TILE_K;
             if (loading_k >= p.k) loading.next(), loading_k = 0;
         }
-        copy_commit();  // an empty group at the end: so the count of open ones stays right
+        copy_commit();  // an empty group at the end, as copy_wait() counts groups
     };
 
 #pragma unroll

@@ -2,8 +2,8 @@
 #pragma once
 #include "ptx.cuh"
 
-// Rows of CHUNKS chunks of 16 bytes. Chunk `chunk` of row `row` lies in the place of chunk ^ key(row): 8 rows below
-// each other have the same chunk in 8 different columns of 16 bytes, modulo the 128 bytes of all banks.
+// Rows of CHUNKS chunks of 16 bytes. Chunk `chunk` of row `row` is in the place of chunk ^ key(row): 8 consecutive rows
+// have the same chunk in 8 different columns of 16 bytes, modulo the 128 bytes of all banks.
 template <int CHUNKS>
 struct Swizzled {
     static constexpr int SPAN = CHUNKS < 8 ? CHUNKS : 8;  // chunks that change places with each other
@@ -14,8 +14,8 @@ struct Swizzled {
 
 DEVICE int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
 
-// One chunk from global to shared memory: `valid` bytes of it (an even number), and zeros. `aligned`: bytes of `from`,
-// and of `valid` if not `partial`.
+// Copies a chunk from global to shared memory: `valid` bytes of it, and zeros. `aligned`: the alignment of `from` in
+// bytes, of which `valid` is a multiple, too, if not `partial`.
 template <int aligned, bool partial>
 DEVICE void copy_chunk(u32 to, const char* from, int valid) {
 #pragma unroll
@@ -25,7 +25,7 @@ DEVICE void copy_chunk(u32 to, const char* from, int valid) {
     }
 }
 
-// The same by way of registers, where elements of type Element are aligned to their size only.
+// Loads the same to registers, where elements of type Element are aligned to their size only.
 template <class Element>
 DEVICE Word4 load_chunk(const char* from, int valid) {
     constexpr int SIZE = sizeof(Element);

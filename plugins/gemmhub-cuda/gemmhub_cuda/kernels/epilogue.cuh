@@ -38,14 +38,14 @@ DEVICE float activated(float x) {
     return x;
 }
 
-// The matrix of the batch that a block, or a warp, writes to.
+// The matrix of the batch that a CTA, or a warp, writes to.
 struct Result {
     const Params& p;
     const void* c;
     void* d;
-    bool wide;  // runs of neighbours may be stored at once
+    bool wide;  // contiguous elements may be stored at once
 
-    // `run`: how many neighbours a thread will store at a time.
+    // `run`: the contiguous elements that a thread stores at a time.
     DEVICE Result(const Params& p, int run) : Result(p, run, blockIdx.z) {}
 
     DEVICE Result(const Params& p, int run, long long matrix) : p(p) {

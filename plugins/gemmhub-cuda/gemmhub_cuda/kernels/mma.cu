@@ -1,7 +1,7 @@
 // d = activation(alpha * a b + beta * c + bias) in bfloat16 or float16 on tensor cores, summed in float32; for cards of
 // compute capability 8.0 and later.
 //
-// A block computes a tile of TILE_M x TILE_N, each of its warps WARP_M x WARP_N of it, as 16 x 8 pieces: the results of
+// A CTA computes a tile of TILE_M x TILE_N, each of its warps WARP_M x WARP_N of it, 16 x 8 at a time: the results of
 // the instruction mma.m16n8k16. What one step of k needs goes this way:
 //
 //     global memory     copy_async, TILE_K of k at a time, STAGES - 1 tiles ahead of their use     `Operand::load`
@@ -9,24 +9,22 @@
 //                       load_matrices, 16 of k at a time, one step ahead of its use                `Operand::fragments`
 //     registers         WARP_M / 16 x WARP_N / 8 multiplications in 16 x 8 x 16                    `multiply`
 //     shared memory     at the end, WARP_N columns of 16 rows a time, in the warp's own part       `store_sums`
-//     global memory     4 neighbours of d a thread
+//     global memory     4 contiguous elements of d a lane
 //
-// Everything a thread waits for was asked for before it multiplied. One barrier for each tile of k has two meanings:
+// Copies that a thread waits for begin before it multiplies. One barrier for each tile of k has two effects. All threads
+// see the next tile, as each has waited for its own copies of it. And no thread reads the present tile any more, as its
+// last fragments are in registers: its stage is free for the tile STAGES - 1 further on.
 //
-//     after it, everybody sees     the next tile, which each thread has waited for its part of
-//     and nobody reads any more    the present tile, whose last fragments are in registers; so its stage is free for
-//                                  the tile STAGES - 1 further on
-//
-// A tile of an operand in shared memory has rows of 16-byte chunks, as it has in global memory: where neighbours along
-// m (n) are neighbours, a row for each k; else a row for each of m (n). ldmatrix turns the first kind around. Chunks
-// are swizzled (`Swizzled`), so that neither the copies nor ldmatrix have bank conflicts.
+// A tile of an operand in shared memory has rows of 16-byte chunks, as in global memory: where it is contiguous along
+// m (n), a row for each k, which ldmatrix transposes; else a row for each of m (n). Chunks are swizzled (`Swizzled`), so
+// that neither the copies nor ldmatrix have bank conflicts.
 //
 // The part of k that is no multiple of TILE_K is taken first, with zeros beyond its end: all later tiles are whole.
 // What is outside of a matrix along m (n) is zeros, too; those results are not stored.
 //
 //     TILE_M, TILE_N, TILE_K, WARP_M, WARP_N   elements
 //     STAGES                                   of the ring
-//     BLOCKS                                   that a multiprocessor shall have room for
+//     BLOCKS                                   CTAs for which an SM must have room
 #include "chunks.cuh"
 #include "epilogue.cuh"
 #include "split.cuh"
@@ -38,9 +36,9 @@ static_assert(TILE_M % WARP_M == 0 && TILE_N % WARP_N == 0 && WARP_M % 16 == 0 &
 static_assert(TILE_K == 32 || TILE_K == 64, "two or four steps, and at most 8 chunks in a row");
 static_assert(INPUT != 2 && STAGES >= 2);
 
-// One of the two operands: SIDE along m (n) and TILE_K along k, of which a warp needs WARP_SIDE x TILE_K. `mn`:
-// neighbours along m (n) are neighbours in memory; `aligned`: bytes that the starts of rows of neighbours are a
-// multiple of, and their ends if they are along m (n); `k_first`: the order of a fragment's matrices.
+// One of the two operands: SIDE along m (n) and TILE_K along k, of which a warp needs WARP_SIDE x TILE_K. `mn`: it is
+// contiguous along m (n), not along k; `aligned`: the alignment in bytes of its contiguous rows, and of their length if
+// they are along m (n); `k_first`: the order of a fragment's matrices.
 template <int SIDE, int WARP_SIDE, bool mn, int aligned, bool k_first>
 struct Operand {
     static constexpr int ROWS = mn ? TILE_K : SIDE, CHUNKS = (mn ? SIDE : TILE_K) / 8;
@@ -128,7 +126,7 @@ struct Operand {
     }
 
     // The fragments of step `step` of a tile, 16 along m (n) each: a's in the order of multiply_add; b's b0 and b1 of 8
-    // columns and then of the next 8, so that each pair is in neighbouring registers, as the instruction wants it.
+    // columns and then of the next 8, so that each pair is in consecutive registers, as the instruction takes it.
     DEVICE static void fragments(Fragment& word, u32 stage_and_lane, int step) {
 #pragma unroll
         for (int i = 0; i < BLOCKS_16; ++i) {
@@ -154,7 +152,7 @@ constexpr u32 FLAG_AT = THREADS / 32 * RESULT_BYTES;  // of add_parts, behind th
 static_assert(OperandA::BYTES % 128 == 0 && STAGE % 128 == 0, "swizzled bits are bits of the address");
 static_assert(SHARED_BYTES == (RING > FLAG_AT + 16 ? RING : FLAG_AT + 16) + 112, "so counts mma.py; 112 for alignment");
 
-// Sums are [16 of m][8 of n][4]: those of a multiply_add are neighbours.
+// Sums are [16 of m][8 of n][4]: those of a multiply_add are contiguous.
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
 constexpr int SUMS = BLOCKS_M * BLOCKS_N * 4;
 
@@ -174,7 +172,7 @@ DEVICE void multiply(float (&sums)[SUMS], const Fragments& f) {
     for (int j = 0; j < BLOCKS_N; ++j)
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
-            // Down one column and up the next: neighbours share an operand in registers.
+            // Down one column and up the next: consecutive multiplications share an operand in registers.
             const int turned = j % 2 ? BLOCKS_M - 1 - i : i;
             const u32* b = &f.b[j / 2][j % 2 * 2];
             multiply_add<INPUT>(&sums[(turned * BLOCKS_N + j) * 4], f.a[turned], b[0], b[1]);
@@ -185,7 +183,7 @@ DEVICE void multiply(float (&sums)[SUMS], const Fragments& f) {
 DEVICE int warp_row(u32 warp) { return warp / WARPS_N * WARP_M; }
 DEVICE int warp_column(u32 warp) { return warp % WARPS_N * WARP_N; }
 
-// To d, by way of the warp's own part of shared memory: so neighbouring lanes store neighbours.
+// Stores a tile to d through the warp's own part of shared memory, so that adjacent lanes store adjacent elements.
 DEVICE void store_sums(const Params& p, const float (&sums)[SUMS], u32 shared, const Piece& piece) {
     const Result result(p, 4);
     const u32 thread = opaque(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -275,7 +273,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
         }
     }
 
-    block_sync();  // nobody reads the ring any more, and all copies to it have been waited for
+    block_sync();  // no thread reads the ring any more, and all copies to it have been waited for
     // Which piece it is is found out again: the loop has no registers to spare for what only the end needs.
     const Piece same = piece_at(p, opaque(blockIdx.x));
     if constexpr (SPLIT) {

@@ -39,7 +39,7 @@ DEVICE void warp_sync() { __syncwarp(); }
 // With `valid` 0 nothing is read. Belongs to the thread's open group.
 template <int bytes>
 DEVICE void copy_async(u32 to, const void* from, u32 valid) {
-    if constexpr (bytes == 16)  // past L1, and L2 fetches 128 bytes: the neighbours are wanted next
+    if constexpr (bytes == 16)  // past L1, and L2 fetches 128 bytes: the bytes beside these are wanted next
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
                      : "memory");
     else
@@ -174,7 +174,7 @@ DEVICE Float4 load_shared<Float4>(u32 from) {
 
 // --- global memory --------------------------------------------------------------------------------------------
 
-// What nobody writes while the kernel runs. `Type`: a number, Word2, Word4 or Float4, aligned to its size.
+// Loads what is not written while the kernel runs. `Type`: a number, Word2, Word4 or Float4, aligned to its size.
 template <class Type>
 DEVICE Type load_global(const Type* from) {
     return *from;

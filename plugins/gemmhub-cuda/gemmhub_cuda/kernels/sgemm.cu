@@ -1,10 +1,10 @@
 // d = activation(alpha * a b + beta * c + bias) in float32 without tensor cores: one rounding for each multiply-add.
 //
-// A block computes a tile of TILE_M x TILE_N, a warp WARP_M x WARP_N of it, a thread MS x NS runs of 4 x 4: as outer
+// A CTA computes a tile of TILE_M x TILE_N, a warp WARP_M x WARP_N of it, a thread MS x NS runs of 4 x 4: as outer
 // products of a column of a and a row of b. What one step of k needs goes this way:
 //
 //     global memory   load_global, TILE_K of k at a time, while the tile before is multiplied      `staged`
-//     registers       store_shared, a and b both with neighbours along m (n): [k][m], [k][n]       two stages
+//     registers       store_shared, a and b both contiguous along m (n): [k][m], [k][n]            two stages
 //     shared memory   load_shared, 16 bytes at a time, while the step before is multiplied         `fragment`
 //     registers       MS x NS x 16 fused multiply-adds
 //
@@ -14,7 +14,7 @@
 // tiles. Rows beyond m (columns beyond n) read the last one that there is; their results are not stored.
 //
 //     TILE_M, TILE_N, TILE_K, WARP_M, WARP_N   elements
-//     BLOCKS                                   that a multiprocessor shall have room for
+//     BLOCKS                                   CTAs for which an SM must have room
 #include "epilogue.cuh"
 #include "split.cuh"
 
@@ -23,17 +23,17 @@ constexpr int MS = WARP_M / LANES_M / 4, NS = WARP_N / LANES_N / 4;    // runs o
 static_assert(THREADS == 32 * (TILE_M / WARP_M) * (TILE_N / WARP_N), "warps fill the tile");
 static_assert(INPUT == 2 && TILE_M % WARP_M == 0 && TILE_N % WARP_N == 0 && MS > 0 && NS > 0);
 
-// How an operand's tile (SIDE along m or n, TILE_K along k) comes from memory to [k][SIDE]. `mn`: neighbours along m (n)
-// are neighbours in memory, else those along k; `aligned`: bytes.
+// How an operand's tile (SIDE along m or n, TILE_K along k) comes from memory to [k][SIDE]. `mn`: it is contiguous along
+// m (n), not along k; `aligned`: its alignment in bytes.
 template <int SIDE, bool mn, int aligned>
 struct Loader {
     static constexpr int WIDE = aligned >= 16 ? 4 : aligned >= 8 ? 2 : 1;  // elements a load
-    static constexpr int INNER = (mn ? SIDE : TILE_K) / WIDE;              // loads for a row of neighbours
+    static constexpr int INNER = (mn ? SIDE : TILE_K) / WIDE;              // loads for a contiguous row
     static constexpr int ALL = SIDE * TILE_K / WIDE;
     static constexpr int LOADS = (ALL + THREADS - 1) / THREADS;  // of a thread
 
-    // Where neighbours along k become neighbours along m (n), a warp stores to rows that are 4 k apart: 4 elements a row
-    // more than a multiple of the 32 banks, and 8 more for every 8 rows, keep those in different banks.
+    // Where an operand that is contiguous along k is transposed, a warp stores to rows that are 4 k apart: 4 elements a
+    // row more than a multiple of the 32 banks, and 8 more for every 8 rows, keep those in different banks.
     static constexpr int ROW = SIDE + (mn ? 0 : 4);
     DEVICE static constexpr int at(int k) { return k * ROW + (mn ? 0 : k / 8 * 8); }
     static constexpr u32 BYTES = 4 * (at(TILE_K - 1) + ROW);
@@ -135,7 +135,7 @@ struct Fragment {
     }
 };
 
-// Sums are [i][row][j][column]: neighbours along n, in runs of 4, are neighbours.
+// Sums are [i][row][j][column]: runs of 4 along n are contiguous.
 constexpr int SUMS = MS * NS * 16;
 
 DEVICE void multiply(float (&sums)[SUMS], const Fragment& f) {

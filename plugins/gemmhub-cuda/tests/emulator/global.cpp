@@ -52,7 +52,7 @@ u32 count_up(u32* counter, Where where) {
 Float4 load_partial(const Float4* from, Where where) {
     check_global(from, 16, false, where);
     const auto found = machine->parts.find(from);
-    if (found == machine->parts.end()) fail("reads a part that nobody stored", where);
+    if (found == machine->parts.end()) fail("reads a part that no thread stored", where);
     const Part& part = found->second;
     if (!part.released && (part.block != here().number || part.thread != me().thread))
         fail("reads a part that thread " + std::to_string(part.thread) + " of its block stored at " + text(part.where) +

@@ -93,7 +93,7 @@ struct Machine : simt::Schedule<Fiber> {
     const Block* favourite = nullptr;
     u32 favourite_warp = 0;
     bool by_warp = false;
-    std::vector<std::pair<Float4*, Float4>> late;  // partials that nobody fenced: they are seen after the launch
+    std::vector<std::pair<Float4*, Float4>> late;  // partials that no thread fenced: they are seen after the launch
     std::unordered_map<const Float4*, Part> parts;
     Block* finished = nullptr;
     std::string error;

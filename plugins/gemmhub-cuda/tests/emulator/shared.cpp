@@ -28,7 +28,7 @@ u32 offset_of(u32 address, u32 bytes, Where where) {
 void read_cells(u32 offset, u32 bytes, Where where) {
     for (u32 i = offset / 2; i < (offset + bytes) / 2; ++i) {
         Cell& c = here().cells[i];
-        if (c.writer.thread == NOBODY) fail("reads shared memory that nobody wrote", where);
+        if (c.writer.thread == NOBODY) fail("reads shared memory that no thread wrote", where);
         if (c.pending) fail("reads what a copy of " + by(c.writer) + " may still be writing", where);
         if (!ordered(c.writer)) fail("reads what " + by(c.writer) + " wrote, with no barrier in between", where);
         Moment& r = c.reader;

@@ -135,7 +135,7 @@ def unsupported(argument: str, dtype: object) -> DTypeError:
 
 
 def _like(name: str) -> str | None:
-    """The supported dtype that a name, full or short, resembles most; None where none does."""
+    """Return the supported dtype that a name, full or short, resembles most; None where it resembles none."""
     import difflib
 
     full = SHORT_DTYPES | {name: name for name in SUPPORTED}

@@ -2,9 +2,10 @@
 
     python -m benchmarks.run.batches [--seconds 120] [--kind squares] [--every] [--json FILE]
 
-Needs torch and the plugins to measure. Untuned: the backend is the one with the smallest estimate. Device time by CUDA
-graphs, as in every benchmark here. torch has no product of int8 batches on CUDA: int8 is compared with the bfloat16
-batch of the same sizes. ``--every`` times gemmhub-cuda's candidates for batches too, and gemmhub-cublas alone.
+It needs torch and the plugins to be measured. Nothing is tuned: the backend is the one with the least estimate. Device
+time is measured by CUDA graphs (benchmarks/lib/cuda_graphs.py). torch has no product of int8 batches on CUDA: int8 is
+compared with the bfloat16 batch of the same sizes. ``--every`` times gemmhub-cuda's candidates for batches too, and
+gemmhub-cublas alone.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Rig(Setup):
 
 
 def torch_call(item: Item, rig: Rig) -> Call:
-    """Return torch's product: of int8 the bfloat16 batch of the same sizes, on operands of its own."""
+    """Return torch's product; for int8, that of bfloat16 operands of the same sizes."""
     if item.dtype == "int8":
         twins = {a.data_ptr(): (a.bfloat16(), b.bfloat16(), out.bfloat16()) for a, b, out in rig.sets}
         return lambda a, b, out: torch.bmm(*twins[a.data_ptr()][:2], out=twins[a.data_ptr()][2])
@@ -90,7 +91,7 @@ def torch_call(item: Item, rig: Rig) -> Call:
 
 
 def wrong(item: Item, rig: Rig, call: Call) -> bool:
-    """Return whether a result differs from float64's by more than rounding; of int8, whether it differs."""
+    """Return whether a result differs from float64's by more than rounding; for int8, whether it differs at all."""
     a, b, out = rig.sets[0]
     out.fill_(-1)
     call(a, b, out)
@@ -158,7 +159,7 @@ def _own(a: Any, b: Any, out: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="no product is begun after that")
+    parser.add_argument("--seconds", type=float, default=120.0, help="begin no product after this time")
     parser.add_argument("--kind", help="only products of this kind")
     parser.add_argument("--every", action="store_true", help="time every candidate of gemmhub-cuda")
     parser.add_argument("--json", type=Path)

@@ -55,7 +55,7 @@ def probe() -> Ready:
 
 @lru_cache(maxsize=1)
 def sgemm_rate() -> float:
-    """The float32 rate of this BLAS in flop/s, measured once (about 3 ms).
+    """Return the float32 rate of this BLAS in flop/s, measured once (about 3 ms).
 
     Threads of a BLAS that contend with other processes can make the large product 20 times slower, and estimates keep
     this rate for the life of the process. OpenBLAS multiplies the small product on one core, in microseconds, so the
@@ -65,14 +65,14 @@ def sgemm_rate() -> float:
 
 
 def _best_rate(n: int, times: int) -> float:
-    """The best rate of ``times`` products of two float32 matrices (n, n), in flop/s."""
+    """Return the best rate of ``times`` products of two float32 matrices (n, n), in flop/s."""
     a, b = np.random.default_rng(0).random((2, n, n), dtype=np.float32)
     out = np.empty((n, n), np.float32)
     return 2.0 * n**3 / min(_seconds(a, b, out) for _ in range(times))
 
 
 def _seconds(a: Any, b: Any, out: Any) -> float:
-    """What one product takes."""
+    """Return the seconds of one product."""
     start = time.perf_counter()
     np.matmul(a, b, out=out)
     return time.perf_counter() - start

@@ -141,7 +141,7 @@ class CpuBackend(Backend):
         return None
 
     def _gate(self, problem: GemmProblem) -> str | None:
-        """The one gate that keeps the problem from faster units: that of the first engine that has a unit for it."""
+        """Return the reason why no faster unit runs the problem: that of the first engine that has a unit for it."""
         if self.unit(problem) is not None:
             return self.why_not_native(problem)
         if self._unit_gate(problem) is not None and self.machine.why_no_native:

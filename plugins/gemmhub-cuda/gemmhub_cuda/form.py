@@ -7,6 +7,7 @@ from dataclasses import dataclass
 TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each floating-point element type."""
 _INTEGERS = {"int8": 3, "int32": 3}
+"""Number of int8 as operands' type, and of int32 as results'."""
 _NUMBERS = {**TYPES, **_INTEGERS}
 BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmhub.backend import Kernel
+from gemmhub.backend import WORKSPACE, Kernel
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
@@ -19,8 +19,6 @@ from gemmhub_cuda.lower import Lowering, check_types, lowered
 from gemmhub_cuda.model import Choice
 from gemmhub_cuda.variant import Variant
 
-WORKSPACE = 64 * 2**20
-"""Bytes of workspace that candidates may need: gemmhub's default limit."""
 _PROPOSED = 8
 """Number of candidates that tuning times."""
 MARGIN = 1.1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil, log, log2, prod
 from pathlib import Path
 
+from gemmhub.backend import WORKSPACE
 from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import Correction, Described
@@ -20,8 +21,6 @@ DATA = Path(__file__).parent / "data"
 """Folder with one folder of networks for each card."""
 _ALIGNED = 16
 """Bytes to which aligned rows are aligned."""
-_WORKSPACE = 64 * 2**20
-"""Bytes of workspace that described candidates may need, as in the backend."""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
@@ -37,7 +36,7 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
             choice = model.named(lowering, name)
         except ValueError:
             continue
-        if model.refusal(choice, card, _WORKSPACE) is None:
+        if model.refusal(choice, card, WORKSPACE) is None:
             choices.append(choice)
     modelled = [model.seconds(choice, card) for choice in choices]
     rows = [features(choice, card, seconds) for choice, seconds in zip(choices, modelled)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import os
 from collections.abc import Callable
 from statistics import geometric_mean
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 
 import gemmhub
+from benchmarks.lib import results
 from benchmarks.lib.cuda_graphs import Rig
 from benchmarks.lib.drawn import FP8, Product
 
@@ -142,3 +145,18 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             cells += f"{mean:10.3f}{min(ratios, default=math.nan):8.3f}"
         lines.append(f"{kind:26}{len(mine):5}{cells}")
     return lines
+
+
+def without_records() -> None:
+    """Let gemmhub choose by its estimates alone, whatever this machine has recorded."""
+    os.environ["GEMMHUB_RECORDS"] = "off"
+    gemmhub.reload()
+
+
+def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
+    """Print the table of ``rows``, write the result file that ``--json`` names, and return the exit code."""
+    print("\n".join(table(rows)))
+    if options.json:
+        ready = {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"}
+        results.save(options.json, seed=options.seed, backends=ready, rows=rows)
+    return int(any(row["wrong"] for row in rows))

@@ -25,8 +25,9 @@ from gemmhub_cublas.choose import parse, text
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, problem
 from benchmarks.lib.cuda_graphs import matrix
+from benchmarks.lib.one_backend import opened
 from benchmarks.lib.torch_calls import kind_of
-from gemmhub.capability import Absent, Refusal
+from gemmhub.capability import Refusal
 
 _LAST = 64
 _FOUND = (1, 776, 21128, "nt")
@@ -74,9 +75,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     backend = CublasBackend()
-    found = backend.probe()
-    if isinstance(found, Absent):
-        print(f"{found.reason}; {found.remedy}")
+    found = opened(backend)
+    if found is None:
         return 1
     kind = kind_of(options.dtype)
     rng, end, size = random.Random(options.seed), time.monotonic() + options.seconds, _FOUND

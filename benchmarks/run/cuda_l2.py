@@ -10,7 +10,6 @@ The protocol: the host's clock around one synchronised call at a time, with a co
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import gemmhub
-from benchmarks.lib import results
 from benchmarks.lib.drawn import Product, Sizes, cuda_l2
-from benchmarks.lib.torch_calls import Setup, chosen, planned, right, table
+from benchmarks.lib.torch_calls import Setup, chosen, planned, report, right, without_records
 
 
 def synchronised(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -72,14 +69,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no product after this time")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    os.environ["GEMMHUB_RECORDS"] = "off"
-    gemmhub.reload()
-    rows = synchronised(options)
-    print("\n".join(table(rows)))
-    if options.json:
-        ready = {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"}
-        results.save(options.json, seed=options.seed, backends=ready, rows=rows)
-    return int(any(row["wrong"] for row in rows))
+    without_records()
+    return report(synchronised(options), options)
 
 
 if __name__ == "__main__":

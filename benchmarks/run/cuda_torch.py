@@ -26,10 +26,11 @@ from gemmhub_cuda.backend import CudaBackend
 
 import gemmhub
 from benchmarks.lib import results
-from benchmarks.lib.beside_torch import close, compared, print_summaries, problem, rig_of, summary
-from benchmarks.lib.cuda_graphs import Call, Rig, launching
+from benchmarks.lib.beside_torch import caller, close, compared, print_summaries, problem, rig_of, summary
+from benchmarks.lib.cuda_graphs import Rig
 from benchmarks.lib.host_time import print_least
-from gemmhub.capability import Absent
+from benchmarks.lib.one_backend import opened, refused
+from gemmhub.backend import WORKSPACE
 from gemmhub.problem import GemmProblem
 
 QUICK = (
@@ -44,6 +45,7 @@ QUICK = (
     (64, 4096, 4096),
     (512, 512, 16384),
 )
+"""Sizes (m, n, k) of ``--quick``."""
 PRODUCTS = QUICK + (
     (8192, 6144, 4096), (4096, 14336, 4096), (4096, 4096, 14336), (4096, 32768, 512),
     (4096, 2112, 7168), (4096, 576, 7168), (3072, 3072, 3072), (1536, 1536, 1536), (768, 768, 768), (512, 512, 512),
@@ -51,9 +53,8 @@ PRODUCTS = QUICK + (
     (128, 8192, 8192), (64, 28672, 8192), (8192, 64, 4096), (8192, 16, 8192), (32, 4096, 7168),
     (8, 4096, 14336), (1, 4096, 14336), (64, 64, 16384), (100000, 64, 64), (64, 100000, 64),
 )  # fmt: skip
-"""Sizes (m, n, k) of ``--quick``."""
+"""Sizes (m, n, k)."""
 _DRAWN = 100
-_WORKSPACE = 64 * 2**20
 
 
 def drawn(seed: int) -> list[tuple[int, int, int]]:
@@ -69,10 +70,6 @@ def drawn(seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def caller(backend: CudaBackend, asked: GemmProblem, candidate: str) -> Call:
-    return launching(backend.prepare(asked, candidate, _WORKSPACE).run)
-
-
 def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
     """Return the candidates to time, the plugin's choice first."""
     proposed = list(backend.candidates(asked))
@@ -81,7 +78,7 @@ def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace)
     analysis = backend._analyse(asked)
     assert analysis is not None
     assert not hasattr(analysis, "reason")
-    timed = model.all_choices(analysis.lowering, backend.machine.cards[0], _WORKSPACE)
+    timed = model.all_choices(analysis.lowering, backend.machine.cards[0], WORKSPACE)
     fastest = timed[0][0]
     return [choice.name for seconds, choice in timed if seconds < 3 * fastest]
 
@@ -111,9 +108,7 @@ def measure(
 ) -> dict[str, Any] | None:
     dtype = options.dtype
     asked = problem(m, n, k, order, dtype)
-    refusal = backend.supports(asked)
-    if refusal is not None:
-        print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
+    if refused(backend, asked, order):
         return None
     rig = rig_of(m, n, k, order, dtype)
     triton, instructions = triton_calls(rig, dtype) if options.triton else ({}, {})
@@ -140,7 +135,7 @@ def host(backend: CudaBackend, n: int = 256) -> None:
     asked = problem(n, n, n, "nn", "float32")
     a, b, out = (torch.randn(n, n, device="cuda") for _ in range(3))
     chosen = backend.candidates(asked)[0]
-    run = backend.prepare(asked, chosen, _WORKSPACE).run
+    run = backend.prepare(asked, chosen, WORKSPACE).run
     stream = torch.cuda.current_stream().cuda_stream
     places = [x.data_ptr() for x in (a, b, out)]
     contenders = {
@@ -169,9 +164,8 @@ def main() -> int:
         parser.error("--triton goes with --dtype bfloat16 or float16")
     torch.backends.cuda.matmul.allow_tf32 = False
     backend = CudaBackend()
-    found = backend.probe()
-    if isinstance(found, Absent):
-        print(f"{found.reason}; {found.remedy}")
+    found = opened(backend)
+    if found is None:
         return 1
     if options.host:
         host(backend)

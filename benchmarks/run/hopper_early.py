@@ -28,8 +28,8 @@ from benchmarks.lib import results
 from benchmarks.lib.beside_torch import close, drawn, problem, rig_of
 from benchmarks.lib.cuda_graphs import Call, launching
 from benchmarks.lib.drawn import DEVICE
+from benchmarks.lib.one_backend import opened
 from benchmarks.lib.torch_calls import RATES
-from gemmhub.capability import Absent
 
 _CHOICES = 4
 _LONG, _LONGEST, _KEPT = 6e-5, 3e-4, 0.3
@@ -102,9 +102,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
     backend, rng = HopperBackend(), random.Random(options.draw)
-    found = backend.probe()
-    if isinstance(found, Absent):
-        print(f"{found.reason}; {found.remedy}")
+    found = opened(backend)
+    if found is None:
         return 1
     end, rows = time.monotonic() + options.seconds, []
     for size in takewhile(lambda _: time.monotonic() < end, sizes(options)):

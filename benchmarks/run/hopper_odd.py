@@ -23,8 +23,8 @@ from gemmhub_hopper.backend import HopperBackend
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, close, problem, rig_of
-from benchmarks.lib.drawn import DEVICE, LARGE, between
-from gemmhub.capability import Absent
+from benchmarks.lib.drawn import LARGE, between
+from benchmarks.lib.one_backend import opened
 
 ODD = {"m, n, k": (1, 1, 1), "k": (0, 0, 1), "n": (0, 1, 0)}
 """Differences of (m, n, k) from the next aligned sizes, by the sizes that are odd."""
@@ -87,9 +87,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     backend = HopperBackend()
-    found = backend.probe()
-    if isinstance(found, Absent) or DEVICE not in found.devices:
-        print(f"{found.reason}; {found.remedy}" if isinstance(found, Absent) else "cuda:0 is no Hopper GPU")
+    found = opened(backend)
+    if found is None:
         return 1
     end = time.monotonic() + options.seconds
     rows: list[dict[str, Any]] = []

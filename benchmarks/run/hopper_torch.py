@@ -31,7 +31,7 @@ from benchmarks.lib.beside_torch import caller, compared, drawn, print_summaries
 from benchmarks.lib.cuda_graphs import Call, Rig
 from benchmarks.lib.drawn import DEVICE
 from benchmarks.lib.host_time import print_least
-from gemmhub.capability import Absent
+from benchmarks.lib.one_backend import opened, refused
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
 
@@ -43,6 +43,7 @@ QUICK = (
     (64, 4096, 4096),
     (16, 8192, 8192),
 )
+"""Sizes (m, n, k) of ``--quick``."""
 PRODUCTS = QUICK + (
     (8192, 8192, 8192), (16384, 8192, 8192), (4096, 4096, 7168), (4096, 7168, 16384), (4096, 24576, 1536),
     (4096, 7168, 2048), (4096, 2112, 7168), (4096, 576, 7168), (4096, 14336, 4096), (4096, 4096, 14336),
@@ -51,7 +52,7 @@ PRODUCTS = QUICK + (
     (96, 2112, 7168), (64, 28672, 8192), (64, 7168, 2048), (32, 4096, 7168), (16, 28672, 4096), (8, 4096, 14336),
     (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
 )  # fmt: skip
-"""Sizes (m, n, k) of ``--quick``."""
+"""Sizes (m, n, k)."""
 _MOST = 36
 """Number of candidates of a product that ``--every`` always times; of the others, every third."""
 _PACKED = "packed"
@@ -100,9 +101,7 @@ def measure(
     backend: HopperBackend, m: int, n: int, k: int, order: str, options: argparse.Namespace
 ) -> dict[str, Any] | None:
     asked = problem(m, n, k, order, options.dtype)
-    refusal = backend.supports(asked)
-    if refusal is not None:
-        print(f"{m:6}{n:6}{k:6} {order}  refused: {refusal.reason}")
+    if refused(backend, asked, order):
         return None
     proposed = names(backend, asked, options)
     if not any(options.having in name for name in proposed):
@@ -159,9 +158,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
     backend = HopperBackend()
-    found = backend.probe()
-    if isinstance(found, Absent):
-        print(f"{found.reason}; {found.remedy}")
+    found = opened(backend)
+    if found is None:
         return 1
     if options.host:
         host(backend)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
 import zlib
 from pathlib import Path
@@ -24,10 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import gemmhub
-from benchmarks.lib import results
 from benchmarks.lib.drawn import Product, classes
-from benchmarks.lib.torch_calls import Setup, chosen, extras, planned, right, table, torch_calls
+from benchmarks.lib.torch_calls import Setup, chosen, extras, planned, report, right, torch_calls, without_records
 
 
 def measure(product: Product, options: argparse.Namespace) -> dict[str, Any]:
@@ -79,8 +76,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no product after this time")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    os.environ["GEMMHUB_RECORDS"] = "off"
-    gemmhub.reload()
+    without_records()
     rows, end = [], time.monotonic() + options.seconds
     asked = [x for x in classes() if not options.classes or any(text in x[0] for text in options.classes)]
     for draw in range(options.draws):
@@ -91,11 +87,7 @@ def main() -> int:
                 rows.append(measure(product, options))
                 torch.cuda.empty_cache()
     rows.sort(key=lambda row: [x[0] for x in asked].index(row["class"]))
-    print("\n".join(table(rows)))
-    if options.json:
-        ready = {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"}
-        results.save(options.json, seed=options.seed, backends=ready, rows=rows)
-    return int(any(row["wrong"] for row in rows))
+    return report(rows, options)
 
 
 if __name__ == "__main__":

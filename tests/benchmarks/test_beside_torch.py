@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from benchmarks.lib import beside_torch, host_time, torch_calls  # noqa: E402
+from benchmarks.lib import beside_torch, host_time, results, torch_calls  # noqa: E402
 from benchmarks.lib.drawn import Product, Sizes  # noqa: E402
 
 SECONDS = {"torch": 2e-6, "first": 4e-6, "second": 1e-6, "other": 8e-6}
@@ -99,3 +99,14 @@ def test_torch_calls_are_right_by_float64(dtype, epilogue, monkeypatch):
     for call in torch_calls.torch_calls(product, more).values():
         assert torch_calls.right(product, rig, call, more)
     assert not torch_calls.right(product, rig, lambda a, b, out: None, more)
+
+
+def test_a_report(tmp_path, capsys):
+    """The table is printed, the result file written, and a wrong result is the exit code."""
+    rows = [{"class": "squares", "torch_us": 8.0, "us": {"hub": 4.0}, "wrong": []}]
+    options = SimpleNamespace(json=tmp_path / "rows.json", seed=3)
+    assert torch_calls.report(rows, options) == 0
+    assert "squares" in capsys.readouterr().out
+    written = results.load(options.json)
+    assert (written["seed"], written["rows"]) == (3, rows)
+    assert torch_calls.report([{**rows[0], "wrong": ["hub"]}], SimpleNamespace(json=None)) == 1

@@ -1,0 +1,36 @@
+"""What the benchmarks of one backend have in common, with stub backends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from benchmarks.lib import one_backend
+from benchmarks.lib.drawn import DEVICE
+from gemmhub.capability import Absent, Device, Ready, Refusal
+
+
+def backend(found):
+    return SimpleNamespace(name="mine", probe=lambda: found)
+
+
+def test_a_backend_that_is_ready(capsys):
+    found = Ready((DEVICE,), {})
+    assert one_backend.opened(backend(found)) is found
+    assert capsys.readouterr().out == ""
+
+
+def test_an_absent_backend_has_its_reason_printed(capsys):
+    assert one_backend.opened(backend(Absent("no driver", "install one"))) is None
+    assert capsys.readouterr().out == "no driver; install one\n"
+
+
+def test_a_backend_for_other_cards(capsys):
+    assert one_backend.opened(backend(Ready((Device("cuda", 1),), {}))) is None
+    assert capsys.readouterr().out == "mine does not run on cuda:0\n"
+
+
+def test_a_refused_product_has_its_reason_printed(capsys):
+    asked = SimpleNamespace(m=1, n=2, k=3)
+    assert one_backend.refused(SimpleNamespace(supports=lambda problem: Refusal("too odd", "pad it")), asked, "nt")
+    assert capsys.readouterr().out == "     1     2     3 nt  refused: too odd\n"
+    assert not one_backend.refused(SimpleNamespace(supports=lambda problem: None), asked, "nt")

@@ -199,3 +199,14 @@ class Launch:
         """Run, and compare with the exact product."""
         ratio = self.reference.ratio(self(seed)[0])
         assert (ratio <= 1).all(), f"{(ratio > 1).sum()} wrong, the first at {np.argwhere(~(ratio <= 1))[0]}"
+
+    def check_interleavings(self, count=8):
+        """Check the results of several interleavings of threads."""
+        for seed in range(count):
+            self.check(seed)
+
+    def conflicts(self, least):
+        """Bank conflicts by line of the kernel, of which at least so many access shared memory."""
+        _, report = self(count=True)
+        assert len(report.requests) >= least
+        return {line: count for line, count in report.conflicts.items() if count}

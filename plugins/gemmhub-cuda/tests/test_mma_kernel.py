@@ -70,22 +70,13 @@ def test_product(product):
     ids=str,
 )
 def test_interleavings(product):
-    launch = Launch(product)
-    for seed in range(8):
-        launch.check(seed)
+    Launch(product).check_interleavings()
 
 
 def test_split_k_is_deterministic():
     """The bits do not depend on the last split to arrive."""
     launch = Launch(Product(SMALL, 70, 70, 1000, splits=5))
     assert len({launch(seed)[0].tobytes() for seed in range(8)}) == 1
-
-
-def conflicts(product, changes=()):
-    """Bank conflicts by line of the kernel: of copies, fragments and results."""
-    _, report = Launch(product, changes=changes)(count=True)
-    assert len(report.requests) >= 4
-    return {line: count for line, count in report.conflicts.items() if count}
 
 
 @pytest.mark.parametrize(
@@ -95,12 +86,12 @@ def conflicts(product, changes=()):
     ids=str,
 )
 def test_no_bank_conflicts(product):
-    assert conflicts(product) == {}
+    assert Launch(product).conflicts(4) == {}
 
 
 def test_bank_conflicts_would_show():
     unswizzled = ("chunks.cuh", "return row / (8 / SPAN) % SPAN;", "return 0;")
-    assert conflicts(Product(SMALL, 64, 64, 64, "k", "n"), (unswizzled,))
+    assert Launch(Product(SMALL, 64, 64, 64, "k", "n"), changes=(unswizzled,)).conflicts(4)
 
 
 def test_alpha_zero_forgets_the_product():

@@ -61,9 +61,7 @@ def test_product(product):
     ids=str,
 )
 def test_interleavings(product):
-    launch = Launch(product)
-    for seed in range(8):
-        launch.check(seed)
+    Launch(product).check_interleavings()
 
 
 def test_split_k_is_deterministic():
@@ -72,18 +70,11 @@ def test_split_k_is_deterministic():
     assert len({launch(seed)[0].tobytes() for seed in range(8)}) == 1
 
 
-def conflicts(product, changes=()):
-    """Bank conflicts by line of the kernel."""
-    _, report = Launch(product, changes=changes)(count=True)
-    assert len(report.requests) >= 2
-    return {line: count for line, count in report.conflicts.items() if count}
-
-
 @pytest.mark.parametrize(
     "product", [Single(x, x.m, x.n, 2 * x.k, *ORDERS[i % 4]) for i, x in enumerate(SHAPES)], ids=str
 )
 def test_no_bank_conflicts(product):
-    assert conflicts(product) == {}
+    assert Launch(product).conflicts(2) == {}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +82,8 @@ def test_no_bank_conflicts(product):
 )
 def test_bank_conflicts_would_show(change):
     assertion = ("SHARED_BYTES == 2 * STAGE", "SHARED_BYTES >= 2 * STAGE")
-    assert conflicts(Single(SMALL, 64, 64, 32, "k", "k"), (("sgemm.cu", *change), ("sgemm.cu", *assertion)))
+    changes = ("sgemm.cu", *change), ("sgemm.cu", *assertion)
+    assert Launch(Single(SMALL, 64, 64, 32, "k", "k"), changes=changes).conflicts(2)
 
 
 def test_alpha_zero_forgets_the_product():

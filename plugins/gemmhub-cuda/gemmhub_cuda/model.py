@@ -1,6 +1,6 @@
 """The candidates for a product, each a lowering, a tile shape and a split-K; their estimates and refusals.
 
-Each kernel has a cost model of its own: wave_model.py or batch_model.py. :mod:`gemmhub_cuda.corrections` corrects the
+wave_model.py and batch_model.py have the cost models of the kernels. :mod:`gemmhub_cuda.corrections` corrects the
 estimates on cards where it was fitted.
 """
 

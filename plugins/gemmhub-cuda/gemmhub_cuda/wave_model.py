@@ -55,7 +55,7 @@ def seconds(choice: Choice, card: Card, fitted: Fitted, step: tuple[float, float
     latency = fitted.l2_latency + (fitted.memory_latency - fitted.l2_latency) * from_memory
     work, alone = step
     work = max(work, loaded / fitted.l2_bytes)
-    alone += latency / (shape.stages - 1)  # the stages that are in use or complete hide it
+    alone += latency / (shape.stages - 1)  # overlaps with the steps of the other stages
     stored = shape.m * shape.n * (4 if choice.splits > 1 else lowering.form.output_bytes)
 
     def wave_of(blocks: int) -> float:

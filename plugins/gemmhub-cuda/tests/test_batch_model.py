@@ -65,7 +65,7 @@ def test_int8_of_every_size(size, count):
 
 
 def test_misaligned_operands_cost_more():
-    """Without an unaligned sector more in memory: matrices 2 bytes on."""
+    """Copies of fewer bytes are more instructions, and never fewer bytes of memory."""
     asked = problem(32, 32, 32, "bfloat16", batch=(4096,))
     aligned = Choice(lowered(asked, (9, 0)), batch.fitting(32, 32, 32, 2)[0], 1)
     for alignment in (8, 4, 2):

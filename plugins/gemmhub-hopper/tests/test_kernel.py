@@ -229,7 +229,7 @@ def notices(product, file, changes, monkeypatch, tmp_path):
         except KernelError:
             assert home.cuda.complaints
             return
-    pytest.fail("the emulator does not see it")
+    pytest.fail("not detected by the emulator or by a wrong result")
 
 
 def test_parameters_are_those_of_the_kernel():

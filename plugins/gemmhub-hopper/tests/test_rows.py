@@ -35,7 +35,7 @@ _BESIDE = 300
 
 
 class PaddedRun(Run):
-    """Its result begins at ``offset`` elements in memory of 0xFF; c is the result, before."""
+    """A run whose result begins at ``offset`` elements in memory filled with 0xFF; it holds c beforehand."""
 
     def __call__(self):
         p = self.product
@@ -140,7 +140,7 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
             return
         if wrong:
             return
-    pytest.fail("the emulator does not see it")
+    pytest.fail("not detected by the emulator or by a wrong result")
 
 
 def test_padding_is_seen():

@@ -255,8 +255,8 @@ DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
         store_half(at + 2 * element, load_shared_half(place));
 }
 
-// Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: lanes beside each other store
-// 16 bytes beside each other. `row`, `column`: of d, where the box begins; `rows`, `columns`: of d from there on.
+// Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: adjacent lanes store adjacent
+// units of 16 bytes. `row`, `column`: of d, where the box begins; `rows`, `columns`: of d from there on.
 //
 // In d a row begins anywhere; what it has before its first multiple of 16 bytes, and behind the last one, is stored element
 // by element, so that nothing beside the row is written. A unit between is shifted out of two units of the buffer.
@@ -306,8 +306,8 @@ DEVICE void sync_staged(TileContext ctx) {
         sync_warp_stores();
 }
 
-// As store_by_tma(), but warps store the rows of a buffer. Those who fill one of two buffers have met since it was read:
-// when the other one was full.
+// As store_by_tma(), but warps store the rows of a buffer. No barrier precedes the filling of one of two buffers: its
+// readers have met the other threads since, when the other buffer was full.
 DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
     const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
 #pragma unroll

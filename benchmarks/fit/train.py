@@ -1,138 +1,54 @@
 """Fit the corrections of gemmhub's CUDA backends to the times of measure.py on one card.
 
-    python -m benchmarks.fit.train DIR... [--write] [--epochs 120]
+    python -m benchmarks.fit.train DIR... [--write] [--epochs 120] [--kinds PLUGIN/KIND...] [--folds 5]
 
 It needs torch (on the CPU) and the plugins to fit, no card. All networks are trained together: the loss is mostly the
 error of each candidate relative to the others of its product, of any backend, weighted to those near the fastest; the
 choice depends on nothing else. Some products are held out, and the tables show the gain of the corrections on them.
 ``--write`` replaces gemmhub_PLUGIN/data/CARD of each plugin, and writes the tables of the held-out products to
 benchmarks/results/CARD/held_out.txt.
+
+``--kinds`` trains some networks only, to measurements of their products: the others are those that the plugins have.
+``--write`` then writes those networks and held_out_KINDS.txt. ``--folds`` is for few products: the tables are of all of
+them, each judged by networks that were fitted to the other folds, and the networks that are written are fitted to all.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import re
 import shutil
 import time
-import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.fit import sample
+from benchmarks.fit.data import Array, Data, Key, Part, card_of, cards, margins, plugins, read, weights
+from benchmarks.fit.judged import Judged, report, write_report
 from benchmarks.lib.results import FOLDER
-from gemmhub.kit.corrections import LIMIT, UNMEASURED, Origin
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import LIMIT, Origin
 from gemmhub.kit.net import Net
-from gemmhub.problem import GemmProblem
 
-Array = np.ndarray[Any, Any]
-PLUGINS = ("cublas", "hopper", "cuda")
 _WIDTH, _LAYERS = 64, 2
 _BATCH, _RATE, _DECAY, _WARM_UP = 128, 3e-3, 1e-2, 100
 """Products of a step; parameters of Adam with decoupled weight decay, whose rate rises and then falls as a cosine."""
-_NEAR, _LEAST = 5.0, 0.01
-"""Decay of a candidate's weight with its distance from the fastest of its product, and its least value."""
 _COMMON = 0.1
 """Weight of the error that all candidates of a product share."""
 _SHARE = 3.0
 """Mean weight of all candidates of a product together."""
 _RARE = 1e-3
 """Fraction of a feature's values that may be outside the network's range, on either side."""
-_HELD = 20
-"""Inverse of the fraction of products that are held out."""
 _FEWEST = 60
 """Least number of products of a kind for a network."""
-
-
-@dataclass
-class Part:
-    """The candidates of one kind of one plugin, one entry for each."""
-
-    key: tuple[str, str]
-    """Plugin and kind."""
-    product: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    measured: list[float] = field(default_factory=list)
-    modelled: list[float] = field(default_factory=list)
-    rows: list[list[float]] = field(default_factory=list)
-
-
-@dataclass
-class Data:
-    """The measurements: products by number, times in seconds."""
-
-    rows: list[dict[str, Any]]
-    torch: Array
-    """Seconds of torch's call; NaN where it was not timed."""
-    fastest: Array
-    """Seconds of gemmhub's fastest candidate."""
-    parts: list[Part]
-
-    @property
-    def held(self) -> Array:
-        return np.array([zlib.crc32(f"{row['class']} {row['number']}".encode()) % _HELD == 0 for row in self.rows])
-
-
-def plugins() -> dict[str, ModuleType]:
-    """Return the modules that describe candidates, by plugin."""
-    return {name: importlib.import_module(f"gemmhub_{name}.corrections") for name in PLUGINS}
-
-
-def margins(names: Iterable[str]) -> dict[str, float]:
-    """Return the factors by which the plugins' backends multiply their estimates."""
-    return {name: getattr(importlib.import_module(f"gemmhub_{name}.backend"), "MARGIN", 1.0) for name in names}
-
-
-def cards(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return, for each plugin, the card of card.json as its ``describe`` takes it."""
-    from gemmhub_cuda.model import Card as CudaCard
-    from gemmhub_hopper.model import Card as HopperCard
-
-    capability = tuple(facts["capability"])
-    common = facts["sms"], facts["clock"], facts["bandwidth"]
-    limits = facts["shared_per_block"], facts["shared_per_sm"], facts["threads_per_sm"]
-    return {
-        "cublas": SimpleNamespace(**{**facts, "capability": capability}),
-        "hopper": HopperCard(*common, tuple(facts["clusters"])),
-        "cuda": CudaCard(*common, capability, *limits),
-    }
-
-
-def described(module: ModuleType, asked: GemmProblem, card: Any, names: Sequence[str]) -> list[Any]:
-    """Return the descriptions that have candidates; a plugin has one, several, or none."""
-    found = module.describe(asked, card, names)
-    if found is None:
-        return []
-    return [x for x in ([found] if hasattr(found, "kind") else found) if x.names]
-
-
-def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[str, Any]) -> Data:
-    rows = [row for row in rows if any(row["us"].get(name) for name in modules)]
-    parts: dict[tuple[str, str], Part] = {}
-    for i, row in enumerate(rows):
-        asked = sample.problem(sample.of(row))
-        for name, module in modules.items():
-            us = row["us"].get(name, {})
-            for found in described(module, asked, card[name], list(us)) if us else ():
-                part = parts.setdefault((name, found.kind), Part((name, found.kind)))
-                part.product += [i] * len(found.names)
-                part.names += found.names
-                part.measured += [us[x] * 1e-6 for x in found.names]
-                part.modelled += found.modelled
-                part.rows += found.rows
-    fastest = [min(us for name in modules for us in row["us"].get(name, {}).values()) * 1e-6 for row in rows]
-    theirs = [min(row["us"].get("torch", {}).values(), default=math.nan) * 1e-6 for row in rows]
-    return Data(rows, np.array(theirs), np.array(fastest), list(parts.values()))
 
 
 class Ranges:
@@ -178,21 +94,28 @@ class Module(torch.nn.Module):
 
 
 class Learner:
-    """The network of one part with its training data."""
+    """The network of one part with its training data; a ``known`` network is not trained."""
 
-    def __init__(self, part: Part, data: Data, seen: Array) -> None:
-        self.part = part
+    def __init__(self, part: Part, data: Data, seen: Array, known: Net | None = None) -> None:
+        self.part, self.known = part, known
         product = np.array(part.product)
         kept = seen[product]
         rows = np.array(part.rows, np.float32)[kept]
         measured, modelled = (np.array(x)[kept] for x in (part.measured, part.modelled))
         self.product = product[kept]
+        logs = np.clip(np.log(measured / modelled), -LIMIT, LIMIT)
+        self.logs = torch.from_numpy(logs).float()
+        self.weights = torch.from_numpy(weights(measured, data.fastest[self.product])).float()
+        if known is not None:
+            self.fixed = torch.from_numpy(np.clip(known.predict(rows), -LIMIT, LIMIT) - logs).float()
+            return
         self.ranges = Ranges(rows)
         self.scaled = self.ranges.scaled(rows)
-        self.logs = torch.from_numpy(np.clip(np.log(measured / modelled), -LIMIT, LIMIT)).float()
-        lost = measured / data.fastest[self.product] - 1
-        self.weights = torch.from_numpy(np.exp(-_NEAR * lost) + _LEAST).float()
         self.net = Module(rows.shape[1])
+
+    def errors(self, which: torch.Tensor) -> torch.Tensor:
+        """Return the errors of these candidates."""
+        return self.net(self.scaled[which]) - self.logs[which] if self.known is None else self.fixed[which]
 
     def batches(self, place: Array, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return, for each step, the candidates and the positions of their products in it."""
@@ -202,17 +125,31 @@ class Learner:
         return [(torch.from_numpy(which), torch.from_numpy(at[which] % _BATCH)) for which in np.split(order, cuts)]
 
 
-def fit(data: Data, epochs: int, seed: int = 0, fewest: int = _FEWEST) -> dict[tuple[str, str], dict[str, Array]]:
-    """Return networks as arrays for Net.of, by (plugin, kind), fitted to the products that are not held out."""
+def fit(
+    data: Data,
+    epochs: int,
+    seed: int = 0,
+    fewest: int = _FEWEST,
+    seen: Array | None = None,
+    fixed: Mapping[Key, Net | None] | None = None,
+) -> dict[Key, dict[str, Array]]:
+    """Return networks as arrays for Net.of, by (plugin, kind), fitted to the products of ``seen``.
+
+    By default these are the products that are not held out. The parts of ``fixed`` are not trained: those with a
+    network enter the loss with its estimates, the others do not.
+    """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    seen = ~data.held
-    learners = [Learner(x, data, seen) for x in data.parts if len({i for i in x.product if seen[i]}) >= fewest]
-    if not learners:
+    seen, fixed = ~data.held if seen is None else seen, fixed or {}
+    parts = [x for x in data.parts if x.key not in fixed and len({i for i in x.product if seen[i]}) >= fewest]
+    trained = [Learner(x, data, seen) for x in parts]
+    if not trained:
         return {}
+    known = [(x, fixed.get(x.key)) for x in data.parts]
+    learners = [*trained, *(Learner(x, data, seen, net) for x, net in known if net is not None)]
     numbers = np.flatnonzero(seen)
     steps = -(-len(numbers) // _BATCH)
-    parameters = [x for learner in learners for x in learner.net.parameters()]
+    parameters = [x for learner in trained for x in learner.net.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=_RATE, betas=(0.9, 0.99), weight_decay=_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, epochs * steps))
     place = np.zeros(len(data.rows), int)
@@ -229,7 +166,7 @@ def fit(data: Data, epochs: int, seed: int = 0, fewest: int = _FEWEST) -> dict[t
             total += loss.item()
         if epoch % 20 == 19:
             print(f"epoch {epoch + 1}: {total / steps:.6f}, {time.monotonic() - start:.0f} s", flush=True)
-    return {learner.part.key: learner.net.arrays(learner.ranges) for learner in learners}
+    return {learner.part.key: learner.net.arrays(learner.ranges) for learner in trained}
 
 
 def _rate(step: int, steps: int) -> float:
@@ -239,7 +176,7 @@ def _rate(step: int, steps: int) -> float:
 def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the loss: errors that a product's candidates do not share, and a small part of the one that they share."""
     errors, weights, at = (torch.cat(list(x)) for x in zip(*(
-        (x.net(x.scaled[which]) - x.logs[which], x.weights[which], places) for x, (which, places) in zip(learners, some)
+        (x.errors(which), x.weights[which], places) for x, (which, places) in zip(learners, some)
     )))  # fmt: skip
     whole, common = (torch.zeros(_BATCH).index_add(0, at, x) for x in (weights, weights * errors))
     common = common / (whole + 1e-6)
@@ -248,117 +185,69 @@ def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tens
     return loss
 
 
-class Judged:
-    """The estimates of all products, by the model alone and corrected."""
-
-    def __init__(
-        self, data: Data, nets: dict[tuple[str, str], dict[str, Array]], margins: dict[str, float] | None = None
-    ) -> None:
-        """Compute the estimates; ``margins`` are those of :func:`margins`, 1 for missing plugins."""
-        self.data, self.margins = data, margins or {}
-        self.estimates: list[dict[bool, Array]] = []
-        for part in data.parts:
-            modelled = np.array(part.modelled)
-            arrays = nets.get(part.key)
-            known = np.zeros(len(modelled)) if arrays is None else Net.of(arrays).predict(np.array(part.rows))
-            margin = self.margins.get(part.key[0], 1.0)
-            handwritten = part.key[0] != "cublas"
-            corrected = modelled * np.exp(np.clip(known, -LIMIT, LIMIT))
-            alone = modelled * (UNMEASURED if handwritten else 1.0)
-            self.estimates.append({
-                False: alone * margin, True: (alone if arrays is None else corrected) * margin,
-            })  # fmt: skip
-
-    def chosen(self, corrected: bool) -> Array:
-        """Return the measured seconds of each product's candidate with the least estimate; NaN where there is none."""
-        least = np.full(len(self.data.rows), np.inf)
-        found = np.full(len(self.data.rows), np.nan)
-        for part, estimates in zip(self.data.parts, self.estimates):
-            for i, seconds, measured in zip(part.product, estimates[corrected], part.measured):
-                if seconds < least[i]:
-                    least[i], found[i] = seconds, measured
-        return found
-
-    def error(self, index: int, corrected: bool, some: Array) -> float:
-        """Return the error of the logarithms of one network's estimates, weighted to those near the fastest."""
-        part = self.data.parts[index]
-        which = some[np.array(part.product)]
-        measured = np.array(part.measured)[which]
-        lost = measured / self.data.fastest[np.array(part.product)[which]] - 1
-        logs = np.log(self.estimates[index][corrected][which] / self.margins.get(part.key[0], 1.0) / measured)
-        weights = np.exp(-_NEAR * lost) + _LEAST
-        return math.sqrt((weights * logs**2).sum() / weights.sum()) if len(logs) else math.nan
+def by_folds(data: Data, folds: int, epochs: int, fixed: Mapping[Key, Net | None], margins: dict[str, float]) -> Judged:
+    """Return the estimates of each fold by networks that were fitted to the others."""
+    found: Judged | None = None
+    for i in range(folds):
+        held = data.fold(i, folds)
+        judged = Judged(data, together(fit(data, epochs, seen=~held, fixed=fixed), fixed), margins)
+        if found is None:
+            found = judged
+        found.take(judged, held)
+    assert found is not None, folds
+    return found
 
 
-def report(judged: Judged, nets: dict[tuple[str, str], dict[str, Array]], some: Array) -> list[str]:
-    """Return two tables of the products of ``some``: errors by network, and choices by class and size."""
-    data = judged.data
-    lines = [f"{'estimates':20}{'candidates':>12}{'model off':>11}{'net off':>9}"]
-    for i, part in enumerate(data.parts):
-        count = int(some[np.array(part.product)].sum())
-        errors = [judged.error(i, corrected, some) for corrected in (False, True)]
-        note = "" if part.key in nets else "  no network: too few products"
-        lines.append(f"{' '.join(part.key):20}{count:12}{errors[0]:11.1%}{errors[1]:9.1%}{note}")
-    alone, learned = judged.chosen(False), judged.chosen(True)
-    heads = ("model loses", "net loses", "model/torch", "net/torch", "best/torch", "worst", "<0.97")
-    lines += ["", f"{'choices':22}{'n':>6}" + "".join(f"{head:>13}" for head in heads)]
-    large = np.array([sample.of(row).flops >= sample.LARGE for row in data.rows])
-    classes = np.array([row["class"] for row in data.rows])
-    groups = [(f"{name} {size}", (classes == name) & (large == (size == "large")))
-              for name in sample.SHARES for size in ("large", "small")]  # fmt: skip
-    for name, group in [*groups, ("all", np.ones(len(classes), bool))]:
-        which = some & group & ~np.isnan(learned) & ~np.isnan(data.torch)
-        if which.any():
-            best, theirs = data.fastest[which], data.torch[which]
-            cells = [f"{np.mean(np.log(x[which] / best)):13.2%}" for x in (alone, learned)]
-            cells += [f"{np.exp(np.mean(np.log(theirs / x))):13.3f}" for x in (alone[which], learned[which], best)]
-            ratios = theirs / learned[which]
-            cells += [f"{ratios.min():13.3f}", f"{np.mean(ratios < 0.97):13.1%}"]
-            lines.append(f"{name:22}{int(which.sum()):6}{''.join(cells)}")
-    return lines
+def together(nets: Mapping[Key, dict[str, Array]], fixed: Mapping[Key, Net | None]) -> dict[Key, Net]:
+    """Return the fitted networks and those of ``fixed``."""
+    known = {key: net for key, net in fixed.items() if net is not None}
+    return {**known, **{key: Net.of(arrays) for key, arrays in nets.items()}}
 
 
-def write(nets: dict[tuple[str, str], dict[str, Array]], facts: dict[str, Any], folders: dict[str, Path]) -> None:
-    """Write this card's folder in the data folder of each plugin, replacing an existing one."""
+def origin(plugin: str, facts: dict[str, Any]) -> Origin:
+    """Return the origin of a plugin's networks."""
+    library = ".".join(facts["library"].split(".")[:2]) if plugin == "cublas" else ""
+    return Origin(facts["name"], facts["sms"], facts["bandwidth"], library, facts["driver"], facts["command"])
+
+
+def shipped(key: Key, facts: dict[str, Any], folders: dict[str, Path]) -> Net | None:
+    """Return the network that the plugin has for this card; None where it has none."""
+    made = origin(key[0], facts)
+    found = corrections.find(folders[key[0]], key[1], made.card, made.sms, made.bandwidth, made.library)
+    return found and found.net
+
+
+def write(
+    nets: Mapping[Key, dict[str, Array]], facts: dict[str, Any], folders: dict[str, Path], add: bool = False
+) -> None:
+    """Write this card's folder in the data folder of each plugin, replacing an existing one.
+
+    With ``add``, the other networks of the folder stay, and the command of each new one is appended to theirs.
+    """
     for plugin, data in folders.items():
         own = {kind: arrays for (name, kind), arrays in nets.items() if name == plugin}
         target = data / re.sub(r"[^a-z0-9]+", "-", facts["name"].lower()).strip("-")
-        if target.is_dir():
+        made = origin(plugin, facts)
+        if target.is_dir() and add and own:
+            made = _added(Origin(**json.loads((target / "card.json").read_text())), made, own)
+        elif target.is_dir() and not add:
             shutil.rmtree(target)
         if own:
-            target.mkdir(parents=True)
-            library = ".".join(facts["library"].split(".")[:2]) if plugin == "cublas" else ""
-            words = facts["name"], facts["sms"], facts["bandwidth"], library, facts["driver"], facts["command"]
-            (target / "card.json").write_text(json.dumps(asdict(Origin(*words)), indent=1) + "\n")
+            target.mkdir(parents=True, exist_ok=True)
+            (target / "card.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
             for kind, arrays in own.items():
                 np.savez(target / f"{kind}.npz", **arrays)
             size = sum(file.stat().st_size for file in target.iterdir())
             print(f"{target}: {', '.join(own)}; {size} bytes")
 
 
-def write_report(lines: list[str], products: int, facts: dict[str, Any], folder: Path) -> None:
-    """Write the tables of held-out products as held_out.txt of the card's folder in ``folder``."""
-    path = folder / facts["name"].split()[1].lower() / "held_out.txt"
-    path.parent.mkdir(exist_ok=True)
-    head = [
-        f"products: {products} of `{facts['command']}` on an {facts['name']}",
-        "tables: the report of benchmarks/fit/train.py on products that it holds out, with the networks that it writes",
-        f"cuBLASLt {facts['library']}, CUDA {facts['driver']}, torch {facts['torch']}",
-        "(net/torch: torch's time over that of the fastest estimated, of those candidates that were timed; "
-        "best/torch: of the fastest timed)",
-    ]
-    path.write_text("\n".join([*head, "", *lines]) + "\n")
-
-
-def card_of(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the facts of card.json, which must be those of one card."""
-    found = [json.loads((folder / "card.json").read_text()) for folder in folders]
-    for facts, folder in zip(found, folders):
-        other = [key for key in ("name", "sms", "bandwidth", "library") if facts[key] != found[0][key]]
-        if other:
-            raise SystemExit(f"{folder} is of another card than {folders[0]}: {', '.join(other)}; train them apart")
-    card: dict[str, Any] = found[0]
-    return card
+def _added(before: Origin, made: Origin, kinds: Iterable[str]) -> Origin:
+    """Return the origin of a folder that networks of ``kinds`` are added to."""
+    if not before.serves(made.card, made.sms, made.bandwidth, made.library):
+        raise SystemExit(f"the other networks are of another card or library: {before}")
+    new = {kind: f"{kind}: {made.command}, CUDA {made.driver}" for kind in kinds}
+    kept = [x for x in before.command.split("; ") if x.partition(":")[0] not in new]
+    return replace(before, command="; ".join([*kept, *new.values()]))
 
 
 def main() -> int:
@@ -366,23 +255,35 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--write", action="store_true", help="the networks and the report of held-out products")
+    parser.add_argument("--kinds", nargs="+", metavar="PLUGIN/KIND", help="train these networks only")
+    parser.add_argument("--folds", type=int, default=0, metavar="N", help="cross-validate, and fit to all products")
     options = parser.parse_args()
     facts, modules = card_of(options.folders), plugins()
+    chosen = {(plugin, kind) for plugin, _, kind in (x.partition("/") for x in options.kinds or ())}
+    unknown = chosen - {(name, kind) for name, module in modules.items() for kind in module.KINDS}
+    if unknown or options.folds == 1:
+        parser.error(f"there is no kind {'/'.join(min(unknown))}" if unknown else "at least 2 folds are needed")
+    folders = {name: Path(module.__file__ or "").parent / "data" for name, module in modules.items()}
     rows = [row for folder in options.folders for name in sample.SHARES
             for row in sample.read(folder / f"{name}.jsonl")]  # fmt: skip
     start = time.monotonic()
     data = read(rows, modules, cards(facts))
     print(f"{len(data.rows)} products on {facts['name']}, described in {time.monotonic() - start:.0f} s", flush=True)
-    nets = fit(data, options.epochs)
-    print("\nproducts that were held out:")
-    judged = Judged(data, nets, margins(modules))
-    held = report(judged, nets, data.held)
-    print("\n".join(held))
-    print("\nproducts that were learned from:")
-    print("\n".join(report(judged, nets, ~data.held)))
+    others = [part.key for part in data.parts if chosen and part.key not in chosen]
+    fixed = {key: shipped(key, facts, folders) for key in others}
+    every = np.ones(len(data.rows), bool)
+    nets = fit(data, options.epochs, seen=every if options.folds else ~data.held, fixed=fixed)
+    known = together(nets, fixed)
+    judged = Judged(data, known, margins(modules))
+    learned = report(judged, known, every if options.folds else ~data.held)
+    if options.folds:
+        judged = by_folds(data, options.folds, options.epochs, fixed, margins(modules))
+    held = report(judged, known, every if options.folds else data.held)
+    print("\n".join(["\nproducts that were held out:", *held, "\nproducts that were learned from:", *learned]))
     if options.write:
-        write(nets, facts, {name: Path(module.__file__ or "").parent / "data" for name, module in modules.items()})
-        write_report(held, len(data.rows), facts, FOLDER)
+        write(nets, facts, folders, add=bool(chosen))
+        kinds = sorted(kind for _, kind in chosen)
+        write_report(held, len(data.rows), facts, FOLDER, kinds, options.folds)
     return 0
 
 

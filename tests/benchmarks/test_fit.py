@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,7 +88,8 @@ class Plugin:
 
     def __init__(self, folder, kinds, several):
         self.__file__ = str(folder / "corrections.py")
-        self.kinds, self.several = kinds, several
+        self.kinds = self.KINDS = kinds
+        self.several = several
 
     def describe(self, problem, card, names):
         if problem.a.dtype.name == "float8_e4m3fn":
@@ -118,6 +120,17 @@ def train():
 @pytest.fixture
 def measured(train, tmp_path):
     """(data, folders of plugins by name)."""
+    modules = two_plugins(tmp_path)
+    data = train.read(timed(), modules, dict.fromkeys(modules))
+    return data, {name: tmp_path / name / "data" for name in modules}
+
+
+def two_plugins(folder):
+    return {name: Plugin(folder / name, ("half", "tf32"), name == "two") for name in ("one", "two")}
+
+
+def timed():
+    """Rows of products as measure.py writes them."""
     rows, rng = [], np.random.default_rng(0)
     for name in sample.SHARES:
         for number in range(250 if name == "half" else 40):
@@ -127,8 +140,7 @@ def measured(train, tmp_path):
             us = {plugin: {x: t for x, t in us.items() if x in own} for plugin, own in (("one", "0"), ("two", "12"))}
             us["two"]["forgotten"] = 2 * us["two"]["2"]
             rows.append({**sample.row(product), "number": number, "us": {**us, "torch": {"matmul": us["one"]["0"]}}})
-    modules = {name: Plugin(tmp_path / name, ("half", "tf32"), name == "two") for name in ("one", "two")}
-    return train.read(rows, modules, dict.fromkeys(modules)), {name: tmp_path / name / "data" for name in modules}
+    return rows
 
 
 def test_training_recovers_the_card(train, measured, capsys):
@@ -138,7 +150,7 @@ def test_training_recovers_the_card(train, measured, capsys):
     assert all("forgotten" not in part.names for part in data.parts)
     nets = train.fit(data, epochs=60, fewest=100)
     assert set(nets) == {("one", "half"), ("two", "half")}  # products of tf32 are too few
-    judged = train.Judged(data, nets)
+    judged = train.Judged(data, train.together(nets, {}))
     model, learned = (judged.chosen(x) for x in (False, True))
     held = data.held & ~np.isnan(model)
     lost = [float(np.mean(np.log(x / data.fastest)[held])) for x in (model, learned)]
@@ -171,6 +183,76 @@ def test_training_is_repeatable(train, measured):
     data, _ = measured
     first, second = (train.fit(data, epochs=2, fewest=100) for _ in range(2))
     assert all((first[key][name] == second[key][name]).all() for key in first for name in first[key])
+
+
+def test_other_networks_are_constants(train, measured):
+    """What is trained fits the estimates of the other networks: where those are too high, it is too high, too."""
+    data, _ = measured
+    nets = train.fit(data, epochs=30, fewest=100)
+    other = train.together(nets, {})["one", "half"]
+    shifted = train.Net.of({**nets["one", "half"], "biases2": nets["one", "half"]["biases2"] + 0.3})
+    found = []
+    for net in (other, shifted):
+        fixed = {part.key: None for part in data.parts if part.key != ("two", "half")} | {("one", "half"): net}
+        trained = train.fit(data, epochs=30, fewest=100, fixed=fixed)
+        assert set(trained) == {("two", "half")}
+        part = next(part for part in data.parts if part.key == ("two", "half"))
+        found.append(train.Net.of(trained["two", "half"]).predict(np.array(part.rows)))
+    assert 0.1 < np.median(found[1] - found[0]) < 0.3
+
+
+def test_each_fold_is_judged_by_networks_of_the_others(train, measured):
+    data, _ = measured
+    judged = train.by_folds(data, 3, 2, {}, {})
+    assert sum(data.fold(i, 3).sum() for i in range(3)) == len(data.rows)
+    for i in range(3):
+        held = data.fold(i, 3)
+        nets = train.fit(data, 2, seen=~held)
+        alone = train.Judged(data, train.together(nets, {}))
+        assert 0.2 < held.mean() < 0.5
+        assert judged.chosen(True)[held] == pytest.approx(alone.chosen(True)[held], nan_ok=True)
+
+
+def test_some_networks_are_replaced(train, tmp_path, monkeypatch):
+    """The others stay as they are, card.json names both commands, and tables of other products stay too."""
+    modules = two_plugins(tmp_path)
+    for module in modules.values():
+        monkeypatch.setattr(module, "kinds", ("half", "half"))  # of tf32 products, too few were measured
+    measured = tmp_path / "measured"
+    measured.mkdir()
+    rows = timed()
+    for name in sample.SHARES:
+        lines = [json.dumps(row) for row in rows if row["class"] == name]
+        (measured / f"{name}.jsonl").write_text("\n".join(lines))
+    (measured / "card.json").write_text(json.dumps(FACTS))
+    (tmp_path / "card").mkdir()
+    monkeypatch.setattr(train, "plugins", lambda: modules)
+    monkeypatch.setattr(train, "cards", lambda facts: dict.fromkeys(modules))
+    monkeypatch.setattr(train, "margins", lambda names: {})
+    monkeypatch.setattr(train, "FOLDER", tmp_path)
+
+    def ran(*options, facts=FACTS):
+        (measured / "card.json").write_text(json.dumps(facts))
+        monkeypatch.setattr(sys, "argv", ["train", str(measured), "--epochs", "1", "--write", *options])
+        train.main()
+        return {path.relative_to(tmp_path): path.read_bytes() for name in ("one", "two", "card")
+                for path in (tmp_path / name).rglob("*.*")}  # fmt: skip
+
+    before = ran()
+    again = {**FACTS, "command": "again"}
+    after = ran("--kinds", "two/half", "--folds", "2", facts=again)
+    assert after.keys() - before.keys() == {Path("card/held_out_half.txt")}
+    assert b"on each of 2 folds" in after[Path("card/held_out_half.txt")]
+    folder = Path("two/data/nvidia-card-1")
+    assert {name for name in before if after[name] != before[name]} == {folder / "card.json", folder / "half.npz"}
+    expected = {**json.loads(before[folder / "card.json"]), "command": f"{FACTS['command']}; half: again, CUDA 13.0"}
+    assert json.loads(after[folder / "card.json"]) == expected
+    once_more = ran("--kinds", "two/half", facts=again)
+    assert json.loads(once_more[folder / "card.json"]) == expected
+    with pytest.raises(SystemExit):
+        ran("--kinds", "two/quarter")
+    with pytest.raises(SystemExit, match="another card"):
+        train.write({("two", "half"): {}}, {**FACTS, "sms": 114}, {"two": tmp_path / "two" / "data"}, add=True)
 
 
 def test_what_was_written_before_goes(train, tmp_path):

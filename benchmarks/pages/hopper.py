@@ -51,6 +51,14 @@ def held_out() -> list[str]:
     return tables.rows(head, ((_KINDS[kind], *cells) for kind, cells in found.items()))
 
 
+def cross_validated() -> list[str]:
+    """Return the same for kinds that were fitted apart on the H100, each product judged by networks of other folds."""
+    text = (results.FOLDER / "h100" / "held_out_f16x3_odd.txt").read_text(encoding="utf-8")
+    found = ((line[:22].strip(), line[22:].split()) for line in text.splitlines())
+    body = [(_KINDS[kind], cells[0], *cells[3:6]) for kind, cells in found if len(cells) == 8 and kind in _KINDS]
+    return tables.rows(("products", "number", "model alone", "corrected", "fastest timed"), body)
+
+
 def errors() -> list[str]:
     """Return the largest error of float32 products as a fraction of the same element of |A| |B|, beside cuBLAS."""
     text = (results.FOLDER / "h200" / "hopper_errors.txt").read_text(encoding="utf-8")

@@ -18,20 +18,25 @@ from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Work
 from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
 """Folder with one folder of networks for each card."""
-KINDS = ("half", "tf32", "float32", "f16x3", "vectors")
-"""Kinds of products: 16-bit, tf32, float32 split into bfloat16 planes or into float16 planes, and a few vectors by a
-matrix of any dtype.
+KINDS = ("half", "odd", "tf32", "float32", "f16x3", "vectors")
+"""Kinds of products: 16-bit, 16-bit of odd sizes (:func:`_odd`), tf32, float32 split into bfloat16 planes or into
+float16 planes, and a few vectors by a matrix of any dtype.
 """
+_INSTEAD = {"odd": "half"}
+"""The kind whose network serves on cards that have none of this kind."""
 _KINDS = {"bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3"}
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""
 WORKSPACE = 300 * 2**20
 """Bytes of workspace that :func:`describe` assumes: what a card of 80 GB has by default."""
+_ODD = 64
+"""Shortest side of products of kind "odd"."""
 _LINE = 128
 """Bytes of a line of L2: a larger alignment of rows gains nothing."""
 _ROW = 512
@@ -40,12 +45,28 @@ _ROW = 512
 
 def kind_of(choice: Choice | GemvChoice) -> str:
     """Return the kind of correction for ``choice``."""
-    return "vectors" if isinstance(choice, GemvChoice) else _KINDS[choice.lowering.form.input]
+    if isinstance(choice, GemvChoice):
+        return "vectors"
+    kind = _KINDS[choice.lowering.form.input]
+    return "odd" if kind == "half" and _odd(choice.lowering) else kind
+
+
+def _odd(lowering: Lowering) -> bool:
+    """Return whether TMA cannot take rows of an operand or of the result.
+
+    Batches and products with a short side do not count: the network for odd sizes is not fitted to them.
+    """
+    by_rows = lowering.copied or not lowering.form.tma_store
+    return bool(by_rows) and lowering.batch == 1 and min(lowering.m, lowering.n, lowering.k) >= _ODD
 
 
 def find(kind: str, card: Card) -> Correction | None:
     """Return the correction of ``kind`` for ``card``; None where none was measured."""
-    return corrections.find(DATA, kind, card.name, card.sms, card.bandwidth)
+    for name in (kind, _INSTEAD.get(kind)):
+        found = corrections.find(DATA, name, card.name, card.sms, card.bandwidth) if name else None
+        if found is not None:
+            return found
+    return None
 
 
 def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: int = WORKSPACE) -> list[Described]:

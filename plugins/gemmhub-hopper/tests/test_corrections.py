@@ -14,17 +14,18 @@ from gemmhub_hopper.config import Shape
 from problems import H200, LIMIT, problem
 
 from gemmhub.kit.corrections import LIMIT as MOST
-from gemmhub.kit.corrections import Correction, Origin
+from gemmhub.kit.corrections import Correction, Origin, find
 from gemmhub.kit.net import Net
 from gemmhub.testing.nets import shipped
 
 MEASURED = replace(H200, name="Card 1")
-WIDTHS = {"half": 31, "tf32": 31, "float32": 31, "f16x3": 31, "vectors": 24}
+WIDTHS = {"half": 31, "odd": 31, "tf32": 31, "float32": 31, "f16x3": 31, "vectors": 24}
 """Features by kind."""
 A_ROWS, B_ROWS, COPIED, TMA_STORE, WIDTH, PINGPONG, SPLITS = 8, 9, 10, 11, 14, 17, 22
 """Positions of features."""
 ASKED = {
     "half": {},
+    "odd": {"k": 1025},
     "tf32": {"dtype": "float32", "precision": "tf32"},
     "float32": {"dtype": "float32"},
     "f16x3": {"dtype": "float32"},
@@ -178,6 +179,32 @@ def test_corrections_are_bounded(fitted):
     before = choose.ranked(lowered(), MEASURED, LIMIT, corrections.CORRECTED)
     after = choose.corrected(lowered(), MEASURED, LIMIT)
     assert [x.seconds for x in after] == pytest.approx([math.exp(MOST) * x.seconds for x in before])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "half"),
+        ({"m": 2047}, "half"),
+        ({"k": 1025}, "odd"),
+        ({"n": 4095}, "odd"),
+        ({"n": 4095, "b": "col"}, "odd"),
+        ({"n": 63}, "half"),
+        ({"k": 63}, "half"),
+        ({"n": 4095, "batch": (3,)}, "half"),
+    ],
+    ids=str,
+)
+def test_rows_that_tma_cannot_take_have_a_network(fitted, given, kind):
+    """Rows of a are k long, those of the result n; the 16-bit network serves where there is no other."""
+    fitted("half", bias=0.2)
+    before = choose.ranked(lowered(**given), MEASURED, LIMIT)[0].seconds
+    assert {corrections.kind_of(x.choice) for x in choose.ranked(lowered(**given), MEASURED, LIMIT)} == {kind}
+    assert choose.corrected(lowered(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(math.exp(0.2) * before)
+    fitted("odd", bias=0.3)
+    find.cache_clear()
+    factor = math.exp({"half": 0.2, "odd": 0.3}[kind])
+    assert choose.corrected(lowered(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(factor * before)
 
 
 def test_one_network_for_all_layouts_of_16_bits(fitted):

@@ -150,12 +150,18 @@ def by_bfloat16_planes(choice: Choice, passes: KPasses, card: Card) -> Choice:
     return min(choices, key=lambda x: model.seconds(x, passes, card))
 
 
+_LARGE = 2**26
+"""Bytes from which staged kernels are proposed for a matrix contiguous along K: below, others were faster."""
+
+
 def vectors(lowerings: tuple[Lowering, ...], card: Card) -> list[tuple[float, GemvChoice]]:
     """Return the estimates and kernels for vectors of one product, the fastest first; empty for too many vectors."""
-    found = gemv.choices(lowerings)
+    found = [x for x in gemv.choices(lowerings) if x.kernel.n_major or not x.kernel.staged or x.moved_bytes >= _LARGE]
     seconds = [gemv_model.seconds(choice, card) for choice in found]
     correction = corrections.find("vectors", card) if found else None
     if correction is not None:
         rows = [corrections.vector_features(choice, t, card) for choice, t in zip(found, seconds)]
-        seconds = (np.array(seconds) * correction.factors(rows)).tolist()
+        # The corrections were trained before there were staged kernels, which the model alone estimates.
+        staged = [choice.kernel.staged for choice in found]
+        seconds = (np.array(seconds) * np.where(staged, 1.0, correction.factors(rows))).tolist()
     return sorted(zip(seconds, found), key=lambda x: x[0])

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from gemmhub_hopper import f16_planes
 from gemmhub_hopper.lower import Lowering
+from gemmhub_hopper.operands import Reading
 
 THREADS = 256
 """Threads of a CTA."""
@@ -27,6 +28,10 @@ MAX_LOAD_BYTES = 16
 _LINE = 128
 """Bytes of a row that neighbouring lanes read together; more for many columns, fewer for few columns and a long K."""
 _CLUSTERS = (1, 2, 4, 8)
+_STAGED = ((16, 1), (32, 1), (64, 1), (32, 2), (64, 2), (16, 8), (32, 8))
+"""Threads and CTAs that share K in staged kernels: on an H100 others were hardly ever faster than these."""
+_STAGED_UNITS = 1024
+"""Units of 16 bytes of the vectors that a buffer holds at least, as in the kernel."""
 _LONGEST = 2**30
 
 
@@ -49,16 +54,17 @@ class GemvKernel:
     strided_x: bool = False
     """Whether the vectors are not contiguous along K."""
     cp_async: bool = False
-    """Whether loads go to shared memory by cp.async, so that some are under way at all times."""
+    """Whether loads go to shared memory by cp.async, so that some are under way at all times; several vectors too."""
 
     @property
     def name(self) -> str:
         """The name of the candidate: in "gemv64", 64 threads of one or more CTAs share the K of a result.
 
         In "gemv8x4" they are 8 threads of each of 4 CTAs: so are named kernels with a cluster whose CTAs read wider
-        rows than usual. A suffix "a" marks loads by cp.async.
+        rows than usual, or that are staged. A suffix "a" marks loads by cp.async.
         """
-        shared = self.n_major and self.cluster_size > 1 and self.split_threads < _usual(self.load_bytes)
+        wide = self.n_major and self.split_threads < _usual(self.load_bytes)
+        shared = self.cluster_size > 1 and (wide or self.staged)
         threads = f"{self.split_threads}x{self.cluster_size}" if shared else str(self.threads_per_result)
         return f"gemv{threads}{'a' if self.cp_async else ''}"
 
@@ -75,7 +81,12 @@ class GemvKernel:
     @property
     def unroll(self) -> int:
         """Loads that a thread has under way: ``kUnroll`` of the kernel."""
-        return 8 if self.vectors < 8 else 4
+        return 8 if self.vectors < 8 or self.staged else 4
+
+    @property
+    def staged(self) -> bool:
+        """Whether the vectors go through shared memory: ``kStaged`` of the kernel."""
+        return self.cp_async and self.vectors > 1
 
     @property
     def k_per_step(self) -> int:
@@ -90,14 +101,20 @@ class GemvKernel:
     @property
     def min_ctas_per_sm(self) -> int:
         """CTAs per SM that registers allow: with loads to registers fewer."""
-        return 4 if self.cp_async else 2
+        return 4 if self.cp_async and not self.staged else 2
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory of a launch."""
         warps = THREADS // 32 if self.n_major else max(1, self.split_threads // 32)
-        sums = 4 * (warps + (self.cluster_size if self.cluster_size > 1 else 0)) * self.vectors * self.block_n
-        return sums + (self.unroll * THREADS * self.load_bytes if self.cp_async else 0)
+        sums = 4 * warps * self.vectors * self.block_n
+        of_ctas = 4 * self.cluster_size * self.vectors * self.block_n if self.cluster_size > 1 else 0
+        loaded = self.unroll * THREADS * self.load_bytes if self.cp_async else 0
+        if not self.staged:
+            return loaded + sums + of_ctas
+        units = self.vectors * self.split_threads
+        blocks = max(self.unroll // _NUM_ROWS, _STAGED_UNITS // units)
+        return max(loaded + 2 * MAX_LOAD_BYTES * blocks * units, sums) + of_ctas
 
     @property
     def macros(self) -> dict[str, int]:
@@ -182,6 +199,16 @@ def kernels(kind: str, vectors: int, n_major: bool, load_bytes: int) -> list[Gem
     return found
 
 
+def staged_kernels(vectors: int, n_major: bool) -> list[GemvKernel]:
+    """Return the kernels for several vectors of float32 that load by cp.async.
+
+    With a matrix that is contiguous along K, and up to four vectors, other kernels are faster.
+    """
+    if vectors == 1 or not (n_major or vectors == VECTORS[-1]):
+        return []
+    return [GemvKernel("float32", vectors, n_major, MAX_LOAD_BYTES, *x, cp_async=True) for x in _STAGED]
+
+
 def _usual(load_bytes: int) -> int:
     """Return the threads of a CTA that share K where the lanes of a warp read a line of a row together."""
     return THREADS // min(32, _LINE // load_bytes)
@@ -211,5 +238,14 @@ def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
     if load < size:
         return []
     kind = "float32" if size == 4 else lowering.form.input
-    found = [GemvChoice(lowering, replace(x, strided_x=strided_x)) for x in kernels(kind, vectors, not k_major, load)]
+    made = [replace(kernel, strided_x=strided_x) for kernel in kernels(kind, vectors, not k_major, load)]
+    if kind == "float32" and load == MAX_LOAD_BYTES and _stageable(x, lowering.k):
+        made += staged_kernels(vectors, not k_major)
+    found = [GemvChoice(lowering, kernel) for kernel in made]
     return [choice for choice in found if choice.grid < 2**31]
+
+
+def _stageable(x: Reading, k: int) -> bool:
+    """Return whether all vectors of ``k`` elements are contiguous and consist of aligned units of 16 bytes."""
+    units = (x.alignment, k * x.size, x.strides[0] * x.size, x.strides[2] * x.size)
+    return x.strides[1] == 1 and math.gcd(MAX_LOAD_BYTES, *units) == MAX_LOAD_BYTES

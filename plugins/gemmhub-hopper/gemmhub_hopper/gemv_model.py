@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmhub_hopper.fitted import VECTORS, VectorConstants
+from gemmhub_hopper.fitted import STAGED_VECTORS, VECTORS, VectorConstants
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.model import Card
 
@@ -12,9 +12,14 @@ _SHARPNESS = 3
 """Exponent of the norm that adds up waiting, moving and multiplying: the larger, the less the smaller ones count."""
 
 
-def seconds(choice: GemvChoice, card: Card, c: VectorConstants = VECTORS) -> float:
+def constants(choice: GemvChoice) -> VectorConstants:
+    """Return the constants of the kernel of ``choice``."""
+    return STAGED_VECTORS if choice.kernel.staged else VECTORS
+
+
+def seconds(choice: GemvChoice, card: Card) -> float:
     """Return the seconds of a call."""
-    kernel, lowering = choice.kernel, choice.lowering
+    kernel, lowering, c = choice.kernel, choice.lowering, constants(choice)
     block = c.block + choice.steps * c.step + c.cluster * (kernel.cluster_size > 1)
     block += c.result * kernel.block_n * kernel.vectors
     waiting = block * max(1.0, choice.grid / (card.sms * c.resident))

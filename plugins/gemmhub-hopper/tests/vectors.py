@@ -67,6 +67,15 @@ VECTORS = (
     vector(70, 3, 264, a="row", b="col", d="col"), vector(72, 8, 64, a="col", dtype="float16", out="float32"),
     vector(5, 72, 64, alpha=0.5, beta=2, bias="m", activation="relu", out="float32", batch=(2,)),
     vector(72, 5, 64, a="col", alpha=0.5, beta=-1, bias="m", d="col", dtype="float16"),
+    # Several of float32 by cp.async: K in one CTA and several, more than two buffers of X, remainders of all sides.
+    *(vector(m, 136, 1300, dtype="float32", spread=spread) for m, spread in ((2, "64a"), (3, "32x2a"), (8, "16a"))),
+    *(vector(m, 70, 1300, b="col", dtype="float32", spread=x) for m, x in ((5, "32a"), (8, "64x2a"), (8, "16a"))),
+    vector(8, 260, 1900, dtype="float32", spread="16x8a"),
+    vector(6, 130, 1900, b="col", dtype="float32", spread="16x8a"),
+    vector(4, 132, 2500, dtype="float32", spread="32x8a"), vector(7, 8, 4, dtype="float32", spread="16a"),
+    vector(5, 1, 4, b="col", dtype="float32", spread="64x2a"),
+    vector(70, 7, 264, b="col", d="col", dtype="float32", spread="32x2a", alpha=0.5, beta=2, bias="m"),
+    vector(5, 72, 64, dtype="tf32", spread="16a", batch=(2,), beta=2, activation="relu"),
     # Epilogues.
     vector(1, 72, 64, alpha=0.5, beta=2, bias="n", activation="relu", out="float32"),
     vector(72, 1, 64, alpha=-1, beta=1, bias="m", activation="gelu", bias_type="bfloat16", dtype="float16"),

@@ -8,6 +8,8 @@
 //
 //     N-major   a thread has kLoadElements contiguous columns of results, and every kStride-th row of W
 //     K-major   a thread has kNumRows columns of results, and every kStride-th load of their rows of W
+//     staged    several vectors of float32: kNumRows loads of a thread are a block of 4 x 4 elements of W in both orders,
+//               and the CTA keeps its elements of X in shared memory
 #include "elements.cuh"
 #include "pdl.cuh"
 #include "types.cuh"
@@ -21,12 +23,14 @@ constexpr u32 kLoadBytes = GEMV_LOAD_BYTES;        // of a load; rows of W begin
 constexpr u32 kSplitThreads = GEMV_SPLIT_THREADS;  // threads of a CTA that share the K of a result; a power of two
 constexpr u32 kClusterSize = GEMV_CLUSTER_SIZE;    // CTAs that share the K of a result
 // Loads go to shared memory by cp.async, each issued as soon as the one kUnroll before it is consumed, so that some are
-// under way at all times; else to registers, and all have arrived before more are issued. N-major, loads of 16 bytes.
+// under way at all times; else to registers, and all have arrived before more are issued. Loads of 16 bytes; one vector
+// N-major, or several of float32 (kStaged).
 constexpr bool kCpAsync = GEMV_CP_ASYNC;
 constexpr u32 kMinCtasPerSm = GEMV_MIN_CTAS_PER_SM;  // occupancy that registers must allow
 constexpr u32 kSharedBytes = GEMV_SHARED_BYTES;      // dynamic shared memory of a launch
 
-constexpr u32 kNumThreads = 256, kNumRows = 4, kUnroll = kNumVectors < 8 ? 8 : 4;
+constexpr bool kStaged = kCpAsync && kNumVectors > 1;
+constexpr u32 kNumThreads = 256, kNumRows = 4, kUnroll = kNumVectors < 8 || kStaged ? 8 : 4;
 constexpr u32 kLoadElements = kLoadBytes / (kInput == 2 ? 4 : 2);
 constexpr u32 kRowThreads = kNMajor ? kNumThreads / kSplitThreads : 1;  // neighbouring threads that read one row of W
 constexpr u32 kColumnsPerThread = kNMajor ? kLoadElements : kNumRows;
@@ -36,10 +40,19 @@ constexpr u32 kLanesPerResult = kSplitThreads * kRowThreads < 32 ? kSplitThreads
 constexpr u32 kWarpsPerResult = kSplitThreads * kRowThreads / kLanesPerResult;
 constexpr u32 kStride = kSplitThreads * kClusterSize;
 
-// Dynamic shared memory: the loads of kCpAsync, [load][thread]; sums of warps, and in the first CTA of a cluster those of
-// its CTAs.
-constexpr u32 SMEM_SUMS_OFFSET = kCpAsync * kUnroll * kNumThreads * kLoadBytes;
-constexpr u32 SMEM_CTAS_OFFSET = SMEM_SUMS_OFFSET + 4 * kWarpsPerResult * kNumResults;
+DEVICE constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+
+// kStaged: blocks of a thread in flight, and those whose elements of X are in one of the two buffers, in units of 16 bytes.
+constexpr u32 kNumAhead = kUnroll / kNumRows;
+constexpr u32 kStagedBlocks = larger(kNumAhead, 1024 / (kNumVectors * kSplitThreads));
+constexpr u32 kUnitsPerVector = kStagedBlocks * kSplitThreads, kStagedUnits = kNumVectors * kUnitsPerVector;
+
+// Dynamic shared memory: the loads of kCpAsync, [load][thread]; the elements of X of kStaged, [buffer][vector][block][thread
+// of the split]; sums of warps, with kStaged in place of both; in the first CTA of a cluster the sums of its CTAs.
+constexpr u32 SMEM_X_OFFSET = kCpAsync * kUnroll * kNumThreads * kLoadBytes;
+constexpr u32 SMEM_LOADED_OFFSET = SMEM_X_OFFSET + kStaged * 2 * 16 * kStagedUnits;
+constexpr u32 SMEM_SUMS_OFFSET = kStaged ? 0 : SMEM_LOADED_OFFSET;
+constexpr u32 SMEM_CTAS_OFFSET = larger(SMEM_LOADED_OFFSET, SMEM_SUMS_OFFSET + 4 * kWarpsPerResult * kNumResults);
 constexpr u32 SMEM_END_OFFSET = SMEM_CTAS_OFFSET + (kClusterSize > 1 ? 4 * kClusterSize * kNumResults : 0);
 static_assert(SMEM_END_OFFSET == kSharedBytes, "gemv.py counts as this file does");
 
@@ -163,6 +176,71 @@ DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, in
     }
 }
 
+// Several vectors of float32. K is a multiple of four, and rows of X begin at multiples of 16 bytes. `share` is the thread's
+// number among those of the CTA that share K.
+DEVICE void add_blocks(const GemvParams& p, const Element* x, const Element* w, int first, int share, int column, u32 shared,
+                       Sums& sums) {
+    static_assert(!kStaged || (kInput == 2 && kLoadBytes == 16 && !kStridedX), "blocks are 4 x 4 elements of float32");
+    constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes, BUFFER_BYTES = 16 * kStagedUnits;
+    constexpr int kPerBlock = 4 * kStride;  // along K, of all threads that share it
+    const u32 place = shared + kLoadBytes * threadIdx.x, x_place = shared + SMEM_X_OFFSET;
+    const u32 blocks = (p.k + kPerBlock - 1) / kPerBlock;
+    long long offsets[kNumRows];  // of the loads of a block
+#pragma unroll
+    for (u32 r = 0; r < kNumRows; ++r)
+        offsets[r] = (kNMajor ? r : column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
+    const Element* from = w + (kNMajor ? 4 * first * p.w_ld + column : 4 * first);
+    int row = kNMajor && column >= p.n ? p.k : 4 * first;  // to ask for next
+    const auto ask = [&](u32 block) {
+#pragma unroll
+        for (u32 r = 0; r < kNumRows; ++r)
+            copy_async(place + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE, from + offsets[r], row < p.k);
+        copy_commit();
+        from += kNMajor ? kPerBlock * p.w_ld : kPerBlock, row += kPerBlock;
+    };
+    const auto ask_x = [&](u32 chunk) {
+#pragma unroll
+        for (u32 i = 0; i < kStagedUnits / kNumThreads; ++i) {
+            const u32 unit = i * kNumThreads + threadIdx.x, vector = unit / kUnitsPerVector, rest = unit % kUnitsPerVector;
+            const u32 block = chunk * kStagedBlocks + rest / kSplitThreads;
+            const int at = block * kPerBlock + 4 * (first - share + static_cast<int>(rest % kSplitThreads));
+            copy_async(x_place + chunk % 2 * BUFFER_BYTES + 16 * unit, x + vector * p.x_m + at,
+                       static_cast<int>(vector) < p.m && at < p.k);
+        }
+    };
+    ask_x(0);
+#pragma unroll
+    for (u32 block = 0; block < kNumAhead; ++block) ask(block);
+#pragma unroll 1
+    for (u32 block = 0; block < blocks; ++block) {
+        const u32 chunk = block / kStagedBlocks;
+        copy_wait<kNumAhead - 1>();
+        if (block % kStagedBlocks == 0) {  // X has arrived for all threads, and none reads the other buffer any more
+            block_sync();
+            ask_x(chunk + 1);
+        }
+        Float4 loaded[kNumRows];
+#pragma unroll
+        for (u32 r = 0; r < kNumRows; ++r)
+            loaded[r] = load_four(place + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE);
+        ask(block + kNumAhead);
+        const u32 factors = x_place + chunk % 2 * BUFFER_BYTES + 16 * (block % kStagedBlocks * kSplitThreads + share);
+#pragma unroll
+        for (u32 v = 0; v < kNumVectors; ++v) {
+            const Float4 four = load_four(factors + v * 16 * kUnitsPerVector);
+            const float factor[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (u32 r = 0; r < kNumRows; ++r) {
+                const float element[4] = {loaded[r].x, loaded[r].y, loaded[r].z, loaded[r].w};
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) sums[v][kNMajor ? i : r] += factor[kNMajor ? r : i] * element[i];
+            }
+        }
+    }
+    copy_wait<0>();
+    block_sync();  // sums take the place of what was loaded
+}
+
 DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
     constexpr u32 kNumSteps = kUnroll / kNumRows;
     long long row[kNumRows];
@@ -206,12 +284,13 @@ DEVICE void prefetch_first(const GemvParams& p, const Element* w, int first, int
     if (at < p.k && column < p.n) prefetch(w + (kNMajor ? at * p.w_ld + column : column * p.w_ld + at));
 }
 
-DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int column, u32 shared,
+DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int share, int column, u32 shared,
                    Sums& sums) {
+    if constexpr (kStaged) return add_blocks(p, x, w, first, share, column, shared, sums);
     Vectors vectors;
 #pragma unroll
     for (u32 v = 0; v < kNumVectors; ++v) vectors[v] = x + (static_cast<int>(v) < p.m ? v : p.m - 1) * p.x_m;
-    if constexpr (kNMajor && kCpAsync)
+    if constexpr (kNMajor && kCpAsync && !kStaged)
         add_rows_async(p, vectors, w, first, column, shared + kLoadBytes * threadIdx.x, sums);
     else if constexpr (kNMajor)
         add_rows(p, vectors, w, first, column, sums);
@@ -269,7 +348,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
     if (p.next == STARTED) launch_dependent_grids();
 
     Sums sums = {};
-    add_up(p, x, w, first, column, shared, sums);
+    add_up(p, x, w, first, share, column, shared, sums);
     if (p.next == SUMMED) launch_dependent_grids();
 
 #pragma unroll

@@ -53,6 +53,7 @@ inline void named_sync(u32 name, u32 threads) {
 }
 inline void block_sync() {
     emulator::publish_barriers(emulator::IN_BLOCK);
+    if (emulator::machine->random() % 4 == 0) emulator::finish_loads(0);  // not waited for: it may happen now, or later
     named_sync(0, emulator::machine->threads);
 }
 inline u32 block_or(u32 bits) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gemmhub_hopper import choose, lower
+from gemmhub_hopper.model import Card
 from problems import H200, problem
 
 
@@ -18,3 +19,12 @@ def test_large_matrices_take_what_memory_allows(m, b, dtype):
 
 def test_many_rows_have_none():
     assert choose.vectors(lower.lowerings(problem(16, 64, 64)), H200) == []
+
+
+def test_tiles_of_few_float32_rows_are_bound_by_memory():
+    """Corrected estimates were below it."""
+    card = Card(sms=132, clock=1.98e9, bandwidth=3.35232e12, name="NVIDIA H100 80GB HBM3")
+    lowerings = tuple(x for x in lower.lowerings(problem(8, 28672, 8192, "float32")) if x.form.input == "split")
+    assert choose.choices(lowerings, card, 300 * 2**20)[0][0] > 4 * 28672 * 8192 / (0.85 * card.bandwidth)
+    ((_, choice), *_) = choose.vectors(lowerings, card)
+    assert choice.kernel.staged

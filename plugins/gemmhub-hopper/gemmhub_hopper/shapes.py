@@ -103,7 +103,7 @@ def _register_shape(m: int, n: int, **given: Any) -> Shape:
 
 F16_PLANES_SHAPES = ShapeList((
     Shape(128, 128, 6), Shape(128, 96, 7), Shape(64, 64, 12, consumers=1),
-    Shape(128, 128, 6, cluster_m=2), Shape(128, 112, 6), Shape(128, 64, 8), Shape(64, 32, 12, consumers=1),
+    Shape(128, 128, 6, cluster_m=2), Shape(128, 112, 6), Shape(128, 64, 8),
 ))  # fmt: skip
 """Shapes for float32 split into float16 planes: the sums of a thread take three sets of registers."""
 

@@ -69,6 +69,37 @@ def errors() -> list[str]:
     return tables.rows(head, body)
 
 
+def few_rows() -> list[str]:
+    """Return float32 products of one to eight rows on the H100: bandwidth, torch's time over gemmhub's, host times."""
+    found = results.load(results.FOLDER / "h100" / "hopper_rows.json.xz")["products"]
+    body = []
+    for rows in range(1, 9):
+        some = [x for x in found if x["m"] == rows]
+        bandwidth, ratios = [x["terabytes"] for x in some], [x["ratio"] for x in some]
+        host = [f"{geometric_mean(x[name] for x in some):.0f}" for name in ("host_us", "torch_host_us")]
+        body.append((
+            str(rows), f"{min(bandwidth):.2f} to {max(bandwidth):.2f}", f"{geometric_mean(ratios):.2f}",
+            f"{min(ratios):.2f}", *host,
+        ))  # fmt: skip
+    return tables.rows(("rows", "TB/s", "torch / gemmhub", "worst", "host, µs", "torch's"), body)
+
+
+def odd_sizes() -> list[str]:
+    """Return what odd sizes cost 16-bit products, by card."""
+    body = []
+    for card in ("h100", "h200"):
+        found = results.load(results.FOLDER / card / "hopper_odd.json.xz")["rows"]
+        for words, is_large in (("large", True), ("small", False)):
+            some = [x for x in found if (2 * x["m"] * x["n"] * x["k"] >= LARGE) == is_large]
+            shares = [x["aligned"]["us"] / x["odd"]["us"] for x in some]
+            ratios = [x["odd"]["torch_us"] / x["odd"]["us"] for x in some]
+            body.append((
+                card.upper(), words, str(len(some)), f"{geometric_mean(shares):.2f}", f"{min(shares):.2f}",
+                f"{geometric_mean(ratios):.2f}",
+            ))  # fmt: skip
+    return tables.rows(("card", "operations", "products", "of the aligned speed", "worst", "torch / gemmhub"), body)
+
+
 def vectors() -> list[str]:
     """Return the share of the memory bandwidth that a kernel which only reads has, by the size of the matrix."""
     rows = results.load(results.FOLDER / "h200" / "hopper_read.json.xz")["rows"]

@@ -289,6 +289,9 @@ class Variant:
             return f"with {registers} accumulators a thread has no registers for elements of a"
         if registers > (32 if form.sets_of_sums == 3 else 64) and form.num_planes > 1 and self.split_k:
             return f"with twice {registers} accumulators a thread has no registers for split-K"
+        multicast = shape.num_multicast > 1
+        if form.sets_of_sums == 3 and registers > 56 and multicast and (form.addend or not form.tma_store):
+            return f"with 3 x {registers} accumulators and multicast a thread has registers for plain stores only"
         if registers > 32 and shape.cluster_k > 1 and self.split_k:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:

@@ -1,4 +1,4 @@
-"""What the benchmarks of one backend on an NVIDIA card have in common: probing and refusals."""
+"""Probing and refusals for the benchmarks of one backend on an NVIDIA card."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_training_is_repeatable(train, measured):
 
 
 def test_other_networks_are_constants(train, measured):
-    """What is trained fits the estimates of the other networks: where those are too high, it is too high, too."""
+    """A network fits the estimates of the others: where those are too high, so are its own."""
     data, _ = measured
     nets = train.fit(data, epochs=30, fewest=100)
     other = train.together(nets, {})["one", "half"]

@@ -1,4 +1,4 @@
-"""What the benchmarks of one backend have in common, with stub backends."""
+"""Probing and refusals for the benchmarks of one backend, with stub backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels have in common for the rest of the plugin: the bases of their tile shapes and their variants.
+"""The common side of the kernels for the rest of the plugin: the bases of their tile shapes and their variants.
 
 A variant, one compilation of a kernel, has a :class:`Shape`, which the cost model chooses, and a
 :class:`~gemmhub_cuda.form.Form`, which the problem demands. sgemm.py, mma.py and batch.py derive those of each kernel.
@@ -56,7 +56,7 @@ class Shape(ABC):
 
     @property
     def description(self) -> str:
-        """What distinguishes the kernel in remarks; empty for the kernel without tensor cores."""
+        """Words that distinguish the kernel in remarks; empty for the kernel without tensor cores."""
         return ""
 
     @property

@@ -152,5 +152,5 @@ CONSTANTS = {
 }  # fmt: skip
 """The constants of the kernel for matrices, by the input of the tensor cores."""
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]
+# The two that differ give the least mean loss of the model alone on 639 float32 products on an H100.
 CONSTANTS["f16x3"] = CONSTANTS["split"]._replace(tensor=1.3, copying=0.6)
-"""The two that differ give the least mean loss of the model alone on 639 float32 products on an H100."""

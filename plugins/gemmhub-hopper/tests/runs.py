@@ -6,6 +6,8 @@ import numpy as np
 from fakes import FakeMemory, Home
 from products import loaded, stored
 
+from gemmhub.errors import KernelError
+
 HOME = Home()
 
 
@@ -59,3 +61,15 @@ class Run:
         self.home.cuda.complaints.clear()
         wrong = self.product.wrong(self(), self.exact)
         assert not wrong.any(), f"{wrong.sum()} wrong, the first at {np.argwhere(wrong)[0]}"
+
+
+def detected(run, interleavings):
+    """Whether one of so many interleavings ends in an error of the emulator or in a wrong result."""
+    for _ in range(interleavings):
+        try:
+            wrong = run.product.wrong(run(), run.exact).any()
+        except (AssertionError, KernelError):
+            return True
+        if wrong:
+            return True
+    return False

@@ -260,7 +260,7 @@ struct Findings {
 struct Tile {
     int matrix, row0, k0, rows, ks;  // there are as many rows; as many elements along K are written
     float* scales;                   // of the first row
-    u16* to;                         // the tile's matrix of planes
+    u16* to;                         // its own first element of plane 0
 };
 
 template <bool mn_major>
@@ -281,8 +281,7 @@ DEVICE void split_quads(const F16PrepassParams& p, const F16Job& job, const Tile
         if (writes && row < at.rows) at.scales[row] = power_of_two(exponent);
     }
     if (findings.rejected(job)) return;
-    u16* to = at.to + (mn_major ? at.k0 * job.to_ld + at.row0 : at.row0 * job.to_ld + at.k0);
-    findings.note(job, own.store(p, job, to, at.rows, at.ks, inverse));
+    findings.note(job, own.store(p, job, at.to, at.rows, at.ks, inverse));
 }
 
 DEVICE void split_through_shared(const F16PrepassParams& p, const F16Job& job, const Tile& at, Findings& findings,
@@ -296,8 +295,8 @@ DEVICE void split_through_shared(const F16PrepassParams& p, const F16Job& job, c
         if (row < at.rows) at.scales[row] = power_of_two(exponent);
     }
     if (findings.rejected(job)) return;
-    findings.note(job, job.mn_major ? store_tile<true>(p, job, at.to + at.k0 * job.to_ld + at.row0, at.rows, at.ks, tile, inverse)
-                                    : store_tile<false>(p, job, at.to + at.row0 * job.to_ld + at.k0, at.rows, at.ks, tile, inverse));
+    findings.note(job, job.mn_major ? store_tile<true>(p, job, at.to, at.rows, at.ks, tile, inverse)
+                                    : store_tile<false>(p, job, at.to, at.rows, at.ks, tile, inverse));
 }
 
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 4) f16_prepass(const __grid_constant__ F16PrepassParams p) {
@@ -316,7 +315,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 4) f16_prepass(const __grid_co
     const Tile at = {
         matrix, row0, k0, job.rows - row0, job.wide_k - k0,
         job.scales + (static_cast<long long>(matrix) * job.tiles_k + tile_k) * job.scale_pitch + row0,
-        job.to + matrix * kNumPlanes * job.to_plane,
+        job.to + matrix * kNumPlanes * job.to_plane + (job.mn_major ? k0 * job.to_ld + row0 : row0 * job.to_ld + k0),
     };
     Findings findings{of_warps};
     wait_on_dependent_grids();

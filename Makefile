@@ -24,7 +24,8 @@ FAST := -q -m "not compiler and not emulator and not docs and not device" --hypo
 SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failures numpy_suite records site structure verify)
 test-fast: $(STAMP) $(KERNELS)/.installed
 	$(BIN)/python -m pytest $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
-	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py plugins/gemmhub-hopper/tests/test_lower.py
+	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py
+	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-hopper/tests/test_lower.py
 
 # More of the same: a failed allocation at every line, more processes that are killed, more random problems, every mask of
 # the CPU's units.

@@ -8,6 +8,7 @@ access of one does not stop the others. The first are probes: one operand is the
 element of the other one was read where. For a wrong result it prints the first wrong elements, and a map of its 8 x 8
 blocks: "." right, "o" wrong in part, "x" all wrong, "u" never written.
 
+    python -m benchmarks.run.hopper_bringup --compile-only --only 64x64x3
     compute-sanitizer --tool racecheck python -m benchmarks.run.hopper_bringup --in-process --only 64x64x3
 """
 
@@ -33,7 +34,7 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
-from products import PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
+from products import F16_PRODUCTS, PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
 from vectors import VECTORS
 
 from benchmarks.lib.results import ROOT, save
@@ -250,7 +251,8 @@ def compiled(source: Source) -> str:
 
 def compile_all(products: list[Product]) -> None:
     start = time.perf_counter()
-    every = [source for product in products for source in product.sources] + [sources.prepass(kind) for kind in KINDS]
+    every = [source for product in products for source in product.sources]
+    every += [*(sources.prepass(kind) for kind in KINDS), sources.f16_prepass()]
     kernels = list({(source.main, source.options): source for source in every}.values())
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for kernel, complaint in zip(kernels, pool.map(compiled, kernels)):
@@ -269,11 +271,12 @@ def main() -> int:
     parser.add_argument("--compile-only", action="store_true", help="needs no card")
     parser.add_argument("--product", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    every = [*PROBES, *PRODUCTS, *SLICES, *VECTORS, *(LARGE if options.large else ())]
+    every = [*PROBES, *PRODUCTS, *F16_PRODUCTS, *SLICES, *VECTORS, *(LARGE if options.large else ())]
     products = [product for product in every if options.only in str(product)]
     if options.product is not None:
         return alone(options.product, products)
-    compile_all(products)
+    if options.compile_only or not options.in_process:  # compute-sanitizer does not bear a pool of processes
+        compile_all(products)
     if options.compile_only:
         return 0
     arguments = ["--only", options.only, *(["--large"] if options.large else [])]

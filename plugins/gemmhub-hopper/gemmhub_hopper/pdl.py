@@ -12,6 +12,8 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
+from gemmhub_hopper import f16_planes
+
 if TYPE_CHECKING:
     from gemmhub_hopper.candidate import Choice, Occupancy
     from gemmhub_hopper.gemv import GemvChoice
@@ -50,10 +52,13 @@ class Next(IntEnum):
 
 def gemm(choice: Choice, k_blocks: int, card: Occupancy) -> Next:
     """Return the moment for gemm_kernel.cu, with ``k_blocks`` blocks of K."""
-    if choice.copied or choice.splits > 1:
+    if choice.splits > 1 or (choice.copied and choice.lowering.form.input != f16_planes.INPUT):
         # Split-K reduces in the last CTA of each tile, or in CTAs that wait for each other: CTAs of the next kernel
-        # slow them down. After copies the next kernel often is a pre-pass, whose many small CTAs would crowd the SMs.
+        # slow them down. After copies the next kernel often is a pre-pass, whose many small CTAs would crowd the SMs;
+        # but a product by float16 planes is followed by kernels that look for rejected operands, and as a rule end.
         return Next.ENDED
+    if choice.copied:
+        return Next.SUMMED
     shape = choice.shape
     one_work_tile = choice.work_tiles * shape.cluster_size <= choice.grid(card)
     return Next.LOADED if one_work_tile and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED

@@ -506,7 +506,7 @@ def test_families_of_float32(backend, kind, m, n, k):
     for name in F16_NAMES:
         result = product_of(backend, x, y, name=name)
         assert ratio(result.cpu().numpy(), a, b) <= 1, name
-        if not kind.startswith(("near", "zeros")):
+        if not kind.startswith(("near", "zeros", "sentinels")):  # elements of |A| |B| that are 0
             ours = float((result.double() - exact).abs().div(size).max())
             assert ours <= 4 * theirs + 2.0**-24, name
         product_of(backend, *others, name=name)

@@ -51,6 +51,12 @@ def test_no_early_start_after_split_k_and_copies():
     assert found[False] in (Next.LOADED, Next.SUMMED)
 
 
+def test_what_looks_for_rejected_operands_begins_early():
+    lowerings = lower.lowerings(problem(1024, 1024, 1024, "float32"))
+    choice = next(x.choice for x in choose.ranked(tuple(x for x in lowerings if x.form.input == "f16x3"), CARD, 2**30))
+    assert pdl.gemm(choice, runnable(choice, 2**30).k_blocks, CARD) is Next.SUMMED
+
+
 def test_vectors_share_multiprocessors_where_there_is_room_for_two():
     """A CTA of gemv8 has 128 results where the matrix is contiguous along K."""
     assert vectors("gemv8", 1, 128 * SMS, 128, b="col") is Next.STARTED

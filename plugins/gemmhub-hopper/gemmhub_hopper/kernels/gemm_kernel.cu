@@ -122,6 +122,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     }
     sync_new_barriers();
     const WorkTile first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
+    if (p.next == STARTED) launch_dependent_grids();
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
     if (computed_elsewhere(p)) return;
     forget_largest(p);

@@ -44,7 +44,7 @@ struct Params {
     int k;
     int all;   // every element is recomputed
     int kept;  // bit 0 (1): the marks of A (B) are to be left as they are
-    int next;  // PDL: when the next kernel may begin: LOADED, SUMMED or else at the end
+    int next;  // PDL: when the next kernel may begin: STARTED, LOADED, SUMMED or else at the end
     const float *a, *b;
     long long a_m, a_k, a_batch;
     long long b_n, b_k, b_batch;

@@ -170,9 +170,11 @@ DEVICE void copy_tile(const Job& job, int index, const Rescaling& how, Element (
 
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant__ PrepassParams p) {
     SHARED_MEMORY Element tile[BLOCK_SLOW][FAR];
+    const bool only_rejected = p.a_marks != nullptr;
+    if (only_rejected) launch_dependent_grids();  // as a rule there is nothing to do
     wait_on_dependent_grids();
-    launch_dependent_grids();
-    if (kKind == 0 && p.a_marks != nullptr && !rejected(p.a_marks, p.b_marks, p.limit)) return;
+    if (!only_rejected) launch_dependent_grids();
+    if (kKind == 0 && only_rejected && !rejected(p.a_marks, p.b_marks, p.limit)) return;
     // Where there may be nothing to do there are fewer CTAs than tiles: even a CTA that only looks takes time.
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const bool second = index >= p.first_tiles;

@@ -64,8 +64,11 @@ class Arguments(ctypes.Structure):
     )
 
 
-def params(choice: Choice, k: int, card: Occupancy) -> Params:
-    """Return the parameters of a K pass with ``k`` elements, without the addresses and scalars of a call."""
+def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False) -> Params:
+    """Return the parameters of a K pass with ``k`` elements, without the addresses and scalars of a call.
+
+    ``only_rejected``: only operands that float16 planes do not hold are multiplied.
+    """
     lowering, shape = choice.lowering, choice.shape
     k_blocks = -(-k // lowering.form.block_k)
     splits = min(choice.splits, k_blocks)  # the last K pass may have fewer blocks
@@ -76,10 +79,10 @@ def params(choice: Choice, k: int, card: Occupancy) -> Params:
         streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
-        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card),
+        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, only_rejected),
         a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
         small_limit=f16_planes.small_limit(lowering.k), scale_groups=f16_planes.groups(k),
-        a_source=lowering.a.source_kind, b_source=lowering.b.source_kind,
+        a_source=lowering.a.source_kind, b_source=lowering.b.source_kind, only_rejected=only_rejected,
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = lowering.a.strides, lowering.b.strides
     return made

@@ -50,15 +50,21 @@ class Next(IntEnum):
     """Only the store of its last results remains."""
 
 
-def gemm(choice: Choice, k_blocks: int, card: Occupancy) -> Next:
-    """Return the moment for gemm_kernel.cu, with ``k_blocks`` blocks of K."""
-    if choice.splits > 1 or (choice.copied and choice.lowering.form.input != f16_planes.INPUT):
+def gemm(choice: Choice, k_blocks: int, card: Occupancy, only_rejected: bool = False) -> Next:
+    """Return the moment for gemm_kernel.cu, with ``k_blocks`` blocks of K.
+
+    ``only_rejected``: it multiplies only operands that float16 planes do not hold, and as a rule has nothing to do.
+    """
+    if only_rejected:
+        return Next.STARTED
+    if choice.splits > 1:
         # Split-K reduces in the last CTA of each tile, or in CTAs that wait for each other: CTAs of the next kernel
-        # slow them down. After copies the next kernel often is a pre-pass, whose many small CTAs would crowd the SMs;
-        # but a product by float16 planes is followed by kernels that look for rejected operands, and as a rule end.
+        # slow them down.
         return Next.ENDED
     if choice.copied:
-        return Next.SUMMED
+        # The next kernel often is a pre-pass, whose many small CTAs would crowd the SMs; but after float16 planes it
+        # looks for rejected operands only.
+        return Next.SUMMED if choice.lowering.form.input == f16_planes.INPUT else Next.ENDED
     shape = choice.shape
     one_work_tile = choice.work_tiles * shape.cluster_size <= choice.grid(card)
     return Next.LOADED if one_work_tile and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_scratch import Scratch
-from gemmhub_hopper import f16_planes, k_passes, pdl, prepass
+from gemmhub_hopper import f16_planes, k_passes, prepass
 from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.k_passes import KPasses
@@ -93,19 +93,17 @@ class Staged:
         p.limit = f16_planes.small_limit(self._choice.lowering.k)
         p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
         p.first_is = "ab".index(self._copied[0].name)
-        # Operands are seldom rejected, and CTAs that have nothing to do take time: two an SM, of large operands eight.
-        sms = self._card.max_active_clusters(1)
-        most = max(2 * sms, min(8 * sms, p.tiles // 8)) if self._only_rejected else p.tiles
-        grid = min(p.tiles, most)
+        grid = p.tiles
+        if self._only_rejected:  # seldom: CTAs that have nothing to do take time, so two an SM, of large operands eight
+            sms = self._card.max_active_clusters(1)
+            grid = min(grid, max(2 * sms, min(8 * sms, grid // 8)))
         return Function(self._gpu, function, prepass.Arguments(p), grid, prepass.THREADS, 0)
 
     def _params(self, which: int, count: int) -> Params:
         """Return the parameters of the kernel of the first K pass (0), of those between, or of the last one."""
         lowering, passes = self._choice.lowering, self._passes
-        p = params(self._choice, self._pass_k(passes.count - 1 if which == count - 1 else 0), self._card)
-        p.only_rejected = self._only_rejected
-        if self._only_rejected:
-            p.next = pdl.Next.STARTED
+        k = self._pass_k(passes.count - 1 if which == count - 1 else 0)
+        p = params(self._choice, k, self._card, self._only_rejected)
         if count > 1:
             ld, batch, pairs = lowering.d_ld, lowering.d_batch, int(lowering.pairs)
             if self._sums is not None:

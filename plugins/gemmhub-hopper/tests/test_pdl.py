@@ -54,7 +54,10 @@ def test_no_early_start_after_split_k_and_copies():
 def test_what_looks_for_rejected_operands_begins_early():
     lowerings = lower.lowerings(problem(1024, 1024, 1024, "float32"))
     choice = next(x.choice for x in choose.ranked(tuple(x for x in lowerings if x.form.input == "f16x3"), CARD, 2**30))
-    assert pdl.gemm(choice, runnable(choice, 2**30).k_blocks, CARD) is Next.SUMMED
+    passes = runnable(choice, 2**30)
+    assert pdl.gemm(choice, passes.k_blocks, CARD) is Next.SUMMED
+    other = choose.by_bfloat16_planes(choice, passes, CARD)
+    assert pdl.gemm(other, passes.k_blocks, CARD, only_rejected=True) is Next.STARTED
 
 
 def test_vectors_share_multiprocessors_where_there_is_room_for_two():

@@ -30,6 +30,7 @@ inline T read_as(const void* at) {
 inline float __uint_as_float(u32 bits) { return read_as<float>(&bits); }
 inline u32 __float_as_uint(float value) { return read_as<u32>(&value); }
 inline float infinity() { return INFINITY; }
+inline float max_or_nan(float x, float y) { return x != x || y != y ? NAN : x > y ? x : y; }
 inline int opaque(int value) { return value; }
 
 inline float from_bf16(u16 bits) { return __uint_as_float(u32(bits) << 16); }

@@ -133,8 +133,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
     @staticmethod
     def _timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
         """Return the estimates and choices that run in ``workspace`` bytes, the fastest first."""
-        kinds = dict.fromkeys(lowering.form.input for lowering in lowerings)
-        by_kind = [tuple(x for x in lowerings if x.form.input == kind) for kind in kinds]
+        kinds = dict.fromkeys(lowering.form.scheme for lowering in lowerings)
+        by_kind = [tuple(x for x in lowerings if x.form.scheme == kind) for kind in kinds]
         every: list[Sequence[tuple[float, Choice | GemvChoice]]]
         every = [choose.choices(some, card, workspace) for some in by_kind]
         every.append(choose.vectors(lowerings, card))

@@ -43,6 +43,10 @@ def forms(kind: str) -> Iterator[Form]:
         yield Form(mn_major_b, False, kind, output, transposed_d=True)
     if kind == "tf32":
         yield Form(True, False, kind, output, transposed_d=True, registers_a=True)
+    if kind == f16_planes.INPUT:
+        yield Form(False, False, kind, output, registers_a=True)
+        for mn_major_a in (False, True):
+            yield Form(mn_major_a, False, kind, output, transposed_d=True, registers_a=True)
     if kind == "split":
         for mn_major_b in (False, True):
             for split_planes_b in (False, True):

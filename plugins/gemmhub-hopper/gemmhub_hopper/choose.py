@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
 from gemmhub_hopper.candidate import Choice, Choices, runnable
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.config import BY_ROWS, Shape
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.k_passes import KPasses
@@ -43,7 +43,7 @@ def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: in
     if not works:
         return []
     work = model.together(works)
-    seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.input])
+    seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.scheme])
     kept: list[int] = []
     found: list[Choice] = []
     for i in np.argsort(seconds, kind="stable").tolist():
@@ -78,12 +78,28 @@ def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, N
     )
     short = -(-lowering.k // _LONGEST) if lowering.form.input == "split" else 1
     fewest = unsplit * min(short, k_passes.MAX_SPLITS, max(1, passes.k_blocks // 2))
-    kept = (
+    kept = [
         allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)),
         divided & (fewest > 1) & (fewest != one) & (fewest != two),
-    )  # fmt: skip
-    splits = [count[which] for count, which in zip((unsplit, one, two, fewest), kept)]
+    ]  # fmt: skip
+    counts = [unsplit, one, two, fewest]
+    if lowering.form.scheme == BY_ROWS:
+        whole = _in_whole_waves(work_tiles, at_once, passes.k_blocks)
+        counts.append(whole)
+        kept.append(divided & (whole > 1) & (whole != one) & (whole != two))
+    splits = [count[which] for count, which in zip(counts, kept)]
     return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
+
+
+_MOST_WAVES = 8
+"""Splits that :func:`_in_whole_waves` tries."""
+
+
+def _in_whole_waves(work_tiles: Numbers, at_once: Numbers, k_blocks: int) -> Numbers:
+    """Return the least splits of which the waves are filled best, where few tiles would fill little of the last one."""
+    splits = np.arange(1, 1 + max(1, min(_MOST_WAVES, k_blocks // 8)))[:, None]
+    waves = -(-work_tiles * splits // at_once) / splits
+    return np.asarray(splits[:, 0][np.argmin(waves, axis=0)])
 
 
 def _passes_of(choices: Choices, unsplit: KPasses, workspace: int) -> tuple[Numbers, Numbers]:

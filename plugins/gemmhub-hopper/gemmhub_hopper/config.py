@@ -19,6 +19,8 @@ planes ("f16x3")."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each element type of d, c and the bias."""
 BIASES = {None: 0, "m": 1, "n": 2}
+BY_ROWS = "f16x3 by rows"
+"""Scheme of float16 planes where consumers split the rows of a."""
 _PLANES = {"split": 3, "f16x3": 2}
 """Planes of an operand."""
 _PLANE_PRODUCTS = {"split": 6, "f16x3": 3}
@@ -116,6 +118,8 @@ class Form:
     """Whether a goes through registers as 32-bit elements: tf32 contiguous along M, or float32 that is split there."""
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
+    rescaled: bool = False
+    """Whether a split a that goes through registers is scaled there: float16 planes have not held it."""
 
     @property
     def plain_epilogue(self) -> bool:
@@ -131,6 +135,11 @@ class Form:
     def letters(self) -> str:
         """Letters of a candidate's name: "h" float16 planes, "r" a through registers, "s" b split in shared memory."""
         return "h" * (self.input == "f16x3") + "r" * self.registers_a + "s" * self.split_planes_b
+
+    @property
+    def scheme(self) -> str:
+        """The input; another name for float16 planes of an a that is split in registers, whose costs are others."""
+        return BY_ROWS if self.input == "f16x3" and self.registers_a else self.input
 
     @property
     def sets_of_sums(self) -> int:
@@ -223,8 +232,9 @@ class Variant:
         shape = self.shape
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
         others = 64 * shape.warpgroups_per_tile * shape.cluster_k if self.form.split_planes_b else 0  # marks
-        if self.form.input == "f16x3":  # scales, and the barrier that staggers two consumers
-            others = 8 * (shape.consumers * shape.n + shape.m) + 8 * (shape.consumers == 2)
+        if self.form.input == "f16x3":  # scales, and what orders two consumers
+            others = 8 * (shape.consumers * shape.n + shape.m)
+            others += 16 + 4 * shape.stages if self.form.registers_a else 8 * (shape.consumers == 2)
         return self.ring_bytes + 16 * shape.stages + others + flags + 1024
 
     @cached_property
@@ -285,9 +295,19 @@ class Variant:
             return f"{registers} accumulators per thread exceed its registers"
         # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
         crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
-        if form.registers_a and registers > (48 if form.num_planes > 1 else 96 if crowded else 128):
+        by_rows = form.input == "f16x3" and form.registers_a
+        if by_rows and (form.addend or shape.num_multicast > 1 or shape.m > 64 * shape.consumers):
+            return "a split into float16 planes in registers excludes c, multicast and more than 64 rows a consumer"
+        if by_rows and self.split_k and not (form.tma_store or form.plain_epilogue):
+            return "a split into float16 planes in registers leaves none for split-K with this epilogue by warps"
+        most = 56 if by_rows else 48 if form.num_planes > 1 else 96 if crowded else 128
+        if form.registers_a and registers > most:
             return f"with {registers} accumulators a thread has no registers for elements of a"
-        if registers > (32 if form.sets_of_sums == 3 else 64) and form.num_planes > 1 and self.split_k:
+        if (
+            registers > (48 if by_rows else 32 if form.sets_of_sums == 3 else 64)
+            and form.num_planes > 1
+            and self.split_k
+        ):
             return f"with twice {registers} accumulators a thread has no registers for split-K"
         multicast = shape.num_multicast > 1
         if form.sets_of_sums == 3 and registers > 56 and multicast and (form.addend or not form.tma_store):
@@ -331,6 +351,7 @@ class Variant:
             "GEMM_MN_MAJOR_A": int(form.mn_major_a), "GEMM_MN_MAJOR_B": int(form.mn_major_b),
             "GEMM_INPUT": INPUTS[form.input],
             "GEMM_REGISTERS_A": int(form.registers_a), "GEMM_SPLIT_PLANES_B": int(form.split_planes_b),
+            "GEMM_RESCALED": int(form.rescaled),
             "GEMM_OUTPUT": OUTPUTS[form.output], "GEMM_TRANSPOSED_D": int(form.transposed_d),
             "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.store_block_n,
             "GEMM_NUM_STORE_STAGES": self.num_store_stages, "GEMM_SPLIT_K": int(self.split_k),

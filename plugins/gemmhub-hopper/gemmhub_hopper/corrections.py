@@ -17,6 +17,7 @@ from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
+from gemmhub_hopper.config import BY_ROWS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Work
@@ -24,13 +25,13 @@ from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
 """Folder with one folder of networks for each card."""
-KINDS = ("half", "odd", "tf32", "float32", "f16x3", "vectors")
-"""Kinds of products: 16-bit, 16-bit of odd sizes (:func:`_odd`), tf32, float32 split into bfloat16 planes or into
-float16 planes, and a few vectors by a matrix of any dtype.
+KINDS = ("half", "odd", "tf32", "float32", "f16x3", "rows", "vectors")
+"""Kinds of products: 16-bit, 16-bit of odd sizes (:func:`_odd`), tf32, float32 split into bfloat16 planes, into float16
+planes, or into those with a in registers ("rows"), and a few vectors by a matrix of any dtype.
 """
 _INSTEAD = {"odd": "half"}
 """The kind whose network serves on cards that have none of this kind."""
-_KINDS = {"bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3"}
+_KINDS = {"bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows"}
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""
 WORKSPACE = 300 * 2**20
@@ -47,7 +48,7 @@ def kind_of(choice: Choice | GemvChoice) -> str:
     """Return the kind of correction for ``choice``."""
     if isinstance(choice, GemvChoice):
         return "vectors"
-    kind = _KINDS[choice.lowering.form.input]
+    kind = _KINDS[choice.lowering.form.scheme]
     return "odd" if kind == "half" and _odd(choice.lowering) else kind
 
 

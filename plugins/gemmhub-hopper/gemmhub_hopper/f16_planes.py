@@ -14,6 +14,8 @@ INPUT = "f16x3"
 """The kernel's input whose operands this pre-pass splits."""
 FEWEST_K = 64
 """Elements along K from which on the error bound of float32 has room for this scheme (docs/float32.md)."""
+FEWEST_ROWS = 32
+"""Rows and columns of a result from which on an operand may be split in registers: fewer are bound by reading it."""
 THREADS = 256
 """Threads of a CTA."""
 GROUP_K = 128
@@ -58,7 +60,21 @@ def parameters(k: int) -> Parameters:
 
     ``residual`` bounds what planes lose of an element, ``share`` the second plane, both relative to the element.
     """
-    return Parameters(residual=max(2.0**-23, k * 2.0**-29), share=max(2.0**-11, sqrt(k) * 2.0**-13.5))
+    residual, share = _limits(k)
+    return Parameters(residual=residual, share=share)
+
+
+def _limits(k: int) -> tuple[float, float]:
+    return max(2.0**-23, k * 2.0**-29), max(2.0**-11, sqrt(k) * 2.0**-13.5)
+
+
+def least_scaled(k: int) -> float:
+    """Return the magnitude of a scaled element from which on planes hold it accurately, with ``k`` elements along K.
+
+    Below 2^-14, planes lose at most 2^-37, and the second one is at most 2^-25 (docs/float32.md).
+    """
+    residual, share = _limits(k)
+    return min(2.0**-14, max(2.0**-37 / residual, 2.0**-25 / share))
 
 
 def small_limit(k: int) -> int:

@@ -30,7 +30,7 @@ class F16Staged(Staged):
         workspace: Scratch, limit: int, fallback: Staged,
     ) -> None:  # fmt: skip
         """``fallback``: the same product by bfloat16 planes, in the same K passes."""
-        self._fallback = fallback
+        self._fallback, self._by_rows = fallback, choice.lowering.form.registers_a
         super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit)
         self._scales = {
             side.name: (side.copy or 0) + f16_planes.scales_offset(self._planes(side.reading)) for side in self._copied
@@ -56,7 +56,7 @@ class F16Staged(Staged):
         self, i: int, scratch: int, first: Any, second: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any,
         stream: int,
     ) -> None:  # fmt: skip
-        """Launch pass ``i`` by float16 planes, then by bfloat16 planes; the device skips one of both."""
+        """Launch pass ``i`` by float16 planes, then by bfloat16 planes: for operands that the device rejects."""
         super().launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
         self._fallback.launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
 
@@ -66,6 +66,8 @@ class F16Staged(Staged):
 
     def _operand(self, p: Any, name: str, i: int, scratch: int, operand: Any) -> int:
         side = self._sides[name]
+        if name == "a" and self._by_rows:
+            return super()._operand(p, name, i, scratch, operand)
         if side.copy is None:
             groups = i * self._passes.k(self._choice.lowering.form) // f16_planes.GROUP_K
             scales = operand.scales + 4 * groups * f16_planes.scale_pitch(side.reading.rows)

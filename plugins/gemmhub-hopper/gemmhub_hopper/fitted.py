@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gemmhub_hopper.config import BY_ROWS
+
 
 class Constants(NamedTuple):
     """The constants of :mod:`gemmhub_hopper.model`, in cycles of an SM at its highest clock where no unit is given."""
@@ -154,3 +156,4 @@ CONSTANTS = {
 CONSTANTS["float16"] = CONSTANTS["bfloat16"]
 # The two that differ give the least mean loss of the model alone on 639 float32 products on an H100.
 CONSTANTS["f16x3"] = CONSTANTS["split"]._replace(tensor=1.3, copying=0.6)
+CONSTANTS[BY_ROWS] = CONSTANTS["split"]

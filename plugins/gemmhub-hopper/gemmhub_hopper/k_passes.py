@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub_hopper import f16_planes
-from gemmhub_hopper.config import Form, Shape, Variant, variant
+from gemmhub_hopper.config import BY_ROWS, Form, Shape, Variant, variant
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.tensor_map import Stored
@@ -78,7 +78,7 @@ def fewest(lowering: Lowering, partials: int, limit: int) -> KPasses | str:
     why there are none.
     """
     if not lowering.copied:
-        marks = lowering.form.input == "split" and not lowering.form.split_planes_b
+        marks = lowering.form.num_planes > 1 and not lowering.form.split_planes_b
         nbytes = COUNTERS + partials if partials or marks else 0
         if nbytes > limit:
             return f"it needs {nbytes} bytes of workspace: {limit} are allowed"
@@ -86,6 +86,8 @@ def fewest(lowering: Lowering, partials: int, limit: int) -> KPasses | str:
     whole = _k_passes(lowering, partials, lowering.k_blocks, 1)
     if whole.nbytes <= limit:
         return whole
+    if lowering.form.scheme == BY_ROWS:  # all results may have to be computed again
+        return f"it needs {whole.nbytes} bytes of workspace: {limit} are allowed"
     # Scales of float16 planes are those of whole groups, also of a packed operand.
     count, unit = 2, f16_planes.GROUP_K // lowering.form.block_k if lowering.form.input == f16_planes.INPUT else 1
     least = _k_passes(lowering, partials, unit, count)

@@ -48,8 +48,9 @@ class Params(ctypes.Structure):
         *((name, c_uint64) for name in ("a_marks", "b_marks", "finished", "a_scales", "b_scales")),
         *((name, c_int) for name in (
             "a_scale_pitch", "b_scale_pitch", "scale_groups", "a_source", "b_source", "small_limit",
-            "only_rejected",
         )),
+        ("least_scaled", c_float),
+        ("only_rejected", c_int),
     )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False)
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
         kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, only_rejected),
         a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
-        small_limit=f16_planes.small_limit(lowering.k), scale_groups=f16_planes.groups(k),
+        small_limit=f16_planes.small_limit(lowering.k), least_scaled=f16_planes.least_scaled(lowering.k),
+        scale_groups=f16_planes.groups(k),
         a_source=lowering.a.source_kind, b_source=lowering.b.source_kind, only_rejected=only_rejected,
     )  # fmt: skip
     (made.a_m, made.a_k, made.a_batch), (made.b_n, made.b_k, made.b_batch) = lowering.a.strides, lowering.b.strides

@@ -80,7 +80,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     """Return the lowerings of ``problem``, whose result has elements, or the reason why the kernel does not take it.
 
     The first is the problem as it is, the second swapped. Where possible, others follow: both with the kernel's a
-    through registers, and with its b split in shared memory besides; and float32 by float16 planes.
+    through registers, and with its b split in shared memory besides; and float32 by float16 planes, of both operands or
+    with a through registers.
     """
     refusal = check_types(problem)
     if refusal is not None:
@@ -137,6 +138,12 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         if is_complex or is_mixed:
             options = []
         options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
+        few = min(problem.m, problem.n) < f16_planes.FEWEST_ROWS
+        if not (is_complex or is_mixed or few) and problem.c is None:  # a result may be computed twice
+            from_a = in_registers(problem, "a", problem.a, count, stride_a, plain)
+            from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
+            a, b = (replace(x, mn_major=False) for x in (a, b))  # planes of a tile of any width fill whole boxes
+            options += [(plain.input, True, False, False, from_a, b), (plain.input, True, False, True, from_b, a)]
     for input_kind, registers, split, swapped, first, second in options:
         if first is None or second is None or (split and input_kind != "split"):
             continue
@@ -169,10 +176,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
 
 def by_bfloat16_planes(lowering: Lowering) -> Lowering:
     """Return the lowering for operands of ``lowering`` that float16 planes do not hold accurately enough."""
-    form = replace(lowering.form, input="split")
-    a, b = (
-        x if x.direct is None else replace(x, direct=packed_form(form, x.rows, x.k)) for x in (lowering.a, lowering.b)
-    )
+    form = replace(lowering.form, input="split", rescaled=lowering.form.registers_a)
+    a, b = (replace(x, direct=packed_form(form, x.rows, x.k)) if x.packed else x for x in (lowering.a, lowering.b))
     return replace(lowering, form=form, a=a, b=b)
 
 

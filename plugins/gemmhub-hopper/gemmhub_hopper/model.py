@@ -273,4 +273,4 @@ def copying(w: Work, card: Card, c: Constants) -> Numbers:
 
 def seconds(choice: Choice, passes: KPasses, card: Card) -> float:
     """Return the seconds of ``choice`` with these K passes."""
-    return float(seconds_of(work(choice, passes, card), card, CONSTANTS[choice.lowering.form.input]))
+    return float(seconds_of(work(choice, passes, card), card, CONSTANTS[choice.lowering.form.scheme]))

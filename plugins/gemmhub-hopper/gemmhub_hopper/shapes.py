@@ -114,6 +114,12 @@ REGISTER_SHAPES = ShapeList((
 """Shapes for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
 
 
+F16_REGISTER_SHAPES = ShapeList(
+    Shape(128, n, min(12, (SHARED_LIMIT - 20000) // (128 * 128 + 128 * n))) for n in (48, 64, 80, 96, 112)
+)
+"""Shapes where a goes through registers as float16 planes."""
+
+
 def _small_shape(m: int, n: int, **given: Any) -> Shape:
     """Return a shape with as many stages, up to 8, of float32 elements as fit beside two buffers of planes of b."""
     room = SHARED_LIMIT - 22000 - 384 * n
@@ -131,7 +137,7 @@ SMALL_SHAPES = ShapeList((
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
     if form.input == "f16x3":
-        return F16_PLANES_SHAPES
+        return F16_REGISTER_SHAPES if form.registers_a else F16_PLANES_SHAPES
     if form.input == "split":
         return SMALL_SHAPES if form.split_planes_b else REGISTER_SHAPES if form.registers_a else SPLIT_SHAPES
     return SHAPES.whole if form.mn_major_b else SHAPES

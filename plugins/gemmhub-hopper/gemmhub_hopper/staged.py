@@ -50,8 +50,8 @@ class Staged:
     ) -> None:  # fmt: skip
         """``kernel`` compiles a variant. ``copier``: the pre-pass for the form's input, where copies are needed.
 
-        ``fallback_of``: the K passes of a product by float16 planes whose rejected operands this one multiplies. Then
-        pre-passes and kernels do nothing where none is rejected.
+        ``fallback_of``: the K passes of this product, which multiplies what float16 planes do not hold. Then pre-passes
+        and kernels do nothing where no operand is rejected.
 
         Raises DriverError where the driver refuses the tensor maps.
         """

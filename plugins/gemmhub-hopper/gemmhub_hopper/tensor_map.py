@@ -54,7 +54,7 @@ def operand(
     for a CTA's share of K in the stage; a tile may have several. The inner extent, 64 or 128 bytes, is the span of the
     swizzle. ``registers``: the operand is loaded as 32-bit elements, for registers.
     """
-    k, kind = form.block_k, "float32" if registers and form.input == "split" else form.input
+    k, kind = form.block_k, "float32" if registers and form.num_planes > 1 else form.input
     size = 4 if registers else form.input_bytes
     box = (128 // size, k // multicast, 1) if mn_major else (k, rows // multicast, 1)
     sizes, swizzle = (stored.inner, stored.outer, stored.count), _SWIZZLE[box[0] * size]

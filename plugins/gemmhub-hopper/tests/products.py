@@ -430,3 +430,20 @@ F16_PRODUCTS = (
     Scaled(SPLIT, 40, 72, 136, a="col", batch=(3,), b_shared=True, bias="n"),
 )
 """Of float32 by float16 planes: what tests/test_f16_planes.py runs on the host, and tests/test_device.py on a card."""
+
+BY_ROWS_PRODUCTS = (
+    # The least k; every order, sizes that are no multiples of anything; spans of one stage and of two.
+    Scaled(Shape(128, 48, 9), 64, 48, 64, registers=True),
+    Scaled(Shape(128, 48, 9), 136, 40, 300, registers=True),
+    Scaled(Shape(128, 48, 9), 132, 37, 164, a="col", d="col", registers=True),
+    Scaled(Shape(128, 48, 9), 33, 140, 228, b="col", registers=True, swapped=True),
+    Scaled(Shape(128, 64, 8), 71, 136, 264, a="col", b="row", d="col", registers=True, swapped=True),
+    # Several work tiles of a CTA; wide tiles; split-K in the middle of a scale group; an epilogue.
+    Scaled(Shape(128, 48, 3), 392, 136, 420, registers=True),
+    Scaled(Shape(128, 112, 6), 136, 120, 264, b="col", registers=True),
+    Scaled(Shape(128, 80, 7), 136, 72, 600, registers=True, splits=3, alpha=0.5, bias="n", activation="relu"),
+    # Batches.
+    Scaled(Shape(128, 48, 9), 40, 44, 136, batch=(3,), alpha=0.5, out="bfloat16", registers=True),
+    Scaled(Shape(128, 48, 9), 40, 44, 136, a="col", batch=(3,), b_shared=True, bias="n", registers=True),
+)
+"""The same with the planes of a made in registers."""

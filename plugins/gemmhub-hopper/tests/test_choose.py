@@ -74,8 +74,8 @@ def test_no_split_without_workspace():
 )  # fmt: skip
 def test_all_at_once_is_as_one_by_one(given, limit):
     every = lower.lowerings(problem(**given))
-    for kind in dict.fromkeys(x.form.input for x in every):  # those of one input are ranked together
-        check_ranking(tuple(x for x in every if x.form.input == kind), limit)
+    for kind in dict.fromkeys(x.form.scheme for x in every):  # those of one scheme are ranked together
+        check_ranking(tuple(x for x in every if x.form.scheme == kind), limit)
 
 
 def check_ranking(lowerings, limit):

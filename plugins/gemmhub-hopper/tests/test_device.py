@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,9 @@ from gemmhub_hopper import gemv, lower
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.launch import streamed
-from gemmhub_hopper.shapes import F16_PLANES_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
+from gemmhub_hopper.shapes import F16_PLANES_SHAPES, F16_REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import problem
-from products import F16_PRODUCTS, PRODUCTS, SLICES, Product, loaded, stored
+from products import BY_ROWS_PRODUCTS, F16_PRODUCTS, PRODUCTS, SLICES, Product, loaded, stored
 from test_f16_planes import FAMILIES, family
 from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
@@ -88,7 +89,7 @@ def run(backend, product, seed=0):
     return loaded(data, dtype, product.batch, product.m, product.n, product.d), product.exact(*values)
 
 
-@pytest.mark.parametrize("product", [*PRODUCTS, *F16_PRODUCTS, *SLICES, *VECTORS], ids=str)
+@pytest.mark.parametrize("product", [*PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS], ids=str)
 def test_product(backend, product):
     result, exact = run(backend, product)
     assert not product.wrong(result, exact).any()
@@ -132,7 +133,7 @@ def test_every_shape_of_float16_planes(backend, shape):
                         assert not product.wrong(result, exact).any(), product
 
 
-@pytest.mark.parametrize("product", F16_PRODUCTS, ids=str)
+@pytest.mark.parametrize("product", [*F16_PRODUCTS, *BY_ROWS_PRODUCTS], ids=str)
 def test_operands_that_float16_planes_do_not_hold(backend, product):
     """The fallback: before and after it a product of float16 planes, in the same workspace."""
     run_again = product.launch(backend).run
@@ -148,7 +149,7 @@ def test_operands_that_float16_planes_do_not_hold(backend, product):
         assert not product.wrong(result, product.exact(*values)).any()
 
 
-@pytest.mark.parametrize("dtype", ["tf32", "float32"])
+@pytest.mark.parametrize("dtype", ["tf32", "float32", "f16x3"])
 def test_every_shape_through_registers(backend, dtype):
     kind = "split" if dtype == "float32" else dtype
     for shape in shapes(Form(True, False, kind, "float32", registers_a=True)):
@@ -158,7 +159,8 @@ def test_every_shape_through_registers(backend, dtype):
                     if dtype == "tf32" and (b == "col" if swapped else a == "row"):
                         continue  # which is read where it lies
                     asked = {"a": a, "b": b, "dtype": dtype, "swapped": swapped, "registers": True}
-                    lowering = Product(Shape(64, 16, 4, consumers=1), 1032, 2056, 456, **asked).choice.lowering
+                    first = Shape(128, 48, 9) if dtype == "f16x3" else Shape(64, 16, 4, consumers=1)
+                    lowering = Product(first, 1032, 2056, 456, **asked).choice.lowering
                     if Variant(shape, lowering.form).refusal is None:
                         product = Product(shape, 1032, 2056, 456, **asked)
                         result, exact = run(backend, product)
@@ -325,6 +327,7 @@ LAUNCHES = {
     "planes": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32"),
     "slabs": Product(SPLIT_SHAPES[0], 256, 320, 512, dtype="float32", limit=COUNTERS + 2**20),
     "float16 planes": Product(F16_PLANES_SHAPES[0], 256, 320, 512, dtype="f16x3"),
+    "float16 planes by rows": Product(F16_REGISTER_SHAPES[-1], 512, 160, 512, dtype="f16x3", registers=True),
     "vectors": vector(1, 256, 512, spread=32),
 }
 """One of each kind."""
@@ -489,8 +492,18 @@ def test_packed(backend):
         assert float((out.double() - exact).abs().max()) < tolerance
 
 
-F16_NAMES = ("128x128x6h", "128x128x6ht", "128x96x7ht", "64x64x12h", "64x64x12ht", "64x64x12h/2")
+F16_NAMES = (
+    "128x128x6h", "128x128x6ht", "128x96x7ht", "64x64x12h", "64x64x12ht", "64x64x12h/2", "128x96x7hr", "128x112x6hrt",
+    "128x48x9hr/2",
+)  # fmt: skip
 """Of candidates by float16 planes, of row-major operands."""
+
+
+def f16_names(m, n, k):
+    """Those that there are: a goes through registers where TMA reads it."""
+    lowerings = lower.lowerings(problem(m, n, k, dtype="float32"))
+    there = {(x.form.letters, x.swapped) for x in lowerings}
+    return [x for x in F16_NAMES if (re.sub("[^hrs]", "", x), "t" in x) in there]
 
 
 @pytest.mark.parametrize("kind", [*FAMILIES, "worst"])
@@ -503,7 +516,7 @@ def test_families_of_float32(backend, kind, m, n, k):
     torch.backends.cuda.matmul.allow_tf32 = False
     exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
     theirs = float(((x @ y).double() - exact).abs().div(size).nan_to_num().max())
-    for name in F16_NAMES:
+    for name in f16_names(m, n, k):
         result = product_of(backend, x, y, name=name)
         assert ratio(result.cpu().numpy(), a, b) <= 1, name
         if not kind.startswith(("near", "zeros", "sentinels")):  # elements of |A| |B| that are 0
@@ -519,7 +532,7 @@ def test_random_products_of_float16_planes(backend, request, part):
     for i in range(part, request.config.getoption("--random-float32"), PARTS):
         rng = np.random.default_rng(i)
         m, n, k = (int(2 ** rng.uniform(low, 10.5)) for low in (0, 0, 6))
-        kind, name = str(rng.choice(FAMILIES)), str(rng.choice(F16_NAMES))
+        kind, name = str(rng.choice(FAMILIES)), str(rng.choice(f16_names(m, n, k)))
         a, b, _ = family(kind, m, n, k, i)
         x, y = (torch.from_numpy(np.ascontiguousarray(z)).cuda() for z in (a, b))
         result = product_of(backend, x, y, name=name)

@@ -11,7 +11,15 @@ from functools import cache
 import pytest
 from gemmhub_hopper import wgmma
 from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.shapes import F16_PLANES_SHAPES, REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
+from gemmhub_hopper.shapes import (
+    F16_PLANES_SHAPES,
+    F16_REGISTER_SHAPES,
+    REGISTER_SHAPES,
+    SHAPES,
+    SMALL_SHAPES,
+    SPLIT_SHAPES,
+    shapes,
+)
 from gemmhub_hopper.sources import f16_prepass, prepass, source
 
 from gemmhub.kit import nvrtc
@@ -58,7 +66,7 @@ def variants():
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
-    found += by_float16_planes() + through_registers()
+    found += by_float16_planes() + planes_in_registers() + through_registers()
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
@@ -80,6 +88,23 @@ def by_float16_planes():
     ]
     found = [Variant(shape, form) for shape in F16_PLANES_SHAPES for form in forms]
     found += [Variant(shape, form, split_k=True) for shape in F16_PLANES_SHAPES for form in (plain, *forms[2:4])]
+    return [variant for variant in found if variant.refusal is None]
+
+
+def planes_in_registers():
+    """All shapes of float16 planes of a that consumers make, and of what multiplies the rows that these do not hold."""
+    plain = Form(False, False, "f16x3", "float32", registers_a=True)
+    full = replace(plain, has_alpha=True, bias="n", activation="gelu")
+    forms = [
+        plain,
+        replace(plain, mn_major_a=True, transposed_d=True),
+        full,
+        replace(full, transposed_d=True, bias="m", activation="silu", tma_store=False),
+        replace(full, mn_major_a=True, output="bfloat16"),
+    ]
+    found = [Variant(shape, form, split) for shape in F16_REGISTER_SHAPES for form in forms for split in (False, True)]
+    again = [replace(form, input="split", rescaled=True) for form in forms]
+    found += [Variant(shape, form) for shape in REGISTER_SHAPES for form in (again[0], again[1], again[3])]
     return [variant for variant in found if variant.refusal is None]
 
 

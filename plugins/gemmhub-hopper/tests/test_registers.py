@@ -310,7 +310,7 @@ def test_marks_are_left_clear():
 # fmt: off
 LOST = {
     "marks are not kept": ("fragments.cuh", ("if (watched) {", "if (false) {"), 1),
-    "marks of one lane only": ("emulation.cuh", ("warp_or(a.seen.marks());", "a.seen.marks();"), 1),
+    "marks of one lane only": ("emulation.cuh", ("warp_or(a.marks());", "a.marks();"), 1),
     "marks are not handed on": ("emulation.cuh", ("mark(p.a_marks, marks & 3), mark(words.a, marks & 3);", ";"), 2),
 }
 # fmt: on

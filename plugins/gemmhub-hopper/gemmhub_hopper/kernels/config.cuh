@@ -26,6 +26,7 @@ constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
 // A goes through registers ("RS" wgmma, fragments.cuh): tf32 that is contiguous along M, or float32 that consumers split.
 constexpr bool kRegistersA = GEMM_REGISTERS_A;
+constexpr bool kRescaled = GEMM_RESCALED;  // such an A is scaled as it is split: it was rejected by f16_registers.cuh
 constexpr bool kSplitPlanesB =
     GEMM_SPLIT_PLANES_B;  // B is float32, and consumers split it in shared memory (b_planes.cuh)
 
@@ -57,7 +58,8 @@ constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elem
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
 constexpr bool kWgmmaMnMajorB = kMnMajorB && !kSplitPlanesB;             // as wgmma reads B
 constexpr u32 kOutputBytes = kOutput == 2 ? 4 : 2;
-constexpr bool kStaggered = kInput == F16X3_INPUT && kNumConsumers == 2;  // consumer 1 follows consumer 0 (f16_emulation.cuh)
+// Consumer 1 follows consumer 0 (f16_emulation.cuh).
+constexpr bool kStaggered = kInput == F16X3_INPUT && !kRegistersA && kNumConsumers == 2;
 constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)
 
 // Columns of a tile that a CTA has results of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where
@@ -92,9 +94,10 @@ static_assert(kNumStages >= 2, "the stage before the one in use is released");
 static_assert(kClusterSize <= 8, "the largest cluster that every card takes");
 static_assert(kClusterK == 1 || kSplitPlanesB || (!kPingpong && !kSplitK && kNumPlanes == 1), "not implemented");
 static_assert(!kSplitPlanesB || (kInput == SPLIT_INPUT && kRegistersA && kNumMulticast == 1), "not implemented");
+static_assert(!kRescaled || (kInput == SPLIT_INPUT && kRegistersA && !kSplitPlanesB && !kSplitK), "not implemented");
 static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kNumPlanes == 1 && !kRegistersA),
               "there are registers for no more");
 static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
 static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
-static_assert(!kRegistersA || kInput == TF32_INPUT || kInput == SPLIT_INPUT, "wgmma reads 16-bit elements from shared memory");
+static_assert(!kRegistersA || kInput == TF32_INPUT || kNumPlanes > 1, "wgmma reads 16-bit elements from shared memory");

@@ -14,25 +14,27 @@
 
 constexpr int SCALE_GROUP_BLOCKS = SCALE_GROUP_K / static_cast<int>(BLOCK_K);
 
+// What is known of an operand's largest and smallest elements is not needed where nothing is rejected. By one thread of the
+// grid; for those that look later nothing is rejected either.
+DEVICE void forget_extremes(const Params& p) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    for (u32 side = 0; side < 2; ++side)
+        if (!(p.kept >> side & 1)) forget_extremes(side == 0 ? p.a_marks : p.b_marks);
+}
+
 // Whether this kernel has nothing to do: the product is another one's. Uniform in the grid.
 DEVICE bool computed_elsewhere(const Params& p) {
+    if constexpr (kInput == F16X3_INPUT && kRegistersA) return rejected(p.b_marks, p.small_limit);
     if constexpr (kInput == F16X3_INPUT) return rejected(p.a_marks, p.b_marks, p.small_limit);
-    if constexpr (kInput == SPLIT_INPUT && !kRegistersA)
-        return p.only_rejected && !rejected(p.a_marks, p.b_marks, p.small_limit);
+    if constexpr (kInput == SPLIT_INPUT && (!kRegistersA || kRescaled)) {
+        if (!p.only_rejected || rejected(p.a_marks, p.b_marks, p.small_limit)) return false;
+        forget_extremes(p);
+        return true;
+    }
     return false;
 }
 
-// What f16_prepass.cu leaves for a product by bfloat16 planes is not needed where none follows. By one thread of the grid;
-// for those that look later the operands are not rejected either.
-DEVICE void forget_largest(const Params& p) {
-    if constexpr (kInput == F16X3_INPUT) {
-        if (blockIdx.x != 0 || threadIdx.x != 0) return;
-        for (u32 side = 0; side < 2; ++side)
-            if (!(p.kept >> side & 1)) forget_extremes(side == 0 ? p.a_marks : p.b_marks);
-    }
-}
-
-// The scales of a warpgroup's rows and of the tile's columns in one group of K: copied to shared memory while the group is
+// The scales of a warpgroup's rows, unless A goes through registers, and of the tile's columns in one group of K: copied to shared memory while the group is
 // multiplied. There are two buffers, used in turn: that a warpgroup has met for one group shows that all of its threads have
 // read the scales of the group before.
 struct TileScales {
@@ -47,7 +49,7 @@ struct TileScales {
 
     // Starts to copy those of a group; a thread copies four. `number` counts the groups of all work tiles.
     DEVICE void copy(const Params& p, TileContext ctx, int group, u32 number) {
-        constexpr u32 ROWS = 64 * kNumFragments / 4, COLUMNS = BLOCK_N / 4;
+        constexpr u32 ROWS = kRegistersA ? 0 : 64 * kNumFragments / 4, COLUMNS = BLOCK_N / 4;
         static_assert(ROWS + COLUMNS <= 128, "one copy a thread");
         buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
         const u32 thread = threadIdx.x % 128;
@@ -55,7 +57,7 @@ struct TileScales {
             const float* from = thread < ROWS
                                     ? rows + static_cast<long long>(group) * p.a_scale_pitch + 4 * thread
                                     : columns + static_cast<long long>(group) * p.b_scale_pitch + 4 * (thread - ROWS);
-            copy_async(buffer + 16 * thread, from, true);
+            copy_async(buffer + 16 * (thread + 16 * kNumFragments - ROWS), from, true);
         }
         copy_commit();
     }

@@ -44,14 +44,11 @@ struct Tf32Loader {
     }
 };
 
-// Fragments of float32, split as split_planes() does but for what is infinite, NaN, or rounds to infinity: that makes sums
-// that are not finite, and repair.cuh recomputes them.
-struct SplitLoader {
+// Fragments of float32, as the 16-bit ones that they are split into.
+struct FragmentLoader {
     u32 offsets[2][2];  // of step 0, rows g and g + 8, k = 2 t and 2 t + 1
-    bool watched;       // whether marks of what is loaded are kept
-    Extremes seen;      // by this thread
 
-    DEVICE SplitLoader(u32 warp, u32 lane, bool watched) : watched(watched) {
+    DEVICE FragmentLoader(u32 warp, u32 lane) {
 #pragma unroll
         for (u32 h = 0; h < 2; ++h)
 #pragma unroll
@@ -59,9 +56,8 @@ struct SplitLoader {
                 offsets[h][e] = element_offset(kMnMajorA, 16 * warp + lane / 4 + 8 * h, 2 * (lane % 4) + e);
     }
 
-    // All planes.
-    DEVICE void load(Fragment (&a)[3], u32 rows, u32 step) {
-        float x[4][2];
+    // Both elements of each register.
+    DEVICE void load(float (&x)[4][2], u32 rows, u32 step) const {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 h = i % 2, k = 16 * step + 8 * (i / 2);
@@ -70,6 +66,34 @@ struct SplitLoader {
                 for (u32 e = 0; e < 2; ++e) x[i][e] = load_float(rows + offsets[h][e] + k * 128);
             } else {  // a bank conflict of two lanes each
                 load_shared_pair((rows + offsets[h][0]) ^ (k * 4), x[i]);
+            }
+        }
+    }
+};
+
+// Fragments of float32, split as split_planes() does but for what is infinite, NaN, or rounds to infinity: that makes sums
+// that are not finite, and repair.cuh recomputes them.
+struct SplitLoader {
+    FragmentLoader elements;
+    bool watched;   // whether marks of what is loaded are kept
+    Extremes seen;  // by this thread
+    Rescaling how;  // with kRescaled
+
+    DEVICE SplitLoader(u32 warp, u32 lane, bool watched) : elements(warp, lane), watched(watched) {}
+
+    DEVICE u32 marks() const { return seen.marks(how.large); }
+
+    // All planes.
+    DEVICE void load(Fragment (&a)[3], u32 rows, u32 step) {
+        float x[4][2];
+        elements.load(x, rows, step);
+        if constexpr (kRescaled) {
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) {
+                float& element = x[i / 2][i % 2];
+                const float scaled = element * how.scale;
+                if (element != 0.0f && fabsf(scaled) < 0x1p-126f) seen.least = 0;  // scaling may have rounded
+                element = scaled;
             }
         }
         if (watched) {

@@ -3,7 +3,8 @@
 // This file is a persistent, warp-specialised 16-bit GEMM: TMA loads, wgmma from shared memory, epilogue, TMA stores. What
 // other variants do besides is in headers, whose functions are empty where a variant does not need them:
 //
-//     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes
+//     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes, f16_registers.cuh of
+//                      such planes of A that consumers make
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
@@ -47,6 +48,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
                     WorkTile work) {
     const Multicast multicast(cta_rank);
     Pipeline pipe;
+    Stopper stopper;
     const int clusters = gridDim.x / kClusterSize;
     for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += clusters) {
         if (index >= clusters) work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(cta_rank));
@@ -57,6 +59,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
             const u32 full = smem + SMEM_FULL_OFFSET + 8 * pipe.stage;
             const u32 empty = smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage;
             barrier_wait(empty, pipe.parity ^ 1);
+            if (stopper.stops(p, smem, pipe, block)) return;
             barrier_arrive_expect(full, SMEM_STAGE_BYTES);
             load_stage(p, map_a, map_b, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work.first_k_block + block,
                        work.batch, full, multicast);
@@ -83,7 +86,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
             continue;
         }
         Accumulators acc WRITTEN_BY_WGMMA;
-        accumulate(acc, p, work, ctx, pipe, order, tf32, emulation);
+        if (!accumulate(acc, p, work, ctx, pipe, order, tf32, emulation)) break;
 
         Results slice;
         if (!reduce_cluster(slice, acc, ctx, emulation)) break;
@@ -117,6 +120,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
         }
         init_pingpong_order(smem);
         init_stagger(smem);
+        init_turns(smem);
         init_cluster_sum(smem, cta_rank);
         barrier_init_fence();
     }
@@ -125,7 +129,6 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     if (p.next == STARTED) launch_dependent_grids();
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
     if (computed_elsewhere(p)) return;
-    forget_largest(p);
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {

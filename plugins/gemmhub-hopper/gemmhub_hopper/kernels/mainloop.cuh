@@ -75,13 +75,15 @@ DEVICE void accumulate_tf32_registers(Accumulators& acc, const WorkTile& work, T
     ctx.release(before);
 }
 
-// The main loop of this variant.
-DEVICE void accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+// The main loop of this variant. Returns false where the CTA is to stop (f16_registers.cuh).
+DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                        PingpongOrder& order, const Tf32Loader& tf32, Emulation& emulation) {
+    if constexpr (kSplitF16Rows) return accumulate_f16_rows(acc, p, work, ctx, pipe, emulation.rows);
     if constexpr (kNumPlanes > 1)
         emulation.accumulate(acc, p, work, ctx, pipe);
     else if constexpr (kRegistersA)
         accumulate_tf32_registers(acc, work, ctx, pipe, order, tf32);
     else
         accumulate_shared(acc, work, ctx, pipe, order);
+    return true;
 }

@@ -57,6 +57,7 @@ struct Params {
     int scale_groups;                  // of K
     int a_source, b_source;          // source_element.cuh
     int small_limit;                   // of rejected()
+    float least_scaled;  // the least scaled element that planes hold accurately, where A is split in registers
     int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
 };
 static_assert(sizeof(Params) == 336, "launch.py has the same structure");

@@ -52,28 +52,20 @@ struct alignas(8) Pair {
     u32 low, high;
 };
 
-// How an operand that float16 planes do not hold is split.
-struct Rescaling {
-    float scale = 1.0f, large = LARGE_FROM;
+// Of one of the operands; nothing is scaled unless it was rejected.
+DEVICE Rescaling rescaling(const PrepassParams& p, bool second) {
+    if (kKind != 0 || p.a_marks == nullptr) return Rescaling();
+    const bool a_kept = p.kept & 1, b_kept = p.kept & 2;
+    return p.first_is != second ? Rescaling(p.b_marks, p.a_marks, b_kept, a_kept)
+                                : Rescaling(p.a_marks, p.b_marks, a_kept, b_kept);
+}
 
-    DEVICE Rescaling(const PrepassParams& p, bool second) {
-        if (kKind != 0 || p.a_marks == nullptr) return;
-        const int a = split_exponent(p.a_marks, p.b_marks, p.kept & 1, p.kept & 2);
-        const int b = split_exponent(p.b_marks, p.a_marks, p.kept & 2, p.kept & 1);
-        const bool is_b = p.first_is != second;
-        const int own = is_b ? b : a, other = is_b ? a : b;
-        scale = power_of_two(own);
-        const int from = 8 + other + own;  // of a scaled element
-        large = from > 127 ? infinity() : power_of_two(from);
-    }
-
-    // The planes of an element, and what is to be marked.
-    DEVICE void split(float x, u16 (&plane)[3], u32& marks) const {
-        const float scaled = x * scale;
-        split_planes(scaled, plane, marks, large);
-        if (x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
-    }
-};
+// The planes of an element, and what is to be marked.
+DEVICE void split(const Rescaling& how, float x, u16 (&plane)[3], u32& marks) {
+    const float scaled = x * how.scale;
+    split_planes(scaled, plane, marks, how.large);
+    if (x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
+}
 
 DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
     Four four = {};
@@ -103,7 +95,7 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, const Res
     if constexpr (kKind == 0) {
         u16 plane[4][3];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) how.split(four.x[i], plane[i], marks);
+        for (int i = 0; i < 4; ++i) split(how, four.x[i], plane[i], marks);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) {
             const Pair pair = {plane[0][i] | u32(plane[1][i]) << 16, plane[2][i] | u32(plane[3][i]) << 16};
@@ -117,7 +109,7 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, const Res
 DEVICE void store_one(const Job& job, long long at, Element value, const Rescaling& how, u32& marks) {
     if constexpr (kKind == 0) {
         u16 plane[3];
-        how.split(value, plane, marks);
+        split(how, value, plane, marks);
 #pragma unroll
         for (u32 i = 0; i < kNumPlanes; ++i) static_cast<u16*>(job.to)[i * job.to_plane + at] = plane[i];
     } else {
@@ -179,6 +171,6 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const bool second = index >= p.first_tiles;
         if (index >= static_cast<int>(gridDim.x)) block_sync();  // all have read the tile before
-        copy_tile(p.jobs[second], index - (second ? p.first_tiles : 0), Rescaling(p, second), tile);
+        copy_tile(p.jobs[second], index - (second ? p.first_tiles : 0), rescaling(p, second), tile);
     }
 }

@@ -235,6 +235,13 @@ DEVICE float from_f16(u16 bits) {
     return value;
 }
 
+// The larger one; NaN where one of both is.
+DEVICE float max_or_nan(float x, float y) {
+    float value;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(x), "f"(y));
+    return value;
+}
+
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
 DEVICE float from_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }

@@ -42,7 +42,10 @@ constexpr u32 SMEM_EMPTY_OFFSET = SMEM_FULL_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_SUM_OFFSET = SMEM_EMPTY_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_ORDER_OFFSET = SMEM_SUM_OFFSET + (kClusterK > 1 ? 8 : 0);
 constexpr u32 SMEM_LEAD_OFFSET = SMEM_ORDER_OFFSET + (kPingpong ? 8 * kNumConsumers : 0);
-constexpr u32 SMEM_FLAG_OFFSET = SMEM_LEAD_OFFSET + (kStaggered ? 8 : 0);  // a word for each consumer
+constexpr u32 SMEM_TURN_OFFSET = SMEM_LEAD_OFFSET + (kStaggered ? 8 : 0);
+constexpr bool kSplitF16Rows = kInput == F16X3_INPUT && kRegistersA;  // f16_registers.cuh
+constexpr u32 SMEM_STOP_OFFSET = SMEM_TURN_OFFSET + (kSplitF16Rows ? 16 : 0);
+constexpr u32 SMEM_FLAG_OFFSET = SMEM_STOP_OFFSET + (kSplitF16Rows ? 4 * kNumStages : 0);  // a word for each consumer
 constexpr u32 SMEM_END_OFFSET = SMEM_FLAG_OFFSET + 4 * kNumConsumers;
 
 static_assert(SMEM_A_BYTES % 1024 == 0 && SMEM_B_BYTES % 1024 == 0 && STORE_BOX_BYTES % 1024 == 0,

@@ -24,6 +24,11 @@ DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32
 
 DEVICE void forget_extremes(u32* marks) { marks[LARGEST_WORD] = marks[SMALL_WORD] = 0; }
 
+// Whether float16 planes do not hold an operand accurately enough, whatever the other one. `limit`: of what is small in both.
+DEVICE bool rejected(const u32* marks, int limit) {
+    return (load_word(marks) & REJECTED) || static_cast<int>(load_word(marks + SMALL_WORD)) > limit;
+}
+
 // Whether float16 planes do not hold an operand accurately enough. `limit`: of what is small in both operands together.
 DEVICE bool rejected(const u32* a_marks, const u32* b_marks, int limit) {
     if ((load_word(a_marks) | load_word(b_marks)) & REJECTED) return true;
@@ -38,12 +43,30 @@ DEVICE int split_exponent(const u32* marks, const u32* other_marks, bool kept, b
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         if (i == 0 ? kept : other_kept) continue;
-        const int exponent = 40 + 127 - static_cast<int>(load_word((i == 0 ? marks : other_marks) + LARGEST_WORD));
-        exponents[i] = exponent > 120 ? 120 : exponent;
+        const int largest = static_cast<int>(load_word((i == 0 ? marks : other_marks) + LARGEST_WORD));
+        const int exponent = 40 + 127 - largest;
+        // 0: unknown, where A was to be split in registers and B was rejected, or there is no such element.
+        exponents[i] = largest == 0 ? 0 : exponent > 120 ? 120 : exponent;
     }
     if (exponents[0] + exponents[1] >= 0 || exponents[0] >= 0) return exponents[0];
     return exponents[1] < 0 ? 0 : -exponents[1];
 }
+
+// How an operand that float16 planes do not hold is split by bfloat16 planes.
+struct Rescaling {
+    float scale = 1.0f, large = LARGE_FROM;
+
+    DEVICE Rescaling() {}
+
+    // By the marks of this operand and the other one. `kept`: it is packed.
+    DEVICE Rescaling(const u32* marks, const u32* other_marks, bool kept, bool other_kept) {
+        const int own = split_exponent(marks, other_marks, kept, other_kept);
+        const int other = split_exponent(other_marks, marks, other_kept, kept);
+        scale = power_of_two(own);
+        const int from = 8 + other + own;  // of a scaled element
+        large = from > 127 ? infinity() : power_of_two(from);
+    }
+};
 
 // The marks of many elements at less cost; it may mark an element as lossy that is not.
 struct Extremes {
@@ -55,9 +78,10 @@ struct Extremes {
         if (twice > largest) largest = twice;
     }
 
-    DEVICE u32 marks() const {
-        constexpr u32 FROM_109 = 2 * (127 - 109 << 23), FROM_256 = 2u * (127 + 8 << 23);
-        return (least < FROM_109 - 1 ? LOSSY : 0) | (largest >= FROM_256 ? LARGE : 0);
+    // `large`: as of split_planes().
+    DEVICE u32 marks(float large = LARGE_FROM) const {
+        constexpr u32 FROM_109 = 2 * (127 - 109 << 23);
+        return (least < FROM_109 - 1 ? LOSSY : 0) | (largest >= 2 * __float_as_uint(large) ? LARGE : 0);
     }
 };
 

@@ -1,0 +1,225 @@
+// Float32 by float16 planes where A goes through registers (kRegistersA): consumers scale and split its rows as they read them.
+// So a large A beside a short B needs no pre-pass, which would take as long as the product. B's planes come from the pre-pass.
+//
+// A span is two stages: 64 elements along K, of which each row shares a scale; four neighbouring lanes have all of a row's
+// elements. For each span a consumer loads, scales and splits its rows, issues the wgmmas, and promotes their sums. A warp
+// that issues a wgmma with operands in registers waits until it runs, so a consumer can do nothing else meanwhile. Two
+// consumers take turns instead: one has the tensor cores while the other loads, splits and promotes.
+//
+//   turn[w]  4 arrivals, one of each warp of the other consumer, when it has issued the wgmmas of a span.
+//
+// Whether planes hold A accurately enough is known when all of it has been split. Where they do not, A is marked as rejected,
+// and the product by bfloat16 planes that is launched after this one computes every result again. Without split-K the
+// producer sees the mark and stops the CTA: stop[s] is a word for each stage, which it sets instead of loading the stage.
+#pragma once
+#include "f16_emulation.cuh"
+#include "fragments.cuh"
+
+constexpr bool kTakesTurns = kSplitF16Rows && kNumConsumers == 2;
+constexpr bool kStops = kSplitF16Rows && !kSplitK && BLOCK_N <= 96;  // wider ones have no registers for it
+constexpr int JUDGED_GROUPS = 4;  // scale groups after which rows are judged: voting takes time
+constexpr u32 SPAN_STEPS = 2 * kNumKSteps;  // K steps of wgmma in a span
+
+// By the thread that initialises barriers.
+DEVICE void init_turns(u32 smem) {
+    for (u32 w = 0; kTakesTurns && w < kNumConsumers; ++w) barrier_init(smem + SMEM_TURN_OFFSET + 8 * w, 4);
+    for (u32 stage = 0; kSplitF16Rows && stage < kNumStages; ++stage) store_shared(smem + SMEM_STOP_OFFSET + 4 * stage, 0);
+}
+
+// The producer's view of whether the CTA is to stop.
+struct Stopper {
+    u32 marks = 0;  // loaded a scale group ago, so that nobody waits for it
+
+    // When the stage is empty: stops there where A has been rejected. A span may have another stage, which comes empty, too.
+    DEVICE bool stops(const Params& p, u32 smem, Pipeline& pipe, int block) {
+        if constexpr (kStops) {
+            if (block % SCALE_GROUP_BLOCKS != 0) return false;
+            if ((marks & REJECTED) != 0) {
+                store_shared(smem + SMEM_STOP_OFFSET + 4 * pipe.stage, 1);
+                barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
+                pipe.advance();
+                barrier_wait(smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage, pipe.parity ^ 1);
+                barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
+                return true;
+            }
+            marks = load_word(p.a_marks);
+        }
+        return false;
+    }
+};
+
+struct Turns {
+    u32 taken = 0;
+
+    // As in pingpong.cuh: consumer 0's first wait ends at once, on a fresh barrier.
+    DEVICE void wait(TileContext ctx) {
+        if constexpr (kTakesTurns)
+            barrier_wait(ctx.smem + SMEM_TURN_OFFSET + 8 * ctx.warpgroup, taken++ % 2 ^ (ctx.warpgroup == 0 ? 1 : 0));
+    }
+
+    // All lanes have waited: none must look at the barrier when its next phase has ended.
+    DEVICE void arrive(TileContext ctx) const {
+        if constexpr (kTakesTurns) sync_warp_stores();
+        if (kTakesTurns && ctx.lane == 0) barrier_arrive(ctx.smem + SMEM_TURN_OFFSET + 8 * (ctx.warpgroup ^ 1));
+    }
+};
+
+// A thread's elements of a span: of two rows, g = lane / 4 and g + 8.
+struct SpanRows {
+    float x[SPAN_STEPS][4][2];
+    float scale[2], inverse[2];
+    u32 stages[2];  // the second one is the first again where the span has one
+    bool two;
+};
+
+struct RowSplitter {
+    Turns turns;
+    u32 scale_groups = 0;      // of B that this warpgroup has used
+    u32 least = 0xffffffff;    // twice the bits of the smallest scaled magnitude that is not 0, less 1
+    float largest = 0.0f;      // magnitude, or NaN
+
+    // Waits for a span's stages and loads its rows. Returns false where the CTA is to stop.
+    DEVICE bool load(SpanRows& rows, const FragmentLoader& loader, TileContext ctx, Pipeline& pipe, bool two) {
+        rows.two = two;
+        rows.stages[0] = rows.stages[1] = pipe.stage;
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            if (half == 0 || two) {
+                rows.stages[half] = pipe.stage;
+                barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
+                const u32 from = ctx.stage_address(pipe.stage) + ctx.tile_part() * ROWS_BYTES;
+#pragma unroll
+                for (u32 step = 0; step < kNumKSteps; ++step) loader.load(rows.x[half * kNumKSteps + step], from, step);
+                pipe.advance();
+            } else {
+#pragma unroll
+                for (u32 step = 0; step < kNumKSteps; ++step)
+#pragma unroll
+                    for (u32 i = 0; i < 8; ++i) rows.x[half * kNumKSteps + step][i / 2][i % 2] = 0.0f;
+            }
+        }
+        if (kStops && load_shared(ctx.smem + SMEM_STOP_OFFSET + 4 * rows.stages[0]) != 0) return false;
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            float of_row = 0.0f;
+#pragma unroll
+            for (u32 step = 0; step < SPAN_STEPS; ++step)
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) of_row = max_or_nan(of_row, fabsf(rows.x[step][i / 2 * 2 + h][i % 2]));
+            of_row = max_or_nan(of_row, shuffle_xor(of_row, 1));
+            of_row = max_or_nan(of_row, shuffle_xor(of_row, 2));
+            largest = max_or_nan(largest, of_row);
+            const int exponent = scale_exponent(__float_as_uint(of_row));
+            rows.scale[h] = power_of_two(exponent), rows.inverse[h] = power_of_two(-exponent);
+        }
+        return true;
+    }
+
+    // The planes of one K step.
+    DEVICE void split(const SpanRows& rows, u32 step, Fragment (&planes)[2]) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const float low = rows.x[step][i][0] * rows.inverse[i % 2], high = rows.x[step][i][1] * rows.inverse[i % 2];
+            note(low);
+            note(high);
+            planes[0][i] = pack_f16(low, high);
+            planes[1][i] = pack_f16((low - from_f16(static_cast<u16>(planes[0][i]))) * (1.0f / CROSS_SCALE),
+                                    (high - from_f16(static_cast<u16>(planes[0][i] >> 16))) * (1.0f / CROSS_SCALE));
+        }
+    }
+
+    DEVICE void note(float scaled) {
+        const u32 twice = (__float_as_uint(scaled) << 1) - 1;
+        if (twice < least) least = twice;
+    }
+
+    // Rejects A where this warp has found that planes do not hold it.
+    DEVICE void judge(const Params& p, TileContext ctx) const {
+        const bool holds = largest < power_of_two(LARGEST_EXPONENT + 1) && least >= 2 * __float_as_uint(p.least_scaled) - 1;
+        if (warp_or(holds ? 0 : 1) != 0 && ctx.lane == 0) mark(p.a_marks, REJECTED);
+    }
+
+    // After the last work tile: what rejected() and split_exponent() need to know of A.
+    DEVICE void finish(const Params& p, TileContext ctx) const {
+        const u32 bits = least < 2 * __float_as_uint(0x1p-14f) - 1 ? (least + 1) >> 1 : __float_as_uint(0x1p-14f);
+        const u32 small = 127 - 14 - (bits >> 23);
+        raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
+        raise(p.a_marks + SMALL_WORD, small, ctx);
+    }
+
+    DEVICE static void raise(u32* word, u32 value, TileContext ctx) {
+#pragma unroll
+        for (u32 lanes = 1; lanes < 32; lanes *= 2) {
+            const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(value), lanes));
+            value = other > value ? other : value;
+        }
+        if (ctx.lane == 0 && value != 0) raise_to(word, value);
+    }
+};
+
+// Adds the sums of a span to the accumulators.
+DEVICE void promote_rows(Accumulators& sums, const Accumulators& leading, const Accumulators& cross,
+                         const TileScales& scales, TileContext ctx, const float (&row)[2]) {
+    constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
+#pragma unroll
+    for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
+        float column[AT_ONCE][2];
+#pragma unroll
+        for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) scales.columns_of(ctx, first + j, column[j]);
+#pragma unroll
+        for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
+            const u32 at = 4 * first + r;
+            const float scale = row[r / 2 % 2] * column[r / 4][r % 2];
+            sums[0][at] = fmaf(fmaf(cross[0][at], CROSS_SCALE, leading[0][at]), scale, sums[0][at]);
+        }
+    }
+}
+
+// Returns false where the CTA is to stop: then there are no results.
+DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+                                RowSplitter& splitter) {
+    static_assert(!kSplitF16Rows || kNumFragments == 1, "there are registers for 64 rows");
+    const FragmentLoader loader(ctx.warp, ctx.lane);
+    TileScales scales(p, work, ctx);
+    clear(acc);
+    const int end = work.first_k_block + work.k_blocks;
+    int group = -1;
+    for (int block = work.first_k_block; block < end;) {
+        // Spans lie in one scale group of B.
+        const bool fresh = block / SCALE_GROUP_BLOCKS != group;
+        if (fresh) scales.copy(p, ctx, group = block / SCALE_GROUP_BLOCKS, splitter.scale_groups++);
+        SpanRows rows;
+        if (!splitter.load(rows, loader, ctx, pipe, block % 2 == 0 && block + 1 < end)) {
+            scales.arrive(ctx);
+            return false;
+        }
+        Fragment planes[SPAN_STEPS][2];
+#pragma unroll
+        for (u32 step = 0; step < SPAN_STEPS; ++step) splitter.split(rows, step, planes[step]);
+        Accumulators leading WRITTEN_BY_WGMMA, cross WRITTEN_BY_WGMMA;
+        splitter.turns.wait(ctx);
+        wgmma_fence();
+#pragma unroll
+        for (u32 step = 0; step < SPAN_STEPS; ++step) {
+            const u32 stage = ctx.stage_address(rows.stages[step / kNumKSteps]);
+            const u64 b = make_smem_desc(kWgmmaMnMajorB, stage + SMEM_B_OFFSET) + step % kNumKSteps * kStepBytesB / 16;
+            const u64 b1 = b + SMEM_B_BYTES / 16;
+            wgmma(cross[0], planes[step][0], b1, step > 0);
+            wgmma(cross[0], planes[step][1], b, 1);
+            wgmma(leading[0], planes[step][0], b, step > 0);
+        }
+        wgmma_commit();
+        splitter.turns.arrive(ctx);
+        if (fresh) scales.arrive(ctx);
+        wgmma_wait<0>();
+        pin_all(leading);
+        pin_all(cross);
+        ctx.release(rows.stages[0]);
+        if (rows.two) ctx.release(rows.stages[1]);
+        promote_rows(acc, leading, cross, scales, ctx, rows.scale);
+        if (kStops && group % JUDGED_GROUPS == 0 && fresh) splitter.judge(p, ctx);
+        block += rows.two ? 2 : 1;
+    }
+    splitter.judge(p, ctx);
+    return true;
+}

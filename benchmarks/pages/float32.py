@@ -12,7 +12,16 @@ _FOLDER = results.FOLDER / "h100"
 
 def families() -> list[str]:
     """Return time and error over families of data, beside torch's float32."""
-    found = results.load(_FOLDER / "float32_data.json")["products"]
+    return _families("float32_data.json")
+
+
+def families_by_rows() -> list[str]:
+    """Return the same for a product with a short side."""
+    return _families("float32_data_rows.json")
+
+
+def _families(file: str) -> list[str]:
+    found = results.load(_FOLDER / file)["products"]
     body = [
         (x["data"], f"{x['ms']:.2f}", f"{x['of_normal']:.2f}", f"{x['ratio']:.2f}", f"{x['error']:.1e}",
          f"{x['cublas_error']:.1e}")
@@ -25,15 +34,25 @@ def sizes() -> list[str]:
     """Return the geometric mean of torch's time over gemmhub's for products of random sizes, by their larger sides."""
     body = []
     for name, file in (("large", "hopper_float32_large.json.xz"), ("small", "hopper_float32_small.json.xz")):
-        rows = results.load(_FOLDER / file)["rows"]
-        planes = [x for x in rows if "h" in x["chosen"].split("/")[0]]
-        others = [x for x in rows if x not in planes and "gemv" not in x["chosen"]]
-        vectors = [x for x in rows if "gemv" in x["chosen"]]
-        for words, some in (("float16 planes", planes), ("bfloat16 planes", others), ("vectors", vectors)):
-            if some:
-                ratios = [x["ratio"] for x in some]
-                body.append((name, words, len(some), f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"))
-    return tables.rows(("operations", "computed by", "products", "torch / gemmhub", "worst"), body)
+        for card in ("h100", "h200"):
+            by_scheme: dict[str, list[float]] = {}
+            for row in results.load(results.FOLDER / card / file)["rows"]:
+                for words in (_scheme(row["chosen"]), "all"):
+                    by_scheme.setdefault(words, []).append(row["ratio"])
+            for words, ratios in sorted(by_scheme.items(), key=lambda x: _SCHEMES.index(x[0])):
+                cells = f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"
+                body.append((name, card.upper(), words, len(ratios), *cells))
+    return tables.rows(("operations", "card", "computed by", "products", "torch / gemmhub", "worst"), body)
+
+
+_SCHEMES = ("float16 planes", "float16 planes, in registers", "bfloat16 planes", "vectors", "all")
+
+
+def _scheme(candidate: str) -> str:
+    """Return the words for what computes a product."""
+    if "gemv" in candidate:
+        return "vectors"
+    return _SCHEMES[1 if "hr" in candidate else 0 if "h" in candidate else 2]
 
 
 def kinds() -> list[str]:

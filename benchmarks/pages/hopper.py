@@ -52,11 +52,21 @@ def held_out() -> list[str]:
 
 
 def cross_validated() -> list[str]:
-    """Return the same for kinds that were fitted apart on the H100, each product judged by networks of other folds."""
-    text = (results.FOLDER / "h100" / "held_out_f16x3_odd.txt").read_text(encoding="utf-8")
-    found = ((line[:22].strip(), line[22:].split()) for line in text.splitlines())
-    body = [(_KINDS[kind], cells[0], *cells[3:6]) for kind, cells in found if len(cells) == 8 and kind in _KINDS]
-    return tables.rows(("products", "number", "model alone", "corrected", "fastest timed"), body)
+    """Return the same for kinds that were fitted apart, each product judged by networks of other folds."""
+    body = []
+    for card, file, of in (
+        ("h100", "held_out_f16x3_odd.txt", "odd"),
+        ("h100", "held_out_f16x3_rows.txt", "float32"),
+        ("h200", "held_out_f16x3_rows.txt", "float32"),
+    ):
+        text = (results.FOLDER / card / file).read_text(encoding="utf-8")
+        found = ((line[:22].strip(), line[22:].split()) for line in text.splitlines())
+        body += [
+            (_KINDS[kind], card.upper(), cells[0], *cells[3:6])
+            for kind, cells in found
+            if len(cells) == 8 and kind in _KINDS and kind.startswith(of)
+        ]
+    return tables.rows(("products", "card", "number", "model alone", "corrected", "fastest timed"), body)
 
 
 def errors() -> list[str]:

@@ -146,6 +146,24 @@ def test_the_edge_of_the_range_test(k):
         assert scheme_of(a, b) == ("split" if small else scheme)
 
 
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        # What the scale of a group would flush to 0, or round.
+        ([(1, 0, 2.0**50), (1, 1, 2.0**-115)], [(1, 1, 2.0**50)]),
+        ([(1, 0, 2.0**50), (1, 1, 2.0**-93 * (1 + 2.0**-20))], [(1, 1, 2.0**50)]),
+        ([(1, 0, 2.0**20), (1, 1, 2.0**-145)], [(1, 1, 2.0**20)]),
+        # What the scale of an operand of bfloat16 planes rounds.
+        ([(0, 0, 2.0**50), (1, 1, 2.0**-123 * (1 + 2.0**-17))], [(1, 1, 2.0**60)]),
+        ([(0, 0, 2.0**127), *((1, k, 2.0**-70) for k in range(64))], [(k, 1, 2.0**-47) for k in range(64)]),
+    ],
+)
+def test_elements_that_scaling_would_lose(a, b):
+    x, y = few(64, 40, 64, a, b)
+    assert ratio(multiply(x, y)[0], x, y) <= 1
+    assert scheme_of(x, y) == "split"
+
+
 def test_small_elements_of_both_operands_count_together():
     for small, scheme in ((0, "f16x3"), (1, "f16x3"), (2, "split")):  # powers of two below it
         a, b = few(64, 40, 256, [(1, 0, 1.0), (1, 1, 2.0 ** (-28 - small))], [(0, 1, 1.0), (1, 1, 1.0)])

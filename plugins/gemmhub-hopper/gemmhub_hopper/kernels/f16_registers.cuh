@@ -72,10 +72,12 @@ struct SpanRows {
     bool two;
 };
 
+constexpr u32 NONE = 0xffffffff;  // for the least of numbers that all are 0
+
 struct RowSplitter {
     Turns turns;
     u32 scale_groups = 0;      // of B that this warpgroup has used
-    u32 least = 0xffffffff;    // twice the bits of the smallest scaled magnitude that is not 0, less 1
+    u32 least = NONE;          // twice the bits of the smallest scaled magnitude that is not 0, less 1
     float largest = 0.0f;      // magnitude, or NaN
 
     // Waits for a span's stages and loads its rows. Returns false where the CTA is to stop.
@@ -102,15 +104,22 @@ struct RowSplitter {
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
             float of_row = 0.0f;
+            u32 least_of_row = NONE;
 #pragma unroll
             for (u32 step = 0; step < SPAN_STEPS; ++step)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) of_row = max_or_nan(of_row, fabsf(rows.x[step][i / 2 * 2 + h][i % 2]));
+                for (u32 i = 0; i < 4; ++i) {
+                    const float x = rows.x[step][i / 2 * 2 + h][i % 2];
+                    of_row = max_or_nan(of_row, fabsf(x));
+                    const u32 twice = (__float_as_uint(x) << 1) - 1;
+                    if (twice < least_of_row) least_of_row = twice;
+                }
             of_row = max_or_nan(of_row, shuffle_xor(of_row, 1));
             of_row = max_or_nan(of_row, shuffle_xor(of_row, 2));
             largest = max_or_nan(largest, of_row);
             const int exponent = scale_exponent(__float_as_uint(of_row));
             rows.scale[h] = power_of_two(exponent), rows.inverse[h] = power_of_two(-exponent);
+            note(least_of_row, rows.inverse[h]);
         }
         return true;
     }
@@ -120,17 +129,18 @@ struct RowSplitter {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const float low = rows.x[step][i][0] * rows.inverse[i % 2], high = rows.x[step][i][1] * rows.inverse[i % 2];
-            note(low);
-            note(high);
             planes[0][i] = pack_f16(low, high);
             planes[1][i] = pack_f16((low - from_f16(static_cast<u16>(planes[0][i]))) * (1.0f / CROSS_SCALE),
                                     (high - from_f16(static_cast<u16>(planes[0][i] >> 16))) * (1.0f / CROSS_SCALE));
         }
     }
 
-    DEVICE void note(float scaled) {
-        const u32 twice = (__float_as_uint(scaled) << 1) - 1;
-        if (twice < least) least = twice;
+    // The least of a thread's elements of a row, which scaling may make 0.
+    DEVICE void note(u32 least_of_row, float inverse) {
+        if (least_of_row == NONE) return;
+        const u32 twice = __float_as_uint(__uint_as_float((least_of_row + 1) / 2) * inverse) << 1;
+        const u32 scaled = twice == 0 ? 0 : twice - 1;
+        if (scaled < least) least = scaled;
     }
 
     // Rejects A where this warp has found that planes do not hold it.

@@ -54,6 +54,9 @@ def forms(kind: str) -> Iterator[Form]:
                 yield Form(
                     mn_major_b, False, kind, output, transposed_d=True, registers_a=True, split_planes_b=split_planes_b
                 )
+        yield Form(False, False, kind, output, registers_a=True, rescaled=True)
+        for mn_major_a in (False, True):
+            yield Form(mn_major_a, False, kind, output, transposed_d=True, registers_a=True, rescaled=True)
 
 
 def variants() -> list[Variant]:
@@ -64,7 +67,7 @@ def variants() -> list[Variant]:
         for form in forms(kind)
         for shape in shapes(form)
         if kind in ("bfloat16", "split", f16_planes.INPUT) or shape.name in COMMON
-        for split in ((False, True) if form.registers_a and not form.split_planes_b else (False,))
+        for split in ((False, True) if form.registers_a and not (form.split_planes_b or form.rescaled) else (False,))
     ]
     return [variant for variant in found if variant.refusal is None]
 
@@ -94,7 +97,7 @@ def _name(variant: Variant) -> str:
     form = variant.form
     orders = "".join("m" if mn else "k" for mn in (form.mn_major_a, form.mn_major_b))
     words = [variant.shape.name + form.letters, form.input, orders + ("t" if form.transposed_d else "")]
-    return " ".join(words + (["split-K"] if variant.split_k else []))
+    return " ".join(words + ["split-K"] * variant.split_k + ["rescaled"] * form.rescaled)
 
 
 def _gemv_name(kernel: GemvKernel) -> str:

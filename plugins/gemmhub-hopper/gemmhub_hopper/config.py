@@ -119,7 +119,7 @@ class Form:
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
     rescaled: bool = False
-    """Whether a split a that goes through registers is scaled there: float16 planes have not held it."""
+    """Whether a split a that goes through registers is scaled there, as float16 planes have not held a or b."""
 
     @property
     def plain_epilogue(self) -> bool:

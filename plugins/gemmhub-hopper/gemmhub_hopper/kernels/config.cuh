@@ -26,7 +26,7 @@ constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
 // A goes through registers ("RS" wgmma, fragments.cuh): tf32 that is contiguous along M, or float32 that consumers split.
 constexpr bool kRegistersA = GEMM_REGISTERS_A;
-constexpr bool kRescaled = GEMM_RESCALED;  // such an A is scaled as it is split: it was rejected by f16_registers.cuh
+constexpr bool kRescaled = GEMM_RESCALED;  // such an A is scaled as it is split, where float16 planes hold A or B not
 constexpr bool kSplitPlanesB =
     GEMM_SPLIT_PLANES_B;  // B is float32, and consumers split it in shared memory (b_planes.cuh)
 

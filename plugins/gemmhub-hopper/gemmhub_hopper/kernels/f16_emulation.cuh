@@ -34,8 +34,8 @@ DEVICE bool computed_elsewhere(const Params& p) {
     return false;
 }
 
-// The scales of a warpgroup's rows, unless A goes through registers, and of the tile's columns in one group of K: copied to shared memory while the group is
-// multiplied. There are two buffers, used in turn: that a warpgroup has met for one group shows that all of its threads have
+// The scales of a warpgroup's rows, unless A goes through registers, and of the tile's columns in one group of K: copied to
+// shared memory while the group is multiplied. There are two buffers, used in turn: that a warpgroup has met for one group shows that all of its threads have
 // read the scales of the group before.
 struct TileScales {
     const float *rows, *columns;  // of group 0

@@ -35,7 +35,7 @@ struct F16PrepassParams {
     int first_tiles;  // of the first job
     float residual, share;
 };
-static_assert(sizeof(F16PrepassParams) == 240, "f16_prepass.py has the same structure");
+static_assert(sizeof(F16PrepassParams) == 240, "f16_planes.py has the same structure");
 
 // The tile from memory, zeros behind its ends: neighbouring threads along the direction that is contiguous.
 DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&tile)[TILE_ROWS][PITCH]) {
@@ -231,7 +231,8 @@ struct Findings {
         put(0, largest);
         const bool found = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
         const bool all = block_or(found ? 1 : 0) != 0;
-        if (threadIdx.x == 0) raise_to(job.marks + LARGEST_WORD, most(0) >> 23);
+        const u32 exponent = most(0) >> 23;  // 0 is for what is unknown
+        if (threadIdx.x == 0) raise_to(job.marks + LARGEST_WORD, exponent == 0 ? 1 : exponent);
         return all;
     }
 

@@ -149,11 +149,17 @@ struct RowSplitter {
         if (warp_or(holds ? 0 : 1) != 0 && ctx.lane == 0) mark(p.a_marks, REJECTED);
     }
 
+    // The exponent of the largest element, by which A is scaled if it is rejected. Where CTAs may stop it is that of each CTA's
+    // first span, which is always read: what else is read depends on time, and bits must not. Larger elements have room.
+    DEVICE void tell_largest(const Params& p, TileContext ctx) const {
+        raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
+    }
+
     // After the last work tile: what rejected() and split_exponent() need to know of A.
     DEVICE void finish(const Params& p, TileContext ctx) const {
         const u32 bits = least < 2 * __float_as_uint(0x1p-14f) - 1 ? (least + 1) >> 1 : __float_as_uint(0x1p-14f);
         const u32 small = 127 - 14 - (bits >> 23);
-        raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
+        if constexpr (!kStops) tell_largest(p, ctx);
         raise(p.a_marks + SMALL_WORD, small, ctx);
     }
 
@@ -227,6 +233,7 @@ DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTi
         ctx.release(rows.stages[0]);
         if (rows.two) ctx.release(rows.stages[1]);
         promote_rows(acc, leading, cross, scales, ctx, rows.scale);
+        if (kStops && fresh && splitter.scale_groups == 1) splitter.tell_largest(p, ctx);
         if (kStops && group % JUDGED_GROUPS == 0 && fresh) splitter.judge(p, ctx);
         block += rows.two ? 2 : 1;
     }

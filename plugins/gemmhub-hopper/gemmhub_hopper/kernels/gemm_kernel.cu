@@ -29,6 +29,8 @@
 //                      multicasts, arrives at CTA r's
 //     order[w]         4: lane 0 of each warp of the other   consumer w, before its main loop; kPingpong only
 //                      consumer, after its main loop
+//     turn[w]          4: the same, after the wgmmas of a    consumer w, before its wgmmas; f16_registers.cuh only
+//                      span
 //     sum              1: thread 0, expecting all slices     all consumers; kClusterK only
 //     named 1 + w      128: consumer w                       consumer w, around its staging buffers and flag
 //     named 4          all consumers of a tile               those, when B's planes are written; kSplitPlanesB only

@@ -51,7 +51,7 @@ struct Params {
     u32 *a_marks, *b_marks;
     u32* finished;  // counts consumer warpgroups that are done; 0 before and after
 
-    // Products by float16 planes (f16_planes.cuh): the scales of both operands, [matrix][group of K][row].
+    // Products by float16 planes (f16_planes.cuh): the scales of operands from the pre-pass, [matrix][group of K][row].
     const float *a_scales, *b_scales;
     int a_scale_pitch, b_scale_pitch;  // rows
     int scale_groups;                  // of K

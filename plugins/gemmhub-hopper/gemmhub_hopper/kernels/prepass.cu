@@ -52,7 +52,7 @@ struct alignas(8) Pair {
     u32 low, high;
 };
 
-// Of one of the operands; nothing is scaled unless it was rejected.
+// Of one of the operands; nothing is scaled unless float16 planes did not hold one of both.
 DEVICE Rescaling rescaling(const PrepassParams& p, bool second) {
     if (kKind != 0 || p.a_marks == nullptr) return Rescaling();
     const bool a_kept = p.kept & 1, b_kept = p.kept & 2;

@@ -10,11 +10,12 @@
 #include "ptx.cuh"
 
 constexpr u32 LOSSY = 1, LARGE = 2;  // marks
-constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu: products are computed by bfloat16 planes
+constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu or f16_registers.cuh: bfloat16 planes multiply it
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
-// 1 + g % (MARKS - 3). f16_prepass.cu writes the last two: the exponent, biased by 127, of the largest finite element; and of
-// the smallest scaled one that is not 0, how far its exponent is below that of float16's normal numbers.
+// 1 + g % (MARKS - 3). f16_prepass.cu and f16_registers.cuh write the last two: the exponent, biased by 127, of the largest
+// finite element that they looked at, 0 if none is known; and of the smallest scaled one that is not 0, how far its exponent is
+// below that of float16's normal numbers.
 constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1, SMALL_WORD = MARKS - 2;
 constexpr int GROUP_ROWS = 128;
 
@@ -44,9 +45,9 @@ DEVICE int split_exponent(const u32* marks, const u32* other_marks, bool kept, b
     for (int i = 0; i < 2; ++i) {
         if (i == 0 ? kept : other_kept) continue;
         const int largest = static_cast<int>(load_word((i == 0 ? marks : other_marks) + LARGEST_WORD));
+        if (largest == 0) return 0;  // unknown: A is split in registers, and B was rejected before, or A begins with zeros
         const int exponent = 40 + 127 - largest;
-        // 0: unknown, where A was to be split in registers and B was rejected, or there is no such element.
-        exponents[i] = largest == 0 ? 0 : exponent > 120 ? 120 : exponent;
+        exponents[i] = exponent > 120 ? 120 : exponent;
     }
     if (exponents[0] + exponents[1] >= 0 || exponents[0] >= 0) return exponents[0];
     return exponents[1] < 0 ? 0 : -exponents[1];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from statistics import geometric_mean
 from typing import Any
 
@@ -42,10 +43,8 @@ def held_out() -> list[str]:
     """Return what the corrections are worth on products that were held out of the fit, on both cards."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for card in _CARDS:
-        for line in (results.FOLDER / card / "held_out.txt").read_text(encoding="utf-8").splitlines():
-            cells = line[22:].split()
-            if len(cells) == 8 and line[:22].strip() in found:
-                found[line[:22].strip()] += [cells[0], *cells[3:6]]
+        for kind, cells in _choices(card, "held_out.txt"):
+            found[kind] += cells
     heads = ["model alone", "corrected", "fastest timed"]
     head = ["products", *(word for card in _CARDS for word in (f"{card.upper()}: number", *heads))]
     return tables.rows(head, ((_KINDS[kind], *cells) for kind, cells in found.items()))
@@ -59,14 +58,16 @@ def cross_validated() -> list[str]:
         ("h100", "held_out_f16x3_rows.txt", "float32"),
         ("h200", "held_out_f16x3_rows.txt", "float32"),
     ):
-        text = (results.FOLDER / card / file).read_text(encoding="utf-8")
-        found = ((line[:22].strip(), line[22:].split()) for line in text.splitlines())
-        body += [
-            (_KINDS[kind], card.upper(), cells[0], *cells[3:6])
-            for kind, cells in found
-            if len(cells) == 8 and kind in _KINDS and kind.startswith(of)
-        ]
+        body += [(_KINDS[kind], card.upper(), *cells) for kind, cells in _choices(card, file) if kind.startswith(of)]
     return tables.rows(("products", "card", "number", "model alone", "corrected", "fastest timed"), body)
+
+
+def _choices(card: str, file: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the kinds of products of a report with number, and torch's time over that of three choices."""
+    for line in (results.FOLDER / card / file).read_text(encoding="utf-8").splitlines():
+        kind, cells = line[:22].strip(), line[22:].split()
+        if len(cells) == 8 and kind in _KINDS:
+            yield kind, [cells[0], *cells[3:6]]
 
 
 def errors() -> list[str]:

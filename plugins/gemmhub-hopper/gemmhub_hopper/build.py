@@ -43,10 +43,13 @@ def forms(kind: str) -> Iterator[Form]:
         yield Form(mn_major_b, False, kind, output, transposed_d=True)
     if kind == "tf32":
         yield Form(True, False, kind, output, transposed_d=True, registers_a=True)
-    if kind == f16_planes.INPUT:
-        yield Form(False, False, kind, output, registers_a=True)
-        for mn_major_a in (False, True):
-            yield Form(mn_major_a, False, kind, output, transposed_d=True, registers_a=True)
+    if kind in (
+        f16_planes.INPUT,
+        "split",
+    ):  # a in registers as float16 planes, and what multiplies a that these do not hold
+        for mn_major_a, transposed in ((False, False), (False, True), (True, True)):
+            again = kind == "split"
+            yield Form(mn_major_a, False, kind, output, transposed_d=transposed, registers_a=True, rescaled=again)
     if kind == "split":
         for mn_major_b in (False, True):
             for split_planes_b in (False, True):
@@ -54,9 +57,6 @@ def forms(kind: str) -> Iterator[Form]:
                 yield Form(
                     mn_major_b, False, kind, output, transposed_d=True, registers_a=True, split_planes_b=split_planes_b
                 )
-        yield Form(False, False, kind, output, registers_a=True, rescaled=True)
-        for mn_major_a in (False, True):
-            yield Form(mn_major_a, False, kind, output, transposed_d=True, registers_a=True, rescaled=True)
 
 
 def variants() -> list[Variant]:

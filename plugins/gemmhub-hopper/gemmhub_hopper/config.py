@@ -295,7 +295,7 @@ class Variant:
             return f"{registers} accumulators per thread exceed its registers"
         # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
         crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
-        by_rows = form.input == "f16x3" and form.registers_a
+        by_rows = form.scheme == BY_ROWS
         if by_rows and (form.addend or shape.num_multicast > 1 or shape.m > 64 * shape.consumers):
             return "a split into float16 planes in registers excludes c, multicast and more than 64 rows a consumer"
         if by_rows and self.split_k and not (form.tma_store or form.plain_epilogue):

@@ -164,9 +164,9 @@ def in_registers(
     if usual.packed and form.input == "split":
         ld = usual.strides[0] * usual.size
         return replace(usual, direct=Stored(usual.k, usual.rows, 1, ld, ld * usual.rows))
-    if usual.direct is not None or form.input not in ("tf32", "split", "f16x3"):
+    if usual.direct is not None or not (form.input == "tf32" or form.num_planes > 1):
         return None
-    orders = _orders(name) if form.input in ("split", "f16x3") else _orders(name)[1:]
+    orders = _orders(name) if form.num_planes > 1 else _orders(name)[1:]
     for order in (order for order in orders if operand.layout.stored(order)):
         _, direct = stored(operand.layout, order, usual.size, usual.count, usual.strides[2])
         if not _obstacle(operand, direct, usual.size):

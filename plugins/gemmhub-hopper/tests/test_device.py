@@ -500,7 +500,7 @@ F16_NAMES = (
 
 
 def f16_names(m, n, k):
-    """Those that there are: a goes through registers where TMA reads it."""
+    """Return the names that have a kernel for this product: a goes through registers only where TMA reads it."""
     lowerings = lower.lowerings(problem(m, n, k, dtype="float32"))
     there = {(x.form.letters, x.swapped) for x in lowerings}
     return [x for x in F16_NAMES if (re.sub("[^hrs]", "", x), "t" in x) in there]

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import test_f16_planes
 from fakes import mutated
-from gemmhub_hopper import lower
+from gemmhub_hopper import k_passes, lower
 from gemmhub_hopper.candidate import named
-from gemmhub_hopper.config import Shape, Variant
+from gemmhub_hopper.config import BY_ROWS, Shape, Variant
 from gemmhub_hopper.shapes import F16_REGISTER_SHAPES
 from problems import operand, problem
 from products import BY_ROWS_PRODUCTS, Product
@@ -25,20 +26,8 @@ SHAPE = Shape(128, 48, 9)
 HOME = WatchedHome()
 
 
-class Watch:
-    """Which scheme has computed the result: a rejected product may have been written by float16 planes before."""
-
-    def __init__(self, home, out):
-        self.cuda, self.out = home.cuda, out
-
-    def __enter__(self):
-        self.states = []
-        self.cuda.interrupt = lambda: self.states.append(self.out.copy())
-        self.cuda.complaints.clear()
-        return self
-
-    def __exit__(self, *error):
-        self.cuda.interrupt = None
+class Watch(test_f16_planes.Watch):
+    """The same where float16 planes may have written a result that is computed again."""
 
     @property
     def scheme(self):
@@ -81,7 +70,7 @@ def scheme_of(a, b):
 
 @pytest.mark.parametrize("product", BY_ROWS_PRODUCTS, ids=str)
 def test_exact_products(product):
-    """Of operands that are taken, and of an a and a b that are not."""
+    """Results are exact whether operands are taken, or a or b is rejected."""
     run = Run(product, HOME)
     with Watch(HOME, run.out) as watch:
         run.check()
@@ -216,13 +205,9 @@ def test_what_there_is_no_kernel_for():
     assert "accumulators" in Variant(shape, form, split_k=True).refusal
     for wrong in (Variant(shape, replace(form, addend="float32")), Variant(Shape(256, 48, 4), form)):
         assert "excludes c" in wrong.refusal
-    assert not any(
-        x.form.registers_a and x.form.input == "f16x3" for x in lower.lowerings(problem(31, 640, 64, "float32"))
-    )
+    assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(problem(31, 640, 64, "float32")))
     with_c = problem(128, 64, 64, "float32")
-    assert not any(
-        x.form.registers_a and x.form.input == "f16x3" for x in lower.lowerings(replace(with_c, c=with_c.out))
-    )
+    assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(replace(with_c, c=with_c.out)))
 
 
 def test_bits_of_rejected_products_do_not_depend_on_time():
@@ -236,6 +221,33 @@ def test_bits_of_rejected_products_do_not_depend_on_time():
         assert ratio(result, a, b) <= 0.6
         found.add(result.tobytes())
     assert len(found) == 1
+
+
+def largest_published(home):
+    """The exponent by which a rejected a is scaled, where what follows its first span is larger."""
+    a, b, _ = family("tails", 136, 44, 2048)
+    a[:, 64:] *= np.float32(2.0**50)
+    run, seen = Run(Product(SHAPE, 136, 44, 2048, dtype="f16x3", registers=True), home), []
+    run.give(a, b)
+
+    def before_a_launch():
+        place = next(at for at, nbytes, _ in home.cuda.allocated if nbytes > COUNTERS)
+        seen.append(int(bytes_at(place + k_passes.A_MARKS + 4 * (k_passes.MARKS - 1), 4).view(np.uint32)[0]))
+
+    home.cuda.interrupt = before_a_launch
+    try:
+        run()
+    finally:
+        home.cuda.interrupt = None
+    return seen[2], int(np.frexp(np.abs(a[:, :64]).max())[1]) - 1 + 127
+
+
+def test_the_scale_of_rejected_rows_is_that_of_the_first_span(monkeypatch, tmp_path):
+    found, first = largest_published(WatchedHome())
+    assert found == first
+    whole = "if constexpr (!kStops) publish_largest(p, ctx);", "publish_largest(p, ctx);"
+    found, first = largest_published(mutated(monkeypatch, tmp_path, "f16_registers.cuh", whole))
+    assert found > first
 
 
 def stopped(home):
@@ -253,7 +265,7 @@ def stopped(home):
 def test_rejected_rows_stop_the_product(monkeypatch, tmp_path):
     assert stopped(WatchedHome())
     assert not stopped(
-        mutated(monkeypatch, tmp_path, "f16_registers.cuh", ("if ((marks & REJECTED) != 0) {", "if (false) {"))
+        mutated(monkeypatch, tmp_path, "f16_registers.cuh", ("if ((marks & REJECTED) == 0) {", "if (true) {"))
     )
 
 
@@ -269,13 +281,13 @@ def wrong(kind, home, k=264):
 
 # fmt: off
 MUTATIONS = {
-    "a row's scale is forgotten": ("own scales", (
-        ("= row[r / 2 % 2] * column[r / 4][r % 2];", "= column[r / 4][r % 2];"),)),
-    "no cross products": ("positive", (
-        ("fmaf(fmaf(cross[0][at], CROSS_SCALE, leading[0][at]), scale,", "fmaf(leading[0][at], scale,"),)),
-    "one of two cross products": ("positive", (
+    "a row's scale is forgotten": ("own scales", "f16_emulation.cuh", (
+        ("= row[i][r / 2 % 2] * column[r / 4][r % 2];", "= column[r / 4][r % 2];"),)),
+    "no cross products": ("positive", "f16_emulation.cuh", (
+        ("fmaf(fmaf(cross[i][at], CROSS_SCALE, leading[i][at]), scale,", "fmaf(leading[i][at], scale,"),)),
+    "one of two cross products": ("positive", "f16_registers.cuh", (
         ("            wgmma(cross[0], planes[step][1], b, 1);\n", ""),)),
-    "the second half of a span": ("normal", (
+    "the second half of a span": ("normal", "f16_registers.cuh", (
         ("half == 0 || two", "half == 0"),)),
 }
 # fmt: on
@@ -283,15 +295,15 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_wrong_sums_are_noticed(mutation, monkeypatch, tmp_path):
-    kind, pairs = MUTATIONS[mutation]
-    assert wrong(kind, mutated(monkeypatch, tmp_path, "f16_registers.cuh", *pairs))
+    kind, file, pairs = MUTATIONS[mutation]
+    assert wrong(kind, mutated(monkeypatch, tmp_path, file, *pairs))
 
 
 # fmt: off
 UNSEEN = {
     "what is small": (few(64, 40, 64, [(1, 0, 2.0**20), (1, 1, 2.0**-60)], [(1, 1, 2.0**20)]), (
         ("least >= 2 * __float_as_uint(p.least_scaled) - 1", "true"),
-        ("const u32 small = 127 - 14 - (bits >> 23);", "const u32 small = 0;"))),
+        ("error.small()", "0u"))),
     "what is large": (few(64, 40, 64, [(1, 0, np.inf)], [(0, 1, 1.0)]), (
         ("largest < power_of_two(LARGEST_EXPONENT + 1) && ", ""),)),
 }

@@ -78,13 +78,13 @@ struct TileScales {
     }
 };
 
+// The scales of a thread's rows: g and g + 8 of each fragment.
+using RowScales = float[kNumFragments][2];
+
 // Adds the sums of a scale group to the accumulators.
 DEVICE void promote_scaled(Accumulators& sums, const Accumulators& leading, const Accumulators& cross,
-                           const TileScales& scales, TileContext ctx) {
+                           const TileScales& scales, TileContext ctx, const RowScales& row) {
     constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
-    float row[kNumFragments][2];
-#pragma unroll
-    for (u32 i = 0; i < 2 * kNumFragments; ++i) row[i / 2][i % 2] = scales.row(ctx, i / 2, i % 2);
 #pragma unroll
     for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
         float column[AT_ONCE][2];
@@ -171,6 +171,9 @@ DEVICE void accumulate_f16_planes(Accumulators& acc, const Params& p, const Work
         pin_all(leading);
         pin_all(cross);
         ctx.release(before);
-        promote_scaled(acc, leading, cross, scales, ctx);
+        RowScales row;
+#pragma unroll
+        for (u32 i = 0; i < 2 * kNumFragments; ++i) row[i / 2][i % 2] = scales.row(ctx, i / 2, i % 2);
+        promote_scaled(acc, leading, cross, scales, ctx, row);
     }
 }

@@ -26,6 +26,17 @@ DEVICE int scale_exponent(u32 largest) {
     return (exponent < LEAST_EXPONENT ? LEAST_EXPONENT : exponent) - 14;
 }
 
+// The largest of `count` neighbouring lanes.
+template <u32 count>
+DEVICE u32 largest_of_lanes(u32 largest) {
+#pragma unroll
+    for (u32 lanes = 1; lanes < count; lanes *= 2) {
+        const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(largest), lanes));
+        largest = other > largest ? other : largest;
+    }
+    return largest;
+}
+
 // Both planes of two elements, the first one in the lower halves.
 struct F16Pair {
     u32 plane[2];

@@ -65,17 +65,6 @@ DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&t
     for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? from[i * step] : 0.0f;
 }
 
-// The largest of `count` neighbouring lanes.
-template <u32 count>
-DEVICE u32 largest_of_lanes(u32 largest) {
-#pragma unroll
-    for (u32 lanes = 1; lanes < count; lanes *= 2) {
-        const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(largest), lanes));
-        largest = other > largest ? other : largest;
-    }
-    return largest;
-}
-
 // The bits of the largest magnitude of each row: four neighbouring threads share a row, and start 8 banks apart.
 DEVICE u32 largest_of_row(const float (&tile)[TILE_ROWS][PITCH]) {
     const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;

@@ -28,23 +28,21 @@ DEVICE void init_turns(u32 smem) {
 
 // The producer's view of whether the CTA is to stop.
 struct Stopper {
-    u32 marks = 0;  // loaded a scale group ago, so that nobody waits for it
+    u32 marks = 0;  // loaded a scale group ago: they have arrived
 
     // When the stage is empty: stops there where A has been rejected. A span may have another stage, which comes empty, too.
     DEVICE bool stops(const Params& p, u32 smem, Pipeline& pipe, int block) {
-        if constexpr (kStops) {
-            if (block % SCALE_GROUP_BLOCKS != 0) return false;
-            if ((marks & REJECTED) != 0) {
-                store_shared(smem + SMEM_STOP_OFFSET + 4 * pipe.stage, 1);
-                barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
-                pipe.advance();
-                barrier_wait(smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage, pipe.parity ^ 1);
-                barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
-                return true;
-            }
+        if (!kStops || block % SCALE_GROUP_BLOCKS != 0) return false;
+        if ((marks & REJECTED) == 0) {
             marks = load_word(p.a_marks);
+            return false;
         }
-        return false;
+        store_shared(smem + SMEM_STOP_OFFSET + 4 * pipe.stage, 1);
+        barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
+        pipe.advance();
+        barrier_wait(smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage, pipe.parity ^ 1);
+        barrier_arrive(smem + SMEM_FULL_OFFSET + 8 * pipe.stage);
+        return true;
     }
 };
 
@@ -67,7 +65,8 @@ struct Turns {
 // A thread's elements of a span: of two rows, g = lane / 4 and g + 8.
 struct SpanRows {
     float x[SPAN_STEPS][4][2];
-    float scale[2], inverse[2];
+    RowScales scale;
+    float inverse[2];
     u32 stages[2];  // the second one is the first again where the span has one
     bool two;
 };
@@ -118,7 +117,7 @@ struct RowSplitter {
             of_row = max_or_nan(of_row, shuffle_xor(of_row, 2));
             largest = max_or_nan(largest, of_row);
             const int exponent = scale_exponent(__float_as_uint(of_row));
-            rows.scale[h] = power_of_two(exponent), rows.inverse[h] = power_of_two(-exponent);
+            rows.scale[0][h] = power_of_two(exponent), rows.inverse[h] = power_of_two(-exponent);
             note(least_of_row, rows.inverse[h]);
         }
         return true;
@@ -151,45 +150,23 @@ struct RowSplitter {
 
     // The exponent of the largest element, by which A is scaled if it is rejected. Where CTAs may stop it is that of each CTA's
     // first span, which is always read: what else is read depends on time, and bits must not. Larger elements have room.
-    DEVICE void tell_largest(const Params& p, TileContext ctx) const {
+    DEVICE void publish_largest(const Params& p, TileContext ctx) const {
         raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
     }
 
     // After the last work tile: what rejected() and split_exponent() need to know of A.
     DEVICE void finish(const Params& p, TileContext ctx) const {
-        const u32 bits = least < 2 * __float_as_uint(0x1p-14f) - 1 ? (least + 1) >> 1 : __float_as_uint(0x1p-14f);
-        const u32 small = 127 - 14 - (bits >> 23);
-        if constexpr (!kStops) tell_largest(p, ctx);
-        raise(p.a_marks + SMALL_WORD, small, ctx);
+        SplitError error;
+        if (least != NONE) error.smallest = fminf(error.smallest, __uint_as_float((least + 1) / 2));
+        if constexpr (!kStops) publish_largest(p, ctx);
+        raise(p.a_marks + SMALL_WORD, error.small(), ctx);
     }
 
     DEVICE static void raise(u32* word, u32 value, TileContext ctx) {
-#pragma unroll
-        for (u32 lanes = 1; lanes < 32; lanes *= 2) {
-            const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(value), lanes));
-            value = other > value ? other : value;
-        }
+        value = largest_of_lanes<32>(value);
         if (ctx.lane == 0 && value != 0) raise_to(word, value);
     }
 };
-
-// Adds the sums of a span to the accumulators.
-DEVICE void promote_rows(Accumulators& sums, const Accumulators& leading, const Accumulators& cross,
-                         const TileScales& scales, TileContext ctx, const float (&row)[2]) {
-    constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
-#pragma unroll
-    for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
-        float column[AT_ONCE][2];
-#pragma unroll
-        for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) scales.columns_of(ctx, first + j, column[j]);
-#pragma unroll
-        for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
-            const u32 at = 4 * first + r;
-            const float scale = row[r / 2 % 2] * column[r / 4][r % 2];
-            sums[0][at] = fmaf(fmaf(cross[0][at], CROSS_SCALE, leading[0][at]), scale, sums[0][at]);
-        }
-    }
-}
 
 // Returns false where the CTA is to stop: then there are no results.
 DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
@@ -232,8 +209,8 @@ DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTi
         pin_all(cross);
         ctx.release(rows.stages[0]);
         if (rows.two) ctx.release(rows.stages[1]);
-        promote_rows(acc, leading, cross, scales, ctx, rows.scale);
-        if (kStops && fresh && splitter.scale_groups == 1) splitter.tell_largest(p, ctx);
+        promote_scaled(acc, leading, cross, scales, ctx, rows.scale);
+        if (kStops && fresh && splitter.scale_groups == 1) splitter.publish_largest(p, ctx);
         if (kStops && group % JUDGED_GROUPS == 0 && fresh) splitter.judge(p, ctx);
         block += rows.two ? 2 : 1;
     }

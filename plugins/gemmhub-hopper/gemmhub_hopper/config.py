@@ -21,6 +21,8 @@ OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 BIASES = {None: 0, "m": 1, "n": 2}
 BY_ROWS = "f16x3 by rows"
 """Scheme of float16 planes where consumers split the rows of a."""
+SHIFTED = "shifted rows"
+"""Scheme of 16-bit elements where a goes through registers, as TMA cannot take its rows as they are."""
 _PLANES = {"split": 3, "f16x3": 2}
 """Planes of an operand."""
 _PLANE_PRODUCTS = {"split": 6, "f16x3": 3}
@@ -115,7 +117,8 @@ class Form:
     activation: str | None = None
     """The activation function: a key of :data:`ACTIVATIONS`."""
     registers_a: bool = False
-    """Whether a goes through registers as 32-bit elements: tf32 contiguous along M, or float32 that is split there."""
+    """Whether a goes through registers: as 32-bit elements, tf32 contiguous along M or float32 that is split there; or as
+    16-bit ones in rows that TMA cannot take as they are."""
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
     rescaled: bool = False
@@ -131,6 +134,11 @@ class Form:
         """Planes of an operand."""
         return _PLANES.get(self.input, 1)
 
+    @cached_property
+    def shifted_rows(self) -> bool:
+        """Whether a has 16-bit elements and goes through registers (kernels/shifted_rows.cuh)."""
+        return self.registers_a and self.input in ("bfloat16", "float16")
+
     @property
     def letters(self) -> str:
         """Letters of a candidate's name: "h" float16 planes, "r" a through registers, "s" b split in shared memory."""
@@ -138,7 +146,10 @@ class Form:
 
     @property
     def scheme(self) -> str:
-        """The input; another name for float16 planes of an a that is split in registers, whose costs are others."""
+        """The input; where a goes through registers another name for float16 planes and 16-bit elements, whose costs are
+        others."""
+        if self.shifted_rows:
+            return SHIFTED
         return BY_ROWS if self.input == "f16x3" and self.registers_a else self.input
 
     @property
@@ -199,6 +210,8 @@ class Variant:
     def a_bytes(self) -> int:
         """Bytes of a in a stage."""
         form, rows = self.form, self.shape.m
+        if form.shifted_rows:
+            return (form.block_k_bytes + 16) * rows
         return 4 * rows * form.block_k if form.registers_a else form.num_planes * form.tile_bytes(form.mn_major_a, rows)
 
     @cached_property
@@ -329,8 +342,10 @@ class Variant:
             return f"with {registers} accumulators and {what} a thread has no registers for this activation"
         if shape.stages < 2:
             return f"{shape.stages} stages: at least 2 are needed"
-        if form.registers_a and form.num_planes == 1 and not (form.input == "tf32" and form.mn_major_a):
-            return "only tf32 that is contiguous along M, and split operands, go through registers"
+        if form.shifted_rows and (form.mn_major_a or form.tma_store or shape.cluster_n > 1 or shape.cluster_k > 1):
+            return "shifted rows of a are contiguous along K, and exclude TMA's stores, multicast of a and shared K"
+        if form.registers_a and form.num_planes == 1 and not (form.shifted_rows or form.mn_major_a):
+            return "tf32 goes through registers only where it is contiguous along M"
         if form.input == "tf32" and ((form.mn_major_a and not form.registers_a) or form.mn_major_b):
             return "wgmma reads tf32 from shared memory only where it is contiguous along K"
         # Each CTA of a multicast loads its part of the shared tile, in whole swizzle atoms of 8 rows.

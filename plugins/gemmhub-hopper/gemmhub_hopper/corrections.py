@@ -17,7 +17,7 @@ from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import BY_ROWS
+from gemmhub_hopper.config import BY_ROWS, SHIFTED
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Work
@@ -31,7 +31,10 @@ planes, or into those with a in registers ("rows"), and a few vectors by a matri
 """
 _INSTEAD = {"odd": "half"}
 """The kind whose network serves on cards that have none of this kind."""
-_KINDS = {"bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows"}
+_KINDS = {
+    "bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows",
+    SHIFTED: "odd",
+}  # fmt: skip
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""
 WORKSPACE = 300 * 2**20

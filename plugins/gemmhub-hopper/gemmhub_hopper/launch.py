@@ -55,7 +55,7 @@ class Params(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """The arguments of the kernel: three tensor maps and the parameters."""
+    """The arguments of the kernel: three tensor maps and the parameters. ``map_d``: see :func:`maps`."""
 
     _fields_ = (
         ("a", c_uint64 * 16),
@@ -109,14 +109,20 @@ def streamed(lowering: Lowering) -> bool:
 
 
 def maps(choice: Choice, passes: KPasses, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
-    """Return the tensor maps of the kernel's a, b and d; None for d where TMA does not store it."""
+    """Return the tensor maps of the kernel's a, b and d.
+
+    Where TMA does not store d, the third is None; or that of the last rows of an a of shifted rows.
+    """
     lowering, shape, form = choice.lowering, choice.shape, variant.form
     k = passes.k(form)
-    a = tensor_map.operand(
-        lowering.a.stored(form, k), form, form.mn_major_a, shape.m, shape.cluster_n, form.registers_a
-    )
     b = tensor_map.operand(
         lowering.b.stored(form, k), form, form.mn_major_b, shape.n, shape.cluster_m, form.split_planes_b
+    )
+    if form.shifted_rows:
+        a, last_rows = tensor_map.shifted_rows(lowering.a.stored(form, k), form, shape.m)
+        return a, b, last_rows
+    a = tensor_map.operand(
+        lowering.a.stored(form, k), form, form.mn_major_a, shape.m, shape.cluster_n, form.registers_a
     )
     return a, b, tensor_map.result(lowering.d, variant) if form.tma_store else None
 
@@ -180,6 +186,8 @@ class Gemm(Function):
         Raises DriverError where the driver refuses the maps.
         """
         self._maps = maps(choice, passes, variant)
+        self.third = "a" if variant.form.shifted_rows else "d"
+        """Whose address the third map has."""
         arguments = Arguments(p=template)
         places = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)
         self.words: list[int | None] = []
@@ -203,7 +211,9 @@ class Gemm(Function):
 
     def place(self, slot: Slot, a: int, b: int, d: int) -> None:
         """Write the addresses into maps and parameters."""
-        for i, (name, address) in enumerate((("a", a), ("b", b), ("d", d))):
+        addresses = {"a": a, "b": b, "d": d}
+        for i, name in enumerate(("a", "b", self.third)):
+            address = addresses[name]
             if getattr(slot, name) == address:
                 continue
             arguments, word = self._maps[i], self.words[i]
@@ -212,7 +222,7 @@ class Gemm(Function):
             elif arguments is not None:
                 data = tensor_map.encode(self._gpu.driver, arguments, address)
                 ctypes.memmove(addressof(slot.words) + tensor_map.NBYTES * i, data, len(data))
-            setattr(slot, name, address)
+        slot.a, slot.b, slot.d = a, b, d
         slot.words[self.address_words[2]] = d
 
 
@@ -245,7 +255,8 @@ class Launch:
         gemm, slow_path = self.gemm, self._run
         launch, function, free, make = gemm.launch, gemm.function, gemm.free, gemm.slot
         swapped, (plain_a, plain_b, d_word) = self._choice.lowering.swapped, gemm.address_words
-        a_word, b_word, d_map_word = gemm.words
+        a_word, b_word, third_word = gemm.words
+        d_map_word, last_rows_word = (third_word, None) if gemm.third == "d" else (None, third_word)
         assert a_word is not None
         assert b_word is not None
 
@@ -259,6 +270,8 @@ class Launch:
             words = slot.words
             if slot.a != a:
                 slot.a = words[a_word] = words[plain_a] = a
+                if last_rows_word is not None:
+                    words[last_rows_word] = a
             if slot.b != b:
                 slot.b = words[b_word] = words[plain_b] = b
             if slot.d != out:

@@ -4,7 +4,8 @@ The kernel multiplies a (m x k) by b (k x n). Either may be K-major (contiguous 
 along N or, *transposed*, along M. So every problem has two lowerings: as it is, and with swapped operands (swap-AB), as
 d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: where the result is narrow, the kernel's
 n should be the narrow side. Each may have one more in which the kernel's a goes through registers and so needs no
-copy, and for float32 one in which its b is split in shared memory and needs none either.
+copy (of 16-bit elements where TMA cannot take its rows), and for float32 one in which its b is split in shared memory and
+needs none either.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Lowering:
     def nbytes(self) -> int:
         """Bytes that the kernel moves at least."""
         element = self.form.num_planes * self.form.input_bytes
-        of_a, of_b = (4 if unsplit else element for unsplit in (self.form.registers_a, self.form.split_planes_b))
+        split = self.form.num_planes > 1
+        of_a, of_b = (4 if x and split else element for x in (self.form.registers_a, self.form.split_planes_b))
         operands = self.a.elements * of_a + self.b.elements * of_b
         results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
         return operands + results * self.form.output_bytes
@@ -155,7 +157,7 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
             input=input_kind,
             output=out.dtype.name,
             transposed_d=transposed,
-            tma_store=tma_store,
+            tma_store=tma_store and not first.shifted,
             has_alpha=not problem.alpha_is_one or problem.k == 0,
             addend=problem.c.dtype.name if problem.c else None,
             bias={"m": "n", "n": "m", None: None}[bias] if swapped else bias,

@@ -20,6 +20,10 @@ TMA_ALIGNMENT = 16
 REAL, INTERLEAVED, EXPANDED, FROM_BF16, FROM_F16 = range(5)
 """Kinds of kernels/source_element.cuh."""
 _SOURCES = {"bfloat16": FROM_BF16, "float16": FROM_F16}
+FEWEST_SHIFTED = 64
+"""Least rows, and elements of K, of an operand of shifted rows: one tile of the kernel."""
+LONGEST_ROW = 2**27
+"""Elements between shifted rows, at most: eight rows are one line of a tensor map, whose coordinates are 32-bit."""
 _FURTHEST = 2**40
 """Bound of the strides of a tensor map, in bytes."""
 
@@ -52,6 +56,8 @@ class Reading:
     """Why a copy is made."""
     packed: bool = False
     """Whether the operand was prepared by pack()."""
+    shifted: bool = False
+    """Whether rows are not a multiple of 16 bytes apart, so that TMA reads lines of eight (kernels/shifted_rows.cuh)."""
     source_kind: int = 0
     """How elements that are not float32 are read as such (kernels/source_element.cuh)."""
 
@@ -164,14 +170,31 @@ def in_registers(
     if usual.packed and form.input == "split":
         ld = usual.strides[0] * usual.size
         return replace(usual, direct=Stored(usual.k, usual.rows, 1, ld, ld * usual.rows))
-    if usual.direct is not None or not (form.input == "tf32" or form.num_planes > 1):
+    if usual.direct is not None:
         return None
+    if form.num_planes == 1 and form.input != "tf32":
+        return _shifted(problem, operand, usual)
     orders = _orders(name) if form.num_planes > 1 else _orders(name)[1:]
     for order in (order for order in orders if operand.layout.stored(order)):
         _, direct = stored(operand.layout, order, usual.size, usual.count, usual.strides[2])
         if not _obstacle(operand, direct, usual.size):
             return replace(usual, mn_major=order != _orders(name)[0], direct=direct, why="")
     return None
+
+
+_LINE_ROWS = 8
+"""Rows of a line of :func:`_shifted`: 8 rows of 16-bit elements are a multiple of 16 bytes apart."""
+
+
+def _shifted(problem: GemmProblem, operand: Operand, usual: Reading) -> Reading | None:
+    """Return the reading of a matrix that is contiguous along K and whose rows TMA cannot take; None of another one."""
+    order, (ld, deep, _) = _orders(usual.name)[0], usual.strides
+    if not operand.layout.stored(order) or deep != 1 or operand.alignment < TMA_ALIGNMENT or usual.count > 1:
+        return None
+    if not 0 < ld < LONGEST_ROW or min(usual.rows, problem.k) < FEWEST_SHIFTED:
+        return None
+    made = Stored(usual.k, usual.rows, 1, ld * usual.size, max(TMA_ALIGNMENT, ld * usual.size * usual.rows))
+    return replace(usual, mn_major=False, direct=made, why="", shifted=True)
 
 
 def _orders(name: str) -> tuple[str, str]:

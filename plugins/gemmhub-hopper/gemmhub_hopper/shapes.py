@@ -120,6 +120,20 @@ F16_REGISTER_SHAPES = ShapeList(
 """Shapes where a goes through registers as float16 planes."""
 
 
+def _shifted_shape(m: int, n: int, **given: Any) -> Shape:
+    """Return a shape with as many stages, up to 12, of shifted rows of a and of b as fit beside staging buffers."""
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (144 * m + 128 * -(-n // 64) * 64)), **given)
+
+
+SHIFTED_SHAPES = ShapeList((
+    *(_shifted_shape(128, n) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
+    *(_shifted_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
+    *(_shifted_shape(64, n, consumers=1) for n in (32, 64, 96, 128, 160)),
+))  # fmt: skip
+"""Shapes for 16-bit operands of shifted rows. Where these have many columns, or few of the other operand, a copy takes as
+long as the product."""
+
+
 def _small_shape(m: int, n: int, **given: Any) -> Shape:
     """Return a shape with as many stages, up to 8, of float32 elements as fit beside two buffers of planes of b."""
     room = SHARED_LIMIT - 22000 - 384 * n
@@ -136,6 +150,8 @@ SMALL_SHAPES = ShapeList((
 
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
+    if form.shifted_rows:
+        return SHIFTED_SHAPES
     if form.input == "f16x3":
         return F16_REGISTER_SHAPES if form.registers_a else F16_PLANES_SHAPES
     if form.input == "split":

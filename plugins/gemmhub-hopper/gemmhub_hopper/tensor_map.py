@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub_hopper.config import Form, Variant
 
+LINE_ROWS = 8
+"""Rows of 16-bit elements that are one line of :func:`shifted_rows`."""
+TMA_UNIT = 8
+"""16-bit elements of the 16 bytes to which TMA aligns."""
 NBYTES = 128
 """Bytes of a tensor map, which is aligned to 64 bytes."""
 TYPES = {"float16": 6, "float32": 7, "bfloat16": 9, "split": 9, "f16x3": 6, "tf32": 11}
@@ -59,6 +63,25 @@ def operand(
     box = (128 // size, k // multicast, 1) if mn_major else (k, rows // multicast, 1)
     sizes, swizzle = (stored.inner, stored.outer, stored.count), _SWIZZLE[box[0] * size]
     return MapArguments(TYPES[kind], sizes, (stored.ld, stored.stride), box, swizzle)
+
+
+def shifted_rows(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
+    """Return the maps of an a of shifted rows (kernels/shifted_rows.cuh), for tiles of ``rows`` rows.
+
+    A line is eight rows. The second map is of the rows that the last line has, where it has not all: its lines end with
+    these. The first has whole lines only.
+    """
+    lines, last = divmod(stored.outer, LINE_ROWS)
+    box = form.block_k + TMA_UNIT, rows // LINE_ROWS, 1
+    ld = stored.ld // form.input_bytes
+
+    def lines_of(some: int, count: int) -> MapArguments:
+        sizes = (some - 1) * ld + stored.inner, count, 1
+        strides = LINE_ROWS * stored.ld, LINE_ROWS * stored.ld * count
+        return MapArguments(TYPES[form.input], sizes, strides, box, _SWIZZLE[TMA_UNIT * form.input_bytes])
+
+    whole = lines_of(LINE_ROWS, lines)
+    return whole, lines_of(last, lines + 1) if last else whole
 
 
 def result(stored: Stored, variant: Variant) -> MapArguments:

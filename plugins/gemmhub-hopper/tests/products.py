@@ -447,3 +447,32 @@ BY_ROWS_PRODUCTS = (
     Scaled(Shape(128, 48, 9), 40, 44, 136, a="col", batch=(3,), b_shared=True, bias="n", registers=True),
 )
 """The same with the planes of a made in registers."""
+
+SHIFTED_PRODUCTS = (
+    # Every shift, by the remainder of k; a last line of 1 to 8 rows; both orders of b, whose rows TMA takes or not.
+    *(Product(SMALL, 64 + i, 72, 65 + i, b=("row", "col")[i % 2], **_REGISTERS) for i in range(7)),
+    Product(SMALL, 136, 72, 319, b="col", **_REGISTERS),
+    Product(SMALL, 135, 73, 257, **_REGISTERS),
+    Product(SMALL, 131, 80, 130, dtype="float16", out="float32", **_REGISTERS),
+    # The other operand, so that the result is transposed; a result in columns.
+    Product(SMALL, 72, 135, 131, b="col", swapped=True, **_REGISTERS),
+    Product(SMALL, 73, 134, 131, a="col", b="col", swapped=True, out="float32", **_REGISTERS),
+    Product(SMALL, 133, 72, 131, d="col", out="float32", **_REGISTERS),
+    Product(SMALL, 133, 71, 131, d="col", offset=1, **_REGISTERS),
+    # Epilogues: c, a bias of rows and of columns; split-K by the last and by slices; K passes of a copied b.
+    Product(SMALL, 135, 72, 257, alpha=0.5, beta=2, bias="m", activation="relu", **_REGISTERS),
+    Product(SMALL, 72, 135, 257, b="col", swapped=True, alpha=0.5, beta=2, bias="m", **_REGISTERS),
+    Product(SMALL, 72, 135, 257, b="col", swapped=True, d="col", beta=1, bias="n", out="float32", **_REGISTERS),
+    Product(SMALL, 135, 136, 521, splits=3, bias="m", **_REGISTERS),
+    Product(SMALL, 71, 40, 1033, b="col", splits=8, beta=1, bias="m", **_REGISTERS),
+    Product(SMALL, 40, 71, 1033, b="col", splits=8, swapped=True, out="float32", **_REGISTERS),
+    Product(SMALL, 71, 73, 400 + 1, b="col", limit=COUNTERS + 2**16, bias="n", **_REGISTERS),
+    # Shapes: several fragments and work tiles, widths, ping-pong, multicast of b.
+    Product(Shape(128, 256, 3), 264, 520, 265, b="col", **_REGISTERS),
+    Product(Shape(256, 96, 3), 519, 104, 265, **_REGISTERS),
+    Product(Shape(128, 160, 4, cluster_m=2), 391, 168, 201, b="col", **_REGISTERS),
+    Product(TURNS, 199, 136, 265, **_REGISTERS),
+    Product(Shape(64, 176, 3, pingpong=True), 391, 184, 201, b="col", **_REGISTERS),
+    Product(Shape(64, 72, 3, **_ONE), 135, 88, 201, b="col", **_REGISTERS),
+)
+"""Of 16-bit operands of shifted rows: what tests/test_shifted_rows.py runs on the host, and tests/test_device.py on a card."""

@@ -24,7 +24,8 @@ enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16
 constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
-// A goes through registers ("RS" wgmma, fragments.cuh): tf32 that is contiguous along M, or float32 that consumers split.
+// A goes through registers ("RS" wgmma): tf32 that is contiguous along M, or float32 that consumers split (fragments.cuh);
+// or 16-bit elements in rows that TMA cannot take as they are (shifted_rows.cuh).
 constexpr bool kRegistersA = GEMM_REGISTERS_A;
 constexpr bool kRescaled = GEMM_RESCALED;  // such an A is scaled as it is split, where float16 planes hold A or B not
 constexpr bool kSplitPlanesB =
@@ -53,6 +54,7 @@ constexpr u32 kWarpgroupsPerTile =
     kPingpong ? 1 : kNumConsumers;  // consumer warpgroups that share a tile and read a stage
 constexpr u32 kNumFragments = BLOCK_M / (64 * kWarpgroupsPerTile);  // 64-row fragments, a wgmma each, of a warpgroup
 constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2 : 1;
+constexpr bool kShiftedRows = kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT);
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elements of K in a stage
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
@@ -100,4 +102,4 @@ static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kNumPlanes == 1 && !k
 static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
 static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
-static_assert(!kRegistersA || kInput == TF32_INPUT || kNumPlanes > 1, "wgmma reads 16-bit elements from shared memory");
+static_assert(!kShiftedRows || (!kMnMajorA && !kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");

@@ -3,6 +3,8 @@
 // Accumulators of m64nNk*, thread t of the warpgroup (warp w = t / 32, lane l = t % 32): register 4 j + 2 h + e is
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
+//
+// These are rows of D, but where rows are shifted (shifted_rows.cuh): there row 16 w + 8 h + g is row 8 g + 2 w + h of D.
 #pragma once
 #include "elements.cuh"
 #include "tile_context.cuh"
@@ -47,13 +49,13 @@ struct EpilogueFragment {
         }
         if constexpr (kBias == 1) {
             bias_m[0] = rows > 0 ? load_element<kBiasType>(p.bias, row) : 0.0f;
-            bias_m[1] = rows > 8 ? load_element<kBiasType>(p.bias, row + 8) : 0.0f;
+            bias_m[1] = rows > static_cast<int>(kRowsApart) ? load_element<kBiasType>(p.bias, row + kRowsApart) : 0.0f;
         }
         if constexpr (kBias == 2) bias = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * column;
     }
 };
 
-// Finishes the four elements of 8-column block `j`: rows 0 and 8 from the thread's first, columns 8 j and 8 j + 1.
+// Finishes the four elements of 8-column block `j`: rows 0 and kRowsApart from the thread's first, columns 8 j and 8 j + 1.
 DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], int j) {
     float bias_n[2];
     if constexpr (kBias == 2) {
@@ -65,11 +67,11 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const int h = i / 2, e = i % 2;
+        const int h = i / 2, e = i % 2, row = kRowsApart * h;
         if constexpr (kHasAlpha) v[i] *= p.alpha;
         if constexpr (kHasAddend) {
-            const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + 8 * h : 8 * h * fragment.c_ld + 8 * j + e;
-            if (8 * h < fragment.rows && 8 * j + e < fragment.columns)
+            const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
+            if (row < fragment.rows && 8 * j + e < fragment.columns)
                 v[i] += p.beta * load_element<kAddendType>(fragment.c, at);
         }
         if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
@@ -82,9 +84,9 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
 DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, const float (&v)[4], int j) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        if (8 * h >= fragment.rows) continue;
-        const long long at =
-            fragment.d + (kTransposedD ? 8 * j * fragment.d_ld + 8 * h : 8 * h * fragment.d_ld + 8 * j);
+        const int row = kRowsApart * h;
+        if (row >= fragment.rows) continue;
+        const long long at = fragment.d + (kTransposedD ? 8 * j * fragment.d_ld + row : row * fragment.d_ld + 8 * j);
         if (!kTransposedD && p.pairs && 8 * j + 1 < fragment.columns) {
             if constexpr (kOutput == 2) {
                 struct alignas(8) Pair {
@@ -129,6 +131,16 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
         float v[2][4];
 #pragma unroll
         for (int side = 0; side < 2; ++side) finish_quad(p, fragment, acc, v[side], eight + j + side);
+        if constexpr (kTransposedD && kShiftedRows) {
+            // A thread's two rows of D are neighbours: a word in each of its columns.
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 column = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
+                store_shared(place + swizzled(column * 128 + 2 * fragment_row(warp, lane), 128),
+                             pack(v[i / 2][i % 2], v[i / 2][2 + i % 2]));
+            }
+            continue;
+        }
         const u32 row = place + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
@@ -152,9 +164,9 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 //               64 bytes wide (STORE_BLOCK_N 16), the unit is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
+    const u32 row = fragment_row(warp, lane) + kRowsApart * h;
     if constexpr (kTransposedD)
-        return warp / 2 * STORE_BOX_BYTES +
-               swizzled((8 * j + 2 * (lane % 4) + e) * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
+        return row / 32 * STORE_BOX_BYTES + swizzled((8 * j + 2 * (lane % 4) + e) * 128 + row % 32 * 4, 128);
     else
         return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
@@ -258,6 +270,8 @@ DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
 // Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: adjacent lanes store adjacent
 // units of 16 bytes. `row`, `column`: of d, where the box begins; `rows`, `columns`: of d from there on.
 //
+// Where rows are shifted, those of a buffer that is not transposed are in the order of wgmma's fragment.
+//
 // In d a row begins anywhere; what it has before its first multiple of 16 bytes, and behind the last one, is stored element
 // by element, so that nothing beside the row is written. A unit between is shifted out of two units of the buffer.
 DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int rows, int columns, int batch,
@@ -270,14 +284,18 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
     const int end = columns < ELEMENTS ? columns : ELEMENTS;
     const long long ld = kOutputBytes * p.d_ld;
     constexpr int UNROLLED = kNumFragments * OUT_N <= 256 ? 2 : 1;  // as there are registers
-    char* at = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column) + first * ld;
+    constexpr bool REORDERS = kShiftedRows && !kTransposedD;
+    char* const start = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column);
+    char* at = start + first * ld;
 #pragma unroll UNROLLED
     for (u32 done = 0; done < ROWS; done += AT_ONCE, at += AT_ONCE * ld) {
         const u32 from = (first + done) * STORE_ROW_BYTES;
+        const u32 into = REORDERS ? (first + done) % 8 * 8 + (first + done) / 8 : first + done;  // the row of d
+        if constexpr (REORDERS) at = start + into * ld;
         u32 w[8], x[4];
         load_words(box + swizzled(from + 16 * unit, STORE_ROW_BYTES), w[0], w[1], w[2], w[3]);
         load_words(box + swizzled(from + 16 * ((unit + 1) % UNITS), STORE_ROW_BYTES), w[4], w[5], w[6], w[7]);
-        if (static_cast<int>(first + done) >= rows) continue;
+        if (static_cast<int>(into) >= rows) continue;
         const u32 shift = (0u - static_cast<u32>(reinterpret_cast<u64>(at))) & 15;  // bytes to the first unit of d
 #pragma unroll
         for (int i = 0; i < 6; ++i) w[i] = shift & 8 ? w[i + 2] : w[i];

@@ -1,4 +1,4 @@
-// A through registers (kRegistersA, "RS" wgmma): 32-bit elements are loaded from A's tile by ordinary loads, as fragments
+// A through registers (kRegistersA, "RS" wgmma; 16-bit elements: shifted_rows.cuh): 32-bit elements are loaded from A's tile by ordinary loads, as fragments
 // that wgmma takes instead of a descriptor. So tf32 may be contiguous along M, and float32 is split here instead of in a
 // pre-pass.
 //
@@ -9,6 +9,7 @@
 // A tile has 32 elements of K. Contiguous along K: row r at 128 r. Along M: boxes of 32 rows, 4096 bytes, in each k at
 // 128 k. Either way TMA swizzles by 128 bytes: the number of a 16-byte unit in its line is XORed with the line's number.
 #pragma once
+#include "params.cuh"
 #include "smem_layout.cuh"
 #include "split_planes.cuh"
 
@@ -28,14 +29,15 @@ struct Tf32Loader {
     u32 offsets[4];  // of K step 0: rows g and g + 8 of the k that is read first; then of the other one
     bool later;      // whether t + 4 is read first
 
-    DEVICE Tf32Loader(u32 warp, u32 lane) : later(lane >= 16) {
+    DEVICE Tf32Loader(const Params&, u32 warp, u32 lane) : later(lane >= 16) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i)
             offsets[i] = element_offset(kMnMajorA, 16 * warp + lane / 4 + 8 * (i % 2), lane % 4 + 4 * (later != i / 2));
     }
 
-    // `rows`: where 64 rows of the tile begin.
-    DEVICE void load(Fragment& a, u32 rows, u32 step) const {
+    // Fragment number `number` of the tile at `tile`; what it has behind K is 0.
+    DEVICE void load(Fragment& a, u32 tile, u32 number, u32 step, int) const {
+        const u32 rows = tile + number * ROWS_BYTES;
         u32 x[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) x[i] = load_shared(rows + offsets[i] + step * 1024);

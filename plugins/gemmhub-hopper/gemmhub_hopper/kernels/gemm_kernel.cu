@@ -8,7 +8,7 @@
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
-//     fragments.cuh    A through registers
+//     fragments.cuh    A through registers; shifted_rows.cuh 16-bit elements in rows that TMA cannot take as they are
 //
 // A variant is a set of constants (config.cuh). A CTA has one producer warpgroup and kNumConsumers consumer warpgroups:
 //
@@ -46,8 +46,7 @@
 #include "tma_load.cuh"
 
 // By one thread; `work` is its first work tile.
-DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 smem, u32 cta_rank,
-                    WorkTile work) {
+DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_rank, WorkTile work) {
     const Multicast multicast(cta_rank);
     Pipeline pipe;
     Stopper stopper;
@@ -63,7 +62,7 @@ DEVICE void produce(const Params& p, const TensorMap* map_a, const TensorMap* ma
             barrier_wait(empty, pipe.parity ^ 1);
             if (stopper.stops(p, smem, pipe, block)) return;
             barrier_arrive_expect(full, SMEM_STAGE_BYTES);
-            load_stage(p, map_a, map_b, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work.first_k_block + block,
+            load_stage(p, maps, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work.first_k_block + block,
                        work.batch, full, multicast);
             pipe.advance();
         }
@@ -79,7 +78,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     Pipeline pipe;
     PingpongOrder order(ctx);
     u32 sent = 0;  // staging buffers that were stored
-    const Tf32Loader tf32(ctx.warp, ctx.lane);
+    const RegisterLoader loader(p, ctx.warp, ctx.lane);
     Emulation emulation(p);
     for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += gridDim.x / kClusterSize) {
         const WorkTile work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
@@ -88,7 +87,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
             continue;
         }
         Accumulators acc WRITTEN_BY_WGMMA;
-        if (!accumulate(acc, p, work, ctx, pipe, order, tf32, emulation)) break;
+        if (!accumulate(acc, p, work, ctx, pipe, order, loader, emulation)) break;
 
         Results slice;
         if (!reduce_cluster(slice, acc, ctx, emulation)) break;
@@ -106,6 +105,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     if (kTmaStore && ctx.lane == 0) tma_store_wait_all();
 }
 
+// `map_d`: with kShiftedRows, which TMA does not store, the second map of A.
 GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
          const __grid_constant__ TensorMap map_d, const __grid_constant__ Params p) {
@@ -115,7 +115,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     if (threadIdx.x == 0) {
         prefetch_map(&map_a);
         prefetch_map(&map_b);
-        if (kTmaStore) prefetch_map(&map_d);
+        if (kTmaStore || kShiftedRows) prefetch_map(&map_d);
         for (u32 stage = 0; stage < kNumStages; ++stage) {
             barrier_init(smem + SMEM_FULL_OFFSET + 8 * stage, 1);
             barrier_init(smem + SMEM_EMPTY_OFFSET + 8 * stage, 4 * kWarpgroupsPerTile * kNumMulticast);
@@ -136,7 +136,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     if (warpgroup == 0) {
         // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many. 512 start with 128 each.
         if constexpr (kNumConsumers > 1) warpgroup_reg_dealloc<40>();
-        if (warp_id() == 0 && elect_one()) produce(p, &map_a, &map_b, smem, cta_rank, first);
+        if (warp_id() == 0 && elect_one()) produce(p, {&map_a, &map_b, &map_d}, smem, cta_rank, first);
         join_cluster_barriers();
     } else {
         if constexpr (kNumConsumers > 1) warpgroup_reg_alloc<kNumConsumers == 2 ? 232 : 152>();

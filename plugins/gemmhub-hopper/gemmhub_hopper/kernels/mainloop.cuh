@@ -1,11 +1,22 @@
 // The main loop: a consumer warpgroup accumulates its rows of a tile over the K of a work tile.
 //
-// accumulate_shared() is the plain one: wgmma reads both operands from shared memory. accumulate_tf32_registers() loads A
-// through registers: half a stage at a time, while the wgmmas of the half before run, so each half has registers of its
-// own. Emulated float32 has main loops of its own in emulation.cuh.
+// accumulate_shared() is the plain one: wgmma reads both operands from shared memory. accumulate_registers() loads A through
+// registers: half a stage at a time, while the wgmmas of the half before run, so each half has registers of its own.
+// Emulated float32 has main loops of its own in emulation.cuh.
 #pragma once
 #include "emulation.cuh"
 #include "pingpong.cuh"
+#include "shifted_rows.cuh"
+
+template <bool shifted>
+struct LoaderOf {
+    using Type = Tf32Loader;
+};
+template <>
+struct LoaderOf<true> {
+    using Type = ShiftedLoader;
+};
+using RegisterLoader = LoaderOf<kShiftedRows>::Type;
 
 DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                               PingpongOrder& order) {
@@ -37,8 +48,8 @@ DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileConte
     ctx.release(before);
 }
 
-DEVICE void accumulate_tf32_registers(Accumulators& acc, const WorkTile& work, TileContext ctx, Pipeline& pipe,
-                                      PingpongOrder& order, const Tf32Loader& loader) {
+DEVICE void accumulate_registers(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+                                 PingpongOrder& order, const RegisterLoader& loader) {
     order.wait();
     u32 before = 0;
     constexpr u32 HALF = kNumKSteps / 2;
@@ -47,14 +58,14 @@ DEVICE void accumulate_tf32_registers(Accumulators& acc, const WorkTile& work, T
         barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
         const u32 stage = ctx.stage_address(pipe.stage);
         const u64 b = make_smem_desc(kWgmmaMnMajorB, stage + SMEM_B_OFFSET);
+        const int left = p.k - (work.first_k_block + block) * static_cast<int>(BLOCK_K);
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
 #pragma unroll
             for (u32 step = 0; step < HALF; ++step)
 #pragma unroll
                 for (u32 i = 0; i < kNumFragments; ++i)
-                    loader.load(a[half][step][i], stage + (ctx.tile_part() * kNumFragments + i) * ROWS_BYTES,
-                                half * HALF + step);
+                    loader.load(a[half][step][i], stage, ctx.tile_part() * kNumFragments + i, half * HALF + step, left);
             wgmma_fence();
 #pragma unroll
             for (u32 step = 0; step < HALF; ++step)
@@ -77,12 +88,12 @@ DEVICE void accumulate_tf32_registers(Accumulators& acc, const WorkTile& work, T
 
 // The main loop of this variant. Returns false where the CTA is to stop (f16_registers.cuh).
 DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
-                       PingpongOrder& order, const Tf32Loader& tf32, Emulation& emulation) {
+                       PingpongOrder& order, const RegisterLoader& loader, Emulation& emulation) {
     if constexpr (kSplitF16Rows) return accumulate_f16_rows(acc, p, work, ctx, pipe, emulation.rows);
     if constexpr (kNumPlanes > 1)
         emulation.accumulate(acc, p, work, ctx, pipe);
     else if constexpr (kRegistersA)
-        accumulate_tf32_registers(acc, work, ctx, pipe, order, tf32);
+        accumulate_registers(acc, p, work, ctx, pipe, order, loader);
     else
         accumulate_shared(acc, work, ctx, pipe, order);
     return true;

@@ -4,12 +4,16 @@
 #include "smem_desc.cuh"
 
 // A stage: A's tile, then B's tile. Of an operand that is split into planes beforehand, a tile of each plane. A tile that
-// consumers split, or load to registers, holds 32-bit elements.
+// consumers split, or load to registers, holds 32-bit elements; but one of shifted rows (shifted_rows.cuh) holds 16-bit ones,
+// and 8 more of each row.
 constexpr u32 kNumPlanesA = kRegistersA ? 1 : kNumPlanes;
 constexpr u32 kNumPlanesB = kSplitPlanesB ? 1 : kNumPlanes;
-constexpr u32 kElementBytesA = kRegistersA || kInput == TF32_INPUT ? 4 : 2;
+constexpr u32 kElementBytesA = (kRegistersA && !kShiftedRows) || kInput == TF32_INPUT ? 4 : 2;
 constexpr u32 kElementBytesB = kSplitPlanesB || kInput == TF32_INPUT ? 4 : 2;
-constexpr u32 SMEM_A_BYTES = kRegistersA ? BLOCK_M * BLOCK_K * kElementBytesA : tile_bytes(kMnMajorA, BLOCK_M);
+constexpr u32 SHIFTED_ROW_BYTES = BLOCK_K_BYTES + 16;
+constexpr u32 SMEM_A_BYTES = kShiftedRows  ? BLOCK_M * SHIFTED_ROW_BYTES
+                             : kRegistersA ? BLOCK_M * BLOCK_K * kElementBytesA
+                                           : tile_bytes(kMnMajorA, BLOCK_M);
 constexpr u32 SMEM_B_BYTES = tile_bytes(kWgmmaMnMajorB, BLOCK_N);  // of one plane, as wgmma reads it
 constexpr u32 SMEM_B_OFFSET = kNumPlanesA * SMEM_A_BYTES;          // in a stage
 constexpr u32 LOAD_BLOCK_N =

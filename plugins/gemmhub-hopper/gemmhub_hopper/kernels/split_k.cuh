@@ -21,8 +21,9 @@ constexpr int TILE_QUADS = kNumFragments * FRAGMENT_QUADS;
 constexpr long long PARTIAL_SIZE =
     TILE_QUADS * 128;  // Float4s of a split: [register / 4][thread], as its readers hold it
 // Splits, and quads of each, of a slice that are loaded at once: as there are registers.
-constexpr int SLICE_SPLITS = kNumPlanes == 1 && TILE_QUADS <= 16 ? 8 : 4;
-constexpr int SLICE_QUADS = kNumPlanes == 1 && TILE_QUADS <= 24 ? 2 : 1;
+constexpr bool SLICES_HAVE_ROOM = kNumPlanes == 1 && !kShiftedRows;
+constexpr int SLICE_SPLITS = SLICES_HAVE_ROOM && TILE_QUADS <= 16 ? 8 : 4;
+constexpr int SLICE_QUADS = SLICES_HAVE_ROOM && TILE_QUADS <= 24 ? 2 : 1;
 
 // Three consumers have no registers for slices, and with kPingpong what runs at once keeps half of them idle.
 DEVICE bool reduces_by_slices(const Params& p) {

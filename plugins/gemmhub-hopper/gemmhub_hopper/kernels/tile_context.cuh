@@ -37,6 +37,10 @@ struct TileContext {
     }
 };
 
+// The rows of D that a thread has in a fragment of 64: this one, and the one that is kRowsApart below it.
+constexpr u32 kRowsApart = kShiftedRows ? 1 : 8;
+DEVICE u32 fragment_row(u32 warp, u32 lane) { return kShiftedRows ? lane / 4 * 8 + 2 * warp : 16 * warp + lane / 4; }
+
 // Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.
 struct TileCoord {
     int row;            // this thread's first row in the first fragment of 64 rows
@@ -47,7 +51,7 @@ struct TileCoord {
     DEVICE TileCoord(const WorkTile& work, TileContext ctx) {
         row0 = (work.m_tile * kClusterM + rank_m(ctx.cta_rank)) * BLOCK_M + ctx.tile_part() * kNumFragments * 64;
         column0 = (work.n_tile * kClusterN + rank_n(ctx.cta_rank)) * BLOCK_N + rank_k(ctx.cta_rank) * OUT_N;
-        row = row0 + 16 * ctx.warp + ctx.lane / 4;
+        row = row0 + fragment_row(ctx.warp, ctx.lane);
         column = column0 + 2 * (ctx.lane % 4);
         batch = work.batch;
     }

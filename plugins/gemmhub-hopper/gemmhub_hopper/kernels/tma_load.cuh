@@ -1,6 +1,7 @@
 // The producer's TMA loads of one stage. In a cluster, CTAs beside each other share A's tile and CTAs below each other share
 // B's tile: each of them loads its part of the shared tile and multicasts it to all.
 #pragma once
+#include "shifted_rows.cuh"
 #include "tile_context.cuh"
 
 // The CTAs of a cluster that receive what this CTA loads, as bit masks of ranks.
@@ -49,19 +50,37 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int 
     }
 }
 
+// The maps of both operands; `last_rows`: of A with kShiftedRows, the rows that its last line has.
+struct OperandMaps {
+    const TensorMap *a, *b, *last_rows;
+};
+
+// A's tile where rows are shifted. `k`: of its first element.
+DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, int m, int k, int z, u32 barrier) {
+    const int last_rows = p.m % static_cast<int>(LINE_ROWS);
+#pragma unroll 1
+    for (int row = 0; row < static_cast<int>(LINE_ROWS); ++row) {
+        const int begin = row * static_cast<int>(p.a_m);
+        tma_load(to + row * SHIFTED_BOX_BYTES, row < last_rows ? maps.last_rows : maps.a, begin - begin % 8 + k,
+                 m / static_cast<int>(LINE_ROWS), z, barrier);
+    }
+}
+
 // Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on. An operand that is split into planes has a
 // tile of each plane: a map's third coordinate is a matrix, or kNumPlanes times the matrix plus the plane.
-DEVICE void load_stage(const Params& p, const TensorMap* map_a, const TensorMap* map_b, u32 stage, int m, int n,
-                       int k_block, int batch, u32 barrier, const Multicast& to) {
+DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, int k_block, int batch, u32 barrier,
+                       const Multicast& to) {
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
-        if (plane < kNumPlanesA)
+        if constexpr (kShiftedRows)
+            load_shifted_rows(p, maps, stage, m, (k_block + p.a_block) * static_cast<int>(BLOCK_K), batch * p.a_step, barrier);
+        else if (plane < kNumPlanesA)
             load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
-                map_a, stage + plane * SMEM_A_BYTES, m, k_block + p.a_block, batch * p.a_step * kNumPlanesA + plane,
+                maps.a, stage + plane * SMEM_A_BYTES, m, k_block + p.a_block, batch * p.a_step * kNumPlanesA + plane,
                 barrier, rank_n(to.cta_rank), to.mask_a);
         if (plane < kNumPlanesB)
             load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
-                map_b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_block + p.b_block,
+                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_block + p.b_block,
                 batch * p.b_step * kNumPlanesB + plane, barrier, rank_m(to.cta_rank), to.mask_b);
     }
 }

@@ -54,7 +54,8 @@ def cross_validated() -> list[str]:
     """Return the same for kinds that were fitted apart, each product judged by networks of other folds."""
     body = []
     for card, file, of in (
-        ("h100", "held_out_f16x3_odd.txt", "odd"),
+        ("h100", "held_out_odd.txt", "odd"),
+        ("h200", "held_out_odd.txt", "odd"),
         ("h100", "held_out_f16x3_rows.txt", "float32"),
         ("h200", "held_out_f16x3_rows.txt", "float32"),
     ):
@@ -104,11 +105,13 @@ def odd_sizes() -> list[str]:
             some = [x for x in found if (2 * x["m"] * x["n"] * x["k"] >= LARGE) == is_large]
             shares = [x["aligned"]["us"] / x["odd"]["us"] for x in some]
             ratios = [x["odd"]["torch_us"] / x["odd"]["us"] for x in some]
+            gains = [x["odd"]["copied_us"] / x["odd"]["us"] for x in some if "copied_us" in x["odd"]]
             body.append((
                 card.upper(), words, str(len(some)), f"{geometric_mean(shares):.2f}", f"{min(shares):.2f}",
-                f"{geometric_mean(ratios):.2f}",
+                f"{geometric_mean(ratios):.2f}", str(len(gains)), f"{geometric_mean(gains):.2f}" if gains else "",
             ))  # fmt: skip
-    return tables.rows(("card", "operations", "products", "of the aligned speed", "worst", "torch / gemmhub"), body)
+    head = "card", "operations", "products", "of the aligned speed", "worst", "torch / gemmhub", "through registers", "gain"
+    return tables.rows(head, body)
 
 
 def vectors() -> list[str]:

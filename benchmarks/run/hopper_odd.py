@@ -4,8 +4,9 @@
 
 It needs torch and gemmhub-hopper. Sizes are drawn: all three, k alone or n alone are one less than a multiple of 8. The
 plugin's first choice and torch's call are timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), then both for the sizes
-rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Results
-are compared with torch's.
+rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Where the
+choice reads an operand through registers, the first candidate that reads copies is timed beside it. Results are
+compared with torch's.
 """
 
 from __future__ import annotations
@@ -42,14 +43,21 @@ def drawn(seed: int) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
 
 
 def timed(backend: HopperBackend, sizes: tuple[int, int, int], order: str, dtype: str, rounds: int) -> dict[str, Any]:
-    """Return the plugin's choice, its time and torch's in microseconds, and whether the result is right."""
+    """Return the plugin's choice, its time and torch's in microseconds, whether results are right, and a copy's time."""
     asked, rig = problem(*sizes, order, dtype), rig_of(*sizes, order, dtype)
-    name = backend.candidates(asked)[0]
-    call = caller(backend, asked, name)
-    right = close(call, rig, dtype)
-    contenders = [rig.add(call), rig.add(lambda a, b, out: torch.matmul(a, b, out=out))]
-    own, reference = rig.medians(contenders, rounds)
-    return {"chosen": name, "us": own * 1e6, "torch_us": reference * 1e6, "right": right}
+    names = list(backend.candidates(asked))
+    beside = [x for x in names[1:] if not _in_registers(x)][: _in_registers(names[0])]
+    calls = [caller(backend, asked, x) for x in (names[0], *beside)]
+    right = all([close(call, rig, dtype) for call in calls])
+    contenders = [rig.add(call) for call in calls] + [rig.add(lambda a, b, out: torch.matmul(a, b, out=out))]
+    own, *copied, reference = rig.medians(contenders, rounds)
+    row = {"chosen": names[0], "us": own * 1e6, "torch_us": reference * 1e6, "right": right}
+    return row | ({"copied": beside[0], "copied_us": copied[0] * 1e6} if beside else {})
+
+
+def _in_registers(name: str) -> bool:
+    """Return whether a candidate reads an operand through registers: no other part of a name has that letter."""
+    return "r" in name
 
 
 def measure(

@@ -330,7 +330,8 @@ def _words(choice: Choice, passes: KPasses | None = None) -> str:
     if choice.splits > 1:
         words.append(f"split-K of {choice.splits}")
     if form.registers_a:
-        words.append(f"{lowering.a.name} through registers")
+        rows = ", as TMA cannot take its rows" if form.shifted_rows else ""
+        words.append(f"{lowering.a.name} through registers{rows}")
     if form.num_planes > 1:
         scheme = "three bfloat16 planes, six products"
         if form.input == f16_planes.INPUT:
@@ -342,7 +343,7 @@ def _words(choice: Choice, passes: KPasses | None = None) -> str:
         words += [f"{x.name} {x.why}" for x in lowering.copied]
     if passes is not None and passes.count > 1:
         words.append(f"{passes.count} K passes for a small workspace")
-    if not form.tma_store:
+    if not form.tma_store and not form.shifted_rows:
         words.append("result stored without TMA: its address, rows or strides are not aligned to 16 bytes")
     return ", ".join(words)
 

@@ -117,8 +117,9 @@ class Form:
     activation: str | None = None
     """The activation function: a key of :data:`ACTIVATIONS`."""
     registers_a: bool = False
-    """Whether a goes through registers: as 32-bit elements, tf32 contiguous along M or float32 that is split there; or as
-    16-bit ones in rows that TMA cannot take as they are."""
+    """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit
+    elements in rows that TMA cannot take as they are.
+    """
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
     rescaled: bool = False
@@ -146,8 +147,7 @@ class Form:
 
     @property
     def scheme(self) -> str:
-        """The input; where a goes through registers another name for float16 planes and 16-bit elements, whose costs are
-        others."""
+        """The input; another name for float16 planes and 16-bit elements of an a through registers: costs differ."""
         if self.shifted_rows:
             return SHIFTED
         return BY_ROWS if self.input == "f16x3" and self.registers_a else self.input

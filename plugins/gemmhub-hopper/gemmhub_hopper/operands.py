@@ -57,7 +57,7 @@ class Reading:
     packed: bool = False
     """Whether the operand was prepared by pack()."""
     shifted: bool = False
-    """Whether rows are not a multiple of 16 bytes apart, so that TMA reads lines of eight (kernels/shifted_rows.cuh)."""
+    """Whether rows are not a multiple of 16 bytes apart: TMA reads lines of eight rows (kernels/shifted_rows.cuh)."""
     source_kind: int = 0
     """How elements that are not float32 are read as such (kernels/source_element.cuh)."""
 

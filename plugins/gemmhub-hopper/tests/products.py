@@ -475,4 +475,4 @@ SHIFTED_PRODUCTS = (
     Product(Shape(64, 176, 3, pingpong=True), 391, 184, 201, b="col", **_REGISTERS),
     Product(Shape(64, 72, 3, **_ONE), 135, 88, 201, b="col", **_REGISTERS),
 )
-"""Of 16-bit operands of shifted rows: what tests/test_shifted_rows.py runs on the host, and tests/test_device.py on a card."""
+"""Of 16-bit operands of shifted rows, for tests/test_shifted_rows.py on the host and tests/test_device.py on a card."""

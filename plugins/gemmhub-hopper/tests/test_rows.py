@@ -115,7 +115,7 @@ MUTATIONS = {
     "those behind units are left out": ("if (behind < end)", "if (false)"),
     "those behind the row are stored": ("if (behind < end)", "if (behind <= end)"),
     "a row of few elements is stored whole": ("before < head && before < end", "before < head"),
-    "rows beside the result are stored": ("if (static_cast<int>(first + done) >= rows) continue;", ""),
+    "rows beside the result are stored": ("if (static_cast<int>(into) >= rows) continue;", ""),
     "the next unit is that of another row": ("(unit + 1) % UNITS", "(unit + 2) % UNITS"),
 }
 

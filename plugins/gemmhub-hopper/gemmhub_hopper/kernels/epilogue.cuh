@@ -49,7 +49,7 @@ struct EpilogueFragment {
         }
         if constexpr (kBias == 1) {
             bias_m[0] = rows > 0 ? load_element<kBiasType>(p.bias, row) : 0.0f;
-            bias_m[1] = rows > static_cast<int>(kRowsApart) ? load_element<kBiasType>(p.bias, row + kRowsApart) : 0.0f;
+            bias_m[1] = rows > kRowsApart ? load_element<kBiasType>(p.bias, row + kRowsApart) : 0.0f;
         }
         if constexpr (kBias == 2) bias = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * column;
     }
@@ -164,9 +164,11 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 //               64 bytes wide (STORE_BLOCK_N 16), the unit is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
-    const u32 row = fragment_row(warp, lane) + kRowsApart * h;
-    if constexpr (kTransposedD)
-        return row / 32 * STORE_BOX_BYTES + swizzled((8 * j + 2 * (lane % 4) + e) * 128 + row % 32 * 4, 128);
+    const u32 column = 8 * j + 2 * (lane % 4) + e;
+    if constexpr (kTransposedD && kShiftedRows)  // lane / 16 is the half of the 64 rows
+        return lane / 16 * STORE_BOX_BYTES + swizzled(column * 128 + lane / 4 % 4 * 32 + 8 * warp + 4 * h, 128);
+    else if constexpr (kTransposedD)
+        return warp / 2 * STORE_BOX_BYTES + swizzled(column * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
     else
         return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
@@ -285,13 +287,13 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
     const long long ld = kOutputBytes * p.d_ld;
     constexpr int UNROLLED = kNumFragments * OUT_N <= 256 ? 2 : 1;  // as there are registers
     constexpr bool REORDERS = kShiftedRows && !kTransposedD;
-    char* const start = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column);
-    char* at = start + first * ld;
+    char* next = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column) +
+                 (REORDERS ? 0 : first * ld);
 #pragma unroll UNROLLED
-    for (u32 done = 0; done < ROWS; done += AT_ONCE, at += AT_ONCE * ld) {
+    for (u32 done = 0; done < ROWS; done += AT_ONCE, next += REORDERS ? 0 : AT_ONCE * ld) {
         const u32 from = (first + done) * STORE_ROW_BYTES;
         const u32 into = REORDERS ? (first + done) % 8 * 8 + (first + done) / 8 : first + done;  // the row of d
-        if constexpr (REORDERS) at = start + into * ld;
+        char* const at = REORDERS ? next + into * ld : next;
         u32 w[8], x[4];
         load_words(box + swizzled(from + 16 * unit, STORE_ROW_BYTES), w[0], w[1], w[2], w[3]);
         load_words(box + swizzled(from + 16 * ((unit + 1) % UNITS), STORE_ROW_BYTES), w[4], w[5], w[6], w[7]);

@@ -38,7 +38,7 @@ struct TileContext {
 };
 
 // The rows of D that a thread has in a fragment of 64: this one, and the one that is kRowsApart below it.
-constexpr u32 kRowsApart = kShiftedRows ? 1 : 8;
+constexpr int kRowsApart = kShiftedRows ? 1 : 8;
 DEVICE u32 fragment_row(u32 warp, u32 lane) { return kShiftedRows ? lane / 4 * 8 + 2 * warp : 16 * warp + lane / 4; }
 
 // Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.

@@ -94,7 +94,9 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
         Results& sums = cluster_results(acc, slice);
         emulation.gather(ctx);
         if (p.next == SUMMED && index + gridDim.x / kClusterSize >= p.schedule.work_tiles) launch_dependent_grids();
-        if (!reduce_split_k(p, sums, work, ctx, emulation)) continue;
+        const Reduced reduced = reduce_split_k(p, sums, work, ctx, emulation);
+        if (reduced == ALL_DONE) break;
+        if (reduced == DONE) continue;
 
         const TileCoord at(work, ctx);
         emulation.repair(p, sums, at);

@@ -20,10 +20,12 @@ constexpr int FRAGMENT_QUADS = OUT_N / 8;  // quads of registers of a 64-row fra
 constexpr int TILE_QUADS = kNumFragments * FRAGMENT_QUADS;
 constexpr long long PARTIAL_SIZE =
     TILE_QUADS * 128;  // Float4s of a split: [register / 4][thread], as its readers hold it
-// Splits, and quads of each, of a slice that are loaded at once: as there are registers.
-constexpr bool SLICES_HAVE_ROOM = kNumPlanes == 1 && !kShiftedRows;
-constexpr int SLICE_SPLITS = SLICES_HAVE_ROOM && TILE_QUADS <= 16 ? 8 : 4;
-constexpr int SLICE_QUADS = SLICES_HAVE_ROOM && TILE_QUADS <= 24 ? 2 : 1;
+// Splits, and quads of each, of a slice that are loaded at once: as there are registers beside what repairs quads, or what
+// loads shifted rows.
+constexpr bool kRoomForSlices = kNumPlanes == 1 && !kShiftedRows;
+constexpr bool kCrowdedSlices = kSplitPlanesB && kNumConsumers > 1 && BLOCK_N > 32;
+constexpr int SLICE_SPLITS = kRoomForSlices && TILE_QUADS <= 16 ? 8 : !kCrowdedSlices ? 4 : kClusterK == 1 ? 2 : 1;
+constexpr int SLICE_QUADS = kRoomForSlices && TILE_QUADS <= 24 ? 2 : 1;
 
 // Three consumers have no registers for slices, and with kPingpong what runs at once keeps half of them idle.
 DEVICE bool reduces_by_slices(const Params& p) {
@@ -155,9 +157,15 @@ DEVICE void reduce_by_slices(const Params& p, const Results& acc, Float4* partia
     if (threadIdx.x % 128 == 0 && (taken >> 8 & 255) + slices == splits) *counter = 0;
 }
 
-// True where this warpgroup has the sums of all of K, in `acc`: those of an unsplit K, or the last split to arrive. Else it
-// is done with the tile.
-DEVICE bool reduce_split_k(const Params& p, Results& acc, const WorkTile& work, TileContext ctx, Emulation& emulation) {
+// What is left for a warpgroup to do with a tile.
+enum Reduced {
+    TO_STORE,  // the sums of all of K are in its accumulators: K was not split, or this split arrived last
+    DONE,      // nothing
+    ALL_DONE   // nothing, and it has no other tile: the compiler then keeps no registers of the loop over tiles
+};
+
+DEVICE Reduced reduce_split_k(const Params& p, Results& acc, const WorkTile& work, TileContext ctx,
+                              Emulation& emulation) {
     if constexpr (kSplitK) {
         if (p.schedule.splits > 1) {
             const SplitMarks words = emulation.publish(p, work, ctx);
@@ -170,11 +178,11 @@ DEVICE bool reduce_split_k(const Params& p, Results& acc, const WorkTile& work, 
                 const TileCoord at(work, ctx);
                 reduce_by_slices(p, acc, partials, at, work.split, p.counters + slot, ctx.warpgroup, flag, words,
                                  emulation);
-                return false;
+                return ALL_DONE;
             }
-            if (!reduce_by_last(p, acc, partials, work.split, p.counters + slot, ctx.warpgroup, flag)) return false;
+            if (!reduce_by_last(p, acc, partials, work.split, p.counters + slot, ctx.warpgroup, flag)) return DONE;
             emulation.collect(words);
         }
     }
-    return true;
+    return TO_STORE;
 }

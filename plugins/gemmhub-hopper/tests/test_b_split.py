@@ -224,7 +224,7 @@ def test_lost_bits_would_be_noticed(mutation, monkeypatch, tmp_path):
 
 def test_nothing_is_recomputed_without_need(monkeypatch, tmp_path):
     """Without this, recomputing could hide wrong planes."""
-    home = mutated(monkeypatch, tmp_path, "repair.cuh", ("exact = inner_product(p,", "exact = 77 + inner_product(p,"))
+    home = mutated(monkeypatch, tmp_path, "repair.cuh", ("sum = exact.sum,", "sum = 77 + exact.sum,"))
     for shape in (SMALL, SHARED_K, TWO):
         product = Product(shape, 136, 140, 264, dtype="float32", **S)
         run = Run(product, home)

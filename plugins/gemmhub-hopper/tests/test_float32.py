@@ -195,7 +195,7 @@ def test_tiles_do_not_see_each_others_marks(split_planes_b, monkeypatch, tmp_pat
     """Parts of k tell each other what they found: of their own tile. Else results would depend on who comes first.
     One block does all pieces, one after the other; what is computed anew without need comes out wrong.
     """
-    recompute = "exact = inner_product(p,", "exact = 77 + inner_product(p,"
+    recompute = "sum = exact.sum,", "sum = 77 + exact.sum,"
     home = mutated(monkeypatch, tmp_path, "repair.cuh", recompute, attributes={16: 1})
     shape = Shape(64, 32, 3, consumers=1)
     product = Product(shape, 128, 64, 256, dtype="float32", splits=2, registers=True, split_planes_b=split_planes_b)

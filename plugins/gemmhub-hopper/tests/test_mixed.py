@@ -81,11 +81,13 @@ def test_what_float16_planes_do_not_hold(which):
 def test_special_values():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((37, 133)).astype(bfloat16), rng.standard_normal((133, 70), F32)
-    a[3, 4], b[7, 8] = np.nan, np.inf
+    a[3, 4], a[5, 6], b[7, 8], b[6, 9] = np.nan, np.inf, np.inf, 0
     result = multiply(a, b)
     assert ratio(result, a, b) <= 1
     assert np.isnan(result[3]).all()
-    assert np.isinf(np.delete(result[:, 8], 3)).all()
+    assert np.isinf(np.delete(result[:, 8], (3, 5))).all()
+    assert np.isinf(np.delete(result[5], (8, 9))).all()
+    assert np.isnan(result[5, 9])
 
 
 def test_few_rows_do_not_take_the_kernel_for_vectors():

@@ -196,12 +196,16 @@ struct Emulation {
     DEVICE void repair(const Params& p, Results& sums, const TileCoord& at) const {
         if constexpr (kRepairs && (!kRegistersA || kRescaled))
             if (p.only_rejected) unscale(p, sums);
-        if constexpr (kRepairs) repair_results(p, sums, at, marks);
+        if constexpr (kRepairs) {
+#pragma unroll
+            for (u32 i = 0; i < kNumFragments; ++i)
+                repair_sums(p, sums[i], at.row + 64 * i, at.column, at.batch, marks);
+        }
     }
 
     // The same of a quad of registers whose first element is in this row and column.
     DEVICE void repair(const Params& p, float (&sums)[4], int row, int column, int batch) const {
-        if constexpr (kRepairs) repair_quad(p, sums, row, column, batch, marks);
+        if constexpr (kRepairs) repair_sums(p, sums, row, column, batch, marks);
     }
 
     // After the last work tile.

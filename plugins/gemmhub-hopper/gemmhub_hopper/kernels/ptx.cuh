@@ -120,6 +120,9 @@ DEVICE u32 block_or(u32 bits) { return (__syncthreads_or(bits & 1) ? 1 : 0) | (_
 // The bits that any thread of the warp has set.
 DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
 
+// The least number of any thread of the warp.
+DEVICE u32 warp_min(u32 number) { return __reduce_min_sync(0xffffffffu, number); }
+
 // The value of the lane whose number differs in the bits of `lanes`.
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 

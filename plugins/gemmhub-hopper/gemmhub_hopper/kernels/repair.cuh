@@ -10,6 +10,17 @@
 //   (b_planes.cuh); with split-K they are handed on in the same words.
 // - all of them where `all` is set: for K of 1 to 3, whose bound of K + 2 roundings leaves no room for the truncation of
 //   tensor cores.
+//
+// One NaN makes all sums of its row or column suspect. An inner product for each of them would take several times as
+// long as all the rest. So an inner product also finds the infinities and NaNs of its row of A and its column of B
+// (Span). Where these decide about other suspect sums of the warp, lanes compute those without reading all of K:
+//
+// - a NaN, or infinities whose products have both signs or a factor of 0: the sum is NaN, whatever else there is. An
+//   inner product stops there, too.
+// - infinities that are all within 32 elements of each line: the sum is that of their products.
+//
+// The marks of the pre-pass show that a column of B is finite, so that no inner product for each column is needed.
+// Still slow: infinities further apart whose products have one sign, and sums of finite products that overflow.
 #pragma once
 #include "source_element.cuh"
 #include "epilogue.cuh"
@@ -34,36 +45,115 @@ DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
     return cross(kRegistersA ? a : *a_word(p, row, batch), *b_word(p, column, batch));
 }
 
-// By a whole warp: each lane sums every 32nd product, then sums of lanes are added.
-DEVICE float inner_product(const Params& p, int row, int column, int batch) {
-    const void* a = source_matrix(p.a, batch * p.a_step, p.a_batch, p.a_source);
-    const void* b = source_matrix(p.b, batch * p.b_step, p.b_batch, p.b_source);
-    float sum = 0.0f;
-    if (kRegistersA || (p.a_source | p.b_source) == REAL) {
-        const float* x = static_cast<const float*>(a) + row * p.a_m;
-        const float* y = static_cast<const float*>(b) + column * p.b_n;
-        constexpr int AT_ONCE = kRegistersA && kSplitK ? 1 : 4;  // where A goes through registers split-K leaves none
-#pragma unroll AT_ONCE
-        for (int k = lane_id(); k < p.k; k += 32) sum = fmaf(x[k * p.a_k], y[k * p.b_k], sum);
-    } else {
-#pragma unroll 1
-        for (int k = lane_id(); k < p.k; k += 32)
-            sum = fmaf(source_element(a, row, k, p.a_m, p.a_k, p.a_source),
-                       source_element(b, column, k, p.b_n, p.b_k, p.b_source), sum);
+// A row of A, or a column of B, as it was before it was split.
+struct Line {
+    const void* matrix;
+    int number;
+    long long step, step_k;  // from one line to the next, and along K
+    int kind;                // of source_element()
+
+    // kReal: the kind is known to be REAL, so that loads need no branches and are in flight together.
+    template <bool kReal>
+    DEVICE float at(int k) const {
+        if constexpr (kReal) return static_cast<const float*>(matrix)[number * step + k * step_k];
+        return source_element(matrix, number, k, step, step_k, kind);
     }
-#pragma unroll
-    for (u32 lanes = 16; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
-    return sum;
+};
+
+DEVICE Line row_of_a(const Params& p, int row, int batch) {
+    return {source_matrix(p.a, batch * p.a_step, p.a_batch, p.a_source), row, p.a_m, p.a_k, p.a_source};
 }
 
-// The element of each lane that is `wrong`, recomputed. `row` and `column` are lane 0's: those of lane l are l / 4 rows
-// below and 2 (l % 4) columns beside.
-DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, int batch) {
-    for (u32 todo = warp_or(wrong ? 1u << lane_id() : 0); todo != 0; todo &= todo - 1) {
-        const u32 lane = __ffs(todo) - 1;
-        const float exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
-        if (lane_id() == lane) sum = exact;
+DEVICE Line column_of_b(const Params& p, int column, int batch) {
+    return {source_matrix(p.b, batch * p.b_step, p.b_batch, p.b_source), column, p.b_n, p.b_k, p.b_source};
+}
+
+DEVICE bool finite(float x) { return fabsf(x) < infinity(); }
+
+// What is known of the elements of a line that are not finite.
+struct Span {
+    static constexpr u32 INFINITE = 1u << 31, UNKNOWN = 0xffffffff;
+    u32 first = UNKNOWN;  // k of a NaN; else INFINITE + k of the first infinity
+    u32 end = UNKNOWN;    // none is at or beyond this k; 0 where all are finite
+
+    DEVICE u32 begin() const { return first & ~INFINITE; }
+
+    // Whether special_sum() reads all of them.
+    DEVICE bool is_short() const { return end == 0 || (end != UNKNOWN && end - begin() <= 32); }
+
+    // In ascending order of k; `end` is 0 before.
+    DEVICE void add(float x, u32 k) {
+        if (finite(x)) return;
+        const u32 found = x != x ? k : INFINITE + k;
+        if (found < first) first = found;
+        end = k + 1;
     }
+
+    // What is known now that `other` is, of the same line. Returns whether it is more.
+    DEVICE bool learn(const Span& other) {
+        const bool more = other.first < first || other.end < end;
+        if (other.first < first) first = other.first;
+        if (other.end < end) end = other.end;
+        return more;
+    }
+};
+
+// An inner product, and what it has found of its two lines.
+struct Product {
+    float sum = 0.0f;
+    Span a, b;
+};
+
+// By a whole warp: each lane sums every 32nd product, then sums of lanes are added. A sum that is NaN stays NaN: then
+// the rest is not read, and the ends of spans remain unknown.
+template <bool kReal>
+DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
+    constexpr int AT_ONCE = kReal ? 8 : 1;
+    Product found;
+    found.a.end = found.b.end = 0;
+    bool stopped = false;
+#pragma unroll 1
+    for (int first = 0; first < count && !stopped; first += 32 * AT_ONCE) {
+        float x[AT_ONCE], y[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int k = first + 32 * i + lane_id();
+            x[i] = k < count ? a.at<kReal>(k) : 0.0f;
+            y[i] = k < count ? b.at<kReal>(k) : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int k = first + 32 * i + lane_id();
+            found.a.add(x[i], k);
+            found.b.add(y[i], k);
+            found.sum = fmaf(x[i], y[i], found.sum);
+        }
+        stopped = warp_or(found.sum != found.sum) != 0;
+    }
+#pragma unroll
+    for (u32 lanes = 16; lanes > 0; lanes /= 2) found.sum += shuffle_xor(found.sum, lanes);
+    found.a = {warp_min(found.a.first), stopped ? Span::UNKNOWN : ~warp_min(~found.a.end)};
+    found.b = {warp_min(found.b.first), stopped ? Span::UNKNOWN : ~warp_min(~found.b.end)};
+    return found;
+}
+
+DEVICE Product inner_product(const Params& p, int row, int column, int batch) {
+    const Line a = row_of_a(p, row, batch), b = column_of_b(p, column, batch);
+    if (kRegistersA || (p.a_source | p.b_source) == REAL) return multiply_lines<true>(a, b, p.k);
+    return multiply_lines<false>(a, b, p.k);
+}
+
+// By each lane for itself: the sum of those products within a span, or within its first 32 elements, that have a
+// factor which is not finite. 0: there are none. NaN: the whole inner product is NaN, too.
+DEVICE float special_sum(const Params& p, int row, int column, int batch, const Span& span) {
+    const Line a = row_of_a(p, row, batch), b = column_of_b(p, column, batch);
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 k = span.begin(); k < p.k && k < span.end && k < span.begin() + 32 && sum == sum; ++k) {
+        const float x = a.at<kRegistersA>(k), y = b.at<kRegistersA>(k);
+        if (!finite(x) || !finite(y)) sum += x * y;
+    }
+    return sum;
 }
 
 // Whether a tile may have such elements. `a`: Emulation::marks.
@@ -77,44 +167,64 @@ DEVICE bool wrong(const Params& p, float sum, int row, int column, int batch, u3
     return p.all || suspect(sum) || (marks && (kSplitPlanesB || marked(p, row, column, batch, a)));
 }
 
-DEVICE void repair_results(const Params& p, Results& acc, const TileCoord& at, u32 a) {
-    const bool marks = marked_tile(p, a);
-    bool any = marks || p.all;
-#pragma unroll
-    for (u32 i = 0; i < kNumFragments; ++i)
-#pragma unroll
-        for (u32 j = 0; j < OUT_N / 2; ++j) any = any || suspect(acc[i][j]);
-    if (warp_or(any) == 0) return;
-#pragma unroll
-    for (u32 i = 0; i < kNumFragments; ++i) {
+// Whether marks show that a column of B is finite. Where consumers split B, infinities and NaNs have no mark of their
+// own, but are large to Extremes.
+DEVICE bool finite_column(const Params& p, int column, int batch, u32 a) {
+    if constexpr (kSplitPlanesB) return (a >> 2 & LARGE) == 0;
+    return (*b_word(p, column, batch) & NOT_FINITE) == 0;
+}
+
+// The element of each lane that is `wrong`, recomputed. `row` and `column` are lane 0's: those of lane l are l / 4 rows
+// below and 2 (l % 4) columns beside. `of_row`, `of_column`: what is known of each lane's lines.
+DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, int batch, Span& of_row,
+                      Span& of_column) {
+    bool look = true;  // whether more is known of this lane's row or column than before
 #pragma unroll 1
-        for (u32 r = 0; r < OUT_N / 2; ++r) {  // registers have no addresses: r is compared with each number
-            const int row = at.row + 64 * i + 8 * (r / 2 % 2), column = at.column + 8 * (r / 4) + r % 2;
-            float sum = 0.0f;
-#pragma unroll
-            for (u32 j = 0; j < OUT_N / 2; ++j)
-                if (j == r) sum = acc[i][j];
-            recompute(p, sum, wrong(p, sum, row, column, at.batch, a, marks), row - lane_id() / 4,
-                      column - 2 * (lane_id() % 4), at.batch);
-#pragma unroll
-            for (u32 j = 0; j < OUT_N / 2; ++j)
-                if (j == r) acc[i][j] = sum;
+    while (true) {
+        if (look && wrong && suspect(sum)) {
+            const int m = row + lane_id() / 4, n = column + 2 * (lane_id() % 4);
+            float exact = special_sum(p, m, n, batch, of_row);
+            if (exact == exact) exact += special_sum(p, m, n, batch, of_column);
+            if (exact != exact || (exact != 0.0f && of_row.is_short() && of_column.is_short()))
+                sum = exact, wrong = false;
         }
+        const u32 todo = warp_or(wrong ? 1u << lane_id() : 0);
+        if (todo == 0) return;
+        const u32 lane = __ffs(todo) - 1;
+        const Product exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
+        if (lane_id() == lane) sum = exact.sum, wrong = false;
+        look = lane_id() / 4 == lane / 4 && of_row.learn(exact.a);
+        look = (lane_id() % 4 == lane % 4 && of_column.learn(exact.b)) || look;
     }
 }
 
-// The same for a quad of registers whose first element is in this row and column.
-DEVICE void repair_quad(const Params& p, float (&sums)[4], int row, int column, int batch, u32 a) {
+// Recomputes what is wrong of a lane's sums; the first one is in this row and column, and their order is that of
+// accumulators (epilogue.cuh). `a`: Emulation::marks.
+template <u32 count>
+DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int column, int batch, u32 a) {
     const bool marks = marked_tile(p, a);
     bool any = marks || p.all;
 #pragma unroll
-    for (u32 r = 0; r < 4; ++r) any = any || suspect(sums[r]);
+    for (u32 r = 0; r < count; ++r) any = any || suspect(sums[r]);
     if (warp_or(any) == 0) return;
+    Span rows[2], of_column;
+#pragma unroll 1
+    for (u32 i = 0; i < count; ++i) {  // both rows of a column, one after the other
+        const u32 h = i % 2, r = i / 4 * 4 + 2 * h + i / 2 % 2;
+        const int m = row + 8 * h, n = column + 8 * (i / 4) + i / 2 % 2;
+        float sum = 0.0f;  // registers have no addresses: r is compared with each number
 #pragma unroll
-    for (u32 r = 0; r < 4; ++r) {
-        const int m = row + 8 * (r / 2), n = column + r % 2;
-        recompute(p, sums[r], wrong(p, sums[r], m, n, batch, a, marks), m - lane_id() / 4, n - 2 * (lane_id() % 4),
-                  batch);
+        for (u32 j = 0; j < count; ++j)
+            if (j == r) sum = sums[j];
+        const bool again = wrong(p, sum, m, n, batch, a, marks);
+        if (h == 0) of_column = Span();
+        if (again && finite_column(p, n, batch, a)) of_column.end = 0;
+        Span of_row = rows[0];
+        recompute(p, sum, again, m - lane_id() / 4, n - 2 * (lane_id() % 4), batch, of_row, of_column);
+        rows[0] = rows[1], rows[1] = of_row;  // the other row is next
+#pragma unroll
+        for (u32 j = 0; j < count; ++j)
+            if (j == r) sums[j] = sum;
     }
 }
 

@@ -11,6 +11,7 @@
 
 constexpr u32 LOSSY = 1, LARGE = 2;  // marks
 constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu or f16_registers.cuh: bfloat16 planes multiply it
+constexpr u32 NOT_FINITE = 8;        // by the pre-pass: infinities, NaNs; not LARGE, as sums show where they are
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
 // 1 + g % (MARKS - 3). f16_prepass.cu and f16_registers.cuh write the last two: the exponent, biased by 127, of the largest
@@ -104,5 +105,5 @@ DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks, float large = LAR
     rest -= from_bf16(plane[1]);
     plane[2] = static_cast<u16>(pack_bf16(rest, 0.0f));
     rest -= from_bf16(plane[2]);
-    marks |= (rest != 0.0f ? LOSSY : 0) | (fabsf(x) >= large ? LARGE : 0);
+    marks |= (rest != 0.0f ? LOSSY : 0) | (!finite ? NOT_FINITE : fabsf(x) >= large ? LARGE : 0);
 }

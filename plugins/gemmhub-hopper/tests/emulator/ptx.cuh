@@ -73,6 +73,14 @@ inline u32 warp_or(u32 bits) {
     });
     return bits;
 }
+inline u32 warp_min(u32 number) {
+    emulator::exchange(&number, [](void** lanes) {
+        u32 least = 0xffffffff;
+        for (u32 i = 0; i < 32; ++i) least = std::min(least, *static_cast<u32*>(lanes[i]));
+        for (u32 i = 0; i < 32; ++i) *static_cast<u32*>(lanes[i]) = least;
+    });
+    return number;
+}
 inline float shuffle_xor(float value, u32 lanes) {
     struct {
         float given, taken;

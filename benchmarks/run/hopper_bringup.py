@@ -34,7 +34,18 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
-from products import BY_ROWS_PRODUCTS, F16_PRODUCTS, PRODUCTS, SLICES, SMALL, SPLIT, Product, loaded, stored
+from products import (
+    BY_ROWS_PRODUCTS,
+    F16_PRODUCTS,
+    PRODUCTS,
+    SHIFTED_PRODUCTS,
+    SLICES,
+    SMALL,
+    SPLIT,
+    Product,
+    loaded,
+    stored,
+)
 from vectors import VECTORS
 
 from benchmarks.lib.results import ROOT, save
@@ -271,7 +282,8 @@ def main() -> int:
     parser.add_argument("--compile-only", action="store_true", help="needs no card")
     parser.add_argument("--product", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    every = [*PROBES, *PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS, *(LARGE if options.large else ())]
+    every = [*PROBES, *PRODUCTS, *SHIFTED_PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS]
+    every += LARGE if options.large else ()
     products = [product for product in every if options.only in str(product)]
     if options.product is not None:
         return alone(options.product, products)

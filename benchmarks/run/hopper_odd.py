@@ -4,8 +4,8 @@
 
 It needs torch and gemmhub-hopper. Sizes are drawn: all three, k alone or n alone are one less than a multiple of 8. The
 plugin's first choice and torch's call are timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), then both for the sizes
-rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Where the
-choice reads an operand through registers, the first candidate that reads copies is timed beside it. Results are
+rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Where
+the choice reads an operand through registers, the first candidate that reads copies is timed beside it. Results are
 compared with torch's.
 """
 
@@ -43,12 +43,12 @@ def drawn(seed: int) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
 
 
 def timed(backend: HopperBackend, sizes: tuple[int, int, int], order: str, dtype: str, rounds: int) -> dict[str, Any]:
-    """Return the plugin's choice, its time and torch's in microseconds, whether results are right, and a copy's time."""
+    """Return the plugin's choice, its time and torch's in microseconds, whether it is right, and a copy's time."""
     asked, rig = problem(*sizes, order, dtype), rig_of(*sizes, order, dtype)
     names = list(backend.candidates(asked))
     beside = [x for x in names[1:] if not _in_registers(x)][: _in_registers(names[0])]
     calls = [caller(backend, asked, x) for x in (names[0], *beside)]
-    right = all([close(call, rig, dtype) for call in calls])
+    right = all(close(call, rig, dtype) for call in calls)
     contenders = [rig.add(call) for call in calls] + [rig.add(lambda a, b, out: torch.matmul(a, b, out=out))]
     own, *copied, reference = rig.medians(contenders, rounds)
     row = {"chosen": names[0], "us": own * 1e6, "torch_us": reference * 1e6, "right": right}

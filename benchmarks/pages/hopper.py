@@ -105,13 +105,12 @@ def odd_sizes() -> list[str]:
             some = [x for x in found if (2 * x["m"] * x["n"] * x["k"] >= LARGE) == is_large]
             shares = [x["aligned"]["us"] / x["odd"]["us"] for x in some]
             ratios = [x["odd"]["torch_us"] / x["odd"]["us"] for x in some]
-            gains = [x["odd"]["copied_us"] / x["odd"]["us"] for x in some if "copied_us" in x["odd"]]
             body.append((
                 card.upper(), words, str(len(some)), f"{geometric_mean(shares):.2f}", f"{min(shares):.2f}",
-                f"{geometric_mean(ratios):.2f}", str(len(gains)), f"{geometric_mean(gains):.2f}" if gains else "",
+                f"{geometric_mean(ratios):.2f}", str(sum("r" in x["odd"]["chosen"] for x in some)),
             ))  # fmt: skip
     head = "card", "operations", "products", "of the aligned speed", "worst", "torch / gemmhub"
-    return tables.rows((*head, "through registers", "gain"), body)
+    return tables.rows((*head, "through registers"), body)
 
 
 def vectors() -> list[str]:

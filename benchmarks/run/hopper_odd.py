@@ -5,8 +5,8 @@
 It needs torch and gemmhub-hopper. Sizes are drawn: all three, k alone or n alone are one less than a multiple of 8. The
 plugin's first choice and torch's call are timed by CUDA graphs (benchmarks/lib/cuda_graphs.py), then both for the sizes
 rounded up. A share is the time of the rounded sizes over that of the odd ones: 1 where odd sizes cost nothing. Where
-the choice reads an operand through registers, the first candidate that reads copies is timed beside it. Results are
-compared with torch's.
+the choice reads an operand through registers, the first candidate that reads copies is timed beside it, if the plugin
+proposes any. Results are compared with torch's.
 """
 
 from __future__ import annotations

@@ -137,8 +137,10 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
         b = reading(problem, "b", problem.b, count, stride_b, plain)
         if is_complex:
             a, b = complex_operands.read(a, order), complex_operands.read(b, order)
-        if is_complex or is_mixed:
+        if is_complex:  # only planes of float16 are made of these
             options = []
+        elif is_mixed:  # only planes are made of the 16-bit one, and the other one needs none in registers
+            options = [x for x in options if x[1] and not x[2]]
         options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
         few = min(problem.m, problem.n) < f16_planes.FEWEST_ROWS
         if not (is_complex or is_mixed or few) and problem.c is None:  # a result may be computed twice

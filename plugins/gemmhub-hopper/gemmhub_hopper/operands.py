@@ -170,7 +170,7 @@ def in_registers(
     if usual.packed and form.input == "split":
         ld = usual.strides[0] * usual.size
         return replace(usual, direct=Stored(usual.k, usual.rows, 1, ld, ld * usual.rows))
-    if usual.direct is not None:
+    if usual.direct is not None or (form.num_planes > 1 and usual.source_kind != REAL):
         return None
     if form.num_planes == 1 and form.input != "tf32":
         return _shifted(problem, operand, usual)

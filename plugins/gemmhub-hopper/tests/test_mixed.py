@@ -20,6 +20,7 @@ from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 
 SHAPE = Shape(64, 64, 3, consumers=1)
+SHAPE_OF_FEW = Shape(64, 16, 4, consumers=1)
 F32 = np.dtype(np.float32)
 MODEL = error_model(F32, F32, F32, F32)
 
@@ -31,11 +32,12 @@ def asked(m, n, k, types, orders=("row", "row", "row"), batch=()):
     return replace(made, a=a, b=b)
 
 
-def multiply(a, b, orders=("row", "row", "row"), swapped=False):
+def multiply(a, b, orders=("row", "row", "row"), swapped=False, registers=False, shape=SHAPE, splits=1):
     batch, m, k, n = a.shape[:-2], *a.shape[-2:], b.shape[-1]
     lowerings = lower.lowerings(asked(m, n, k, (a.dtype.name, b.dtype.name), orders, batch))
     assert isinstance(lowerings, tuple), lowerings
-    launch = HOME.backend().launch(0, Choice(next(x for x in lowerings if x.swapped == swapped), SHAPE, 1), 2**30)
+    lowering = next(x for x in lowerings if (x.swapped, x.form.registers_a) == (swapped, registers))
+    launch = HOME.backend().launch(0, Choice(lowering, shape, splits), 2**30)
     memory, buffers = FakeMemory(HOME), []
     for x, order in zip((a, b), orders):
         data = stored(x, order)
@@ -61,6 +63,30 @@ def test_products(types, swapped, orders):
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((37, 133)).astype(types[0]), rng.standard_normal((133, 70)).astype(types[1])
     assert ratio(multiply(a, b, orders, swapped), a, b) <= 0.2
+
+
+@pytest.mark.parametrize("orders", [("row", "row", "row"), ("col", "col", "col")], ids="".join)
+@pytest.mark.parametrize("types", [(bfloat16, F32), (F32, np.float16)], ids=str)
+def test_products_through_registers(types, orders):
+    """The float32 operand is split as it is read, the other one by the pre-pass; by one tile, and by splits of K."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((44, 136)).astype(types[0]), rng.standard_normal((136, 72)).astype(types[1])
+    for splits in (1, 3):
+        given = {"swapped": types[1] == F32, "registers": True, "shape": SHAPE_OF_FEW, "splits": splits}
+        assert ratio(multiply(a, b, orders, **given), a, b) <= 0.2
+        a[3, 4], a[5, 6], b[7, 8], b[6, 9] = np.nan, np.inf, np.inf, 0
+        result = multiply(a, b, orders, **given)
+        assert ratio(result, a, b) <= 1
+        assert np.isnan(result[3]).all()
+        assert np.isinf(np.delete(result[5], (8, 9))).all()
+        a[3, 4] = a[5, 6] = b[7, 8] = 1
+
+
+def test_only_a_float32_operand_goes_through_registers():
+    for types, swapped in ((("bfloat16", "float32"), True), (("float32", "float16"), False)):
+        found = [x for x in lower.lowerings(asked(8, 768, 6144, types)) if x.form.registers_a]
+        assert [(x.swapped, x.form.input, x.form.split_planes_b) for x in found] == [(swapped, "split", False)]
+        assert [x.name for x in found[0].copied] == ["a" if swapped else "b"]
 
 
 def test_a_batch():

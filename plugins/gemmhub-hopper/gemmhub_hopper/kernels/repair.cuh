@@ -139,7 +139,7 @@ DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
 
 DEVICE Product inner_product(const Params& p, int row, int column, int batch) {
     const Line a = row_of_a(p, row, batch), b = column_of_b(p, column, batch);
-    if (kRegistersA || (p.a_source | p.b_source) == REAL) return multiply_lines<true>(a, b, p.k);
+    if (kSplitPlanesB || (p.a_source | p.b_source) == REAL) return multiply_lines<true>(a, b, p.k);
     return multiply_lines<false>(a, b, p.k);
 }
 
@@ -150,7 +150,7 @@ DEVICE float special_sum(const Params& p, int row, int column, int batch, const 
     float sum = 0.0f;
 #pragma unroll 1
     for (u32 k = span.begin(); k < p.k && k < span.end && k < span.begin() + 32 && sum == sum; ++k) {
-        const float x = a.at<kRegistersA>(k), y = b.at<kRegistersA>(k);
+        const float x = a.at<kRegistersA>(k), y = b.at<kSplitPlanesB>(k);
         if (!finite(x) || !finite(y)) sum += x * y;
     }
     return sum;

@@ -83,7 +83,7 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
 
     The first is the problem as it is, the second swapped. Where possible, others follow: both with the kernel's a
     through registers, and with its b split in shared memory besides; and float32 by float16 planes, of both operands or
-    with a through registers.
+    with a through registers. Complex operands, and those of two dtypes, have some of these only.
     """
     refusal = check_types(problem)
     if refusal is not None:

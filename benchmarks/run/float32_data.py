@@ -23,7 +23,7 @@ from benchmarks.lib import results
 ROWS = 64
 FAMILIES = (
     "normal", "uniform", "positive", "softmax 1", "softmax 2", "softmax 4", "relu", "lognormal", "exponents 16",
-    "exponents 60", "cancelling", "undone", "one outlier", "one NaN", "one NaN in b", "half of a NaN",
+    "exponents 60", "cancelling", "undone", "one outlier", "one NaN", "one NaN in b", "half of a is NaN",
     "a row of infinities", "tails beside large",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def drawn(family: str, m: int, n: int, k: int, seed: int) -> tuple[torch.Tensor,
         a[m // 2, k // 2] = float("nan")
     elif family == "one NaN in b":
         b[k // 2, n // 2] = float("nan")
-    elif family == "half of a NaN":
+    elif family == "half of a is NaN":
         a[m // 2 :] = float("nan")
     elif family == "a row of infinities":
         a[m // 2] = float("inf")

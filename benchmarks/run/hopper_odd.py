@@ -46,7 +46,8 @@ def timed(backend: HopperBackend, sizes: tuple[int, int, int], order: str, dtype
     """Return the plugin's choice, its time and torch's in microseconds, whether it is right, and a copy's time."""
     asked, rig = problem(*sizes, order, dtype), rig_of(*sizes, order, dtype)
     names = list(backend.candidates(asked))
-    beside = [x for x in names[1:] if not _in_registers(x)][: _in_registers(names[0])]
+    copied_names = [x for x in names[1:] if not in_registers(x)]
+    beside = copied_names[:1] if in_registers(names[0]) else []
     calls = [caller(backend, asked, x) for x in (names[0], *beside)]
     right = all(close(call, rig, dtype) for call in calls)
     contenders = [rig.add(call) for call in calls] + [rig.add(lambda a, b, out: torch.matmul(a, b, out=out))]
@@ -55,7 +56,7 @@ def timed(backend: HopperBackend, sizes: tuple[int, int, int], order: str, dtype
     return row | ({"copied": beside[0], "copied_us": copied[0] * 1e6} if beside else {})
 
 
-def _in_registers(name: str) -> bool:
+def in_registers(name: str) -> bool:
     """Return whether a candidate reads an operand through registers: no other part of a name has that letter."""
     return "r" in name
 

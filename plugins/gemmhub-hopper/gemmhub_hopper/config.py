@@ -324,7 +324,7 @@ class Variant:
             return f"with twice {registers} accumulators a thread has no registers for split-K"
         multicast = shape.num_multicast > 1
         if form.sets_of_sums == 3 and registers > 56 and multicast + bool(form.addend) + (not form.tma_store) > 1:
-            return f"with 3 x {registers} accumulators a thread has registers for one of multicast, c and rows by warps"
+            return f"with 3 x {registers} accumulators only one is possible: multicast, c, or stores without TMA"
         if registers > 32 and shape.cluster_k > 1 and self.split_k:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:

@@ -26,8 +26,8 @@ from gemmhub_hopper.operands import Reading
 DATA = Path(__file__).with_name("data")
 """Folder with one folder of networks for each card."""
 KINDS = ("half", "odd", "tf32", "float32", "f16x3", "rows", "vectors")
-"""Kinds of products: 16-bit, 16-bit of odd sizes (:func:`_odd`), tf32, float32 split into bfloat16 planes, into float16
-planes, or into those with a in registers ("rows"), and a few vectors by a matrix of any dtype.
+"""Kinds of products: 16-bit, 16-bit of odd sizes (:func:`_odd`) or with shifted rows, tf32, float32 split into bfloat16
+planes, into float16 planes, or into those with a in registers ("rows"), and a few vectors by a matrix of any dtype.
 """
 _INSTEAD = {"odd": "half"}
 """The kind whose network serves on cards that have none of this kind."""

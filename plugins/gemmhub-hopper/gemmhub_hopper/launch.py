@@ -111,7 +111,7 @@ def streamed(lowering: Lowering) -> bool:
 def maps(choice: Choice, passes: KPasses, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
     """Return the tensor maps of the kernel's a, b and d.
 
-    Where TMA does not store d, the third is None; or that of the last rows of an a of shifted rows.
+    The third is a's second map where rows of a are shifted, and None where else TMA does not store d.
     """
     lowering, shape, form = choice.lowering, choice.shape, variant.form
     k = passes.k(form)

@@ -3,7 +3,8 @@
 TMA reads operands whose address and rows are aligned to 16 bytes, and tensor cores take tf32 operands from shared
 memory only where they are contiguous along K. Any other operand is copied beforehand. Float32 operands that keep
 float32's accuracy are split into bfloat16 planes, whatever their strides. Copies are dense, with rows aligned to 16
-bytes. The kernel's a needs no copy where it goes through registers: there it may be contiguous along M, and is split.
+bytes. The kernel's a needs no copy where it goes through registers: there it may be contiguous along M, float32 is
+split, and rows of 16-bit elements may be any number of bytes apart.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Reading:
     packed: bool = False
     """Whether the operand was prepared by pack()."""
     shifted: bool = False
-    """Whether rows are not a multiple of 16 bytes apart: TMA reads lines of eight rows (kernels/shifted_rows.cuh)."""
+    """Whether rows that are not a multiple of 16 bytes apart are read in place (kernels/shifted_rows.cuh)."""
     source_kind: int = 0
     """How elements that are not float32 are read as such (kernels/source_element.cuh)."""
 
@@ -182,16 +183,12 @@ def in_registers(
     return None
 
 
-_LINE_ROWS = 8
-"""Rows of a line of :func:`_shifted`: 8 rows of 16-bit elements are a multiple of 16 bytes apart."""
-
-
 def _shifted(problem: GemmProblem, operand: Operand, usual: Reading) -> Reading | None:
     """Return the reading of a matrix that is contiguous along K and whose rows TMA cannot take; None of another one."""
     order, (ld, deep, _) = _orders(usual.name)[0], usual.strides
     if not operand.layout.stored(order) or deep != 1 or operand.alignment < TMA_ALIGNMENT or usual.count > 1:
         return None
-    if not 0 < ld < LONGEST_ROW or min(usual.rows, problem.k) < FEWEST_SHIFTED:
+    if not 0 < ld <= LONGEST_ROW or min(usual.rows, problem.k) < FEWEST_SHIFTED:
         return None
     made = Stored(usual.k, usual.rows, 1, ld * usual.size, max(TMA_ALIGNMENT, ld * usual.size * usual.rows))
     return replace(usual, mn_major=False, direct=made, why="", shifted=True)

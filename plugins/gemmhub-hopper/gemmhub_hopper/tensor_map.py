@@ -27,7 +27,8 @@ _PROMOTION = 2
 class Stored:
     """A stack of ``count`` matrices in memory, each of ``outer`` rows of ``inner`` contiguous elements.
 
-    ``ld`` and ``stride`` are the bytes from row to row and from matrix to matrix, multiples of 16.
+    ``ld`` and ``stride`` are the bytes from row to row and from matrix to matrix, multiples of 16 except of shifted
+    rows.
     """
 
     inner: int
@@ -68,8 +69,8 @@ def operand(
 def shifted_rows(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
     """Return the maps of an a of shifted rows (kernels/shifted_rows.cuh), for tiles of ``rows`` rows.
 
-    A line is eight rows. The second map is of the rows that the last line has, where it has not all: its lines end with
-    these. The first has whole lines only.
+    A line is eight rows. The first map has whole lines. The second differs where the number of rows is no multiple of
+    eight: it has one line more, and each of its lines ends with the row that ends the matrix.
     """
     lines, last = divmod(stored.outer, LINE_ROWS)
     box = form.block_k + TMA_UNIT, rows // LINE_ROWS, 1

@@ -90,6 +90,10 @@ def an_infinity_in_a_and_a_nan_in_b(a, b):
     a[5, 100], b[300, 7] = INF, NAN
 
 
+def an_infinity_in_b_and_a_nan_in_a(a, b):
+    a[5, 300], b[100, 7] = NAN, INF
+
+
 def infinities_of_two_signs_far_apart(a, b):
     """What stops at the first element of the row has not seen all of it."""
     a[5, 10], a[5, 383], b[10, 0] = INF, INF, 0
@@ -148,6 +152,7 @@ def an_infinity_beside_lossy_elements(a, b):
 CASES = (
     nan_in_a, nan_in_b, nans_in_both, nans_in_many_rows, only_nans_in_a, only_nans_in_b, a_nan_with_no_leading_bits,
     an_infinity_in_a, an_infinity_in_b, infinities_at_one_k, infinities_at_two_k, an_infinity_in_a_and_a_nan_in_b,
+    an_infinity_in_b_and_a_nan_in_a,
     infinities_of_two_signs_far_apart, infinities_near_each_other, rows_unlike_each_other,
     columns_unlike_each_other, a_nan_after_an_infinity, rows_of_infinities_by_positive_numbers,
     rows_of_infinities_by_others, sums_that_overflow,
@@ -213,7 +218,7 @@ WARPS = 4
         (only_nans_in_a, 64),
         (only_nans_in_b, 64 * WARPS),
         (an_infinity_in_a, 5),  # stopped by what is 0
-        (an_infinity_in_b, 64),  # all rows, as they may have infinities, too
+        (an_infinity_in_b, 5 * WARPS),  # of each warp those of rows that are 0 there, and another
         (rows_of_infinities_by_others, 100),
     ],
     ids=lambda x: getattr(x, "__name__", None),
@@ -242,8 +247,12 @@ MUTATIONS = {
         ("stopped ? Span::UNKNOWN : ~warp_min(~found.a.end)", "~warp_min(~found.a.end)"),)),
     "a long row": ("registers", infinities_of_two_signs_far_apart, "repair.cuh", (
         ("(end != UNKNOWN && end - begin() <= 32)", "true"),)),
-    "what has no marks": ("planes", an_infinity_in_a_and_a_nan_in_b, "split_planes.cuh", (
-        ("!finite ? NOT_FINITE", "!finite ? 0"),)),
+    "a column without marks": ("planes", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (
+        ("return (*b_word(p, column, batch) & NOT_FINITE) == 0;", "return true;"),)),
+    "a row without marks": ("planes", an_infinity_in_b_and_a_nan_in_a, "repair.cuh", (
+        ("return (*a_word(p, row, batch) & NOT_FINITE) == 0;", "return true;"),)),
+    "a row split by consumers without marks": ("registers", an_infinity_in_b_and_a_nan_in_a, "repair.cuh", (
+        ("*p.b_marks != 0) && (a & LARGE) == 0", "*p.b_marks != 0)"),)),
     "b split by consumers without marks": ("b split", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (
         ("return (a >> 2 & LARGE) == 0;", "return true;"),)),
     "the column before": ("planes", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (("of_column = Span();", ""),)),

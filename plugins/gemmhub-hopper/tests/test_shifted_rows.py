@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from fakes import mutated
+from fakes import FakeMemory, Home, mutated
 from gemmhub_hopper import lower, tensor_map
+from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import SHIFTED, Form, Shape, Variant
+from gemmhub_hopper.shapes import SHIFTED_SHAPES
+from ml_dtypes import bfloat16
 from problems import problem
 from products import SHIFTED_PRODUCTS, Product
 from runs import HOME, Run, detected
@@ -45,21 +48,140 @@ def test_what_follows_a_row_does_not_count(monkeypatch, tmp_path):
     assert not spoilt(HOME)
     for change in (
         ("if (left >= static_cast<int>(BLOCK_K)) return;", "return;"),
-        ("behind == 1 ? 0xffff : 0", "behind == 1 ? 0xffffffff : 0"),
+        ("left_here == 1 ? 0xffff : 0", "left_here == 1 ? 0xffffffff : 0"),
     ):
         assert spoilt(mutated(monkeypatch, tmp_path, "shifted_rows.cuh", change))
 
 
+@dataclass(frozen=True)
+class Wide(Product):
+    """A product whose shifted operand has rows of K elements, but ``pad`` more from one to the next."""
+
+    pad: int = 2
+
+    @property
+    def problem(self):
+        asked = super().problem
+        name, stride = ("b", "col_stride") if self.swapped else ("a", "row_stride")
+        layout = replace(getattr(asked, name).layout, **{stride: self.k + self.pad})
+        return replace(asked, **{name: replace(getattr(asked, name), layout=layout)})
+
+
+class WideRun(Run):
+    """A run with NaN between the rows."""
+
+    def __init__(self, product, home=HOME):
+        super().__init__(product, home)
+        name, value = ("b", self.values[1].T) if product.swapped else ("a", self.values[0])
+        rows = np.full((len(value), product.k + product.pad), np.nan, value.dtype)
+        rows[:, : product.k] = value
+        data = rows.view(np.uint8).ravel()[: -product.pad * rows.itemsize]
+        buffer = FakeMemory(home).empty(data.size)
+        buffer[:] = data
+        setattr(self, name, buffer)
+
+
+def run_of(product, home=HOME):
+    return (WideRun if isinstance(product, Wide) else Run)(product, home)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Wide(SMALL, 77, 24, 201, registers=True),
+        Wide(SMALL, 71, 40, 517, b="col", pad=5, registers=True, splits=3),
+        Wide(SMALL, 40, 71, 130, b="col", pad=8, registers=True, swapped=True, out="float32"),
+    ],
+    ids=str,
+)
+def test_rows_that_are_further_apart(product):
+    WideRun(product).check()
+
+
+@dataclass(frozen=True)
+class Shared(Product):
+    """A batch whose matrices share an operand."""
+
+    shared: str = "a"
+
+    @property
+    def problem(self):
+        asked = super().problem
+        operand = getattr(asked, self.shared)
+        layout = replace(operand.layout, batch_strides=(0,) * len(self.batch))
+        return replace(asked, **{self.shared: replace(operand, layout=layout)})
+
+    def data(self, seed=0):
+        a, b, *others = super().data(seed)
+        x = a if self.shared == "a" else b
+        x[:] = x[0]
+        return a, b, *others
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Shared(SMALL, 77, 24, 131, registers=True, batch=(3,)),
+        Shared(SMALL, 43, 24, 131, registers=True, batch=(3,), shared="b"),  # rows of all matrices are one matrix
+        Shared(SMALL, 24, 77, 131, b="col", registers=True, swapped=True, batch=(3,), shared="b", a="col"),
+    ],
+    ids=lambda x: f"{x}-{x.shared}",
+)
+def test_batches(product):
+    Run(product).check()
+
+
+def test_a_packed_b():
+    """The packed operand needs no copy, and the shifted one is read in place."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(bfloat16) for shape in ((77, 131), (131, 24)))
+    asked = problem(77, 24, 131)
+    home = Home()
+    backend, memory = home.backend(), FakeMemory(home)
+
+    def placed(x):
+        buffer = memory.empty(x.nbytes + 256)
+        buffer[: x.nbytes] = x.view(np.uint8).ravel()
+        return buffer
+
+    left, right, out = placed(a), placed(b), memory.empty(77 * 24 * 2)
+    made = backend.pack(right.ctypes.data, asked)
+    (lowering,) = [x for x in shifted(replace(asked, packed_by="hopper")) if not x.swapped]
+    assert not lowering.copied
+    name = Choice(lowering, SHIFTED_SHAPES[1], 1).name
+    run = backend.prepare(replace(asked, packed_by="hopper"), name, 2**30).run
+    run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+    exact = a.astype(float) @ b.astype(float)
+    assert (out.view(bfloat16).reshape(77, 24).astype(float) == exact.astype(bfloat16).astype(float)).all()
+
+
+@pytest.mark.parametrize("patched", [True, False])
+def test_addresses_may_change(monkeypatch, patched):
+    """Both maps of a shifted operand have its address; its last rows are those of the second map."""
+    if not patched:
+        monkeypatch.setattr(tensor_map, "address_word", lambda driver, arguments: None)
+    product = Product(SMALL, 77, 24, 131, registers=True)
+    runs = [Run(product, seed=seed) for seed in range(3)]
+    launch = runs[0].launch
+    assert (launch.run != launch._run) == patched
+    for run in (*runs, runs[0]):
+        run.launch = launch
+        run.check()
+
+
 @pytest.mark.parametrize("rows", [64, 65, 71, 72, 127, 135])
-def test_nothing_behind_the_matrix_is_read(rows):
+@pytest.mark.parametrize("ld", [101, 106])
+def test_nothing_behind_the_matrix_is_read(rows, ld):
     """The lines of both maps end with the last row."""
-    (lowering,) = shifted(problem(rows, 40, 101, b="col"))
-    form = lowering.form
+    asked = problem(rows, 40, 101, b="col")
+    asked = replace(asked, a=replace(asked.a, layout=replace(asked.a.layout, row_stride=ld)))
+    (lowering,) = (x for x in shifted(asked) if not x.swapped)
+    form, end = lowering.form, (rows - 1) * ld + 101
     for made, some in zip(tensor_map.shifted_rows(lowering.a.direct, form, 64), (8, rows % 8 or 8)):
         inner, lines, count = made.sizes
         last = (lines - 1) * made.strides[0] // 2 + inner
-        assert last <= rows * 101
-        assert (last == rows * 101) == (some == (rows % 8 or 8))
+        assert last <= end
+        assert (last == end) == (some == (rows % 8 or 8))
         assert made.strides[0] % 16 == 0
         assert (made.box, made.swizzle, count) == ((72, 8, 1), 0, 1)
 
@@ -106,24 +228,27 @@ def test_what_there_is_no_kernel_for():
         assert "shifted rows" in wrong.refusal
 
 
-def test_bank_conflicts():
-    """The words that a warp loads at once are in different banks, whatever the shift."""
+def test_words_that_are_loaded():
+    """Modelled here a second time: those of a warp are in different banks and within their rows, whatever the shift."""
+    form = Form(False, False, "bfloat16", "bfloat16", registers_a=True, tma_store=False)
+    line = Variant(Shape(64, 64, 3, consumers=1), form).a_bytes // 64
     lanes = np.arange(32)
-    for row in range(8):
-        for behind in range(8):
-            for step in range(4):
-                for more in (0, 4, 16, 20):
-                    at = row * 1152 + lanes // 4 * 144 + behind // 2 * 4 + lanes % 4 * 4 + 32 * step + more
-                    assert len(set(at // 4 % 32)) == 32
-                    assert ((at - row * 1152) % 144 < 144).all()
+    for behind in range(8):
+        for step in range(4):
+            for more in (0, 4, 16, 20):
+                within = behind // 2 * 4 + lanes % 4 * 4 + 32 * step + more
+                assert (within + 4 <= line).all()
+                assert len(set((lanes // 4 * line + within) // 4 % 32)) == 32
 
 
 # fmt: off
 MUTATIONS = {
-    "no shift": ("shifted_rows.cuh", ("behind % 2 * 16", "0"),),
-    "a word of shift": ("shifted_rows.cuh", ("behind / 2 * 4", "0"),),
+    "no shift": ("shifted_rows.cuh", ("offset % 2 * 16", "0"),),
+    "a word of shift": ("shifted_rows.cuh", ("offset / 2 * 4", "0"),),
     "the last line": ("tma_load.cuh", ("row < last_rows ? maps.last_rows : maps.a", "maps.a"),),
     "where a box begins": ("tma_load.cuh", ("begin - begin % 8 + k", "k"),),
+    "between units": ("tma_load.cuh", ("begin - begin % 8 + k", "begin + k"),),
+    "rows are as long as K": ("tma_load.cuh", ("row * static_cast<int>(p.a_m)", "row * p.k"),),
     "rows of the fragment": ("tile_context.cuh", ("kShiftedRows ? lane / 4 * 8 + 2 * warp : 16", "false ? 0 : 16"),),
     "rows of the buffer": ("epilogue.cuh", ("(first + done) % 8 * 8 + (first + done) / 8", "first + done"),),
 }
@@ -131,6 +256,7 @@ MUTATIONS = {
 WATCHED = [
     Product(SMALL, 77, 24, 211, b="col", registers=True, bias="m"),
     Product(SMALL, 24, 77, 211, b="col", registers=True, swapped=True, bias="n"),
+    Wide(SMALL, 77, 24, 201, b="col", registers=True),
 ]
 
 
@@ -140,5 +266,5 @@ def test_mistakes_are_noticed(mutation, monkeypatch, tmp_path):
     home = mutated(monkeypatch, tmp_path, file, pair)
     found = []
     for product in WATCHED:
-        found.append(detected(Run(product, home), 1))
+        found.append(detected(run_of(product, home), 1))
     assert any(found)

@@ -4,7 +4,7 @@
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
 //
-// These are rows of D, but where rows are shifted (shifted_rows.cuh): there row 16 w + 8 h + g is row 8 g + 2 w + h of D.
+// These are rows of D, except where rows are shifted (shifted_rows.cuh): there row 16 w + 8 h + g is row 8 g + 2 w + h of D.
 #pragma once
 #include "elements.cuh"
 #include "tile_context.cuh"
@@ -132,7 +132,7 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 #pragma unroll
         for (int side = 0; side < 2; ++side) finish_quad(p, fragment, acc, v[side], eight + j + side);
         if constexpr (kTransposedD && kShiftedRows) {
-            // A thread's two rows of D are neighbours: a word in each of its columns.
+            // A thread's two rows of D are neighbours: a word in each of its columns. Four lanes share a bank.
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 const u32 column = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
@@ -157,7 +157,7 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 // Banks, by units of 16 bytes: where buffers are 128 bytes wide, row r of one has unit x at x ^ (r % 8).
 //   transposed  a lane's row is 8 j + 2 (l % 4) + e, its unit 4 (w % 2) + 2 h + l / 16: in one store the low bit of
 //               the place is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a unit.
-//               All 32 banks.
+//               All 32 banks. (Where rows are shifted, eight lanes share a bank.)
 //   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), units 2 j + l % 4 / 2. The upper
 //               two bits of the place are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
 //               rows store block j ^ 2 meanwhile, and each of the four rows has two units of its own.

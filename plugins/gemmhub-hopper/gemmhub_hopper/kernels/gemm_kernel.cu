@@ -107,7 +107,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     if (kTmaStore && ctx.lane == 0) tma_store_wait_all();
 }
 
-// `map_d`: with kShiftedRows, which TMA does not store, the second map of A.
+// `map_d`: D's map; with kShiftedRows, where TMA does not store D, A's second map.
 GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
          const __grid_constant__ TensorMap map_d, const __grid_constant__ Params p) {

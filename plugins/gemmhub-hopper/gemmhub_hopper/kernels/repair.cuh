@@ -19,7 +19,7 @@
 //   inner product stops there, too.
 // - infinities that are all within 32 elements of each line: the sum is that of their products.
 //
-// The marks of the pre-pass show that a column of B is finite, so that no inner product for each column is needed.
+// Marks show that a column of B, or a row of A, is finite, so that one infinity needs no inner product for each element.
 // Still slow: infinities further apart whose products have one sign, and sums of finite products that overflow.
 #pragma once
 #include "source_element.cuh"
@@ -174,6 +174,12 @@ DEVICE bool finite_column(const Params& p, int column, int batch, u32 a) {
     return (*b_word(p, column, batch) & NOT_FINITE) == 0;
 }
 
+// Whether marks show that a row of A is finite. Where consumers split A they keep marks only if B has some.
+DEVICE bool finite_row(const Params& p, int row, int batch, u32 a) {
+    if constexpr (kRegistersA) return (kSplitPlanesB || *p.b_marks != 0) && (a & LARGE) == 0;
+    return (*a_word(p, row, batch) & NOT_FINITE) == 0;
+}
+
 // The element of each lane that is `wrong`, recomputed. `row` and `column` are lane 0's: those of lane l are l / 4 rows
 // below and 2 (l % 4) columns beside. `of_row`, `of_column`: what is known of each lane's lines.
 DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, int batch, Span& of_row,
@@ -220,6 +226,7 @@ DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int colu
         if (h == 0) of_column = Span();
         if (again && finite_column(p, n, batch, a)) of_column.end = 0;
         Span of_row = rows[0];
+        if (again && finite_row(p, m, batch, a)) of_row.end = 0;
         recompute(p, sum, again, m - lane_id() / 4, n - 2 * (lane_id() % 4), batch, of_row, of_column);
         rows[0] = rows[1], rows[1] = of_row;  // the other row is next
 #pragma unroll

@@ -1,20 +1,19 @@
 // A of 16-bit elements whose rows TMA cannot take as they are (kShiftedRows): contiguous along K, from a multiple of 16 bytes
-// on, but rows are not a multiple of 16 bytes apart. A copy with such rows takes longer than reading A.
+// on, but rows are not a multiple of 16 bytes apart. Copying a large A first takes longer than reading it here.
 //
 // Every eighth row begins at a multiple of 16 bytes. So to TMA eight rows are one line, in which row r begins at element r ld
-// (ld: from row to row). A box begins at a multiple of 8 elements, and has 64 elements of K and 8 more, as the row begins up to
-// 7 elements behind. A tile has a box for each r: line i of it is row 8 i + r of the tile.
+// (ld: from row to row). A box must begin at a multiple of 8 elements; it has 64 elements of K and 8 more, as the row begins up
+// to 7 elements after the start of the box. A tile has a box for each r: line i of it is row 8 i + r of the tile.
 //
-//     box r at r BLOCK_M / 8 SHIFTED_ROW_BYTES; in it line i at SHIFTED_ROW_BYTES i, which no swizzle need protect from bank
-//     conflicts: 36 words apart, the lines that a warp reads at once are in different banks
+//     box r at r BLOCK_M / 8 SHIFTED_ROW_BYTES; in it line i at SHIFTED_ROW_BYTES i. No swizzle is needed: the lines that a warp
+//     reads at once are 36 words apart, in different banks
 //
-// wgmma cannot read that, so consumers load A to registers, where words are shifted by an element if r ld is odd. What a row
-// has behind K is the next row's, and must be made 0: B has zeros there, but 0 times NaN is NaN. Rows of wgmma's fragment are
-// those of D in another order (fragment_row()), as lanes of a warp must read different lines: rows 8 g + 2 w + h of 64 for lane
-// group g of warp w.
+// wgmma cannot read that, so consumers load A to registers, and shift words by an element if r ld is odd. Elements past K belong
+// to the next row and are made 0: B has zeros there, but 0 times NaN is NaN. Rows of wgmma's fragment are those of D in another
+// order (fragment_row()), as lanes of a warp must read different lines: rows 8 g + 2 w + h of 64 for lane group g of warp w.
 //
-// If M is no multiple of 8, the last line has rows r < M % 8 only, and nothing may be read behind the last of them. So boxes of
-// these rows have a map of their own, whose lines are shorter but one more.
+// If M is no multiple of 8, the last line has only the rows r < M % 8, and nothing may be read past the last of them. So boxes of
+// these rows use a second map, with one line more; its lines end with row M % 8 - 1.
 #pragma once
 #include "fragments.cuh"
 
@@ -29,9 +28,9 @@ struct ShiftedLoader {
     DEVICE ShiftedLoader(const Params& p, u32 warp, u32 lane) : k(2 * (lane % 4)) {
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
-            const u32 row = 2 * warp + h, behind = row * static_cast<u32>(p.a_m) % 8;
-            offsets[h] = row * SHIFTED_BOX_BYTES + lane / 4 * SHIFTED_ROW_BYTES + behind / 2 * 4 + 2 * k;
-            shifts[h] = behind % 2 * 16;
+            const u32 row = 2 * warp + h, offset = row * static_cast<u32>(p.a_m) % 8;  // from the start of the box
+            offsets[h] = row * SHIFTED_BOX_BYTES + lane / 4 * SHIFTED_ROW_BYTES + offset / 2 * 4 + 2 * k;
+            shifts[h] = offset % 2 * 16;
         }
     }
 
@@ -46,8 +45,8 @@ struct ShiftedLoader {
         if (left >= static_cast<int>(BLOCK_K)) return;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            const int behind = left - static_cast<int>(k + 16 * step + 8 * (i / 2));
-            a[i] &= behind >= 2 ? 0xffffffff : behind == 1 ? 0xffff : 0;
+            const int left_here = left - static_cast<int>(k + 16 * step + 8 * (i / 2));
+            a[i] &= left_here >= 2 ? 0xffffffff : left_here == 1 ? 0xffff : 0;
         }
     }
 };

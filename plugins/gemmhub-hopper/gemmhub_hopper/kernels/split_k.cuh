@@ -20,8 +20,8 @@ constexpr int FRAGMENT_QUADS = OUT_N / 8;  // quads of registers of a 64-row fra
 constexpr int TILE_QUADS = kNumFragments * FRAGMENT_QUADS;
 constexpr long long PARTIAL_SIZE =
     TILE_QUADS * 128;  // Float4s of a split: [register / 4][thread], as its readers hold it
-// Splits, and quads of each, of a slice that are loaded at once: as there are registers beside what repairs quads, or what
-// loads shifted rows.
+// Splits, and quads of each, of a slice that are loaded at once: as many as the registers left by ShiftedLoader and
+// repair_sums() allow. With kCrowdedSlices kernels of some epilogues would spill.
 constexpr bool kRoomForSlices = kNumPlanes == 1 && !kShiftedRows;
 constexpr bool kCrowdedSlices = kSplitPlanesB && kNumConsumers > 1 && BLOCK_N > 32;
 constexpr int SLICE_SPLITS = kRoomForSlices && TILE_QUADS <= 16 ? 8 : !kCrowdedSlices ? 4 : kClusterK == 1 ? 2 : 1;

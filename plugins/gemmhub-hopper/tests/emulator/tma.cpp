@@ -66,6 +66,7 @@ void start(const TensorMap* map, u32 place, int x, int y, int z, u32 barrier, u3
             barrier_of(machine->blocks[me().block / machine->cluster * machine->cluster + rank], barrier, FENCED);
     const u32 alignment = copy.map.swizzle == 16 ? 128 : 8 * copy.map.swizzle;
     if (place % alignment) fail("a box at an address that is no multiple of " + std::to_string(alignment));
+    if (x * static_cast<long long>(copy.map.stride[0]) % 16) fail("a box that begins between units of 16 bytes");
     machine->copies.push_back(copy);
     maybe_yield();
 }

@@ -61,7 +61,8 @@ def test_derivatives(activation, operands):
         return full(*given, activation)
 
     close(jax.jit(ours)(*operands), plain(*operands, activation))
-    check_grads(jax.jit(ours), operands, 2, modes=["fwd", "rev"])
+    # With the default step, 1 / 2048, the differences of gelu may err by more than the tolerance.
+    check_grads(jax.jit(ours), operands, 2, modes=["fwd", "rev"], eps=1e-5)
     for transform in (jax.grad, lambda f, argnums: jax.jit(jax.grad(f, argnums))):
         mine = transform(lambda *x: ours(*x).sum(), (0, 1, 2, 3))(*operands)
         theirs = jax.grad(lambda *x: plain(*x, activation).sum(), (0, 1, 2, 3))(*operands)

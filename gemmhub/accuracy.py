@@ -6,7 +6,7 @@ S = |alpha| |scale_a| |A| |B| |scale_b| + |beta| |C| + |bias| (a matrix of the r
     |computed x - x|   <=  relative(k) * S + tiny
     |computed out - out| <= slope * (that) + evaluation * |x| + u_out * |out| + tiny_out
 
-- ``relative(k)`` compounds the errors of rounding the operands (tf32 and bf16 only), of short partial sums
+- ``relative(k)`` compounds the errors of rounding the operands (bf16x3, tf32 and bf16 only), of short partial sums
   (fp8 only) and ``gamma(K, u) = exp(K u) - 1``, which bounds any order of summation, with or without
   FMA, for K = k + 2 plus the operations of the epilogue and any length of k (:func:`gamma`).
 - ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
@@ -144,8 +144,9 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
     roundoff = _ROUNDOFF[compute.name]
     single = compute.name in ("float32", "complex64")
     rounds = single and precision != "ieee" and any(x.name in ("float32", "complex64") for x in infos)
-    # tf32 operands may be truncated to 11 significant bits, bf16 ones are rounded to 8.
-    u = {"tf32": 2.0**-10, "bf16": 2.0**-8}[precision] if rounds else 0.0
+    # tf32 operands may be truncated to 11 significant bits, bf16 ones are rounded to 8. For bf16x3 each factor loses
+    # 2**-17 as a sum of two bfloat16 numbers, and the product that is left out, at most 2**-16, counts for both.
+    u = {"bf16x3": 2.0**-16, "tf32": 2.0**-10, "bf16": 2.0**-8}[precision] if rounds else 0.0
     tensor_core = single and (rounds or all(x.itemsize <= 2 for x in infos))
     narrower = result.unit_roundoff > roundoff
     return ErrorModel(

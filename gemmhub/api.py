@@ -75,7 +75,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     scale_a, scale_b : float32 arrays of one element, or of one for each row of a (m,) and column of b (n,). For real
         floating results, by backends that have scales of operands.
     activation : None, "relu", "gelu" (tanh form) or "silu".
-    precision : "ieee" (default), "tf32" or "bf16": what float32 operands may be rounded to.
+    precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may be rounded to.
     deterministic : True requires bitwise equal results for the same operands (strides included), with or without out.
     backend : name of the one backend to use.
     stream : native handle of the device stream to work on; None for the array library's current one.

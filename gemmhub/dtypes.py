@@ -60,8 +60,14 @@ SHORT_DTYPES = {
 """Short names of dtypes, which the command line takes and errors translate. Their numbers count bits, while those of
 NumPy's "i8" count bytes."""
 
-PRECISIONS = ("ieee", "tf32", "bf16")
+PRECISIONS = ("ieee", "bf16x3", "tf32", "bf16")
 """Precisions of float32 and complex64 products; :mod:`gemmhub.accuracy` has their bounds."""
+
+
+def permits_tf32(precision: str) -> bool:
+    """Return whether ``precision``, one of :data:`PRECISIONS`, lets float32 operands be rounded to tf32."""
+    return precision in ("tf32", "bf16")
+
 
 ACTIVATIONS = tuple(epilogues.ACTIVATIONS)
 """Names of activation functions, which :mod:`gemmhub.epilogues` defines."""

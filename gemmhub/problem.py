@@ -14,7 +14,7 @@ from functools import cached_property
 from math import prod
 
 from gemmhub.capability import CPU, Device
-from gemmhub.dtypes import DType
+from gemmhub.dtypes import DType, permits_tf32
 from gemmhub.dtypes import compute_dtype as natural_compute_dtype
 from gemmhub.layout import MatrixLayout
 
@@ -119,6 +119,11 @@ class GemmProblem:
         """Just ``a @ b``: alpha 1, no c, no bias, no activation, no demands."""
         without = self.c is None and self.bias is None and self.activation is None and not self.demands
         return self.alpha_is_one and without
+
+    @property
+    def permits_tf32(self) -> bool:
+        """Whether float32 operands may be rounded to tf32."""
+        return permits_tf32(self.precision)
 
     @property
     def per_row(self) -> bool:

@@ -236,6 +236,68 @@ def test_reduced_precision(seed):
     assert worst(bf16_cut, a, b, model(F32, F32, F32, "tf32")) > 1
 
 
+def planes(x):
+    """The two bfloat16 numbers whose sum is x to 17 bits, as float64."""
+    high = x.astype(BF16).astype(F32)
+    return high.astype(F64), (x - high).astype(BF16).astype(F64)
+
+
+def three_products(a, b, left_out=None):
+    """The scheme of bf16x3, accumulated in float32 row by row: products that float32 holds exactly. ``left_out`` is the
+    index of one that is not added."""
+    (high_a, low_a), (high_b, low_b) = planes(a), planes(b)
+    total = np.zeros((a.shape[0], b.shape[1]), F32)
+    for i in range(a.shape[1]):
+        for j, (x, y) in enumerate(((low_a, high_b), (high_a, low_b), (high_a, high_b))):
+            if j != left_out:
+                total += np.outer(x[:, i], y[i]).astype(F32)
+    return total
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["positive", "normal", "wide"])
+def test_three_products_of_bfloat16(kind, seed):
+    rng = np.random.default_rng(seed)
+    a, b = normal(rng, (6, 80)), normal(rng, (80, 6))
+    if kind == "positive":
+        a, b = np.abs(a), np.abs(b)
+    elif kind == "wide":
+        a, b = (np.ldexp(x, rng.integers(-60, 60, x.shape)) for x in (a, b))
+    error_model = model(F32, F32, F32, "bf16x3")
+    assert worst(three_products(a, b), a, b, error_model) <= 1
+    for cross in (0, 1):
+        assert worst(three_products(a, b, cross), a, b, error_model) > 1
+    tf32 = (cut(a.astype(F64), 11) @ cut(b.astype(F64), 11)).astype(F32)
+    assert worst(tf32, a, b, error_model) > 1
+    assert worst(three_products(a, b), a, b, model(F32, F32, F32, "tf32")) <= 1
+
+
+def test_the_bound_of_three_products_is_attained():
+    """Both second planes are near 2**-8, what is lost beside them near 2**-17: the errors add up to 2**-15."""
+    x = one(1 + 2.0**-8 - 2.0**-17 - 2.0**-23, F32)[None]
+    high, low = planes(x)
+    assert (high, low) == (1, 2.0**-8 - 2.0**-16)
+    assert 0.96 < worst(three_products(x, x), x, x, model(F32, F32, F32, "bf16x3")) <= 1
+    assert worst(three_products(x, x), x, x, model(F32, F32, F32)) > 1
+
+
+def test_no_float32_number_loses_more_than_planes_promise():
+    """All numbers of one binade, and of one whose second planes are subnormal."""
+    for exponent, lost in ((0, 0.0), (-120, 2.0**-126)):
+        x = np.ldexp((np.arange(2**23, 2**24) * 2.0**-23), exponent).astype(F32)
+        high, low = planes(x)
+        x = x.astype(F64)
+        assert np.all(np.abs(low) <= 2.0**-8 * x)
+        for second in (low, np.where(np.abs(low) < 2.0**-126, 0.0, low)):
+            assert np.all(np.abs(x - high - second) <= 2.0**-17 * x + lost)
+
+
+@pytest.mark.parametrize("k", [1, 64, 1024, 65536])
+def test_each_precision_allows_what_the_one_before_it_does(k):
+    bounds = [model(F32, F32, F32, precision).relative(k) for precision in dtypes.PRECISIONS]
+    assert bounds == sorted(bounds)
+
+
 # Underflow
 
 
@@ -376,7 +438,7 @@ def test_what_no_float64_can_bound_is_not_judged():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("case", [(F32, "ieee"), (F32, "tf32"), (F32, "bf16"), (BF16, "ieee"), (F64, "ieee")], ids=str)
+@pytest.mark.parametrize("case", [*((F32, x) for x in dtypes.PRECISIONS), (BF16, "ieee"), (F64, "ieee")], ids=str)
 def test_the_sign_of_an_infinity_is_not_free(case, sign):
     """Neither that of an infinite operand, nor that of a sum whose terms overflow in one direction only."""
     dtype, precision = case
@@ -395,7 +457,7 @@ def test_the_sign_of_an_infinity_is_not_free(case, sign):
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_an_infinity_times_a_subnormal_may_be_nan_where_that_may_be_read_as_zero(dtype):
     a, b = np.array([[np.inf]], dtype), np.array([[1e-39]], dtype)
-    for precision in ("ieee", "tf32", "bf16"):
+    for precision in dtypes.PRECISIONS:
         ratio = accuracy.reference(a, b, model=model(dtype, dtype, dtype, precision)).ratio
         assert ratio(np.array([[np.inf]], dtype)) == 0
         assert (ratio(np.array([[np.nan]], dtype)) == 0) == (dtype == BF16 or precision != "ieee")

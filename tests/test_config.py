@@ -18,6 +18,7 @@ from plugins.gemmhub_example_bad.backend import Scripted
 import gemmhub
 from gemmhub import ConfigError, Kernel, config
 from gemmhub.capability import CPU
+from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import InputError
 from gemmhub.numpy_backend.backend import NumpyBackend
 from plugins import add
@@ -333,7 +334,7 @@ WRONG_VALUES = {
 }
 NAMES_WHAT_IS_ALLOWED = {
     "backend": "a backend's name",
-    "precision": "one of ieee, tf32, bf16",
+    "precision": "one of ieee, bf16x3, tf32, bf16",
     "deterministic": "true or false",
     "allow": "a list of plugin names",
     "deny": "a list of plugin names",
@@ -585,9 +586,9 @@ def test_tasks_keep_their_own_settings():
         return seen
 
     async def main():
-        return await asyncio.gather(*(task(p) for p in ("ieee", "tf32", "bf16")))
+        return await asyncio.gather(*(task(p) for p in PRECISIONS))
 
-    for precision, seen in zip(("ieee", "tf32", "bf16"), asyncio.run(main())):
+    for precision, seen in zip(PRECISIONS, asyncio.run(main())):
         assert seen == [(precision, True), None] * 4
 
 

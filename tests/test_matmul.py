@@ -15,6 +15,7 @@ from products import BF16, F16, F32, F64, I8, I32, I64, draw, product_shape, rat
 import gemmhub
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
 from gemmhub._choice import registry
+from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import OutputError, ShapeError
 from gemmhub.numpy_backend.backend import NumpyBackend
 
@@ -398,7 +399,7 @@ def test_a_warm_call_takes_other_numbers(rng):
         assert ratio(gemmhub.matmul(a, b, alpha=alpha, beta=beta, c=c), a, b, alpha=alpha, beta=beta, c=c) <= 1
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("dtype", [F32, F16, F64, np.dtype(np.complex64), I8], ids=str)
 def test_precision_and_determinism(precision, dtype, rng):
     a, b = draw(rng, (30, 400), dtype), draw(rng, (400, 20), dtype)

@@ -146,7 +146,7 @@ def test_subnormals_that_may_be_read_as_zero_leave_a_choice(rng):
     assert spot_check(a, b, c, seed=0).where == (3, 2)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["bf16x3", "tf32", "bf16"])
 def test_the_sign_of_an_infinity_in_reduced_precision(precision, rng):
     a, b = draw(rng, (30, 20), F32), draw(rng, (20, 40), F32)
     a[3, 4] = np.inf

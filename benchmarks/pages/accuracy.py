@@ -14,6 +14,7 @@ _SIZES = (64, 1024, 16384)
 _CASES = (
     ("float64", "float64", "float64", "float64", "ieee"),
     ("float32, ieee", "float32", "float32", "float32", "ieee"),
+    ("float32, bf16x3", "float32", "float32", "float32", "bf16x3"),
     ("float32, tf32", "float32", "float32", "float32", "tf32"),
     ("float32, bf16", "float32", "float32", "float32", "bf16"),
     ("float16 -> float32", "float16", "float32", "float32", "ieee"),

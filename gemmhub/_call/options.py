@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
     scale_a: Any
     scale_b: Any
     activation: Literal["relu", "gelu", "silu"] | None
-    precision: Literal["ieee", "tf32", "bf16"] | None
+    precision: Literal["ieee", "bf16x3", "tf32", "bf16"] | None
     deterministic: bool
     backend: str | None
     stream: Any

@@ -113,7 +113,7 @@ def spot_check(
     ----------
     a, b : arrays of shapes that numpy.matmul accepts: (..., m, k) and (..., k, n), or vectors.
     c : the claimed product, of numpy.matmul's result shape, in any dtype that ``out_dtype`` may have.
-    precision : "ieee" (default), "tf32" or "bf16": what float32 operands may have been rounded to.
+    precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may have been rounded to.
     points : indices into ``c``; only these elements are recomputed.
     samples : number of random elements; only these are recomputed (all, if ``c`` has no more).
     seed : makes the random choices repeatable.

@@ -19,7 +19,7 @@ from gemmhub._arrays.torch.operands import TorchArrays
 from gemmhub._call.options import Options
 from gemmhub._check.spot_check import SpotCheck, spot_check
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.dtypes import DType, info
+from gemmhub.dtypes import DType, info, permits_tf32
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError
 from gemmhub.problem import GemmProblem
 
@@ -155,7 +155,7 @@ def library_matmul(product: Product) -> Contender | Excluded:
 
     remarks = [f"{result.name} result"] if result != problem.out.dtype else []
     remarks += [f"{rows} of {problem.m} rows measured, scaled"] if rows < problem.m else []
-    if problem.precision != "ieee" and _torch_float32(arrays) is None:
+    if problem.precision != "ieee" and not (problem.permits_tf32 and _torch_float32(arrays) is not None):
         remarks.append(f"float32 not rounded to {problem.precision}")
     return Contender(name, name, result, bind, check.method, problem.m / rows, ", ".join(remarks))
 
@@ -170,7 +170,7 @@ def rounding_of_torch(arrays: ArrayLibrary, precision: str) -> Iterator[None]:
     if switch is None:
         yield
         return
-    rounded = precision != "ieee"
+    rounded = permits_tf32(precision)
     # torch warns about the old name where it has the new one.
     name, value = ("fp32_precision", "tf32" if rounded else "ieee") if hasattr(switch, "fp32_precision") else (
         "allow_tf32", rounded

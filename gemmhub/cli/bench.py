@@ -61,7 +61,7 @@ _DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
 @device_option
 @library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
-@click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, tf32, bf16.")
+@click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, bf16x3, tf32, bf16.")
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
 @click.option(
     "--baseline", metavar="NAME",

@@ -126,7 +126,9 @@ def product_options(function: F) -> F:
             click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result."),
             click.option("--alpha", type=NUMBER, help="Factor of the product."),
             click.option("--activation", type=click.Choice(ACTIVATIONS), help="Applied to the result."),
-            click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, tf32, bf16."),
+            click.option(
+                "--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, bf16x3, tf32, bf16."
+            ),
             click.option("--deterministic", is_flag=True, help="Require bitwise equal results from run to run."),
         )
     ):

@@ -14,7 +14,9 @@ from gemmhub.cli.options import POINT, PRECISION, dtype_option, json_option
 @click.argument("a", metavar="A.npy")
 @click.argument("b", metavar="B.npy")
 @click.argument("c", metavar="C.npy")
-@click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32 operands: ieee, tf32, bf16.")
+@click.option(
+    "--precision", type=PRECISION, metavar="NAME", help="Rounding of float32 operands: ieee, bf16x3, tf32, bf16."
+)
 @click.option("--points", type=POINT, multiple=True, help="Recompute only this element of C; may be repeated.")
 @click.option("--samples", type=click.IntRange(min=1), help="Recompute only this number of random elements.")
 @click.option("--seed", type=click.IntRange(min=0), help="Makes the random choices repeatable.")

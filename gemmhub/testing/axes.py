@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gemmhub.dtypes import PRECISIONS
+
 Values = dict[str, Any]
 
 
@@ -118,7 +120,7 @@ AXES: dict[str, Axis] = {
     ),
     "bias": Axis((_bias(None), _bias("n"), _bias("m"), _bias("n", 2), _bias("m", 3)), 3),
     "activation": _axis("activation", (None, "relu", "gelu", "silu"), 2),
-    "precision": _axis("precision", ("ieee", "tf32", "bf16"), 1),
+    "precision": _axis("precision", PRECISIONS, 1),
     "deterministic": _axis("deterministic", (False, True), 1),
     "offset": _axis("offset", (0, 1, 3, 8), 2),
     "data": _axis("data", ("normal", "wide", "nonfinite", "cancelling", "large"), 1),

@@ -192,6 +192,8 @@ def _alone() -> Iterator[Values]:
         ("tf32_trap", "ieee"),
         ("bf16x2_trap", "ieee"),
         ("bf16_trap", "ieee"),
+        ("tf32_trap", "bf16x3"),
+        ("bf16_trap", "bf16x3"),
         ("bf16_trap", "tf32"),
     ):
         for m, n, k in ((8, 8, 8), (64, 64, 32), (33, 17, 65), (1, 128, 40), (128, 128, 64)):

@@ -94,7 +94,12 @@ def _too_coarse(operands: Operands, want: accuracy.Reference, got: Array) -> Ite
     if not promised or not usable.any():
         return
     relative = float(np.max((error / size)[usable]))
-    for name, roundoff in (("float32", 2.0**-24), ("float16 or tf32", 2.0**-11), ("bfloat16", 2.0**-8)):
+    for name, roundoff in (
+        ("float32", 2.0**-24),
+        ("bf16x3", 2.0**-16),
+        ("float16 or tf32", 2.0**-11),
+        ("bfloat16", 2.0**-8),
+    ):
         if promised < roundoff and relative < 4.0 * roundoff:
             wanted = f"{operands.problem.compute_dtype} at {operands.case.precision!r}"
             yield f"errors of the size that {name} arithmetic makes; {wanted} was promised"

@@ -177,8 +177,9 @@ def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, 
     "tiny", "huge": normal times 2**-60 or 2**60.
     "large": near the square root of the largest half number, so that sums overflow it (infinity is correct).
     "tf32_trap": positive values that truncation and rounding to 11 significant bits both change downwards by
-    nearly 2**-11, so that the errors of a whole sum add up. "bf16_trap": likewise 8 bits. "bf16x2_trap": two
-    bfloat16 parts (16 bits) lose nearly 2**-17.
+    nearly 2**-11, so that the errors of a whole sum add up. "bf16_trap": likewise 8 bits; the second of two bfloat16
+    parts is near 2**-8, so that each of the three products of "bf16x3" matters. "bf16x2_trap": two bfloat16 parts
+    (16 bits) lose nearly 2**-17.
     """
     facts = dtypes.info(dtype)
     if facts.kind == "bool":

@@ -19,6 +19,7 @@ from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._choice import registry
 from gemmhub._measure import bench
 from gemmhub.capability import Device
+from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import DTypeError
 
 
@@ -295,11 +296,11 @@ def test_torch_rounds_as_far_as_gemmhub_may(name):
     arrays.device = Device("cuda", 0)
     arrays.module = types.SimpleNamespace(backends=types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=switch)))
     seen = []
-    for precision in ("ieee", "tf32", "bf16"):
+    for precision in PRECISIONS:
         with rounding_of_torch(arrays, precision):
             seen.append(getattr(switch, name))
         assert vars(switch) == {name: before}
-    assert seen == (["ieee", "tf32", "tf32"] if name == "fp32_precision" else [False, True, True])
+    assert seen == (["ieee", "ieee", "tf32", "tf32"] if name == "fp32_precision" else [False, False, True, True])
     arrays.device = Device("musa", 0)
     with rounding_of_torch(arrays, "tf32"):
         assert vars(switch) == {name: before}

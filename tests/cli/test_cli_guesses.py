@@ -46,7 +46,7 @@ def test_an_unknown_name_is_an_error(run):
     assert "'f8'; allowed: float16, " in told
     assert "short: bf16, fp16, " in told
     told = run.error("explain", 3, 4, 5, "--precision", "fp16")
-    assert "'fp16'; allowed: ieee, tf32, bf16; short: bfloat16, " in told
+    assert "'fp16'; allowed: ieee, bf16x3, tf32, bf16; short: bfloat16, " in told
 
 
 # ---------------------------------------------------------------- sizes

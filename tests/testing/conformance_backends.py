@@ -192,6 +192,38 @@ class TruncatesOperands(RoundsOperands):
         return (x.copy().view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+class TF32AsBF16x3(RoundsOperands):
+    claims = "bf16x3"
+
+
+class ThreeProducts(RoundsOperands):
+    """float32 as the sum of two bfloat16 numbers, of whose four products three are added."""
+
+    bits = 8
+    claims = "bf16x3"
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        if not (a.dtype == b.dtype == np.float32 and problem.precision == self.claims):
+            return super().product(problem, a, b, candidate)
+        multiply = super(RoundsOperands, self).product
+        main = multiply(problem, self.rounded(a), self.rounded(b), candidate)
+        # NaN and infinities are in the first of the three alone.
+        a, b = (np.where(np.isfinite(x), x, np.float32(0)) for x in (a, b))
+        high_a, high_b = self.rounded(a), self.rounded(b)
+        left = multiply(problem, high_a, self.rounded(b - high_b), candidate)
+        return self.added(main, left, multiply(problem, self.rounded(a - high_a), high_b, candidate))
+
+    def added(self, main: Array, *cross: Array) -> Array:
+        return main + (cross[0] + cross[1])
+
+
+class TwoProducts(ThreeProducts):
+    """Leaves one of them out."""
+
+    def added(self, main: Array, *cross: Array) -> Array:
+        return main + cross[0]
+
+
 class BF16AsTF32(RoundsOperands):
     bits = 8
     claims = "tf32"

@@ -55,8 +55,10 @@ def first_failure(backend: RightBackend) -> str:
         ),
         ("RoundsOperands", "likely: errors of the size that float16 or tf32 arithmetic makes; float32 at 'ieee'"),
         ("TruncatesOperands", "likely: errors of the size that float16 or tf32 arithmetic makes; float32 at 'ieee'"),
+        ("TF32AsBF16x3", "likely: errors of the size that float16 or tf32 arithmetic makes; float32 at 'bf16x3'"),
+        ("TwoProducts", "wrong result"),
         ("BF16AsTF32", "likely: errors of the size that bfloat16 arithmetic makes; float32 at 'tf32'"),
-        ("SplitsInTwo", "wrong result"),
+        ("SplitsInTwo", "likely: errors of the size that bf16x3 arithmetic makes; float32 at 'ieee'"),
         ("AccumulatesInHalf", "likely: errors of the size that float16 or tf32 arithmetic makes; float32"),
         ("RoundsScalars", "wrong result"),
         ("WritesOutside", r"wrote outside the result: 128 bytes .* \+256 bytes from element"),
@@ -83,6 +85,10 @@ def test_catches(backend: str, message: str) -> None:
     failure = first_failure(getattr(backends, backend)())
     assert re.search(message, failure, re.DOTALL), failure
     assert failure.startswith("Case(m=")
+
+
+def test_three_products_of_bfloat16_pass_where_they_are_allowed() -> None:
+    assert first_failure(backends.ThreeProducts()) == "no failure"
 
 
 def test_a_failure_repeats_from_its_message() -> None:

@@ -167,7 +167,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     compute = problem.compute_dtype.name
     form = Form(
         # Also for "bf16": the library's own bfloat16 mode is no faster.
-        compute=COMPUTE[compute] if problem.precision == "ieee" else FAST_TF32,
+        compute=FAST_TF32 if problem.permits_tf32 else COMPUTE[compute],
         scale=TYPE[compute],
         trans_a=call.trans_a,
         trans_b=call.trans_b,

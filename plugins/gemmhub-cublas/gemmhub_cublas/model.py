@@ -138,7 +138,7 @@ def rate(problem: GemmProblem, card: Card) -> float:
         each = 2 * half
     elif itemsize == 2:
         each = half
-    elif problem.precision != "ieee" and major >= 8:
+    elif problem.permits_tf32 and major >= 8:
         each = half // 2
     else:
         each = _SINGLE_RATE
@@ -149,7 +149,7 @@ def kind(problem: GemmProblem) -> str:
     """Return the kind of product: "byte", "half", "tf32", or "single" for float32 and wider dtypes."""
     if problem.a.dtype.itemsize <= 2:
         return "half" if problem.a.dtype.itemsize == 2 else "byte"
-    return "tf32" if problem.compute_dtype.name == "float32" and problem.precision != "ieee" else "single"
+    return "tf32" if problem.compute_dtype.name == "float32" and problem.permits_tf32 else "single"
 
 
 def constants(problem: GemmProblem) -> Constants:

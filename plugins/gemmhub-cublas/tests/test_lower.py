@@ -116,6 +116,7 @@ def test_refused_operands(a):
 
 @pytest.mark.parametrize(("dtype", "precision", "compute"), [
     ("float32", "ieee", 68), ("float32", "tf32", 77), ("float32", "bf16", 77), ("complex64", "ieee", 68),
+    ("float32", "bf16x3", 68), ("complex64", "bf16x3", 68),
     ("complex64", "tf32", 77), ("float16", "ieee", 68), ("float64", "ieee", 70), ("complex128", "ieee", 70),
 ])  # fmt: skip
 def test_compute_types(dtype, precision, compute):

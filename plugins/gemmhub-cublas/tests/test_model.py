@@ -123,6 +123,7 @@ def test_launches_are_paid_for():
 def test_kinds(dtype, kind):
     assert model.kind(problem(16, 16, 16, dtype, out="int32" if dtype == "int8" else None)) == kind
     assert model.kind(problem(precision="tf32")) == "tf32"
+    assert model.kind(problem(precision="bf16x3")) == "single"
 
 
 @pytest.mark.parametrize("attribute", ["sms", "clock", "bandwidth"])

@@ -40,6 +40,7 @@ class TestEmulated(ConformanceSuite):
         Case(17, 31, 40, b="col", out="col", offset=8),
         Case(40, 40, 40, threads=4),
         Case(40, 44, 64, b="row", precision="tf32"),
+        Case(40, 44, 64, b="row", precision="bf16x3", data="bf16_trap"),
         Case(65, 72, 40, *_B, a="row", b="row"),
         Case(24, 16, 64, *_H, batch=(3,), b_batch="missing", activation="gelu"),
         Case(32, 48, 64, "bfloat16", "bfloat16", "float32", alpha=0, data="nonfinite", c="row", beta=2.0),

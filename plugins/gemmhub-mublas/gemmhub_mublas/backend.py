@@ -90,7 +90,7 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
             words.append(f"{analysis.launches(chosen)} launches, as the batch is not evenly spaced")
         if chosen.kind == BATCHED:
             words.append("addresses copied to the device when they change")
-        if problem.precision != "ieee" and chosen.label != "tf32":
+        if problem.permits_tf32 and chosen.label != "tf32":
             words.append("in full precision")
         if self.machine.library.codes.without_header is not None:
             words.append("with public numbers, as there is no header")

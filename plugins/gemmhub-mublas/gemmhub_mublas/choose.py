@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmhub.capability import Refusal
+from gemmhub.dtypes import permits_tf32
 from gemmhub_mublas.enums import COMPUTE, FAST_TF32, TYPE
 from gemmhub_mublas.library import GEMM, Library, function_name
 from gemmhub_mublas.lower import Form
@@ -70,8 +71,8 @@ def candidates(form: Form, library: Library, kinds: tuple[str, ...]) -> list[Can
     for kind in kinds:
         typed = [] if letter is None else [Candidate(kind, letter)]
         ex = [] if isinstance(short, Refusal) else [Candidate(kind, None, *codes) for codes in short]
-        # Reduced precision was allowed: its candidate comes first, then the one in full precision.
-        both = ex + typed if form.precision != "ieee" and not isinstance(short, Refusal) else typed + ex
+        # tf32 was allowed: its candidate comes first, then the one in full precision.
+        both = ex + typed if permits_tf32(form.precision) and not isinstance(short, Refusal) else typed + ex
         found += [each for each in both if each.function in library.functions]
     if found:
         return found
@@ -107,7 +108,7 @@ def _ex(form: Form, library: Library) -> list[tuple[int, int, str]] | Refusal:
     full, default = codes.values[COMPUTE[compute]], codes.values["MUBLAS_GEMM_DEFAULT"]
     tensor_op = codes.values.get("MUBLAS_GEMM_DEFAULT_TENSOR_OP")
     found: list[tuple[int, int, str]] = []
-    if compute == "float32" and a == "float32" and form.precision != "ieee" and FAST_TF32 in codes.values:
+    if compute == "float32" and a == "float32" and permits_tf32(form.precision) and FAST_TF32 in codes.values:
         found.append((codes.values[FAST_TF32], default, "tf32"))
     found.append((full, default, ""))
     # For float32 tensor units would mean tf32, which has its own compute type.

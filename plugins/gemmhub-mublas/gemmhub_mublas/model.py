@@ -43,6 +43,6 @@ def _rate(problem: GemmProblem, arch: tuple[int, int]) -> float | None:
     name = problem.a.dtype.name
     if name.startswith("float8"):
         return _FP8.get(arch)
-    if name == "float32" and problem.precision != "ieee":
+    if name == "float32" and problem.permits_tf32:
         return rates.get("tf32", rates["float32"])
     return rates.get({"complex64": "float32", "complex128": "float64"}.get(name, name))

@@ -84,7 +84,10 @@ def test_candidates(backend, dtype, out, names):
 
 
 def test_float32_uses_tf32_only_where_it_is_allowed(backend):
-    assert not any("tf32" in name for name in backend.candidates(problem()))
+    full = backend.candidates(problem())
+    assert not any("tf32" in name for name in full)
+    assert backend.candidates(problem(precision="bf16x3")) == full
+    assert backend.remark(problem(precision="bf16x3"), full[0]) == backend.remark(problem(), full[0])
     for precision in ("tf32", "bf16"):
         names = backend.candidates(problem(precision=precision))
         assert list(names) == ["ex_tf32", "ex", "sgemm"]

@@ -19,6 +19,7 @@ from gemmhub_musa import runtime, sdk
 from gemmhub_musa.testing import Operands, bias, nested_products, operand, per_thread_products, problem, strided
 
 from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.testing.check import honest
 from gemmhub.testing.problems import unsigned_bytes
@@ -140,6 +141,15 @@ def test_reduced_precision_is_no_duty(backend):
     asked = problem(precision="tf32")
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
+
+
+def test_float32_is_rounded_only_where_tf32_is_allowed():
+    types = {
+        precision: lower.compute(lowered(problem(precision=precision), True).main, frozenset(lower.COMPUTES))
+        for precision in PRECISIONS
+    }
+    full = lower.COMPUTE["float32"]
+    assert types == {"ieee": full, "bf16x3": full, "tf32": lower.FAST_TF32, "bf16": lower.FAST_TF32}
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])

@@ -94,8 +94,8 @@ class Lowered:
 
 
 def tensor_math(problem: GemmProblem) -> bool:
-    """Return whether tensor cores keep the promised accuracy: always but for float32 by IEEE rules."""
-    return problem.a.dtype.name != "float32" or problem.precision != "ieee"
+    """Return whether tensor cores keep the promised accuracy: not for float32 that may not be rounded to tf32."""
+    return problem.a.dtype.name != "float32" or problem.permits_tf32
 
 
 def lowered(problem: GemmProblem) -> Lowered | Refusal:

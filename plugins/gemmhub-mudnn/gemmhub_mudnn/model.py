@@ -25,5 +25,5 @@ _UNKNOWN = _RATES[2, 2]
 def seconds(problem: GemmProblem, arch: tuple[int, int] | None, launches: int) -> float:
     """Return the seconds for a call with ``launches`` products on a device of compute capability ``arch``."""
     half, tf32, single, bandwidth = _RATES.get(arch or (0, 0), _UNKNOWN)
-    rate = half if problem.a.dtype.itemsize == 2 else tf32 if problem.precision != "ieee" else single
+    rate = half if problem.a.dtype.itemsize == 2 else tf32 if problem.permits_tf32 else single
     return max(problem.flops / (_EFFICIENCY * rate), problem.nbytes / bandwidth) + LAUNCH * max(1, launches)

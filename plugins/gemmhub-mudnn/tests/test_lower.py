@@ -132,8 +132,8 @@ def test_a_shared_addend_is_a_launch_each():
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "math"),
-    [("float32", "ieee", False), ("float32", "tf32", True), ("float32", "bf16", True), ("float16", "ieee", True),
-     ("bfloat16", "ieee", True)],
+    [("float32", "ieee", False), ("float32", "bf16x3", False), ("float32", "tf32", True), ("float32", "bf16", True),
+     ("float16", "ieee", True), ("bfloat16", "ieee", True)],
 )  # fmt: skip
 def test_tensor_math_only_where_it_is_accurate_enough(dtype, precision, math):
     assert form(problem(dtype=dtype, precision=precision)).tensor_math is math

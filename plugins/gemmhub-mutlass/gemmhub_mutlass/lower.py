@@ -105,10 +105,11 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
     if a != "float32":
         return (TENSOR,)
     single = (SIMT,) if arch == "mp_22" else ()
-    if problem.precision != "ieee":
-        return (TF32, *single)  # reduced precision is allowed, not required
+    if problem.permits_tf32:
+        return (TF32, *single)  # tf32 is allowed, not required
     return single or Refusal(
-        f'on {arch} MUTLASS multiplies float32 on tensor cores only, rounded to TF32, which precision "ieee" forbids',
+        f"on {arch} MUTLASS multiplies float32 on tensor cores only, rounded to TF32, which precision "
+        f'"{problem.precision}" forbids',
         'allow it with precision="tf32", or use another backend (mublas)',
     )
 

@@ -191,7 +191,7 @@ def test_only_kernels_for_mp_31_need_alignment():
     ("float16", "float16", "mp_22", "ieee", ("tensor",)), ("float16", "float32", "mp_31", "ieee", ("tensor",)),
     ("bfloat16", "bfloat16", "mp_31", "ieee", ("tensor",)), ("int8", "int32", "mp_22", "ieee", ("tensor",)),
     ("float32", "float32", "mp_22", "ieee", ("simt",)), ("float32", "float32", "mp_22", "tf32", ("tf32", "simt")),
-    ("float32", "float32", "mp_31", "bf16", ("tf32",)),
+    ("float32", "float32", "mp_31", "bf16", ("tf32",)), ("float32", "float32", "mp_22", "bf16x3", ("simt",)),
 ])  # fmt: skip
 def test_maths(dtype, out, arch, precision, maths):
     assert lower.maths(problem(dtype=dtype, out=out, precision=precision), arch) == maths
@@ -215,10 +215,11 @@ def test_refusals(changes, words, remedy):
     assert remedy in refusal.remedy
 
 
-def test_ieee_is_refused_where_only_tf32_is_there():
-    refusal = lower.maths(problem(), "mp_31")
+@pytest.mark.parametrize("precision", ["ieee", "bf16x3"])
+def test_float32_is_refused_where_only_tf32_is_there(precision):
+    refusal = lower.maths(problem(precision=precision), "mp_31")
     assert isinstance(refusal, Refusal)
-    assert "rounded to TF32" in refusal.reason
+    assert f'rounded to TF32, which precision "{precision}" forbids' in refusal.reason
     assert 'precision="tf32"' in refusal.remedy
 
 

@@ -15,6 +15,7 @@ from gemmhub_mutlass.backend import MutlassBackend
 import gemmhub
 from gemmhub import records
 from gemmhub.capability import Device, Refusal
+from gemmhub.dtypes import PRECISIONS
 
 pytestmark = pytest.mark.usefixtures("sim")
 
@@ -63,7 +64,7 @@ def read(tmp_path):
     (row(Disposition="not_verified", batch_count="3", alpha="2", beta="1"), "tensor_256x128x32",
      ["float16,float16->float32 order=rrr epilogue=alpha+c precision=ieee"]),
     (row("128x128x4", align=2, **SINGLE), "simt_128x128x4",
-     [f"float32,float32->float32 order=rcr epilogue=none precision={x}" for x in ("ieee", "tf32", "bf16")]),
+     [f"float32,float32->float32 order=rcr epilogue=none precision={x}" for x in PRECISIONS]),
     (row("128x64x16", align=4, **ROUNDED), "tf32_128x64x16",
      [f"float32,float32->float32 order=rrr epilogue=none precision={x}" for x in ("tf32", "bf16")]),
     (row("128x64x64", align=16, **BYTES), "tensor_128x64x64",

@@ -75,8 +75,8 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
         found = self._analysed(problem)
-        if isinstance(found, Refusal) and problem.precision != "ieee":
-            # Reduced precision is allowed, not required.
+        if isinstance(found, Refusal) and problem.permits_tf32:
+            # tf32 is allowed, not required.
             full = self._analysed(replace(problem, precision="ieee"))
             return found if isinstance(full, Refusal) else full
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmhub.capability import Refusal
+from gemmhub.dtypes import permits_tf32
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.enums import COMPUTE, FAST_TF32
 from gemmhub_mublas.lower import Form
@@ -54,8 +55,8 @@ def epilogue(form: Form) -> int:
 
 
 def compute(form: Form, has: frozenset[str]) -> str:
-    """Return the form's compute type: reduced precision only where it was allowed, and the header has it."""
-    reduced = form.precision != "ieee" and form.types[:2] == ("float32", "float32") and FAST_TF32 in has
+    """Return the form's compute type: tf32 only where it was allowed, and the header has it."""
+    reduced = permits_tf32(form.precision) and form.types[:2] == ("float32", "float32") and FAST_TF32 in has
     return FAST_TF32 if reduced else COMPUTE[form.compute]
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from gemmhub_hopper import f16_planes
 from gemmhub_hopper.lower import Lowering
-from gemmhub_hopper.operands import Reading
+from gemmhub_hopper.operands import FROM_BF16, FROM_F16, Reading
 
 THREADS = 256
 """Threads of a CTA."""
@@ -33,6 +33,8 @@ _STAGED = ((16, 1), (32, 1), (64, 1), (32, 2), (64, 2), (16, 8), (32, 8))
 _STAGED_UNITS = 1024
 """Units of 16 bytes of the vectors that a buffer holds at least, as in the kernel."""
 _LONGEST = 2**30
+_WIDENED = {FROM_BF16: "bfloat16", FROM_F16: "float16"}
+"""Dtype of a 16-bit operand that is multiplied by a float32 one, by ``Reading.source_kind``."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class GemvKernel:
     """One compilation of the kernel."""
 
     input: str
-    """The dtype of the operands: a key of :data:`INPUTS`."""
+    """The dtype of the matrix: a key of :data:`INPUTS`."""
     vectors: int
     """Rows of results: 1, 2, 4 or 8."""
     n_major: bool
@@ -55,6 +57,8 @@ class GemvKernel:
     """Whether the vectors are not contiguous along K."""
     cp_async: bool = False
     """Whether loads go to shared memory by cp.async, so that some are under way at all times; several vectors too."""
+    x_input: str = ""
+    """The dtype of the vectors where it is not that of the matrix; else empty."""
 
     @property
     def name(self) -> str:
@@ -120,11 +124,11 @@ class GemvKernel:
     def macros(self) -> dict[str, int]:
         """The macros that the kernel turns into constants."""
         return {
-            "GEMV_INPUT": INPUTS[self.input], "GEMV_NUM_VECTORS": self.vectors, "GEMV_N_MAJOR": int(self.n_major),
-            "GEMV_LOAD_BYTES": self.load_bytes, "GEMV_STRIDED_X": int(self.strided_x),
-            "GEMV_SPLIT_THREADS": self.split_threads, "GEMV_CLUSTER_SIZE": self.cluster_size,
-            "GEMV_CP_ASYNC": int(self.cp_async), "GEMV_MIN_CTAS_PER_SM": self.min_ctas_per_sm,
-            "GEMV_SHARED_BYTES": self.shared_bytes,
+            "GEMV_INPUT": INPUTS[self.input], "GEMV_X_INPUT": INPUTS[self.x_input or self.input],
+            "GEMV_NUM_VECTORS": self.vectors, "GEMV_N_MAJOR": int(self.n_major), "GEMV_LOAD_BYTES": self.load_bytes,
+            "GEMV_STRIDED_X": int(self.strided_x), "GEMV_SPLIT_THREADS": self.split_threads,
+            "GEMV_CLUSTER_SIZE": self.cluster_size, "GEMV_CP_ASYNC": int(self.cp_async),
+            "GEMV_MIN_CTAS_PER_SM": self.min_ctas_per_sm, "GEMV_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 
@@ -160,7 +164,7 @@ class GemvChoice:
     def moved_bytes(self) -> int:
         """Bytes that the kernel reads and writes."""
         lowering = self.lowering
-        operands = (lowering.a.elements + lowering.b.elements) * lowering.b.size
+        operands = lowering.a.elements * lowering.a.size + lowering.b.elements * lowering.b.size
         return operands + lowering.m * lowering.n * lowering.batch * lowering.form.output_bytes * (
             2 if lowering.form.addend else 1
         )
@@ -216,10 +220,7 @@ def _usual(load_bytes: int) -> int:
 
 def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
     """Return the choices for a problem; none where it has many rows and columns, or would need a copy."""
-    lowering = next(
-        (x for x in lowerings if x.m <= VECTORS[-1] and not x.form.registers_a and x.form.input != f16_planes.INPUT),
-        None,
-    )
+    lowering = next((x for x in lowerings if x.m <= VECTORS[-1] and _is_taken(x)), None)
     if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
         return []
     w, x, size = lowering.b, lowering.a, lowering.b.size
@@ -230,19 +231,41 @@ def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
     inner, outer, ld = (lowering.k, lowering.n, w.strides[0]) if k_major else (lowering.n, lowering.k, w.strides[1])
     units = [w.alignment, inner * size, w.strides[2] * size, ld * size if outer > 1 else 0]
     if k_major and not strided_x:
-        units += [x.alignment, x.strides[2] * size, x.strides[0] * size if lowering.m > 1 else 0]
+        # In elements, times the size of those of w.
+        units += [x.alignment // x.size * size, x.strides[2] * size, x.strides[0] * size if lowering.m > 1 else 0]
     vectors = 1 << (lowering.m - 1).bit_length()
     # An element of strided vectors takes a register of its own.
     crowded = strided_x and vectors > 2 and size == 2
-    load = math.gcd(MAX_LOAD_BYTES // 2 if crowded else MAX_LOAD_BYTES, *units)
+    # A load of x has as many elements as one of w, and at most as many bytes.
+    wide_x = k_major and x.size > size
+    load = math.gcd(MAX_LOAD_BYTES // 2 if crowded or wide_x else MAX_LOAD_BYTES, *units)
     if load < size:
         return []
-    kind = "float32" if size == 4 else lowering.form.input
-    made = [replace(kernel, strided_x=strided_x) for kernel in kernels(kind, vectors, not k_major, load)]
-    if kind == "float32" and load == MAX_LOAD_BYTES and _stageable(x, lowering.k):
+    kind, kind_of_x = _dtype(lowering, w), _dtype(lowering, x)
+    x_input = kind_of_x if kind_of_x != kind else ""
+    made = [
+        replace(kernel, strided_x=strided_x, x_input=x_input) for kernel in kernels(kind, vectors, not k_major, load)
+    ]
+    if kind == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k):
         made += staged_kernels(vectors, not k_major)
     found = [GemvChoice(lowering, kernel) for kernel in made]
     return [choice for choice in found if choice.grid < 2**31]
+
+
+def _is_taken(lowering: Lowering) -> bool:
+    """Return whether the kernel reads the operands of ``lowering`` by their strides, in place.
+
+    Operands of two dtypes have lowerings by planes only: their readings have the same strides.
+    """
+    if lowering.a.source_kind in _WIDENED or lowering.b.source_kind in _WIDENED:
+        return True
+    return not lowering.form.registers_a and lowering.form.input != f16_planes.INPUT
+
+
+def _dtype(lowering: Lowering, operand: Reading) -> str:
+    """Return the dtype of an operand: a key of :data:`INPUTS`."""
+    widened = _WIDENED.get(operand.source_kind)
+    return widened or ("float32" if operand.size == 4 else lowering.form.input)
 
 
 def _stageable(x: Reading, k: int) -> bool:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import gemv, lower, sources
-from problems import operand, problem
+from gemmhub_hopper import corrections, gemv, lower, sources
+from problems import H200, operand, problem
 from runs import Run, detected
-from vectors import VECTORS, vector
+from vectors import VECTORS, Vector, vector
 
 from gemmhub.kit import nvrtc
 from gemmhub.layout import MatrixLayout
@@ -82,6 +82,35 @@ def test_staged_vectors_are_aligned(b):
     assert not any(x.kernel.staged for x in choices(problem(8, 64, 62, "float32", b=b)))
 
 
+def test_vectors_of_another_dtype():
+    """Of two dtypes a load has as many elements of both, at most 16 bytes of each; none goes through shared memory."""
+
+    def load(types, n=64, k=64, m=1, a="row", b="row", **changes):
+        asked = Vector(None, m, n, k, a, b, dtype="float32", types=types).problem
+        found = choices(replace(asked, a=replace(asked.a, **changes)))
+        assert not any(x.kernel.staged for x in found)
+        ((nbytes, of_w, of_x),) = {(x.kernel.load_bytes, x.kernel.input, x.kernel.x_input) for x in found}
+        assert (of_x, of_w) == types
+        assert {x.moved_bytes for x in found} == {
+            m * k * asked.a.dtype.itemsize + k * n * asked.b.dtype.itemsize + 4 * m * n
+        }
+        return nbytes
+
+    narrow, wide = ("float16", "float32"), ("float32", "bfloat16")
+    for b, expected in (("col", (16, 8)), ("row", (16, 16))):
+        assert (load(narrow, b=b), load(wide, b=b)) == expected
+        assert (load(narrow, m=8, b=b), load(wide, m=8, b=b)) == expected
+    assert [load(narrow, k=k, b="col") for k in (66, 65)] == [8, 4]
+    assert [load(wide, k=k, b="col") for k in (66, 65)] == [4, 2]
+    assert [load(narrow, n=n) for n in (66, 65)] == [8, 4]
+    # The address and the rows of the vectors are aligned to bytes of their own.
+    assert [load(narrow, b="col", alignment=x) for x in (16, 8, 4, 2)] == [16, 16, 8, 4]
+    assert [load(wide, b="col", alignment=x) for x in (16, 8, 4)] == [8, 4, 2]
+    assert [load(narrow, b="col", m=2, layout=MatrixLayout(2, 64, x, 1)) for x in (68, 66, 65)] == [16, 8, 4]
+    assert load(narrow, alignment=2) == 16
+    assert load(narrow, m=8, a="col", b="col") == 16
+
+
 MUTATIONS = {
     "X is read before all of it has arrived": ("block_sync();\n            ask_x(chunk + 1);", "ask_x(chunk + 1);"),
     "sums are stored over loads that are under way": ("copy_wait<0>();", ""),
@@ -148,6 +177,23 @@ def test_more_threads_for_a_longer_k():
     names = [backend.candidates(problem(1, 64, k, b="col"))[0] for k in (1024, 100000)]
     spreads = [int(name.removeprefix("gemv")) for name in names]
     assert spreads[0] < spreads[1]
+
+
+def test_the_backend_proposes_it_for_two_dtypes():
+    backend = Home(attributes={16: 132}).backend()
+    for m, n, k, types in (
+        (1, 768, 6144, ("bfloat16", "float32")), (768, 1, 6144, ("float32", "float16")),
+        (1, 4096, 4096, ("float32", "bfloat16")),
+    ):  # fmt: skip
+        asked = Vector(None, m, n, k, dtype="float32", types=types).problem
+        name = backend.candidates(asked)[0]
+        assert name.startswith("gemv")
+        assert not backend.copies(asked)
+        assert backend.prepare(asked, name, 0).workspace_bytes == 0
+        (described,) = corrections.describe(asked, H200, [name])
+        assert (described.kind, len(described.rows)) == ("vectors", 1)
+    many = Vector(None, 9, 768, 6144, dtype="float32", types=("bfloat16", "float32")).problem
+    assert not any(name.startswith("gemv") for name in backend.candidates(many))
 
 
 KERNELS = sorted({x.choice.kernel for x in VECTORS}, key=repr)

@@ -1,4 +1,7 @@
-"""A 16-bit operand by a float32 one, on the emulator: neither is converted beforehand."""
+"""A 16-bit operand by a float32 one, on the emulator: neither is converted beforehand.
+
+Exact products of few rows are in test_gemv.py.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import FakeMemory
+from fakes import FakeMemory, mutated
 from gemmhub_hopper import lower
 from gemmhub_hopper.candidate import Choice
 from gemmhub_hopper.config import Shape
 from ml_dtypes import bfloat16
 from problems import problem
 from products import loaded, stored
-from runs import HOME, address
+from runs import HOME, Run, address
+from vectors import mixed
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
+from gemmhub.errors import KernelError
 
 SHAPE = Shape(64, 64, 3, consumers=1)
 SHAPE_OF_FEW = Shape(64, 16, 4, consumers=1)
@@ -116,13 +121,83 @@ def test_special_values():
     assert np.isnan(result[5, 9])
 
 
-def test_few_rows_do_not_take_the_kernel_for_vectors():
-    """That one reads operands of one dtype."""
-    for types in (("bfloat16", "float32"), ("complex64", "complex64")):
-        made = asked(1, 512, 256, types) if types[0] != types[1] else problem(1, 512, 256, "complex64")
-        names = HOME.backend().candidates(made)
-        assert names
-        assert not any("gemv" in name for name in names)
+def test_few_complex_rows_do_not_take_the_kernel_for_vectors():
+    """That one reads real operands."""
+    names = HOME.backend().candidates(problem(1, 512, 256, "complex64"))
+    assert names
+    assert not any("gemv" in name for name in names)
+
+
+def vectors(product, home, a, b):
+    run = Run(product, home)
+    run.give(a, b)
+    home.cuda.complaints.clear()
+    result = run()
+    assert home.cuda.complaints == []
+    return result
+
+
+def drawn(product):
+    """Normal operands: the float32 one has bits that 16-bit elements have not."""
+    rng, asked = np.random.default_rng(0), product.problem
+    a, b = (rng.standard_normal((x.layout.rows, x.layout.cols)) for x in (asked.a, asked.b))
+    return a.astype(asked.a.dtype), b.astype(asked.b.dtype)
+
+
+BY_FLOAT32 = (
+    mixed(3, 70, 264, b="col"), mixed(8, 70, 264, a="col", b="col", types=("float16", "float32")), mixed(2, 70, 137),
+    mixed(1, 72, 137, types=("float16", "float32"), spread="32a"), mixed(70, 3, 264, types=("float32", "bfloat16")),
+)  # fmt: skip
+"""Few rows of 16-bit elements by a float32 matrix, of every code path of the kernel for vectors."""
+FEW = (
+    *BY_FLOAT32,
+    mixed(3, 70, 264, b="col", types=("float32", "float16")), mixed(1, 72, 137, types=("float32", "bfloat16")),
+)  # fmt: skip
+"""The same, and float32 rows by a 16-bit matrix."""
+
+
+@pytest.mark.parametrize("product", FEW, ids=str)
+def test_few_rows_are_as_accurate_as_float32(product):
+    a, b = drawn(product)
+    assert ratio(vectors(product, HOME, a, b), a, b) <= 0.2
+
+
+@pytest.mark.parametrize("product", FEW, ids=str)
+def test_special_values_of_few_rows(product):
+    """As IEEE: a NaN, an infinity, and 0 times infinity."""
+    a, b = drawn(product)
+    rows, columns = a.shape[0], b.shape[1]
+    a[0, 4], a[-1, 6], b[7, -1] = np.nan, np.inf, -np.inf
+    b[6, 0] = 0
+    result = vectors(product, HOME, a, b)
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert result.shape == (rows, columns)
+    special = ~np.isfinite(expected)
+    assert special.any()
+    np.testing.assert_array_equal(result[special], expected[special].astype(F32))
+    assert np.isfinite(result[~special]).all()
+
+
+_ROUNDED = "__uint_as_float(__float_as_uint({}) & 0xffff0000u)"
+FEW_MUTATIONS = {
+    "vectors have the dtype of the matrix": [("kXInput = GEMV_X_INPUT;", "kXInput = GEMV_INPUT;")],
+    "float32 elements of the matrix lose bits": [
+        (f"* {x};", f"* {_ROUNDED.format(x)};") for x in ("loaded[i]", "loaded[u][i]", "loaded[s][r][i]")
+    ],
+}
+
+
+@pytest.mark.parametrize("mutation", FEW_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("product", BY_FLOAT32, ids=str)
+def test_the_bound_notices(product, mutation, monkeypatch, tmp_path):
+    home = mutated(monkeypatch, tmp_path, "gemv_kernel.cu", *FEW_MUTATIONS[mutation])
+    a, b = drawn(product)
+    try:
+        result = vectors(product, home, a, b)
+    except (AssertionError, KernelError):  # reads behind an operand
+        return
+    assert not ratio(result, a, b) <= 1
 
 
 def test_a_short_k_is_refused():

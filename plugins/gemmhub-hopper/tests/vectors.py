@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmhub_hopper import gemv, lower, sources
 from gemmhub_hopper.config import Shape
 from products import Product
+
+from gemmhub.dtypes import as_dtype
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,16 @@ class Vector(Product):
     """A product of vectors; ``spread`` is the division of K, as in the kernel's name."""
 
     spread: int | str = 0
+    types: tuple[str, str] | None = None
+    """Dtypes of a and b; else both are ``dtype``."""
+
+    @property
+    def problem(self):
+        asked = super().problem
+        if self.types is None:
+            return asked
+        a, b = (replace(x, dtype=as_dtype(name)) for x, name in zip((asked.a, asked.b), self.types))
+        return replace(asked, a=a, b=b)
 
     @property
     def choice(self):
@@ -21,7 +33,8 @@ class Vector(Product):
         return next(x for x in gemv.choices(lowerings) if x.name == f"gemv{self.spread}")
 
     def __str__(self):
-        return f"gemv{self.spread}-{self.m}x{self.n}x{self.k}-{self.a[0]}{self.b[0]}{self.d[0]}-{self.dtype}"
+        types = "-".join(self.types or [self.dtype])
+        return f"gemv{self.spread}-{self.m}x{self.n}x{self.k}-{self.a[0]}{self.b[0]}{self.d[0]}-{types}"
 
     @property
     def macros(self):
@@ -39,6 +52,36 @@ def vector(m, n, k, b="row", dtype="bfloat16", spread=32, **more):
     return Vector(Shape(64, 64, 2), m, n, k, b=b, dtype=dtype, spread=spread, **more)
 
 
+def mixed(m, n, k, b="row", types=("bfloat16", "float32"), spread=32, **more):
+    return vector(m, n, k, b, "float32", spread, types=types, **more)
+
+
+_F16 = ("float16", "float32")
+_BY_F16, _BY_BF16 = ("float32", "float16"), ("float32", "bfloat16")
+MIXED = (
+    # 16-bit vectors by a float32 matrix: contiguous along K and N, with loads of 16, 8 and 4 bytes of the matrix.
+    *(mixed(m, 70, 264, b="col") for m in (1, 3, 8)), *(mixed(m, 200, 137, types=_F16) for m in (1, 3, 8)),
+    mixed(1, 33, 262, b="col", types=_F16), mixed(1, 33, 261, b="col"), mixed(3, 33, 262, b="col"),
+    mixed(8, 33, 261, b="col", types=_F16), mixed(1, 102, 137, types=_F16), mixed(1, 101, 137), mixed(8, 101, 137),
+    *(mixed(1, 200, 300, spread=x, types=_F16) for x in ("32a", "16x2a", "512a")), mixed(1, 104, 64, spread="64a"),
+    # K in several warps and CTAs; strided vectors.
+    mixed(1, 33, 2600, b="col", spread=1024), mixed(5, 72, 1300, spread=256), mixed(2, 33, 1300, b="col", spread=512),
+    *(mixed(m, 70, 264, a="col", b="col", types=_F16) for m in (3, 8)), mixed(7, 72, 137, a="col"),
+    # Swapped: a float32 matrix by 16-bit columns.
+    mixed(100, 1, 264, types=_BY_BF16), mixed(70, 3, 263, b="col", types=_BY_F16, d="col"),
+    mixed(72, 8, 137, a="col", types=_BY_BF16), mixed(104, 1, 137, a="col", types=_BY_F16, spread="32a"),
+    # Epilogues and batches.
+    mixed(5, 72, 64, alpha=0.5, beta=2, bias="m", activation="relu", batch=(2,)),
+    mixed(72, 5, 64, b="col", types=_BY_F16, alpha=0.5, beta=-1, bias="n", d="col", out="bfloat16"),
+    mixed(1, 72, 65, b="col", types=_F16, batch=(3,), beta=1, activation="gelu", out="float16"),
+    mixed(72, 1, 66, types=_BY_BF16, batch=(2,), alpha=0, beta=1),
+    # Float32 vectors by a 16-bit matrix.
+    *(mixed(m, 70, 264, b="col", types=_BY_BF16) for m in (1, 3, 8)), mixed(8, 33, 261, b="col", types=_BY_F16),
+    mixed(1, 33, 262, b="col", types=_BY_F16), mixed(8, 70, 264, a="col", b="col", types=_BY_BF16),
+    *(mixed(m, 208, 137, types=_BY_F16) for m in (1, 3, 8)), mixed(1, 101, 137, types=_BY_BF16),
+    mixed(1, 208, 300, types=_BY_BF16, spread="32a"), mixed(104, 2, 137, a="col", types=("float16", "float32")),
+)  # fmt: skip
+"""Of two dtypes."""
 VECTORS = (
     # Contiguous along K: K divided among lanes, a warp, several warps, the CTA, several CTAs.
     *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),
@@ -85,5 +128,6 @@ VECTORS = (
     vector(1, 72, 64, batch=(3,)), vector(1, 72, 64, batch=(3,), spread="32a", beta=1),
     vector(104, 1, 64, a="col", spread="16a", batch=(2,)), vector(1, 72, 64, b="col", batch=(3,), spread=512, beta=1),
     vector(72, 1, 64, batch=(2,), out="float32"),
+    *MIXED,
 )  # fmt: skip
 """As PRODUCTS of products.py."""

@@ -4,7 +4,7 @@
 // Every element of W is used once by each vector, so there is nothing to reuse: each thread reads its elements of W,
 // kUnroll loads under way at a time, and multiplies. kSplitThreads threads of a CTA share the K of a column of results,
 // and so do the CTAs of a cluster. So a result is one sum of each of these threads, and they are added in the order of
-// lanes, warps and CTAs.
+// lanes, warps and CTAs. X and W may have two dtypes: each element is converted to float, which is exact, where it is used.
 //
 //     N-major   a thread has kLoadElements contiguous columns of results, and every kStride-th row of W
 //     K-major   a thread has kNumRows columns of results, and every kStride-th load of their rows of W
@@ -15,7 +15,8 @@
 #include "types.cuh"
 
 // Macros with the prefix GEMV_ are given to the compiler by gemmhub_hopper/gemv.py; no line but these reads them.
-constexpr int kInput = GEMV_INPUT;                 // 0 bfloat16, 1 float16, 2 float32
+constexpr int kInput = GEMV_INPUT;                 // of W: 0 bfloat16, 1 float16, 2 float32
+constexpr int kXInput = GEMV_X_INPUT;              // of X
 constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8
 constexpr bool kNMajor = GEMV_N_MAJOR;             // W is contiguous along N; else along K
 constexpr bool kStridedX = GEMV_STRIDED_X;         // X is not contiguous along K: its elements are loaded one by one
@@ -75,15 +76,20 @@ struct GemvParams {
 };
 static_assert(sizeof(GemvParams) == 184, "gemv_launch.py has the same structure");
 
-using Element = Select<kInput == 2, float, u16>;
+template <int input>
+using ElementOf = Select<input == 2, float, u16>;
+using Element = ElementOf<kInput>;
+using XElement = ElementOf<kXInput>;
+// Of a load of X: one element for each one of W along K.
+constexpr u32 kXLoadBytes = (kNMajor ? 1 : kLoadElements) * sizeof(XElement);
 
 // Contiguous elements, as one load brings them.
-template <u32 bytes>
+template <int input, u32 bytes>
 struct Elements {
     u32 words[bytes < 4 ? 1 : bytes / 4];
 
     // Zeros where `there` is false.
-    DEVICE void load(const Element* from, bool there) {
+    DEVICE void load(const ElementOf<input>* from, bool there) {
         if constexpr (bytes == 2)
             load_half_if(from, there, words);
         else
@@ -91,9 +97,9 @@ struct Elements {
     }
 
     DEVICE float operator[](u32 i) const {
-        if constexpr (kInput == 2) return __uint_as_float(words[i]);
+        if constexpr (input == 2) return __uint_as_float(words[i]);
         const u32 word = words[i / 2];
-        if constexpr (kInput == 0) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+        if constexpr (input == 0) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
         return from_f16(static_cast<u16>(i % 2 ? word >> 16 : word));
     }
 };
@@ -101,9 +107,9 @@ struct Elements {
 using Sums = float[kNumVectors][kColumnsPerThread];
 
 // Where the vectors begin; vectors beyond the last are read as the last one.
-using Vectors = const Element* [kNumVectors];
+using Vectors = const XElement* [kNumVectors];
 // Elements of the vectors for kUnroll rows.
-using Factors = Elements<sizeof(Element)>[kUnroll][kNumVectors];
+using Factors = Elements<kXInput, sizeof(XElement)>[kUnroll][kNumVectors];
 
 // Each of the following sums a thread's share of K, number `first` of kStride, in the columns from `column` on.
 
@@ -139,7 +145,7 @@ DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element*
         for (u32 u = 0; u < kUnroll; ++u) {
             copy_wait<kUnroll - 1>();
             const Float4 four = load_four(place + u * LOAD_STRIDE);
-            const Elements<16> loaded = {
+            const Elements<kInput, 16> loaded = {
                 {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)}};
             ask(u);
 #pragma unroll
@@ -158,7 +164,7 @@ DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, in
     const bool there = column < p.n;
 #pragma unroll 1
     for (int base = 0; base < p.k; base += kUnroll * kStride) {
-        Elements<kLoadBytes> loaded[kUnroll];
+        Elements<kInput, kLoadBytes> loaded[kUnroll];
         Factors factors;
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
@@ -178,9 +184,10 @@ DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, in
 
 // Several vectors of float32. K is a multiple of four, and rows of X begin at multiples of 16 bytes. `share` is the thread's
 // number among those of the CTA that share K.
-DEVICE void add_blocks(const GemvParams& p, const Element* x, const Element* w, int first, int share, int column, u32 shared,
+DEVICE void add_blocks(const GemvParams& p, const XElement* x, const Element* w, int first, int share, int column, u32 shared,
                        Sums& sums) {
-    static_assert(!kStaged || (kInput == 2 && kLoadBytes == 16 && !kStridedX), "blocks are 4 x 4 elements of float32");
+    static_assert(!kStaged || (kInput == 2 && kXInput == 2 && kLoadBytes == 16 && !kStridedX),
+                  "blocks are 4 x 4 elements of float32");
     constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes, BUFFER_BYTES = 16 * kStagedUnits;
     constexpr int kPerBlock = 4 * kStride;  // along K, of all threads that share it
     const u32 place = shared + kLoadBytes * threadIdx.x, x_place = shared + SMEM_X_OFFSET;
@@ -248,8 +255,10 @@ DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w,
     for (u32 r = 0; r < kNumRows; ++r) row[r] = (column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
 #pragma unroll 1
     for (int base = 0; base < p.k; base += kNumSteps * kStride * kLoadElements) {
-        Elements<kLoadBytes> loaded[kNumSteps][kNumRows], factors[kNumSteps][kNumVectors];
-        Elements<sizeof(Element)> single[kNumSteps][kNumVectors][kLoadElements];  // with kStridedX in place of factors
+        Elements<kInput, kLoadBytes> loaded[kNumSteps][kNumRows];
+        Elements<kXInput, kXLoadBytes> factors[kNumSteps][kNumVectors];
+        // With kStridedX in place of factors.
+        Elements<kXInput, sizeof(XElement)> single[kNumSteps][kNumVectors][kLoadElements];
 #pragma unroll
         for (u32 s = 0; s < kNumSteps; ++s) {
             const int here = base + (s * kStride + first) * kLoadElements;
@@ -284,7 +293,7 @@ DEVICE void prefetch_first(const GemvParams& p, const Element* w, int first, int
     if (at < p.k && column < p.n) prefetch(w + (kNMajor ? at * p.w_ld + column : column * p.w_ld + at));
 }
 
-DEVICE void add_up(const GemvParams& p, const Element* x, const Element* w, int first, int share, int column, u32 shared,
+DEVICE void add_up(const GemvParams& p, const XElement* x, const Element* w, int first, int share, int column, u32 shared,
                    Sums& sums) {
     if constexpr (kStaged) return add_blocks(p, x, w, first, share, column, shared, sums);
     Vectors vectors;
@@ -340,7 +349,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
     const u32 share = kNMajor ? thread / kRowThreads : thread % kSplitThreads,
               group = kNMajor ? thread % kRowThreads : thread / kSplitThreads;
     if constexpr (kClusterSize > 1) cluster_arrive();
-    const Element* x = static_cast<const Element*>(p.x) + matrix * p.x_batch;
+    const XElement* x = static_cast<const XElement*>(p.x) + matrix * p.x_batch;
     const Element* w = static_cast<const Element*>(p.w) + matrix * p.w_batch;
     const int first = rank * kSplitThreads + share, column = strip * BLOCK_N + group * kColumnsPerThread;
     if (p.next) prefetch_first(p, w, first, column);

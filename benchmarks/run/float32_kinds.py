@@ -3,14 +3,14 @@
     python -m benchmarks.run.float32_kinds [--rounds 5] [--json FILE]
 
 Needs torch and gemmhub-hopper. torch multiplies complex64 by cuBLAS; it takes no operands of two dtypes, so that the
-cast of the 16-bit operand is part of its time. Calls are timed in one run, interleaved, by CUDA events, on normal data.
-Errors are the largest of 64 rows relative to |A||B|, against float64.
+cast of the 16-bit operand is part of its time. Products are timed in one run by CUDA graphs
+(benchmarks/lib/cuda_graphs.py), and as calls one after the other, which the host may bound. Data is normal. Errors are
+the largest of 64 rows relative to |A||B|, against float64.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import torch
 
 import gemmhub
 from benchmarks.lib import results
+from benchmarks.lib.cuda_graphs import Rig, matrix
+from benchmarks.lib.torch_calls import chosen, without_records
 from benchmarks.run.float32_data import error, timed
 
 COMPLEX = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (3000, 2000, 5000), (8192, 2048, 1024))
@@ -28,20 +30,40 @@ WEIGHTS = ((768, 6144), (384, 3072))
 ROWS = (1, 8, 64, 512, 2048, 8192)
 
 
-def row(
-    what: str, sizes: tuple[int, int, int], a: Any, b: Any, theirs: Callable[[], Any], rounds: int
-) -> dict[str, Any]:
+class Operands(Rig):
+    """A rig whose a and b have dtypes of their own. A real b, the weights of a layer, is column-major."""
+
+    def __init__(self, m: int, n: int, k: int, dtypes: tuple[torch.dtype, torch.dtype], seconds: float) -> None:
+        self._dtypes = dtypes
+        super().__init__(m, n, k, "nn" if dtypes[1].is_complex else "nt", dtypes[1], seconds)
+
+    def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+        a, b = matrix(m, k, order[0], self._dtypes[0]).normal_(), matrix(k, n, order[1], self._dtypes[1]).normal_()
+        return a, b, matrix(m, n, "n", self._dtypes[1])
+
+
+def row(what: str, sizes: tuple[int, int, int], a: torch.dtype, b: torch.dtype, rounds: int) -> dict[str, Any]:
     """Time one product, print a line, and return the row of the result file."""
-    calls = {"gemmhub": partial(gemmhub.matmul, a, b), "torch": theirs}
-    times = timed(calls, rounds)
-    result = calls["gemmhub"]()
+    m, n, k = sizes
+    rig = Operands(m, n, k, (a, b), max(1e-5, 2e-14 * m * n * k * (4 if a.is_complex else 1)))
+    first, second, out = rig.sets[0]
+    plan = gemmhub.plan(first, second, out=out)
+
+    def theirs(a: Any, b: Any, out: Any) -> None:
+        torch.matmul(a.to(b.dtype), b, out=out)
+
+    ours, torchs = rig.medians([rig.add(plan), rig.add(theirs)], rounds)
+    calls = {"gemmhub": partial(gemmhub.matmul, first, second), "torch": lambda: first.to(b) @ second}
+    of_calls = timed(calls, rounds)
     found = {
-        "what": what, "sizes": list(sizes), "us": times["gemmhub"] * 1e6, "ratio": times["torch"] / times["gemmhub"],
-        "error": error(result, a, b), "torch_error": error(theirs(), a, b),
-        "chosen": gemmhub.explain(a, b).chosen,
+        "what": what, "sizes": list(sizes), "us": ours * 1e6, "ratio": torchs / ours,
+        "call_us": of_calls["gemmhub"] * 1e6, "call_ratio": of_calls["torch"] / of_calls["gemmhub"],
+        "error": error(calls["gemmhub"](), first, second), "torch_error": error(calls["torch"](), first, second),
+        "chosen": chosen(plan),
     }  # fmt: skip
     print(
-        f"{what:22}{'x'.join(map(str, sizes)):>18}{found['us']:10.1f} us  torch / gemmhub {found['ratio']:6.2f}"
+        f"{what:22}{'x'.join(map(str, sizes)):>18}{found['us']:10.1f} us  torch / gemmhub {found['ratio']:6.2f}, as "
+        f"calls {found['call_us']:.1f} us, {found['call_ratio']:.2f}"
         f"  error {found['error']:.1e} (torch {found['torch_error']:.1e})  {found['chosen']}",
         flush=True,
     )
@@ -53,20 +75,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    without_records()
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
-    for m, n, k in COMPLEX:
-        a, b = (torch.randn(*x, dtype=torch.complex64, device="cuda") for x in ((m, k), (k, n)))
-        rows.append(row("complex64", (m, n, k), a, b, partial(torch.matmul, a, b), options.rounds))
+    for sizes in COMPLEX:
+        rows.append(row("complex64", sizes, torch.complex64, torch.complex64, options.rounds))
     for n, k in WEIGHTS:
-        weight = torch.randn(n, k, device="cuda").T
         for m in ROWS:
-            a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-
-            def cast(a: torch.Tensor = a, weight: torch.Tensor = weight) -> torch.Tensor:
-                return torch.matmul(a.float(), weight)
-
-            rows.append(row("bfloat16 by float32", (m, n, k), a, weight, cast, options.rounds))
+            rows.append(row("bfloat16 by float32", (m, n, k), torch.bfloat16, torch.float32, options.rounds))
     if options.json:
         results.save(options.json, products=rows)
 

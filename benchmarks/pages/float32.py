@@ -1,7 +1,8 @@
-"""The tables of docs/float32.md: float32 on an H100 over families of data, and over random sizes."""
+"""The tables of docs/float32.md: float32 over families of data, over random sizes, and at each precision."""
 
 from __future__ import annotations
 
+import re
 from statistics import geometric_mean
 
 from benchmarks.lib import results
@@ -55,12 +56,40 @@ def _scheme(candidate: str) -> str:
     return _SCHEMES[1 if "hr" in candidate else 0 if "h" in candidate else 2]
 
 
+def precisions() -> list[str]:
+    """Return float32's time at ``"ieee"`` over that at ``"bf16x3"``, and the errors of all precisions."""
+    body = []
+    for name in ("large", "small"):
+        for card in ("h100", "h200"):
+            every = results.load(results.FOLDER / card / "float32_precisions.json.xz")["rows"]
+            rows = [row for row in every if row["class"] == f"float32 {name}"]
+            by_planes = [row for row in rows if _TWO_PLANES.search(row["chosen"]["bf16x3"])]
+            means = [
+                f"{geometric_mean(row['us'][over] / row['us']['bf16x3'] for row in some):.2f}" if some else "-"
+                for some, over in ((by_planes, "ieee"), (by_planes, "torch"), (rows, "ieee"))
+            ]
+            errors = [
+                f"{max(row['errors'][data][x] for row in by_planes or rows):.1e}"
+                for x in ("ieee", "bf16x3", "tf32") for data in ("normal", "positive")
+            ]  # fmt: skip
+            body.append((name, card.upper(), len(rows), len(by_planes), *means, *errors))
+    return tables.rows(
+        ("operations", "card", "products", "by two planes", "ieee / bf16x3", "torch / bf16x3", "ieee / bf16x3, all",
+         "error, ieee", "positive", "bf16x3", "positive", "tf32", "positive"),
+        body,
+    )  # fmt: skip
+
+
+_TWO_PLANES = re.compile(r"xt?(/\d+)?$")
+"""The end of a candidate of gemmhub-hopper with the letter of two bfloat16 planes."""
+
+
 def kinds() -> list[str]:
-    """Return complex64, and bfloat16 by float32, beside torch."""
+    """Return complex64, and bfloat16 by float32, beside torch: timed by CUDA graphs, and as calls."""
     found = results.load(_FOLDER / "float32_kinds.json")["products"]
     body = [
-        (x["what"], " x ".join(map(str, x["sizes"])), f"{x['us']:.0f}", f"{x['ratio']:.2f}", f"{x['error']:.1e}",
-         f"{x['torch_error']:.1e}")
+        (x["what"], " x ".join(map(str, x["sizes"])), f"{x['us']:.0f}", f"{x['ratio']:.2f}",
+         f"{x['call_ratio']:.2f}", f"{x['error']:.1e}", f"{x['torch_error']:.1e}")
         for x in found
     ]  # fmt: skip
-    return tables.rows(("operands", "m x n x k", "us", "torch / gemmhub", "error", "torch"), body)
+    return tables.rows(("operands", "m x n x k", "us", "torch / gemmhub", "as calls", "error", "torch"), body)

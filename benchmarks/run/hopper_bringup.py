@@ -35,6 +35,7 @@ from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.prepass import KINDS
 from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
 from products import (
+    BF16X3_PRODUCTS,
     BY_ROWS_PRODUCTS,
     F16_PRODUCTS,
     PRODUCTS,
@@ -282,7 +283,8 @@ def main() -> int:
     parser.add_argument("--compile-only", action="store_true", help="needs no card")
     parser.add_argument("--product", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    every = [*PROBES, *PRODUCTS, *SHIFTED_PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS]
+    every = [*PROBES, *PRODUCTS, *SHIFTED_PRODUCTS, *BF16X3_PRODUCTS, *F16_PRODUCTS]
+    every += [*BY_ROWS_PRODUCTS, *SLICES, *VECTORS]
     every += LARGE if options.large else ()
     products = [product for product in every if options.only in str(product)]
     if options.product is not None:

@@ -29,7 +29,7 @@ from gemmhub_hopper import (
     sources,
 )
 from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import Variant
+from gemmhub_hopper.config import BF16X3, Variant
 from gemmhub_hopper.f16_staged import F16Staged
 from gemmhub_hopper.gemv import GemvChoice, GemvKernel
 from gemmhub_hopper.gemv_launch import GemvLaunch
@@ -332,8 +332,10 @@ def _words(choice: Choice, passes: KPasses | None = None) -> str:
     if form.registers_a:
         rows = ", as TMA cannot take its rows" if form.shifted_rows else ""
         words.append(f"{lowering.a.name} through registers{rows}")
-    if form.num_planes > 1:
+    if form.stored_planes > 1:
         scheme = "three bfloat16 planes, six products"
+        if form.input == BF16X3:
+            scheme = "two bfloat16 planes, three products"
         if form.input == f16_planes.INPUT:
             scheme = "two float16 planes, three products; by bfloat16 planes where exponents differ too much"
         words.append(f"float32 split into {scheme}")

@@ -3,7 +3,8 @@
 Plain products have alpha 1, no c, bias or activation, a row-major a and result, b of either order, and rows aligned to
 16 bytes. With and without swapped operands, these are compiled:
 
-* bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`);
+* bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`); of two bfloat16
+  planes the pre-pass only;
 * float32: every shape;
 * split-K only where a goes through registers, and where b is not split in shared memory;
 * one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
@@ -20,7 +21,7 @@ from gemmhub.kit import nvrtc
 from gemmhub.kit.native import cache
 from gemmhub.kit.nvrtc import Source
 from gemmhub_hopper import f16_planes, gemv, sources
-from gemmhub_hopper.config import Form, Variant
+from gemmhub_hopper.config import BF16X3, Form, Variant
 from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
 from gemmhub_hopper.shapes import shapes
@@ -64,6 +65,7 @@ def variants() -> list[Variant]:
     found = [
         Variant(shape, form, split)
         for kind in (*KINDS, f16_planes.INPUT)
+        if kind != BF16X3
         for form in forms(kind)
         for shape in shapes(form)
         if kind in ("bfloat16", "split", f16_planes.INPUT) or shape.name in COMMON

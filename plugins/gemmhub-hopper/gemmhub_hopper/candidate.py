@@ -15,7 +15,7 @@ from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
 
-_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)(h?r?s?)(t?)(?:/([1-9]\d*))?")
+_NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)([hx]?r?s?)(t?)(?:/([1-9]\d*))?")
 """The name of a choice: shape, letters of the form, operands swapped, splits of split-K."""
 _MAX_WORK_TILES = 2**31 - 2**16
 """Bound of the work tiles: their numbers are 31-bit, and clusters count beyond the last one."""

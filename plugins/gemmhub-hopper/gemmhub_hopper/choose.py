@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
 from gemmhub_hopper.candidate import Choice, Choices, runnable
-from gemmhub_hopper.config import BY_ROWS, Shape
+from gemmhub_hopper.config import BF16X3, BY_ROWS, Shape
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.k_passes import KPasses
@@ -76,7 +76,7 @@ def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, N
         np.minimum(np.minimum(waves * at_once // work_tiles, passes.k_blocks // (2 * shared)), k_passes.MAX_SPLITS)
         for waves in (1, 2)
     )
-    short = -(-lowering.k // _LONGEST) if lowering.form.input == "split" else 1
+    short = -(-lowering.k // _LONGEST.get(lowering.form.input, lowering.k))
     fewest = unsplit * min(short, k_passes.MAX_SPLITS, max(1, passes.k_blocks // 2))
     kept = [
         allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)),
@@ -121,8 +121,12 @@ def corrected(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> li
     correction = corrections.find(corrections.kind_of(ranking[0].choice), card) if ranking else None
     if correction is None:
         return ranking
-    factors = correction.factors([corrections.features(x.choice, x.work, x.seconds, card) for x in ranking])
-    return sorted((x._replace(seconds=x.seconds * f) for x, f in zip(ranking, factors.tolist())), key=lambda x: x[0])
+    factors = correction.factors([corrections.features(x.choice, x.work, x.seconds, card) for x in ranking]).tolist()
+    apart = [0.0] * len(ranking)
+    if ranking[0].choice.lowering.form.input == BF16X3:  # the network is that of 16-bit products, without the pre-pass
+        apart = [float(model.copying(x.work, card, CONSTANTS[BF16X3])) for x in ranking]
+    every = (x._replace(seconds=(x.seconds - t) * f + t) for x, f, t in zip(ranking, factors, apart))
+    return sorted(every, key=lambda x: x[0])
 
 
 def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
@@ -136,7 +140,8 @@ def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list
         (max(x.seconds, _least(x.choice.lowering, card)) + model.epilogue(x.choice.lowering), x.choice)
         for x in corrected(lowerings, card, workspace)
     ]
-    timed = [x for x in timed if not _long(x[1])] or timed
+    short = [x for x in timed if not _long(x[1])]
+    timed = short or ([] if lowerings[0].form.input == BF16X3 else timed)  # another scheme takes such products
     for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
         form = choice.lowering.form
         best.setdefault((choice.shape, form.registers_a, form.split_planes_b), (seconds, choice))
@@ -156,19 +161,19 @@ def _least(lowering: Lowering, card: Card) -> float:
     return (lowering.a.elements + lowering.b.elements) * lowering.b.size / (_READ * card.bandwidth)
 
 
-_LONGEST = 2**14
-"""Elements along K that one chain of float32 sums may have where other candidates have shorter chains.
+_LONGEST = {"split": 2**14, BF16X3: 2**13}
+"""Elements along K that one chain of float32 sums may have where other candidates have shorter chains, by the input.
 
-With 32768, in a product of 1 x 4096 x 65536, the error of positive data was 7.6 times that of cuBLAS, which sums many
-short chains.
+With 32768, in a product of 1 x 4096 x 65536 by three planes, the error of positive data was 7.6 times that of cuBLAS,
+which sums many short chains. With two planes tensor cores add throughout, and truncate: a wgmma, of 16 elements, loses
+up to 2**-23 of a sum of positive terms, and half of it on average.
 """
 
 
 def _long(choice: Choice) -> bool:
     """Return whether one chain of float32 sums is long: its error is within the bound, but larger than it need be."""
-    return (
-        choice.lowering.form.input == "split" and choice.lowering.k > _LONGEST * choice.splits * choice.shape.cluster_k
-    )
+    longest = _LONGEST.get(choice.lowering.form.input)
+    return longest is not None and choice.lowering.k > longest * choice.splits * choice.shape.cluster_k
 
 
 def by_bfloat16_planes(choice: Choice, passes: KPasses, card: Card) -> Choice:

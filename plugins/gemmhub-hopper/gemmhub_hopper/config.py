@@ -13,9 +13,11 @@ from functools import cache, cached_property
 SHARED_LIMIT = 232448
 """Largest shared memory of a CTA, in bytes (227 KiB)."""
 
-INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, "f16x3": 4}
-"""Number of each input of the tensor cores. Float32 is split into three bfloat16 planes ("split") or two scaled float16
-planes ("f16x3")."""
+BF16X3 = "bf16x3"
+"""Input of float32 that is split into two bfloat16 planes, for the precision of that name."""
+INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, "f16x3": 4, BF16X3: 5}
+"""Number of each input of the tensor cores. Float32 is split into three bfloat16 planes ("split"), two scaled float16
+planes ("f16x3"), or two bfloat16 planes."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each element type of d, c and the bias."""
 BIASES = {None: 0, "m": 1, "n": 2}
@@ -24,7 +26,7 @@ BY_ROWS = "f16x3 by rows"
 SHIFTED = "shifted rows"
 """Scheme of 16-bit elements where a goes through registers, as TMA cannot take its rows as they are."""
 _PLANES = {"split": 3, "f16x3": 2}
-"""Planes of an operand."""
+"""Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, "f16x3": 3}
 """Products of planes that emulate one float32 product."""
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -132,8 +134,18 @@ class Form:
 
     @cached_property
     def num_planes(self) -> int:
-        """Planes of an operand."""
+        """Planes of an operand in a stage."""
         return _PLANES.get(self.input, 1)
+
+    @cached_property
+    def stored_planes(self) -> int:
+        """Planes of an operand in memory."""
+        return 2 if self.input == BF16X3 else self.num_planes
+
+    @cached_property
+    def k_rounds(self) -> int:
+        """How often the main loop goes through K: once for each product of planes that are not in one stage."""
+        return 3 if self.input == BF16X3 else 1
 
     @cached_property
     def shifted_rows(self) -> bool:
@@ -142,8 +154,10 @@ class Form:
 
     @property
     def letters(self) -> str:
-        """Letters of a candidate's name: "h" float16 planes, "r" a through registers, "s" b split in shared memory."""
-        return "h" * (self.input == "f16x3") + "r" * self.registers_a + "s" * self.split_planes_b
+        """Letters of a candidate's name: "h" float16 planes, "x" two bfloat16 planes, "r" a through registers, "s" b
+        split in shared memory.
+        """
+        return {"f16x3": "h", BF16X3: "x"}.get(self.input, "") + "r" * self.registers_a + "s" * self.split_planes_b
 
     @property
     def scheme(self) -> str:
@@ -344,6 +358,8 @@ class Variant:
             return f"{shape.stages} stages: at least 2 are needed"
         if form.shifted_rows and (form.mn_major_a or form.tma_store or shape.cluster_n > 1 or shape.cluster_k > 1):
             return "shifted rows of a are contiguous along K, and exclude TMA's stores, multicast of a and shared K"
+        if form.input == BF16X3 and form.registers_a:
+            return "two bfloat16 planes are made by a pre-pass: no operand goes through registers"
         if form.registers_a and form.num_planes == 1 and not (form.shifted_rows or form.mn_major_a):
             return "tf32 goes through registers only where it is contiguous along M"
         if form.input == "tf32" and ((form.mn_major_a and not form.registers_a) or form.mn_major_b):

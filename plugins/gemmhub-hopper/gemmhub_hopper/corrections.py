@@ -17,7 +17,8 @@ from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import BY_ROWS, SHIFTED
+from gemmhub_hopper.config import BF16X3, BY_ROWS, SHIFTED
+from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Work
@@ -33,7 +34,7 @@ _INSTEAD = {"odd": "half"}
 """The kind whose network serves on cards that have none of this kind."""
 _KINDS = {
     "bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows",
-    SHIFTED: "odd",
+    SHIFTED: "odd", BF16X3: "half",
 }  # fmt: skip
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""
@@ -60,6 +61,8 @@ def _odd(lowering: Lowering) -> bool:
 
     Batches and products with a short side do not count: the network for odd sizes is not fitted to them.
     """
+    if lowering.form.input == BF16X3:  # planes are copies of any sizes
+        return False
     by_rows = lowering.copied or not lowering.form.tma_store
     return bool(by_rows) and lowering.batch == 1 and min(lowering.m, lowering.n, lowering.k) >= _ODD
 
@@ -113,13 +116,16 @@ def features(choice: Choice, work: Work, seconds: float, card: Card) -> list[flo
     lowering, shape, form = choice.lowering, choice.shape, choice.lowering.form
     tiles = choice.tiles
     covered = tiles[0] * shape.m * shape.cluster_m * tiles[1] * shape.n * shape.cluster_n
+    k, copied = lowering.k * form.k_rounds, work.copied_bytes
+    if form.input == BF16X3:  # as of a product of planes, which are there
+        seconds, copied = seconds - model.copying(work, card, CONSTANTS[BF16X3]), 0.0
     waves = work.full_waves + work.last_wave
     whole_waves = math.ceil(waves)
     return [
         # The product: sizes, orders, alignment of rows, bytes of copies, and how the result is stored.
-        math.log(lowering.m), math.log(lowering.n), math.log(lowering.k), math.log(lowering.batch),
+        math.log(lowering.m), math.log(lowering.n), math.log(k), math.log(lowering.batch),
         form.mn_major_a, form.mn_major_b, form.transposed_d, form.registers_a + form.split_planes_b,
-        _row_alignment(lowering.a), _row_alignment(lowering.b), math.log1p(work.copied_bytes), form.tma_store,
+        _row_alignment(lowering.a), _row_alignment(lowering.b), math.log1p(copied), form.tma_store,
         form.output_bytes,
         # The shape; wgmma, swizzles and stores prefer widths that are multiples of powers of two.
         shape.m, shape.n, math.log2(math.gcd(shape.n, 64)), shape.consumers, shape.pingpong, shape.stages,
@@ -128,7 +134,7 @@ def features(choice: Choice, work: Work, seconds: float, card: Card) -> list[flo
         lowering.m * lowering.n / covered, math.log(waves), whole_waves - waves, math.log(max(1, work.k_blocks)),
         math.log(choice.group(card)),
         # The modelled time, and the rates that follow from it: operations and bytes a second.
-        math.log(seconds), math.log(2 * lowering.m * lowering.n * lowering.k * lowering.batch / seconds),
+        math.log(seconds), math.log(2 * lowering.m * lowering.n * k * lowering.batch / seconds),
         math.log((work.read_bytes + work.written_bytes) / seconds),
     ]  # fmt: skip
 

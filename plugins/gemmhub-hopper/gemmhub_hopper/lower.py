@@ -17,7 +17,7 @@ from gemmhub.capability import Refusal
 from gemmhub.lowering import BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper import complex_operands, f16_planes
-from gemmhub_hopper.config import OUTPUTS, Form
+from gemmhub_hopper.config import BF16X3, OUTPUTS, Form
 from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, packed_form, reading, stored
 from gemmhub_hopper.tensor_map import Stored
 
@@ -60,8 +60,8 @@ class Lowering:
     @cached_property
     def nbytes(self) -> int:
         """Bytes that the kernel moves at least."""
-        element = self.form.num_planes * self.form.input_bytes
-        split = self.form.num_planes > 1
+        element = self.form.stored_planes * self.form.input_bytes
+        split = self.form.stored_planes > 1
         of_a, of_b = (4 if x and split else element for x in (self.form.registers_a, self.form.split_planes_b))
         operands = self.a.elements * of_a + self.b.elements * of_b
         results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
@@ -83,7 +83,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
 
     The first is the problem as it is, the second swapped. Where possible, others follow: both with the kernel's a
     through registers, and with its b split in shared memory besides; and float32 by float16 planes, of both operands or
-    with a through registers. Complex operands, and those of two dtypes, have some of these only.
+    with a through registers; and with the precision "bf16x3" by two planes of bfloat16. Complex operands, and those of
+    two dtypes, have some of these only.
     """
     refusal = check_types(problem)
     if refusal is not None:
@@ -148,6 +149,11 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
             from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
             a, b = (replace(x, mn_major=False) for x in (a, b))  # planes of a tile of any width fill whole boxes
             options += [(plain.input, True, False, False, from_a, b), (plain.input, True, False, True, from_b, a)]
+    if kind == "split" and problem.precision == BF16X3 and not (is_complex or is_mixed or problem.packed_by):
+        plain = replace(plain, input=BF16X3)
+        a = reading(problem, "a", problem.a, count, stride_a, plain)
+        b = reading(problem, "b", problem.b, count, stride_b, plain)
+        options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
     for input_kind, registers, split, swapped, first, second in options:
         if first is None or second is None or (split and input_kind != "split"):
             continue
@@ -216,7 +222,7 @@ def _kind(problem: GemmProblem) -> str:
         return "split"
     if name != "float32":
         return name
-    return "split" if problem.precision == "ieee" and problem.k > 0 else "tf32"
+    return "tf32" if problem.permits_tf32 or problem.k == 0 else "split"
 
 
 def _dense(operand: Operand) -> Operand:

@@ -173,7 +173,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
     partials = choices.partial_bytes * k_passes
     stored = results * form.output_bytes
     found = Work(
-        k_blocks=-(-blocks // (splits * shape.cluster_k)),
+        k_blocks=-(-form.k_rounds * blocks // (splits * shape.cluster_k)),
         wgmma_cycles=shape.n / 2,
         wgmma_bytes=(shape.n if form.registers_a else 64 + shape.n) * 32,
         wgmmas=form.wgmmas_per_stage,
@@ -200,7 +200,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         launches=k_passes * (4 if form.input == f16_planes.INPUT else 2 if lowering.copied else 1),
         read_bytes=lowering.nbytes - stored + partials + sums,
         written_bytes=stored + partials + sums,
-        copied_bytes=float(sum(x.elements * (x.size + form.num_planes * form.input_bytes) for x in lowering.copied)),
+        copied_bytes=float(sum(x.elements * (x.size + form.stored_planes * form.input_bytes) for x in lowering.copied)),
     )  # fmt: skip
     return Work(*(np.broadcast_to(column, count) for column in found))
 

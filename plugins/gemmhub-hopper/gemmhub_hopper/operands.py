@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_hopper.config import Form
+from gemmhub_hopper.config import BF16X3, Form
 from gemmhub_hopper.tensor_map import Stored
 
 TMA_ALIGNMENT = 16
@@ -75,7 +75,7 @@ class Reading:
         """Return the layout of a copy of ``k`` elements along K: each plane is a matrix of its own."""
         inner, outer = (self.rows, k) if self.mn_major else (k, self.rows)
         ld = _up(inner * form.input_bytes)
-        return Stored(inner, outer, form.num_planes * self.count, ld, ld * outer)
+        return Stored(inner, outer, form.stored_planes * self.count, ld, ld * outer)
 
     def stored(self, form: Form, k: int) -> Stored:
         """Return what the tensor map describes; copies have ``k`` elements along K."""
@@ -123,10 +123,10 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
     if name == "b" and problem.packed_by is not None:
         return _packed(rows, problem.k, size, form)
     strides = (along, deep, stride)
-    if form.num_planes > 1:
+    if form.stored_planes > 1:
         # A side of one element has any order.
         mn_major = problem.k == 1 or (rows > 1 and abs(along) < abs(deep))
-        planes = "three bfloat16" if form.input == "split" else "two float16"
+        planes = {"split": "three bfloat16", BF16X3: "two bfloat16"}.get(form.input, "two float16")
         why = f"split into {planes} planes, which the tensor cores multiply"
         source = _SOURCES.get(operand.dtype.name, REAL)
         return Reading(

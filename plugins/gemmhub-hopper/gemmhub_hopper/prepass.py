@@ -12,7 +12,7 @@ from gemmhub_hopper.tensor_map import Stored
 
 THREADS = 256
 """Threads of a CTA."""
-KINDS = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2}
+KINDS = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2, "bf16x3": 3}
 """``kKind`` of prepass.cu by the kernel's input."""
 _TILE_FAST, _TILE_SLOW = 128, 32
 """Elements of a CTA's tile along the operand's smaller and larger stride."""

@@ -15,7 +15,7 @@ TMA_UNIT = 8
 """16-bit elements of the 16 bytes to which TMA aligns."""
 NBYTES = 128
 """Bytes of a tensor map, which is aligned to 64 bytes."""
-TYPES = {"float16": 6, "float32": 7, "bfloat16": 9, "split": 9, "f16x3": 6, "tf32": 11}
+TYPES = {"float16": 6, "float32": 7, "bfloat16": 9, "split": 9, "f16x3": 6, "bf16x3": 9, "tf32": 11}
 """CUtensorMapDataType by the input or dtype. TMA rounds float32 to tf32 as it loads."""
 _SWIZZLE = {16: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by its span in bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmhub_hopper.config import Variant
 
-_TYPE = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32", "split": "bf16", "f16x3": "f16"}
+_TYPE = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32", "split": "bf16", "f16x3": "f16", "bf16x3": "bf16"}
 
 
 def header(variant: Variant) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from gemmhub_hopper import k_passes, lower, prepass, sources
 from gemmhub_hopper.candidate import Choice, runnable
 from gemmhub_hopper.config import Shape
+from ml_dtypes import bfloat16
 from problems import bias, problem
 
 from gemmhub.accuracy import activate
@@ -61,11 +62,11 @@ class Product:
 
     @property
     def problem(self):
-        dtype = "float32" if self.dtype in ("tf32", "f16x3") else self.dtype
+        dtype = "float32" if self.dtype in ("tf32", "f16x3", "bf16x3") else self.dtype
         asked = problem(self.m, self.n, self.k, dtype, self.out, self.batch, self.a, self.b, self.d)
         size = asked.out.dtype.itemsize
-        if self.dtype == "tf32":
-            asked = replace(asked, precision="tf32")
+        if self.dtype in ("tf32", "bf16x3"):
+            asked = replace(asked, precision=self.dtype)
         if self.offset:
             nbytes = self.offset * size
             asked = replace(asked, out=replace(asked.out, alignment=nbytes & -nbytes))
@@ -81,11 +82,13 @@ class Product:
     def choice(self):
         lowerings = lower.lowerings(self.problem)
         assert isinstance(lowerings, tuple), lowerings
-        asked = self.registers, self.split_planes_b, self.swapped, self.dtype == "f16x3"
+        scheme = self.dtype if self.dtype.endswith("x3") else ""
+        asked = self.registers, self.split_planes_b, self.swapped
         lowering = next(
             x
             for x in lowerings
-            if (x.form.registers_a, x.form.split_planes_b, x.swapped, x.form.input == "f16x3") == asked
+            if (x.form.registers_a, x.form.split_planes_b, x.swapped) == asked
+            and (x.form.input if x.form.input.endswith("x3") else "") == scheme
         )
         choice = Choice(lowering, self.shape, self.splits)
         passes = runnable(choice, self.limit)
@@ -131,8 +134,11 @@ class Product:
             draw(as_dtype(self.bias_type), self.n if self.bias == "n" else self.m) if self.bias else None,
         )  # fmt: skip
 
+    def multiplied(self, a, b):
+        return a.astype(np.float64) @ b.astype(np.float64)
+
     def exact(self, a, b, c, bias):
-        value = self.alpha * (a.astype(np.float64) @ b.astype(np.float64)) if self.alpha else 0.0
+        value = self.alpha * self.multiplied(a, b) if self.alpha else 0.0
         if c is not None:
             value = value + self.beta * c.astype(np.float64)
         if bias is not None:
@@ -476,3 +482,51 @@ SHIFTED_PRODUCTS = (
     Product(Shape(64, 72, 3, **_ONE), 135, 88, 201, b="col", **_REGISTERS),
 )
 """Of 16-bit operands of shifted rows, for tests/test_shifted_rows.py on the host and tests/test_device.py on a card."""
+
+
+@dataclass(frozen=True)
+class ThreeRounds(Product):
+    """Float32 by two bfloat16 planes. Elements are sums of two small numbers, one in each plane; all sums are exact."""
+
+    dtype: str = "bf16x3"
+
+    def data(self, seed=0):
+        a, b, *others = super().data(seed)
+        rng = np.random.default_rng(seed + 1)
+        return *(x + np.ldexp((x != 0) * rng.integers(-1, 2, x.shape).astype(x.dtype), -10) for x in (a, b)), *others
+
+    def multiplied(self, a, b):
+        low = [x.astype(np.float64) - x.astype(bfloat16).astype(np.float64) for x in (a, b)]
+        return super().multiplied(a, b) - low[0] @ low[1]
+
+
+BF16X3_PRODUCTS = (
+    # Rounds of one block, of several, with tails; every order; swapped, so that the result is transposed.
+    ThreeRounds(SMALL, 64, 64, 64, b="col"),
+    ThreeRounds(SMALL, 72, 136, 264),
+    ThreeRounds(SMALL, 71, 135, 263, b="col"),
+    ThreeRounds(SMALL, 71, 135, 130, a="col"),
+    ThreeRounds(SMALL, 72, 136, 61, a="col", b="col", d="col"),
+    ThreeRounds(SMALL, 72, 136, 1, swapped=True),
+    ThreeRounds(SMALL, 135, 71, 201, a="col", b="col", swapped=True),
+    # Several work tiles of a CTA, ping-pong, multicast, CTAs that share K, three consumers.
+    ThreeRounds(Shape(128, 128, 3), 392, 392, 200),
+    ThreeRounds(Shape(128, 256, 4), 136, 516, 136, b="col"),
+    ThreeRounds(TURNS, 200, 136, 264, b="col"),
+    ThreeRounds(TURNS_BELOW, 200, 136, 264, b="col"),
+    ThreeRounds(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 264, b="col"),
+    ThreeRounds(Shape(64, 64, 3, cluster_k=8, **_ONE), 72, 72, 513, b="col"),
+    ThreeRounds(Shape(192, 144, 3, consumers=3), 200, 152, 136, b="col"),
+    # Split-K: within a round, and of more rounds than one; by slices. Epilogues, narrow results, batches.
+    ThreeRounds(SMALL, 72, 136, 200, splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
+    ThreeRounds(SMALL, 72, 136, 520, b="col", splits=5),
+    ThreeRounds(SMALL, 72, 40, 900, b="col", splits=12),
+    ThreeRounds(SMALL, 72, 136, 136, out="bfloat16", bias="n", activation="gelu"),
+    ThreeRounds(SMALL, 71, 135, 136, out="float16", offset=1),
+    # K passes; of a narrow result their sums are in the workspace.
+    ThreeRounds(SMALL, 72, 136, 300, limit=COUNTERS + 2**17, bias="n"),
+    ThreeRounds(SMALL, 72, 136, 300, limit=COUNTERS + 2**18, out="bfloat16", beta=1),
+    ThreeRounds(SMALL, 40, 44, 136, batch=(3,), alpha=0.5, beta=1),
+    ThreeRounds(SMALL, 40, 44, 136, b="col", batch=(2, 3), swapped=True),
+)
+"""Of float32 by two bfloat16 planes, for tests/test_three_rounds.py on the host and tests/test_device.py on a card."""

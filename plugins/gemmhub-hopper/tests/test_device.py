@@ -14,7 +14,17 @@ from gemmhub_hopper.config import Form, Shape, Variant
 from gemmhub_hopper.launch import streamed
 from gemmhub_hopper.shapes import F16_PLANES_SHAPES, F16_REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
 from problems import problem
-from products import BY_ROWS_PRODUCTS, F16_PRODUCTS, PRODUCTS, SHIFTED_PRODUCTS, SLICES, Product, loaded, stored
+from products import (
+    BF16X3_PRODUCTS,
+    BY_ROWS_PRODUCTS,
+    F16_PRODUCTS,
+    PRODUCTS,
+    SHIFTED_PRODUCTS,
+    SLICES,
+    Product,
+    loaded,
+    stored,
+)
 from test_f16_planes import FAMILIES, family
 from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
@@ -90,7 +100,9 @@ def run(backend, product, seed=0):
 
 
 @pytest.mark.parametrize(
-    "product", [*PRODUCTS, *SHIFTED_PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS], ids=str
+    "product",
+    [*PRODUCTS, *SHIFTED_PRODUCTS, *BF16X3_PRODUCTS, *F16_PRODUCTS, *BY_ROWS_PRODUCTS, *SLICES, *VECTORS],
+    ids=str,
 )
 def test_product(backend, product):
     result, exact = run(backend, product)

@@ -66,7 +66,7 @@ def variants():
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
-    found += by_float16_planes() + planes_in_registers() + through_registers()
+    found += by_float16_planes() + planes_in_registers() + through_registers() + three_rounds()
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
@@ -133,10 +133,20 @@ def through_registers():
     return [variant for variant in found if variant.refusal is None]
 
 
+def three_rounds():
+    """All shapes for two planes of bfloat16; the largest with more in the epilogue, and with split-K."""
+    plain = Form(False, False, "bf16x3", "float32")
+    full = replace(plain, has_alpha=True, addend="float32", bias="n", activation="gelu")
+    found = [Variant(shape, plain) for shape in SHAPES]
+    found += [Variant(shape, form) for shape in SHAPES[:5] for form in (full, replace(plain, mn_major_a=True))]
+    found += [Variant(shape, plain, split_k=True) for shape in SHAPES[:16]]
+    return [variant for variant in found if variant.refusal is None]
+
+
 def drawn(rng):
     """Any combination; it may be one that cannot be."""
     output = rng.choice(["bfloat16", "float16", "float32"])
-    kind = rng.choice(["bfloat16", "float16", "tf32", "split", "f16x3"])
+    kind = rng.choice(["bfloat16", "float16", "tf32", "split", "f16x3", "bf16x3"])
     form = Form(
         mn_major_a=rng.random() < 0.5,
         mn_major_b=rng.random() < 0.5,
@@ -199,7 +209,7 @@ def test_compiles(variant):
     assert made.registers <= (168 if variant.shape.consumers == 2 else 255)
 
 
-@pytest.mark.parametrize("kind", ["split", "tf32", "float16"])
+@pytest.mark.parametrize("kind", ["split", "tf32", "float16", "bf16x3"])
 def test_the_prepass_compiles(kind):
     made = nvrtc.load().compile(prepass(kind), verbose=True)
     assert made.cubin[:4] == b"\x7fELF"

@@ -19,8 +19,8 @@ constexpr u32 kClusterN = GEMM_CLUSTER_N;
 constexpr u32 kClusterK = GEMM_CLUSTER_K;
 
 // What the tensor cores multiply. SPLIT is float32 emulated by three planes of bfloat16 (emulation.cuh), F16X3 by two scaled
-// planes of float16 (f16_emulation.cuh).
-enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16X3_INPUT = 4 };
+// planes of float16 (f16_emulation.cuh). BF16X3 is float32 to 16 bits, by two planes of bfloat16 (three_rounds.cuh).
+enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16X3_INPUT = 4, BF16X3_INPUT = 5 };
 constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
@@ -54,6 +54,7 @@ constexpr u32 kWarpgroupsPerTile =
     kPingpong ? 1 : kNumConsumers;  // consumer warpgroups that share a tile and read a stage
 constexpr u32 kNumFragments = BLOCK_M / (64 * kWarpgroupsPerTile);  // 64-row fragments, a wgmma each, of a warpgroup
 constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2 : 1;
+constexpr bool kThreeRounds = kInput == BF16X3_INPUT;
 constexpr bool kShiftedRows = kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT);
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elements of K in a stage

@@ -4,7 +4,7 @@
 // other variants do besides is in headers, whose functions are empty where a variant does not need them:
 //
 //     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes, f16_registers.cuh of
-//                      such planes of A that consumers make
+//                      such planes of A that consumers make; three_rounds.cuh to 16 bits by two planes of bfloat16
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles

@@ -7,6 +7,7 @@
 #include "emulation.cuh"
 #include "pingpong.cuh"
 #include "shifted_rows.cuh"
+#include "three_rounds.cuh"
 
 template <bool shifted>
 struct LoaderOf {
@@ -18,11 +19,9 @@ struct LoaderOf<true> {
 };
 using RegisterLoader = LoaderOf<kShiftedRows>::Type;
 
-DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileContext ctx, Pipeline& pipe,
-                              PingpongOrder& order) {
-    order.wait();
-    u32 before = 0;  // the stage that wgmmas which may still run read
-    for (int block = 0; block < work.k_blocks; ++block) {
+// Blocks [begin, end) of a work tile. `before`: the stage that wgmmas which may still run read.
+DEVICE void accumulate_blocks(Accumulators& acc, int begin, int end, TileContext ctx, Pipeline& pipe, u32& before) {
+    for (int block = begin; block < end; ++block) {
         barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
         const u32 stage = ctx.stage_address(pipe.stage);
         const u64 a = make_smem_desc(kMnMajorA, stage + ctx.tile_part() * kNumFragments * FRAGMENT_BYTES);
@@ -42,6 +41,23 @@ DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileConte
         before = pipe.stage;
         pipe.advance();
     }
+}
+
+DEVICE void accumulate_shared(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+                              PingpongOrder& order) {
+    order.wait();
+    u32 before = 0;
+    int done = 0;
+    if constexpr (kThreeRounds) {
+        done = small_blocks(work.first_k_block, work.k_blocks, p.k);
+        if (done > 0) {
+            accumulate_blocks(acc, 0, done, ctx, pipe, before);
+            wgmma_wait<0>();
+            pin_all(acc);
+            clear_not_finite(acc);
+        }
+    }
+    accumulate_blocks(acc, done, work.k_blocks, ctx, pipe, before);
     order.arrive(ctx.lane);
     wgmma_wait<0>();
     pin_all(acc);
@@ -95,6 +111,6 @@ DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work,
     else if constexpr (kRegistersA)
         accumulate_registers(acc, p, work, ctx, pipe, order, loader);
     else
-        accumulate_shared(acc, work, ctx, pipe, order);
+        accumulate_shared(acc, p, work, ctx, pipe, order);
     return true;
 }

@@ -1,7 +1,8 @@
 // The pre-pass: copies operands, or splits them into bf16 planes, before the product. It handles up to two operands in one
 // launch, a CTA for each tile of one.
 //
-//     kKind    0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied
+//     kKind    0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied; 3: float32 is
+//              split into two planes of bfloat16 (three_rounds.cuh), without marks
 //
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
 // one `slow`; the copy is contiguous along `fast`, or with `transposed` along `slow`, in which case a tile goes through
@@ -13,7 +14,7 @@
 // Given to the compiler by gemmhub_hopper/sources.py.
 constexpr int kKind = PREPASS_KIND;
 using Element = Select<kKind == 2, u16, float>;
-constexpr u32 kNumPlanes = kKind == 0 ? 3 : 1;
+constexpr u32 kNumPlanes = kKind == 0 ? 3 : kKind == 3 ? 2 : 1;
 constexpr int BLOCK_FAST = 128, BLOCK_SLOW = 32;
 constexpr u32 kNumThreads = 256;
 constexpr int FAR = BLOCK_FAST + 1;  // elements of a row of the tile in shared memory
@@ -64,7 +65,7 @@ DEVICE Rescaling rescaling(const PrepassParams& p, bool second) {
 DEVICE void split(const Rescaling& how, float x, u16 (&plane)[3], u32& marks) {
     const float scaled = x * how.scale;
     split_planes(scaled, plane, marks, how.large);
-    if (x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
+    if (kKind == 0 && x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
 }
 
 DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
@@ -92,7 +93,7 @@ DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
 
 // Four neighbours, at an element that is a multiple of four.
 DEVICE void store_four(const Job& job, long long at, const Four& four, const Rescaling& how, u32& marks) {
-    if constexpr (kKind == 0) {
+    if constexpr (kNumPlanes > 1) {
         u16 plane[4][3];
 #pragma unroll
         for (int i = 0; i < 4; ++i) split(how, four.x[i], plane[i], marks);
@@ -107,7 +108,7 @@ DEVICE void store_four(const Job& job, long long at, const Four& four, const Res
 }
 
 DEVICE void store_one(const Job& job, long long at, Element value, const Rescaling& how, u32& marks) {
-    if constexpr (kKind == 0) {
+    if constexpr (kNumPlanes > 1) {
         u16 plane[3];
         split(how, value, plane, marks);
 #pragma unroll

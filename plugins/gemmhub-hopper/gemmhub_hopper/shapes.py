@@ -143,6 +143,7 @@ SMALL_SHAPES = ShapeList((
     *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
     *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
     *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
+    *(_small_shape(128, n) for n in (48, 80, 96)),
 ))  # fmt: skip
 """Shapes for small products of float32, where the kernel splits both operands itself."""
 

@@ -115,7 +115,7 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("found", "instead"),
     [
-        ("imaginary_k && !imaginary_row ? -value : value", "imaginary_k && imaginary_row ? -value : value"),
+        ("imaginary_k && !imaginary_row ? -1.0f", "imaginary_k && imaginary_row ? -1.0f"),
         ("(imaginary_row ^ imaginary_k)", "imaginary_k"),
     ],
 )

@@ -45,24 +45,29 @@ DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&t
     const int row = job.along_k ? thread / SCALE_GROUP_K : thread % TILE_ROWS;
     const int k = job.along_k ? thread % SCALE_GROUP_K : thread / TILE_ROWS;
     const int apart = kNumThreads / (job.along_k ? SCALE_GROUP_K : TILE_ROWS);
-    const long long step = apart * (job.along_k ? job.from_row : job.from_k);
     const int to_step = apart * (job.along_k ? PITCH : 1);
     const int rows = job.rows - row0, ks = job.k - k0;
     const bool across = job.along_k ? k < ks : row < rows;
     const int count = !across ? 0 : job.along_k ? (rows - row + apart - 1) / apart : (ks - k + apart - 1) / apart;
     float* to = &tile[row][k];
-    if (job.source_kind != REAL) {
-        const void* from = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
+    const void* base = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
+    const SourcePlace first = source_place(row0 + row, k0 + k, job.from_row, job.from_k, job.source_kind);
+    // `apart` is even, so all elements of a thread are the same part of a complex number.
+    const SourcePlace next = job.along_k ? source_place(row0 + row + apart, k0 + k, job.from_row, job.from_k, job.source_kind)
+                                         : source_place(row0 + row, k0 + k + apart, job.from_row, job.from_k, job.source_kind);
+    const long long step = next.element - first.element;
+    if (job.source_kind == FROM_BF16 || job.source_kind == FROM_F16) {
+        const u16* from = static_cast<const u16*>(base) + first.element;
+#pragma unroll 8
         for (int i = 0; i < EACH; ++i) {
-            const int at_row = row0 + row + (job.along_k ? i * apart : 0), at_k = k0 + k + (job.along_k ? 0 : i * apart);
-            to[i * to_step] =
-                i < count ? source_element(from, at_row, at_k, job.from_row, job.from_k, job.source_kind) : 0.0f;
+            const u16 x = i < count ? from[i * step] : 0;
+            to[i * to_step] = job.source_kind == FROM_BF16 ? from_bf16(x) : from_f16(x);
         }
         return;
     }
-    const float* from = job.from + matrix * job.from_batch + (row0 + row) * job.from_row + (k0 + k) * job.from_k;
+    const float* from = static_cast<const float*>(base) + first.element;
 #pragma unroll 8
-    for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? from[i * step] : 0.0f;
+    for (int i = 0; i < EACH; ++i) to[i * to_step] = i < count ? first.sign * from[i * step] : 0.0f;
 }
 
 // The bits of the largest magnitude of each row: four neighbouring threads share a row, and start 8 banks apart.

@@ -210,6 +210,15 @@ def test_what_there_is_no_kernel_for():
     assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(replace(with_c, c=with_c.out)))
 
 
+def test_batches_of_small_matrices_are_not_split_by_rows():
+    backend = HOME.backend()
+    small, large = (
+        problem(*sizes, "float32", None, (batch,)) for *sizes, batch in ((208, 104, 104, 616), (8192, 128, 6144, 2))
+    )
+    assert not any("hr" in name for name in backend.candidates(small))
+    assert any("hr" in name for name in backend.candidates(large))
+
+
 def test_bits_of_rejected_products_do_not_depend_on_time():
     """When CTAs stop differs from run to run: what they have read by then must not matter."""
     a, b, _ = family("tails", 136, 44, 2048)

@@ -162,7 +162,8 @@ def _least(lowering: Lowering, card: Card) -> float:
 
 
 _LONGEST = {"split": 2**14, BF16X3: 2**13}
-"""Elements along K that one chain of float32 sums may have where other candidates have shorter chains, by the input.
+"""Elements along K that one chain of float32 sums may have where other candidates have shorter chains, by the input;
+with two planes always, as candidates for "ieee" are accurate.
 
 With 32768, in a product of 1 x 4096 x 65536 by three planes, the error of positive data was 7.6 times that of cuBLAS,
 which sums many short chains. With two planes tensor cores add throughout, and truncate: a wgmma, of 16 elements, loses

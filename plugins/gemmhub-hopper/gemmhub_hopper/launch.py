@@ -71,7 +71,7 @@ def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False)
     ``only_rejected``: only operands that float16 planes do not hold are multiplied.
     """
     lowering, shape = choice.lowering, choice.shape
-    k_blocks = lowering.form.k_rounds * -(-k // lowering.form.block_k)
+    k_blocks = -(-k // lowering.form.block_k)
     splits = min(choice.splits, k_blocks)  # the last K pass may have fewer blocks
     a_kept, b_kept = marks_kept(lowering)
     made = Params(

@@ -173,7 +173,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
     partials = choices.partial_bytes * k_passes
     stored = results * form.output_bytes
     found = Work(
-        k_blocks=-(-form.k_rounds * blocks // (splits * shape.cluster_k)),
+        k_blocks=form.k_rounds * -(-blocks // (splits * shape.cluster_k)),
         wgmma_cycles=shape.n / 2,
         wgmma_bytes=(shape.n if form.registers_a else 64 + shape.n) * 32,
         wgmmas=form.wgmmas_per_stage,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import test_three_rounds as three_rounds
 from gemmhub_hopper import gemv, lower
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.config import Form, Shape, Variant
@@ -22,6 +23,7 @@ from products import (
     SHIFTED_PRODUCTS,
     SLICES,
     Product,
+    ThreeRounds,
     loaded,
     stored,
 )
@@ -29,6 +31,7 @@ from test_f16_planes import FAMILIES, family
 from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
+from gemmhub.accuracy import problem_model, reference
 from gemmhub.capability import Absent
 from gemmhub.kit import cuda_clusters
 from gemmhub.kit.cuda_scratch import COUNTERS
@@ -80,9 +83,9 @@ def put(x, order="row"):
     return None if x is None else torch.from_numpy(stored(x, order)).cuda()
 
 
-def run(backend, product, seed=0):
-    """(result, exact)."""
-    values = product.data(seed)
+def run(backend, product, seed=0, values=None):
+    """(result, exact) of ``values``, or else of the product's own."""
+    values = values or product.data(seed)
     a, b, c, bias = (put(x, order) for x, order in zip(values, (product.a, product.b, product.d, "row")))
     dtype = product.problem.out.dtype
     size = int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize
@@ -145,6 +148,26 @@ def test_every_shape_of_float16_planes(backend, shape):
                         product = Product(shape, 1032, n, 453, **given)
                         result, exact = run(backend, product)
                         assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_every_shape_of_two_bfloat16_planes(backend, shape):
+    for a, b, swapped in (("row", "row", False), ("row", "col", False), ("col", "row", True), ("col", "col", False)):
+        product = ThreeRounds(shape, 519, 1032, 517, a=a, b=b, swapped=swapped)
+        result, exact = run(backend, product)
+        assert not product.wrong(result, exact).any(), product
+
+
+@pytest.mark.parametrize("shape", [Shape(64, 64, 9, consumers=1), Shape(128, 256, 4)], ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_special_values_of_two_bfloat16_planes(backend, shape, splits):
+    """Infinities, NaN, overflow of small products, and wide exponents, against the error bound."""
+    rng = np.random.default_rng(splits)
+    wide = np.ldexp(rng.standard_normal((72, 300)), rng.integers(-60, 60, (72, 300))).astype(np.float32)
+    for a, b in (three_rounds.specials(), three_rounds.overflowing(0), three_rounds.overflowing(-2), (wide, wide.T)):
+        product = ThreeRounds(shape, *a.shape[:1], *b.shape[1:], a.shape[1], splits=splits)
+        result, _ = run(backend, product, values=(a, b, None, None))
+        assert reference(a, b, model=problem_model(product.problem)).ratio(result).max() <= 1
 
 
 @pytest.mark.parametrize("product", [*F16_PRODUCTS, *BY_ROWS_PRODUCTS], ids=str)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import mutated
-from gemmhub_hopper import choose, lower
+from gemmhub_hopper import choose, corrections, lower, model
 from gemmhub_hopper.candidate import named
 from gemmhub_hopper.config import BF16X3, Shape
-from problems import H200, LIMIT, problem
+from gemmhub_hopper.fitted import CONSTANTS
+from ml_dtypes import bfloat16
+from problems import H200, LIMIT, operand, problem
 from products import BF16X3_PRODUCTS, SMALL, TURNS, ThreeRounds
 from runs import HOME, Run, detected
 
@@ -48,20 +54,54 @@ def test_errors(width, splits):
         assert found.max() > 2**-10  # nothing else is computed
 
 
-@pytest.mark.parametrize("shape", [SMALL, TURNS, Shape(64, 64, 3, consumers=1, cluster_k=4)], ids=str)
-@pytest.mark.parametrize("splits", [1, 2, 5])
-def test_special_values(shape, splits):
-    if splits > 1 and shape.cluster_k > 1:
-        pytest.skip("CTAs that share K do not split it further")
-    rng = np.random.default_rng(splits)
+SHARED_K = Shape(64, 64, 3, consumers=1, cluster_k=4)
+
+
+def specials():
+    """Operands with infinities, NaN, zeros beside them, and numbers that rounding to bfloat16 would make infinite."""
+    rng = np.random.default_rng(0)
     a, b = rng.standard_normal((72, 300)).astype(np.float32), rng.standard_normal((300, 72)).astype(np.float32)
     a[3, 5], a[4, 299], a[6, [7, 100]], a[9, 0] = np.inf, -np.inf, [np.inf, -np.inf], np.nan
     a[11, 17] = np.frombuffer(np.uint32(0x7F800001).tobytes(), np.float32)[0]  # a NaN in its last bit
     b[17, 8], b[200, 9], b[5, 10], a[12, 200] = np.inf, np.nan, 0, 0
-    b[:, 11] = b[:, 11].astype(np.float16)  # planes of zeros
-    a[20, 30], b[30, 20] = 3.4e38, 1e-30  # rounding to bfloat16 would overflow
-    found = ratios(ThreeRounds(shape, 72, 72, 300, splits=splits), a, b)
+    b[:, 11] = b[:, 11].astype(bfloat16)  # its low plane is 0
+    a[20, 30], b[30, :] = 3.4e38, 1e-30
+    return a, b
+
+
+@pytest.mark.parametrize("shape", [SMALL, TURNS, SHARED_K], ids=str)
+@pytest.mark.parametrize("splits", [1, 2, 5])
+def test_special_values(shape, splits):
+    if splits > 1 and shape.cluster_k > 1:
+        pytest.skip("CTAs that share K do not split it further")
+    a, b = specials()
+    run = Run(ThreeRounds(shape, 72, 72, 300, splits=splits))
+    run.give(a, b)
+    result = run()
+    found = reference(a, b, model=problem_model(run.product.problem)).ratio(result)
     assert found.max() <= 1, np.argwhere(found > 1)
+    assert np.isfinite(np.delete(result[20], [8, 9])).all()  # rounded to infinity, nothing would be
+    assert np.isinf(result[3, 11])  # infinity times a low plane of zeros is NaN
+
+
+def overflowing(last):
+    """Operands whose products l_a h_b overflow in sum, while those of the high planes alternate between +-2^127."""
+    a, b = np.zeros((72, 1152), np.float32), np.full((1152, 72), 2.0**64, np.float32)
+    a[:, :1024:2], a[:, 1:1024:2] = 1 + 2.0**-8, -(1 - 2.0**-9)
+    a[:, 1024] = last
+    return a * np.float32(2.0**63), b
+
+
+@pytest.mark.parametrize("shape", [SMALL, SHARED_K], ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_overflow_of_small_products_is_seen(shape, splits):
+    if splits > 1 and shape.cluster_k > 1:
+        pytest.skip("CTAs that share K do not split it further")
+    for last in (0, -2):
+        run = Run(ThreeRounds(shape, 72, 72, 1152, splits=splits))
+        a, b = overflowing(last)
+        run.give(a, b)
+        assert reference(a, b, model=problem_model(run.product.problem)).ratio(run()).max() <= 1
 
 
 def test_it_is_proposed_for_its_precision_only():
@@ -77,6 +117,44 @@ def test_it_is_proposed_for_its_precision_only():
     assert "x" in first.name[first.name.index(str(first.shape.stages)) :]
 
 
+def test_what_does_not_take_it():
+    asked = problem(4096, 4096, 4096, "float32", precision="bf16x3")
+    others = (
+        replace(asked, packed_by="hopper"),
+        problem(4096, 4096, 4096, "complex64", precision="bf16x3"),
+        replace(asked, a=operand("bfloat16", 4096, 4096)),
+    )
+    for other in others:
+        assert not any(x.form.input == BF16X3 for x in lower.lowerings(other))
+
+
+def test_it_is_described(monkeypatch):
+    backend = HOME.backend()
+    asked = problem(4096, 4096, 4096, "float32", precision="bf16x3")
+    name = next(name for name in backend.candidates(asked) if re.search(r"\dxt?$", name))
+    assert "float32 split into two bfloat16 planes, three products, planes of" in backend.remark(asked, name)
+    assert corrections.describe(asked, H200, [name]) == []
+
+
+def test_features_are_those_of_planes(monkeypatch):
+    """As of a 16-bit product with three times the K, whose operands need no copy; the pre-pass is not corrected."""
+
+    class Doubling:
+        def factors(self, rows):
+            assert all(row[10] == 0 for row in rows)  # bytes of copies
+            assert all(row[2] == math.log(3 * 4096) for row in rows)
+            return np.full(len(rows), 2.0)
+
+    asked = problem(4096, 4096, 4096, "float32", precision="bf16x3")
+    few = tuple(x for x in lower.lowerings(asked) if x.form.input == BF16X3)
+    before = {x.choice.name: x for x in choose.ranked(few, H200, 2**30)}
+    monkeypatch.setattr(corrections, "find", lambda kind, card: Doubling() if kind == "half" else None)
+    for x in choose.corrected(few, H200, 2**30):
+        seconds, copying = before[x.choice.name].seconds, model.copying(x.work, H200, CONSTANTS[BF16X3])
+        assert copying > 1e-5
+        assert x.seconds == pytest.approx(2 * seconds - copying)
+
+
 def test_chains_are_short():
     asked = problem(1024, 1024, 40000, "float32", precision="bf16x3")
     few = tuple(x for x in lower.lowerings(asked) if x.form.input == BF16X3)
@@ -88,28 +166,42 @@ def test_chains_are_short():
 
 
 MUTATIONS = {
-    "the small products are not cleared": ("mainloop.cuh", ("            clear_not_finite(acc);\n", "")),
-    "infinities stay": ("three_rounds.cuh", ("!(fabsf(acc[i][j]) < infinity())", "acc[i][j] != acc[i][j]")),
-    "they are cleared in the last round": ("three_rounds.cuh", ("left = 2 * (", "left = 3 * (")),
+    "the small sums are not cleared": ("mainloop.cuh", ("        cleared.clear(acc);\n", "")),
+    "infinities stay": ("three_rounds.cuh", ("if (fabsf(sum) < infinity()) continue;", "if (sum == sum) continue;")),
+    "sums of the first round only": (
+        "mainloop.cuh",
+        ("accumulate_blocks(acc, 0, SMALL *", "accumulate_blocks(acc, 0, 1 *"),
+        ("accumulate_blocks(acc, SMALL *", "accumulate_blocks(acc, 1 *"),
+    ),
+    "rounding to infinity": ("split_planes.cuh", ("if ((plane[0] & 0x7f80) == 0x7f80) plane", "if (false) plane")),
 }
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_special_values_detect(monkeypatch, tmp_path, name):
     file, *changes = MUTATIONS[name]
-    home = mutated(monkeypatch, tmp_path, file, *changes)
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((72, 300)).astype(np.float32), rng.standard_normal((300, 72)).astype(np.float32)
-    a[3, 5], b[5, 10], a[6, 200] = np.inf, 2, np.nan
-    b[5, 9] = 1 + 2.0**-9
-    assert ratios(ThreeRounds(SMALL, 72, 72, 300), a, b, home).max() > 1
+    run = Run(ThreeRounds(SMALL, 72, 72, 300), mutated(monkeypatch, tmp_path, file, *changes))
+    a, b = specials()
+    run.give(a, b)
+    result = run()
+    found = reference(a, b, model=problem_model(run.product.problem)).ratio(result)
+    assert found.max() > 1 or not (np.isfinite(result[20, 0]) and np.isinf(result[3, 11]))
+
+
+def test_overflow_detects(monkeypatch, tmp_path):
+    home = mutated(monkeypatch, tmp_path, "mainloop.cuh", ("if constexpr (kThreeRounds) cleared.judge(acc);", ""))
+    a, b = overflowing(0)
+    assert ratios(ThreeRounds(SMALL, 72, 72, 1152), a, b, home).max() > 1
 
 
 PLANES = {
-    "the first round has both high planes": ("return {1, 0, block};", "return {0, 0, block};"),
-    "the second round has both high planes": ("return {0, 1, block - blocks};", "return {0, 0, block - blocks};"),
-    "the last round has a low plane": ("return {0, 0, block - 2 * blocks};", "return {1, 0, block - 2 * blocks};"),
-    "K begins again too late": ("return {0, 1, block - blocks};", "return {0, 1, block - blocks + 1};"),
+    "the first round has both high planes": ("return {1, 0, work", "return {0, 0, work"),
+    "the second round has both high planes": ("return {0, 1, work", "return {0, 0, work"),
+    "the last round has a low plane": ("return {0, 0, work", "return {1, 0, work"),
+    "K begins again too late": (
+        "return {0, 1, work.first_k_block + block}",
+        "return {0, 1, work.first_k_block + block + 1}",
+    ),
     "a plane of the next matrix": ("kStoredPlanes = 2", "kStoredPlanes = 1"),
 }
 

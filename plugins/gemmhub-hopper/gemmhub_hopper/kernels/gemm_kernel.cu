@@ -56,14 +56,13 @@ DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_
         const int m = (work.m_tile * kClusterM + rank_m(cta_rank)) * BLOCK_M;
         const int n = (work.n_tile * kClusterN + rank_n(cta_rank)) * BLOCK_N;
 #pragma unroll 1
-        for (int block = 0; block < work.k_blocks; ++block) {
+        for (int block = 0; block < kRounds * work.k_blocks; ++block) {
             const u32 full = smem + SMEM_FULL_OFFSET + 8 * pipe.stage;
             const u32 empty = smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage;
             barrier_wait(empty, pipe.parity ^ 1);
             if (stopper.stops(p, smem, pipe, block)) return;
             barrier_arrive_expect(full, SMEM_STAGE_BYTES);
-            load_stage(p, maps, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work.first_k_block + block,
-                       work.batch, full, multicast);
+            load_stage(p, maps, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work, block, full, multicast);
             pipe.advance();
         }
     }
@@ -83,7 +82,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += gridDim.x / kClusterSize) {
         const WorkTile work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
         if (!order.next_is_mine()) {
-            pipe.skip(work.k_blocks);
+            pipe.skip(kRounds * work.k_blocks);
             continue;
         }
         Accumulators acc WRITTEN_BY_WGMMA;

@@ -43,25 +43,24 @@ DEVICE void accumulate_blocks(Accumulators& acc, int begin, int end, TileContext
     }
 }
 
-DEVICE void accumulate_shared(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                               PingpongOrder& order) {
     order.wait();
     u32 before = 0;
-    int done = 0;
+    Cleared cleared;
+    constexpr int SMALL = kRounds - 1;
     if constexpr (kThreeRounds) {
-        done = small_blocks(work.first_k_block, work.k_blocks, p.k);
-        if (done > 0) {
-            accumulate_blocks(acc, 0, done, ctx, pipe, before);
-            wgmma_wait<0>();
-            pin_all(acc);
-            clear_not_finite(acc);
-        }
+        accumulate_blocks(acc, 0, SMALL * work.k_blocks, ctx, pipe, before);
+        wgmma_wait<0>();
+        pin_all(acc);
+        cleared.clear(acc);
     }
-    accumulate_blocks(acc, done, work.k_blocks, ctx, pipe, before);
+    accumulate_blocks(acc, SMALL * work.k_blocks, kRounds * work.k_blocks, ctx, pipe, before);
     order.arrive(ctx.lane);
     wgmma_wait<0>();
     pin_all(acc);
     ctx.release(before);
+    if constexpr (kThreeRounds) cleared.judge(acc);
 }
 
 DEVICE void accumulate_registers(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
@@ -111,6 +110,6 @@ DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work,
     else if constexpr (kRegistersA)
         accumulate_registers(acc, p, work, ctx, pipe, order, loader);
     else
-        accumulate_shared(acc, p, work, ctx, pipe, order);
+        accumulate_shared(acc, work, ctx, pipe, order);
     return true;
 }

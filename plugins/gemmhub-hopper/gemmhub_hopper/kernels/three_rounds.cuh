@@ -2,41 +2,56 @@
 // pre-pass makes (prepass.cu), and three of the four products of planes are summed. That of the low ones is at most
 // 2^-16 of the whole.
 //
-// The main loop is that of 16-bit operands. It goes through K three times, once for each product: a *round* has the blocks of
-// one plane, and blocks of all rounds are counted on, so split-K and clusters divide them like others. The small products come
-// first. Where an operand is infinite they may be NaN (infinity times a zero, or infinities of both signs); they are set to 0
-// before the last round, whose sums are those of the high planes.
+// The main loop is that of 16-bit operands. It goes through the K of a work tile three times, once for each product: the small
+// ones first. Where an operand is infinite their sums may be NaN (infinity times a zero, or infinities of both signs), though
+// the result is infinite. So small sums that are not finite are cleared before the last round, whose sums are those of the high
+// planes. Those are not finite then, or the small sums overflowed: the result is NaN in that case.
 #pragma once
-#include "config.cuh"
 #include "params.cuh"
+#include "tile_scheduler.cuh"
 
+constexpr int kRounds = kThreeRounds ? 3 : 1;
 constexpr int kStoredPlanes = 2;  // of an operand in memory
-
 static_assert(!kThreeRounds || !kRegistersA, "not implemented");
 
 struct Round {
     int a_plane, b_plane;  // 0 high, 1 low
-    int k_block;           // of the plane
+    int k_block;
 };
 
-// Block number `block` of all rounds.
-DEVICE Round round_of(int block, int k) {
-    const int blocks = (k + static_cast<int>(BLOCK_K) - 1) / static_cast<int>(BLOCK_K);
-    if (block < blocks) return {1, 0, block};
-    if (block < 2 * blocks) return {0, 1, block - blocks};
-    return {0, 0, block - 2 * blocks};
+// Block number `block` of all rounds of a work tile.
+DEVICE Round round_of(int block, const WorkTile& work) {
+    if (block < work.k_blocks) return {1, 0, work.first_k_block + block};
+    block -= work.k_blocks;
+    if (block < work.k_blocks) return {0, 1, work.first_k_block + block};
+    return {0, 0, work.first_k_block + block - work.k_blocks};
 }
 
-// How many of `count` blocks from number `first` on belong to small products.
-DEVICE int small_blocks(int first, int count, int k) {
-    const int left = 2 * ((k + static_cast<int>(BLOCK_K) - 1) / static_cast<int>(BLOCK_K)) - first;
-    return left < 0 ? 0 : left < count ? left : count;
-}
+// The small sums of a thread that were cleared: a bit each.
+struct Cleared {
+    static constexpr u32 COUNT = kNumFragments * BLOCK_N / 2;
+    u32 bits[(COUNT + 31) / 32] = {};
 
-DEVICE void clear_not_finite(Accumulators& acc) {
+    DEVICE void clear(Accumulators& acc) {
 #pragma unroll
-    for (u32 i = 0; i < kNumFragments; ++i)
+        for (u32 i = 0; i < COUNT; ++i) {
+            float& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
+            if (fabsf(sum) < infinity()) continue;
+            sum = 0.0f;
+            bits[i / 32] |= 1u << i % 32;
+        }
+    }
+
+    // After the last round.
+    DEVICE void judge(Accumulators& acc) const {
+        u32 any = 0;
 #pragma unroll
-        for (u32 j = 0; j < BLOCK_N / 2; ++j)
-            if (!(fabsf(acc[i][j]) < infinity())) acc[i][j] = 0.0f;
-}
+        for (u32 i = 0; i < (COUNT + 31) / 32; ++i) any |= bits[i];
+        if (any == 0) return;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            float& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
+            if ((bits[i / 32] >> i % 32 & 1) && fabsf(sum) < infinity()) sum = infinity() - infinity();
+        }
+    }
+};

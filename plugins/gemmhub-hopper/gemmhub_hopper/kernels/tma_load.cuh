@@ -68,21 +68,24 @@ DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, 
 }
 
 // load_stage() with kThreeRounds: a stage has one plane of each operand.
-DEVICE void load_round(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, int k_block, int batch, u32 barrier,
-                       const Multicast& to) {
-    const Round round = round_of(k_block, p.k);
-    const int a = batch * p.a_step * kStoredPlanes + round.a_plane, b = batch * p.b_step * kStoredPlanes + round.b_plane;
+DEVICE void load_round(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
+                       u32 barrier, const Multicast& to) {
+    const Round round = round_of(block, work);
+    const int a = work.batch * p.a_step * kStoredPlanes + round.a_plane;
+    const int b = work.batch * p.b_step * kStoredPlanes + round.b_plane;
     load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(maps.a, stage, m, round.k_block, a, barrier,
                                                              rank_n(to.cta_rank), to.mask_a);
     load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(maps.b, stage + SMEM_B_OFFSET, n, round.k_block, b, barrier,
                                                              rank_m(to.cta_rank), to.mask_b);
 }
 
-// Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on. An operand that is split into planes has a
-// tile of each plane: a map's third coordinate is a matrix, or kNumPlanes times the matrix plus the plane.
-DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, int k_block, int batch, u32 barrier,
-                       const Multicast& to) {
-    if constexpr (kThreeRounds) return load_round(p, maps, stage, m, n, k_block, batch, barrier, to);
+// Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on: block number `block` of a work tile. An operand
+// that is split into planes has a tile of each plane: a map's third coordinate is a matrix, or kNumPlanes times the matrix plus
+// the plane.
+DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
+                       u32 barrier, const Multicast& to) {
+    if constexpr (kThreeRounds) return load_round(p, maps, stage, m, n, work, block, barrier, to);
+    const int k_block = work.first_k_block + block, batch = work.batch;
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
         if constexpr (kShiftedRows)

@@ -173,7 +173,10 @@ MUTATIONS = {
         ("accumulate_blocks(acc, 0, SMALL *", "accumulate_blocks(acc, 0, 1 *"),
         ("accumulate_blocks(acc, SMALL *", "accumulate_blocks(acc, 1 *"),
     ),
-    "rounding to infinity": ("split_planes.cuh", ("if ((plane[0] & 0x7f80) == 0x7f80) plane", "if (false) plane")),
+    "rounding to infinity": (
+        "split_planes.cuh",
+        ("if (finite && (plane[0] & 0x7f80) == 0x7f80) plane", "if (false) plane"),
+    ),
 }
 
 

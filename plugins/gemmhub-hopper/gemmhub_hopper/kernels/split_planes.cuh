@@ -99,7 +99,8 @@ DEVICE void split_planes(float x, u16 (&plane)[3], u32& marks, float large = LAR
     const u32 bits = __float_as_uint(x);
     const bool finite = (bits & 0x7f800000) != 0x7f800000;
     plane[0] = static_cast<u16>(pack_bf16(x, 0.0f));
-    if ((plane[0] & 0x7f80) == 0x7f80) plane[0] = static_cast<u16>(bits >> 16);
+    // Not of a NaN, whose upper bits may be those of an infinity.
+    if (finite && (plane[0] & 0x7f80) == 0x7f80) plane[0] = static_cast<u16>(bits >> 16);
     float rest = finite ? x - from_bf16(plane[0]) : 0.0f;
     plane[1] = static_cast<u16>(pack_bf16(rest, 0.0f));
     rest -= from_bf16(plane[1]);

@@ -166,7 +166,7 @@ def test_table_of_the_map():
     files = map_page.read(map_page.MAPS)
     assert {file["torch"].partition("+")[0] for file in files} == {"2.11.0"}
     assert not any(row["wrong"] for file in files for row in file["rows"])
-    rows = map_page.read([map_page.RESULTS / "h100" / "cuda_l2.json"])[0]["rows"]
+    rows = map_page.read([map_page.RESULTS / "h100" / "cuda_l2.json.xz"])[0]["rows"]
     assert len(rows) == 1000
     for words, some in (("all", rows), ("not in the data of the corrections", [x for x in rows if not x["fitted"]])):
         cells = [map_page.cell(map_page.ratios(some, "cuda-l2", name)) for name in ("hub", "raced")]

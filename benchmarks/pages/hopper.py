@@ -25,7 +25,7 @@ _DATA = {"normal": "normal", "positive": "positive", "wide": "exponents over 2^6
 
 def cuda_l2() -> list[str]:
     """Return speeds over torch of the 1000 products of CUDA-L2's table."""
-    rows = results.load(results.FOLDER / "h100" / "cuda_l2.json")["rows"]
+    rows = results.load(results.FOLDER / "h100" / "cuda_l2.json.xz")["rows"]
     groups: dict[str, list[dict[str, Any]]] = {
         "all": rows,
         "large, from 1e10 operations on": [x for x in rows if 2 * x["m"] * x["n"] * x["k"] >= LARGE],

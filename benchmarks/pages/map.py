@@ -7,11 +7,12 @@ A cell is the geometric mean of torch's time over gemmhub's, and in parentheses 
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
+
+from benchmarks.lib import results
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -43,7 +44,7 @@ def table(files: list[dict[str, Any]]) -> list[str]:
 
 
 def read(paths: list[Path]) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [results.load(path) for path in paths]
 
 
 def classes() -> list[str]:

@@ -86,10 +86,14 @@ _TWO_PLANES = re.compile(r"xt?(/\d+)?$")
 
 def kinds() -> list[str]:
     """Return complex64, and bfloat16 by float32, beside torch: timed by CUDA graphs, and as calls."""
-    found = results.load(_FOLDER / "float32_kinds.json")["products"]
-    body = [
-        (x["what"], " x ".join(map(str, x["sizes"])), f"{x['us']:.0f}", f"{x['ratio']:.2f}",
-         f"{x['call_ratio']:.2f}", f"{x['error']:.1e}", f"{x['torch_error']:.1e}")
-        for x in found
-    ]  # fmt: skip
-    return tables.rows(("operands", "m x n x k", "us", "torch / gemmhub", "as calls", "error", "torch"), body)
+    cards = [results.load(results.FOLDER / card / "float32_kinds.json")["products"] for card in ("h100", "h200")]
+    body = []
+    for found in zip(*cards):
+        cells = [cell for x in found for cell in (f"{x['us']:.0f}", f"{x['ratio']:.2f}", f"{x['call_ratio']:.2f}")]
+        errors = [f"{max(x[name] for x in found):.1e}" for name in ("error", "torch_error")]
+        body.append((found[0]["what"], " x ".join(map(str, found[0]["sizes"])), *cells, *errors))
+    return tables.rows(
+        ("operands", "m x n x k", "H100, us", "torch / gemmhub", "as calls", "H200, us", "torch / gemmhub", "as calls",
+         "error", "torch"),
+        body,
+    )  # fmt: skip

@@ -155,9 +155,9 @@ MUTATIONS = {
 # main loops are short.
 TURN_MUTATIONS = {
     "a stage too many is skipped": (
-        "gemm_kernel.cu", "pipe.skip(work.k_blocks)", "pipe.skip(work.k_blocks + 1)", 200, 1),
+        "gemm_kernel.cu", "pipe.skip(kRounds * work.k_blocks)", "pipe.skip(kRounds * work.k_blocks + 1)", 200, 1),
     "all parts of k are taken for equal": (
-        "gemm_kernel.cu", "pipe.skip(work.k_blocks)", "pipe.skip(p.schedule.k_blocks_per_split)", 200, 3),
+        "gemm_kernel.cu", "pipe.skip(kRounds * work.k_blocks)", "pipe.skip(p.schedule.k_blocks_per_split)", 200, 3),
     "both consumers are to release a stage": (
         "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "4 * kNumConsumers * kNumMulticast)", 200, 1),
     "nobody waits for a turn": ("mainloop.cuh", "order.wait();", "", 392, 1),

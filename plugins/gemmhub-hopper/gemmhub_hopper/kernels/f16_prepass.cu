@@ -53,8 +53,8 @@ DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&t
     const void* base = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
     const SourcePlace first = source_place(row0 + row, k0 + k, job.from_row, job.from_k, job.source_kind);
     // `apart` is even, so all elements of a thread are the same part of a complex number.
-    const SourcePlace next = job.along_k ? source_place(row0 + row + apart, k0 + k, job.from_row, job.from_k, job.source_kind)
-                                         : source_place(row0 + row, k0 + k + apart, job.from_row, job.from_k, job.source_kind);
+    const SourcePlace next = source_place(row0 + row + (job.along_k ? apart : 0), k0 + k + (job.along_k ? 0 : apart),
+                                          job.from_row, job.from_k, job.source_kind);
     const long long step = next.element - first.element;
     if (job.source_kind == FROM_BF16 || job.source_kind == FROM_F16) {
         const u16* from = static_cast<const u16*>(base) + first.element;

@@ -65,7 +65,7 @@ DEVICE Rescaling rescaling(const PrepassParams& p, bool second) {
 DEVICE void split(const Rescaling& how, float x, u16 (&plane)[3], u32& marks) {
     const float scaled = x * how.scale;
     split_planes(scaled, plane, marks, how.large);
-    if (kKind == 0 && x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
+    if (x != 0.0f && fabsf(scaled) < 0x1p-126f) marks |= LOSSY;  // scaling may have rounded
 }
 
 DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {

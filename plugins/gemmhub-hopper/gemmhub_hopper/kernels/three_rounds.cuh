@@ -21,6 +21,7 @@ struct Round {
 
 // Block number `block` of all rounds of a work tile.
 DEVICE Round round_of(int block, const WorkTile& work) {
+    if (!kThreeRounds) return {0, 0, work.first_k_block + block};
     if (block < work.k_blocks) return {1, 0, work.first_k_block + block};
     block -= work.k_blocks;
     if (block < work.k_blocks) return {0, 1, work.first_k_block + block};

@@ -67,36 +67,25 @@ DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, 
     }
 }
 
-// load_stage() with kThreeRounds: a stage has one plane of each operand.
-DEVICE void load_round(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
-                       u32 barrier, const Multicast& to) {
-    const Round round = round_of(block, work);
-    const int a = work.batch * p.a_step * kStoredPlanes + round.a_plane;
-    const int b = work.batch * p.b_step * kStoredPlanes + round.b_plane;
-    load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(maps.a, stage, m, round.k_block, a, barrier,
-                                                             rank_n(to.cta_rank), to.mask_a);
-    load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(maps.b, stage + SMEM_B_OFFSET, n, round.k_block, b, barrier,
-                                                             rank_m(to.cta_rank), to.mask_b);
-}
-
 // Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on: block number `block` of a work tile. An operand
-// that is split into planes has a tile of each plane: a map's third coordinate is a matrix, or kNumPlanes times the matrix plus
-// the plane.
+// that is split into planes has a tile of each plane, or with kThreeRounds of that of the round: a map's third coordinate is a
+// matrix, or the planes of a matrix times the matrix plus the plane.
 DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
                        u32 barrier, const Multicast& to) {
-    if constexpr (kThreeRounds) return load_round(p, maps, stage, m, n, work, block, barrier, to);
-    const int k_block = work.first_k_block + block, batch = work.batch;
+    constexpr int PLANES_A = kThreeRounds ? kStoredPlanes : kNumPlanesA, PLANES_B = kThreeRounds ? kStoredPlanes : kNumPlanesB;
+    const Round round = round_of(block, work);
+    const int matrix_a = work.batch * p.a_step, matrix_b = work.batch * p.b_step;
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
         if constexpr (kShiftedRows)
-            load_shifted_rows(p, maps, stage, m, (k_block + p.a_block) * static_cast<int>(BLOCK_K), batch * p.a_step, barrier);
+            load_shifted_rows(p, maps, stage, m, (round.k_block + p.a_block) * static_cast<int>(BLOCK_K), matrix_a, barrier);
         else if (plane < kNumPlanesA)
             load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
-                maps.a, stage + plane * SMEM_A_BYTES, m, k_block + p.a_block, batch * p.a_step * kNumPlanesA + plane,
+                maps.a, stage + plane * SMEM_A_BYTES, m, round.k_block + p.a_block, matrix_a * PLANES_A + plane + round.a_plane,
                 barrier, rank_n(to.cta_rank), to.mask_a);
         if (plane < kNumPlanesB)
             load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
-                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_block + p.b_block,
-                batch * p.b_step * kNumPlanesB + plane, barrier, rank_m(to.cta_rank), to.mask_b);
+                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, round.k_block + p.b_block,
+                matrix_b * PLANES_B + plane + round.b_plane, barrier, rank_m(to.cta_rank), to.mask_b);
     }
 }

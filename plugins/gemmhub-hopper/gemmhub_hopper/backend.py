@@ -29,7 +29,7 @@ from gemmhub_hopper import (
     sources,
 )
 from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import BF16X3, BY_ROWS, Variant
+from gemmhub_hopper.config import BF16X3, Variant
 from gemmhub_hopper.f16_staged import F16Staged
 from gemmhub_hopper.gemv import GemvChoice, GemvKernel
 from gemmhub_hopper.gemv_launch import GemvLaunch
@@ -133,7 +133,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     @staticmethod
     def _timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
         """Return the estimates and choices that run in ``workspace`` bytes, the fastest first."""
-        kinds = dict.fromkeys(x.form.scheme for x in lowerings if not _small_by_rows(x))
+        kinds = dict.fromkeys(lowering.form.scheme for lowering in lowerings)
         by_kind = [tuple(x for x in lowerings if x.form.scheme == kind) for kind in kinds]
         every: list[Sequence[tuple[float, Choice | GemvChoice]]]
         every = [choose.choices(some, card, workspace) for some in by_kind]
@@ -294,21 +294,6 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")
 
 
-_SMALL_OF_BATCH = 1e9
-"""Operations below which the matrices of a batch are not split by rows into float16 planes: estimates were fitted to
-single products, and for 616 of 208 x 104 x 104 they were 2.4 times too low on an H100.
-"""
-
-
-def _small_by_rows(lowering: Lowering) -> bool:
-    """Return whether the lowering is of a batch of small matrices by a scheme that was fitted to single products."""
-    return (
-        lowering.form.scheme == BY_ROWS
-        and lowering.batch > 1
-        and 2.0 * lowering.m * lowering.n * lowering.k < _SMALL_OF_BATCH
-    )
-
-
 def _named(lowerings: tuple[Lowering, ...], name: str) -> Choice | GemvChoice:
     """Return the choice called ``name``. Raises ValueError where there is none."""
     vectors = {choice.name: choice for choice in gemv.choices(lowerings)}
@@ -331,6 +316,14 @@ def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:
     return packed
 
 
+_SCHEMES = {
+    "split": "three bfloat16 planes, six products",
+    BF16X3: "two bfloat16 planes, three products",
+    f16_planes.INPUT: "two float16 planes, three products; by bfloat16 planes where exponents differ too much",
+}
+"""Descriptions of planes, by the kernel's input."""
+
+
 def _words(choice: Choice, passes: KPasses | None = None) -> str:
     """Return the description of ``choice`` for remarks."""
     shape, lowering, form = choice.shape, choice.lowering, choice.lowering.form
@@ -348,12 +341,7 @@ def _words(choice: Choice, passes: KPasses | None = None) -> str:
         rows = ", as TMA cannot take its rows" if form.shifted_rows else ""
         words.append(f"{lowering.a.name} through registers{rows}")
     if form.stored_planes > 1:
-        scheme = "three bfloat16 planes, six products"
-        if form.input == BF16X3:
-            scheme = "two bfloat16 planes, three products"
-        if form.input == f16_planes.INPUT:
-            scheme = "two float16 planes, three products; by bfloat16 planes where exponents differ too much"
-        words.append(f"float32 split into {scheme}")
+        words.append(f"float32 split into {_SCHEMES[form.input]}")
         words += [f"planes of {x.name} made by a pre-pass" for x in lowering.copied]
         words += [f"planes of {lowering.b.name} made in shared memory"] if form.split_planes_b else []
     else:

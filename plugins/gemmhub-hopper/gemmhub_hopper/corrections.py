@@ -18,7 +18,6 @@ from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
 from gemmhub_hopper.config import BF16X3, BY_ROWS, SHIFTED
-from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Work
@@ -113,13 +112,15 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
 
 
 def features(choice: Choice, work: Work, seconds: float, card: Card) -> list[float]:
-    """Return the features of a kernel for matrices whose modelled time is ``seconds``; a and b are the kernel's own."""
+    """Return the features of a kernel for matrices whose modelled time is ``seconds``; a and b are the kernel's own.
+
+    With two bfloat16 planes they are those of a 16-bit product, and ``seconds`` are without the pre-pass.
+    """
     lowering, shape, form = choice.lowering, choice.shape, choice.lowering.form
     tiles = choice.tiles
     covered = tiles[0] * shape.m * shape.cluster_m * tiles[1] * shape.n * shape.cluster_n
-    k, copied = lowering.k * form.k_rounds, work.copied_bytes
-    if form.input == BF16X3:  # as of a product of planes, which are there
-        seconds, copied = seconds - model.copying(work, card, CONSTANTS[BF16X3]), 0.0
+    k = lowering.k * form.k_rounds
+    copied = 0.0 if form.input == BF16X3 else work.copied_bytes  # as of a product of planes, which are there
     waves = work.full_waves + work.last_wave
     whole_waves = math.ceil(waves)
     return [

@@ -529,4 +529,4 @@ BF16X3_PRODUCTS = (
     ThreeRounds(SMALL, 40, 44, 136, batch=(3,), alpha=0.5, beta=1),
     ThreeRounds(SMALL, 40, 44, 136, b="col", batch=(2, 3), swapped=True),
 )
-"""Of float32 by two bfloat16 planes, for tests/test_three_rounds.py on the host and tests/test_device.py on a card."""
+"""Products of float32 by two bfloat16 planes, for tests/test_three_rounds.py on the host and tests/test_device.py."""

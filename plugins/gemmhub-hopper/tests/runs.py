@@ -57,6 +57,14 @@ class Run:
             data = stored(x, order)
             buffer[: data.size] = data
 
+    def of(self, a, b):
+        """Return the product of ``a`` (m, k) and ``b`` (k, n); assert that the emulator reports no fault."""
+        self.give(a, b)
+        self.home.cuda.complaints.clear()
+        result = self()
+        assert self.home.cuda.complaints == []
+        return result
+
     def check(self):
         self.home.cuda.complaints.clear()
         wrong = self.product.wrong(self(), self.exact)

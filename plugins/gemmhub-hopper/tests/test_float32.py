@@ -19,12 +19,7 @@ MODEL = error_model(F32, F32, F32, F32)
 def multiply(x, y, home=HOME, **changes):
     """Return the product on the emulator, which must report no fault."""
     product = Product(changes.pop("shape", SPLIT), x.shape[0], y.shape[1], x.shape[1], dtype="float32", **changes)
-    run = Run(product, home)
-    run.give(x, y)
-    home.cuda.complaints.clear()
-    result = run()
-    assert home.cuda.complaints == []
-    return result
+    return Run(product, home).of(x, y)
 
 
 def sgemm(a, b):

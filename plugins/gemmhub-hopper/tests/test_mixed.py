@@ -128,15 +128,6 @@ def test_few_complex_rows_do_not_take_the_kernel_for_vectors():
     assert not any("gemv" in name for name in names)
 
 
-def vectors(product, home, a, b):
-    run = Run(product, home)
-    run.give(a, b)
-    home.cuda.complaints.clear()
-    result = run()
-    assert home.cuda.complaints == []
-    return result
-
-
 def drawn(product):
     """Normal operands: the float32 one has bits that 16-bit elements have not."""
     rng, asked = np.random.default_rng(0), product.problem
@@ -159,7 +150,7 @@ FEW = (
 @pytest.mark.parametrize("product", FEW, ids=str)
 def test_few_rows_are_as_accurate_as_float32(product):
     a, b = drawn(product)
-    assert ratio(vectors(product, HOME, a, b), a, b) <= 0.2
+    assert ratio(Run(product).of(a, b), a, b) <= 0.2
 
 
 @pytest.mark.parametrize("product", FEW, ids=str)
@@ -169,7 +160,7 @@ def test_special_values_of_few_rows(product):
     rows, columns = a.shape[0], b.shape[1]
     a[0, 4], a[-1, 6], b[7, -1] = np.nan, np.inf, -np.inf
     b[6, 0] = 0
-    result = vectors(product, HOME, a, b)
+    result = Run(product).of(a, b)
     with np.errstate(invalid="ignore"):
         expected = a.astype(np.float64) @ b.astype(np.float64)
     assert result.shape == (rows, columns)
@@ -194,7 +185,7 @@ def test_the_bound_notices(product, mutation, monkeypatch, tmp_path):
     home = mutated(monkeypatch, tmp_path, "gemv_kernel.cu", *FEW_MUTATIONS[mutation])
     a, b = drawn(product)
     try:
-        result = vectors(product, home, a, b)
+        result = Run(product, home).of(a, b)
     except (AssertionError, KernelError):  # reads behind an operand
         return
     assert not ratio(result, a, b) <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,36 +20,34 @@ from products import BF16X3_PRODUCTS, SMALL, TURNS, ThreeRounds
 from runs import HOME, Run, detected
 
 from gemmhub.accuracy import problem_model, reference
+from gemmhub.dtypes import PRECISIONS
 
-EVERY = ("bf16x3", "ieee", "tf32", "bf16")
 
-
-@pytest.mark.parametrize("product", BF16X3_PRODUCTS, ids=str)
-def test_exact_products(product):
-    run = Run(product)
-    assert product.choice.lowering.form.input == BF16X3
+@pytest.mark.parametrize("asked", BF16X3_PRODUCTS, ids=str)
+def test_exact_products(asked):
+    run = Run(asked)
+    assert asked.choice.lowering.form.input == BF16X3
     for _ in range(2):
         run.check()
 
 
-def ratios(product, a, b, home=HOME):
+def ratios(asked, a, b, result):
     """Errors over the bound of the precision."""
-    run = Run(product, home)
-    run.give(a, b)
-    return reference(a, b, model=problem_model(product.problem)).ratio(run())
+    return reference(a, b, model=problem_model(asked.problem)).ratio(result)
 
 
 @pytest.mark.parametrize("width", [0, 40, 250])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_errors(width, splits):
     rng = np.random.default_rng(width)
-    product = ThreeRounds(SMALL, 72, 72, 300, splits=splits)
+    asked = ThreeRounds(SMALL, 72, 72, 300, splits=splits)
 
     def drawn(*shape):
         exponents = rng.integers(-width // 2, width // 2 + 1, shape)
         return np.ldexp(rng.standard_normal(shape), exponents).astype(np.float32)
 
-    found = ratios(product, drawn(72, 300), drawn(300, 72))
+    a, b = drawn(72, 300), drawn(300, 72)
+    found = ratios(asked, a, b, Run(asked).of(a, b))
     assert found.max() <= 1
     if width == 0:
         assert found.max() > 2**-10  # nothing else is computed
@@ -69,16 +68,12 @@ def specials():
     return a, b
 
 
-@pytest.mark.parametrize("shape", [SMALL, TURNS, SHARED_K], ids=str)
-@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize(("shape", "splits"), [*product((SMALL, TURNS), (1, 2, 5)), (SHARED_K, 1)], ids=str)
 def test_special_values(shape, splits):
-    if splits > 1 and shape.cluster_k > 1:
-        pytest.skip("CTAs that share K do not split it further")
     a, b = specials()
-    run = Run(ThreeRounds(shape, 72, 72, 300, splits=splits))
-    run.give(a, b)
-    result = run()
-    found = reference(a, b, model=problem_model(run.product.problem)).ratio(result)
+    asked = ThreeRounds(shape, 72, 72, 300, splits=splits)
+    result = Run(asked).of(a, b)
+    found = ratios(asked, a, b, result)
     assert found.max() <= 1, np.argwhere(found > 1)
     assert np.isfinite(np.delete(result[20], [8, 9])).all()  # rounded to infinity, nothing would be
     assert np.isinf(result[3, 11])  # infinity times a low plane of zeros is NaN
@@ -92,20 +87,16 @@ def overflowing(last):
     return a * np.float32(2.0**63), b
 
 
-@pytest.mark.parametrize("shape", [SMALL, SHARED_K], ids=str)
-@pytest.mark.parametrize("splits", [1, 3])
-def test_overflow_of_small_products_is_seen(shape, splits):
-    if splits > 1 and shape.cluster_k > 1:
-        pytest.skip("CTAs that share K do not split it further")
-    for last in (0, -2):
-        run = Run(ThreeRounds(shape, 72, 72, 1152, splits=splits))
-        a, b = overflowing(last)
-        run.give(a, b)
-        assert reference(a, b, model=problem_model(run.product.problem)).ratio(run()).max() <= 1
+@pytest.mark.parametrize(("shape", "splits"), [(SMALL, 1), (SMALL, 3), (SHARED_K, 1)], ids=str)
+@pytest.mark.parametrize("last", [0, -2])
+def test_overflow_of_small_products_is_seen(shape, splits, last):
+    a, b = overflowing(last)
+    asked = ThreeRounds(shape, 72, 72, 1152, splits=splits)
+    assert ratios(asked, a, b, Run(asked).of(a, b)).max() <= 1
 
 
 def test_it_is_proposed_for_its_precision_only():
-    for precision in EVERY:
+    for precision in PRECISIONS:
         lowerings = lower.lowerings(problem(4096, 4096, 4096, "float32", precision=precision))
         kinds = {x.form.input for x in lowerings}
         assert (BF16X3 in kinds) == (precision == "bf16x3")
@@ -128,7 +119,7 @@ def test_what_does_not_take_it():
         assert not any(x.form.input == BF16X3 for x in lower.lowerings(other))
 
 
-def test_it_is_described(monkeypatch):
+def test_it_is_described():
     backend = HOME.backend()
     asked = problem(4096, 4096, 4096, "float32", precision="bf16x3")
     name = next(name for name in backend.candidates(asked) if re.search(r"\dxt?$", name))
@@ -183,18 +174,17 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_special_values_detect(monkeypatch, tmp_path, name):
     file, *changes = MUTATIONS[name]
-    run = Run(ThreeRounds(SMALL, 72, 72, 300), mutated(monkeypatch, tmp_path, file, *changes))
     a, b = specials()
-    run.give(a, b)
-    result = run()
-    found = reference(a, b, model=problem_model(run.product.problem)).ratio(result)
-    assert found.max() > 1 or not (np.isfinite(result[20, 0]) and np.isinf(result[3, 11]))
+    asked = ThreeRounds(SMALL, 72, 72, 300)
+    result = Run(asked, mutated(monkeypatch, tmp_path, file, *changes)).of(a, b)
+    assert ratios(asked, a, b, result).max() > 1 or not (np.isfinite(result[20, 0]) and np.isinf(result[3, 11]))
 
 
 def test_overflow_detects(monkeypatch, tmp_path):
     home = mutated(monkeypatch, tmp_path, "mainloop.cuh", ("if constexpr (kThreeRounds) cleared.judge(acc);", ""))
     a, b = overflowing(0)
-    assert ratios(ThreeRounds(SMALL, 72, 72, 1152), a, b, home).max() > 1
+    asked = ThreeRounds(SMALL, 72, 72, 1152)
+    assert ratios(asked, a, b, Run(asked, home).of(a, b)).max() > 1
 
 
 PLANES = {

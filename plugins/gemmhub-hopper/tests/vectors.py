@@ -79,9 +79,9 @@ MIXED = (
     *(mixed(m, 70, 264, b="col", types=_BY_BF16) for m in (1, 3, 8)), mixed(8, 33, 261, b="col", types=_BY_F16),
     mixed(1, 33, 262, b="col", types=_BY_F16), mixed(8, 70, 264, a="col", b="col", types=_BY_BF16),
     *(mixed(m, 208, 137, types=_BY_F16) for m in (1, 3, 8)), mixed(1, 101, 137, types=_BY_BF16),
-    mixed(1, 208, 300, types=_BY_BF16, spread="32a"), mixed(104, 2, 137, a="col", types=("float16", "float32")),
+    mixed(1, 208, 300, types=_BY_BF16, spread="32a"), mixed(104, 2, 137, a="col", types=_F16),
 )  # fmt: skip
-"""Of two dtypes."""
+"""Products of vectors whose operands have two dtypes."""
 VECTORS = (
     # Contiguous along K: K divided among lanes, a warp, several warps, the CTA, several CTAs.
     *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),

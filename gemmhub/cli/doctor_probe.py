@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
+from gemmhub.kit.native.process import signal_name
+
 PATIENCE = 60.0
 """Seconds that one step of one plugin may take."""
 _END = ""
@@ -73,7 +75,7 @@ def _culprit(environment: Mapping[str, str]) -> Culprit | None:
     if hung:
         end = f"did not end within {PATIENCE:g} s"
     elif code < 0:
-        end = f"ended the process by signal {-code} ({_name(-code)})"
+        end = f"ended the process by {signal_name(-code)}"
     else:
         end = f"ended the process with exit code {code}"
     if not plugin:
@@ -96,13 +98,6 @@ def _kill(child: subprocess.Popen[str]) -> None:
     else:
         child.kill()
     child.wait()
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
 
 
 class _Steps(logging.Handler):

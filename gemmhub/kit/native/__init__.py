@@ -1,7 +1,8 @@
 """Native code that is compiled at first use into a per-user cache, and loaded.
 
 It serves plugins whose kernels or glue depend on the installation (a vendor's headers, a card's architecture). Failures
-on the user's machine are never raised: they are returned as a :class:`~gemmhub.capability.Refusal`.
+on the user's machine are never raised: they are returned as a :class:`~gemmhub.capability.Refusal`. Code runs in a child
+process first (:func:`first_run`).
 
 ::
 
@@ -10,8 +11,12 @@ on the user's machine are never raised: they are returned as a :class:`~gemmhub.
 """
 
 from gemmhub.kit.native.build import Recipe, build, forget
-from gemmhub.kit.native.cache import Folder, find, folder, read, store
+from gemmhub.kit.native.cache import Folder, find, folder, read, shipped, store
+from gemmhub.kit.native.first_run import FirstRun, first_run
 from gemmhub.kit.native.library import load
 from gemmhub.kit.native.process import Outcome, run
 
-__all__ = ["Folder", "Outcome", "Recipe", "build", "find", "folder", "forget", "load", "read", "run", "store"]
+__all__ = [
+    "FirstRun", "Folder", "Outcome", "Recipe", "build", "find", "first_run", "folder", "forget", "load", "read", "run",
+    "shipped", "store",
+]  # fmt: skip

@@ -99,6 +99,22 @@ def find(file_name: str) -> Path | None:
     return None
 
 
+def shipped(place: Path, file_name: str) -> Path | None:
+    """The intact file of a distribution that is stored as ``file_name`` in its folder ``place``; None without one.
+
+    Its owner may be any user: the Python code beside it has the same. Its content is read at each call.
+    """
+    for path in _versions(place, file_name):
+        try:
+            with path.open("rb") as stream:
+                if content_digest(stream.fileno()) == _digest_of(path):
+                    return path
+            _log.warning("%s; it is ignored: install its distribution again", _damaged(path))
+        except OSError as error:
+            _log.warning("%s cannot be read: %s; it is ignored", path, error.strerror or error)
+    return None
+
+
 def read(file_name: str) -> bytes | None:
     """The content of the cached file stored as ``file_name``: the same bytes that were verified."""
     for place in _places():

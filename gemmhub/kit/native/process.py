@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+FAULTS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
+    if hasattr(signal, name)
+)
+"""Signals by which a process ends for a fault of its own."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a command. ``failure`` is empty where its exit code was 0."""
@@ -24,6 +32,10 @@ class Outcome:
     failure: str
     started: bool = True
     """Whether the command could be started."""
+    hung: bool = False
+    """Whether it was killed because its time was over."""
+    signal: int = 0
+    """The signal that killed it, if another process or a fault of its own did; else 0."""
 
     def last(self, lines: int = 40) -> str:
         """The last lines of the output."""
@@ -44,22 +56,26 @@ def run(command: Sequence[str], *, timeout: float, folder: Path | None = None) -
             )
         except (OSError, ValueError) as error:
             return Outcome(text, "", f"{command[0]} cannot be started: {getattr(error, 'strerror', error)}", False)
-        failure = _wait(process, timeout)
+        failure, hung = "", False
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            failure, hung, code = f"did not end within {timeout:.3g} s and was killed", True, 0
+        finally:
+            if process.poll() is None:  # also after an interrupt
+                _kill(process)
+        if code:
+            failure = f"was killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
         output.seek(0)
-        return Outcome(text, output.read().decode(errors="replace"), failure)
+        return Outcome(text, output.read().decode(errors="replace"), failure, hung=hung, signal=max(0, -code))
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float) -> str:
+def signal_name(number: int) -> str:
+    """The number of a signal with its name: ``signal 11 (SIGSEGV)``."""
     try:
-        code = process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return f"did not end within {timeout:.3g} s and was killed"
-    finally:
-        if process.poll() is None:  # also after an interrupt
-            _kill(process)
-    if code < 0:
-        return f"was killed by signal {-code}"
-    return f"exit code {code}" if code else ""
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,104 @@
+"""The first run of native code on a machine: in a child process, whose outcome is kept in the cache.
+
+Code that a machine has not run before may use instructions that the processor or the system refuses, or be compiled
+wrongly: a fault would end the user's process. So the build of such code links its self-check as an executable without
+Python, which runs here once for each content, arguments and facts of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gemmhub.capability import Refusal
+from gemmhub.kit.native import cache
+from gemmhub.kit.native.process import FAULTS, run
+
+PATIENCE = 10.0
+"""Seconds that a self-check may take; one that takes longer hangs."""
+_FORMAT = "1"
+"""Part of every key, to be changed together with the meaning of an outcome."""
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The outcome of a self-check."""
+
+    output: str
+    """What it printed, also before a failure."""
+    failure: str
+    """How it failed ("was killed by signal 11 (SIGSEGV)"); empty where its exit code was 0."""
+    kept: str = ""
+    """The file of the cache that has the outcome; empty where it is not kept."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a failure."""
+        again = f"; to run the self-check again, remove {self.kept}" if self.kept else ""
+        return f"upgrade its distribution, or report this to its authors{again}"
+
+
+def first_run(
+    program: Path, arguments: Sequence[str | Path] = (), *, facts: Sequence[str] = (), patience: float = PATIENCE
+) -> FirstRun | Refusal:
+    """Run the self-check ``program`` in a child process, or return the outcome that the cache has of the same run.
+
+    The same run is one of the same content of ``program`` and of every argument that is a Path, with the same other
+    arguments and the same ``facts``: whatever else the outcome depends on, such as the processor's features and the
+    state of the system. A success, a fault of the processor and a hang are kept; a run that something else ended, such
+    as a lack of memory, is not. The Refusal is of a system where no child process can be started.
+    """
+    try:
+        name = f"first-run-{_key(program, arguments, facts)}.json"
+    except OSError as error:
+        return Refusal(f"the self-check {program.name} cannot be read: {error}", "install its distribution again")
+    kept = cache.read(name)
+    if kept is not None:
+        return FirstRun(**json.loads(kept))
+    try:
+        command = [str(_executable(program)), *map(str, arguments)]
+    except OSError as error:
+        return _not_started(program, str(error))
+    outcome = run(command, timeout=patience)
+    if not outcome.started:
+        return _not_started(program, outcome.failure)
+    found = FirstRun(outcome.output, outcome.failure)
+    if outcome.failure and not outcome.hung and outcome.signal not in FAULTS:
+        return found
+    try:
+        path = str(cache.folder().path / name.replace(".json", ".*.json"))
+        found = FirstRun(outcome.output, outcome.failure, path)
+        cache.store(name, json.dumps(asdict(found)).encode())
+    except OSError:  # it runs again in the next process
+        return FirstRun(outcome.output, outcome.failure)
+    return found
+
+
+def _not_started(program: Path, reason: str) -> Refusal:
+    return Refusal(
+        f"native code is not run before its self-check has passed in a child process, and {program.name} cannot be "
+        f"started: {reason}",
+        f"allow child processes; where its folder forbids execution (noexec), set {cache.VARIABLE} to one that does not",
+    )
+
+
+def _executable(program: Path) -> Path:
+    """``program``, or a copy of it in the cache where an installer dropped the permission to execute it."""
+    if os.access(program, os.X_OK):
+        return program
+    copy = cache.store(f"{program.stem}-copy{program.suffix}", program.read_bytes())
+    copy.chmod(stat.S_IRWXU)
+    return copy
+
+
+def _key(program: Path, arguments: Sequence[str | Path], facts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for part in (_FORMAT, program, "arguments", *arguments, "facts", *facts):
+        data = part.read_bytes() if isinstance(part, Path) else part.encode(errors="surrogateescape")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]

@@ -1,6 +1,6 @@
-"""Compile the kernels into the wheel, where there is g++: a shared library without Python's ABI, for this platform.
+"""Compile the kernels and their self-check into the wheel, where there is g++: without Python's ABI, for this platform.
 
-The wheel is then ``py3-none-manylinux_2_<version>_<machine>``, by the symbols of glibc that the library needs.
+The wheel is then ``py3-none-manylinux_2_<version>_<machine>``, by the symbols of glibc that the files need.
 It is pure, and the kernels are compiled on first use, where there is no g++, on architectures without kernels, and
 for editable installs.
 """
@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,23 +29,28 @@ class Kernels(BuildHookInterface[Any]):
         spec = importlib.util.spec_from_file_location("sources", Path(self.root, "gemmhub_cpu", "sources.py"))
         assert spec is not None
         assert spec.loader is not None
-        sources = importlib.util.module_from_spec(spec)
+        sources = sys.modules["sources"] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
         spec.loader.exec_module(sources)
-        compiler, machine, target = shutil.which("g++"), platform.machine(), sources.compiled()
+        compiler, machine = shutil.which("g++"), platform.machine()
         if compiler is None or platform.system() != "Linux" or not (sources.FOLDER / machine).is_dir():
             self.app.display_warning("gemmhub-cpu: a wheel without compiled kernels (it takes Linux and g++)")
             return
         self._folder = tempfile.TemporaryDirectory()
-        made = Path(self._folder.name, target.name)
-        command = [compiler, *map(str, sources.files()[0]), "-o", str(made), *sources.FLAGS]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            self.app.display_warning(f"gemmhub-cpu: a wheel without compiled kernels: {done.stderr[-2000:]}")
-            return
-        minors = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", made.read_bytes())]
-        build_data["force_include"][str(made)] = target.relative_to(self.root).as_posix()
+        included, minors = {}, {0}
+        for part in (sources.library(), sources.self_check()):
+            made = Path(self._folder.name, part.stem)
+            command = [compiler, *map(str, part.sources), "-o", str(made), *part.flags]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                self.app.display_warning(f"gemmhub-cpu: a wheel without compiled kernels: {done.stderr[-2000:]}")
+                return
+            content = made.read_bytes()
+            minors |= {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", content)}
+            target = sources.FOLDER / part.shipped_name(content)
+            included[str(made)] = target.relative_to(self.root).as_posix()
+        build_data["force_include"] |= included
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{f'manylinux_2_{max(minors)}' if minors else 'linux'}_{machine}"
+        build_data["tag"] = f"py3-none-manylinux_2_{max(minors)}_{machine}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "_folder"):

@@ -1,8 +1,8 @@
 """Native code that is compiled at first use into a per-user cache, and loaded.
 
 It serves plugins whose kernels or glue depend on the installation (a vendor's headers, a card's architecture). Failures
-on the user's machine are never raised: they are returned as a :class:`~gemmhub.capability.Refusal`. Code runs in a child
-process first (:func:`first_run`).
+on the user's machine are never raised: they are returned as a :class:`~gemmhub.capability.Refusal`. What a machine has
+not run before runs in a child process first (:func:`first_run`).
 
 ::
 

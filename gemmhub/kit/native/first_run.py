@@ -12,7 +12,8 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gemmhub.capability import Refusal
@@ -33,6 +34,10 @@ class FirstRun:
     """What it printed, also before a failure."""
     failure: str
     """How it failed ("was killed by signal 11 (SIGSEGV)"); empty where its exit code was 0."""
+    signal: int = 0
+    """The signal that killed it, else 0."""
+    hung: bool = False
+    """Whether it was killed because its time was over."""
     kept: str = ""
     """The file of the cache that has the outcome; empty where it is not kept."""
 
@@ -44,14 +49,15 @@ class FirstRun:
 
 
 def first_run(
-    program: Path, arguments: Sequence[str | Path] = (), *, facts: Sequence[str] = (), patience: float = PATIENCE
+    program: Path, arguments: Sequence[str | Path] = (), *, facts: Sequence[str] = (), patience: float | None = None
 ) -> FirstRun | Refusal:
     """Run the self-check ``program`` in a child process, or return the outcome that the cache has of the same run.
 
     The same run is one of the same content of ``program`` and of every argument that is a Path, with the same other
     arguments and the same ``facts``: whatever else the outcome depends on, such as the processor's features and the
-    state of the system. A success, a fault of the processor and a hang are kept; a run that something else ended, such
-    as a lack of memory, is not. The Refusal is of a system where no child process can be started.
+    state of the system. It may take ``patience`` seconds, :data:`PATIENCE` by default. A success, a fault of the
+    processor and a hang are kept; a run that something else ended, such as a lack of memory, is not. The Refusal is of
+    a system where no child process can be started.
     """
     try:
         name = f"first-run-{_key(program, arguments, facts)}.json"
@@ -64,18 +70,16 @@ def first_run(
         command = [str(_executable(program)), *map(str, arguments)]
     except OSError as error:
         return _not_started(program, str(error))
-    outcome = run(command, timeout=patience)
+    outcome = run(command, timeout=PATIENCE if patience is None else patience)
     if not outcome.started:
         return _not_started(program, outcome.failure)
-    found = FirstRun(outcome.output, outcome.failure)
-    if outcome.failure and not outcome.hung and outcome.signal not in FAULTS:
+    found = FirstRun(outcome.output, outcome.failure, outcome.signal, outcome.hung)
+    if found.failure and not found.hung and found.signal not in FAULTS:
         return found
-    try:
-        path = str(cache.folder().path / name.replace(".json", ".*.json"))
-        found = FirstRun(outcome.output, outcome.failure, path)
-        cache.store(name, json.dumps(asdict(found)).encode())
-    except OSError:  # it runs again in the next process
-        return FirstRun(outcome.output, outcome.failure)
+    with suppress(OSError):  # where it cannot be kept, it runs again in the next process
+        lasting = replace(found, kept=str(cache.folder().path / name.replace(".json", ".*.json")))
+        cache.store(name, json.dumps(asdict(lasting)).encode())
+        return lasting
     return found
 
 
@@ -83,7 +87,7 @@ def _not_started(program: Path, reason: str) -> Refusal:
     return Refusal(
         f"native code is not run before its self-check has passed in a child process, and {program.name} cannot be "
         f"started: {reason}",
-        f"allow child processes; where its folder forbids execution (noexec), set {cache.VARIABLE} to one that does not",
+        f"allow child processes; where a folder forbids execution (noexec), set {cache.VARIABLE} to one that does not",
     )
 
 

@@ -24,9 +24,10 @@ from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import limits, model, native_engine, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
-from gemmhub_cpu.native_engine import NativeGemm, Unit
+from gemmhub_cpu.native_engine import NativeGemm
 from gemmhub_cpu.numkong_engine import NumkongGemm
 from gemmhub_cpu.panels import Packed
+from gemmhub_cpu.units import UNITS, Unit
 
 _MOST_CORES = 4
 """Beyond, SGEMM scales better than numkong through Python threads: it won on 2 cores and lost on 16 (docs/cpu.md)."""
@@ -119,7 +120,7 @@ class CpuBackend(Backend):
         names = (problem.a.dtype.name, problem.b.dtype.name)
         if problem.compute_dtype.name not in ("float32", "int32") or set(names) == {"float32"}:
             return None
-        for unit in native_engine.UNITS:
+        for unit in UNITS:
             if unit.name in self.machine.native and _takes(unit, names):
                 return unit
         return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import native_engine
-from gemmhub_cpu.native_engine import Unit
 from gemmhub_cpu.probe import BF16_UNITS, Machine
+from gemmhub_cpu.units import Unit
 
 GAIN = {"bfloat16 matrix": 2.6, "int8 matrix": 6.5, "int8 dot": 2.3}
 """Rate of numkong's product over SGEMM's, by dtype and kind of unit."""

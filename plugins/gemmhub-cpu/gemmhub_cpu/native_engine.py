@@ -1,82 +1,25 @@
 """int8, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
 
-The library comes compiled in the wheel; where it does not, g++ compiles it on first use.
-
 Operands may have any strides: packing reads them in place. Threads are those of the library, which sleep between calls.
 Integers are exact wherever the result fits in int32, and wrap elsewhere; floats are accumulated in float32.
 """
 
 from __future__ import annotations
 
-import platform
 import struct
-import sys
 from collections.abc import Iterator
-from ctypes import c_char_p, c_int64
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from gemmhub.capability import Refusal
-from gemmhub.kit import native
 from gemmhub.numpy_backend.blocked import finish
-from gemmhub.numpy_backend.probe import cpu_flags
 from gemmhub.numpy_backend.scratch import Lease, Scratch
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import limits, sources
+from gemmhub_cpu import library, limits
 from gemmhub_cpu.threads import each
+from gemmhub_cpu.units import Unit
 
 Array = Any
-
-_AVX2 = ("avx2", "fma", "f16c")
-_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl")
-_NEON = ("asimd",)
-
-
-_COLUMNS = {"AMX": 32, "512": 48, "AVX2": 24, "NEON": 12}
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A micro-kernel, and the processors that have its instructions."""
-
-    name: str
-    """As the decision table shows it."""
-    index: int
-    """Its place in ``kUnits`` of the architecture's units.cpp."""
-    pair: str
-    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32."""
-    flags: tuple[str, ...]
-    """What /proc/cpuinfo has to list."""
-    gain: float
-    """Rate of the product, packed, over SGEMM's: what estimates go by."""
-    vendor: str = ""
-    """The only vendor whose processors gain by it; "" for all."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
-        return next(count for word, count in _COLUMNS.items() if word in self.name)
-
-
-UNITS = (
-    Unit("int8 on AMX", 2, "int8", (*_AVX2, "amx_tile", "amx_int8"), 7.0),
-    Unit("int8 on AVX-512 VNNI", 0, "int8", (*_AVX512, "avx512_vnni"), 3.8),
-    Unit("int8 on AVX2", 1, "int8", _AVX2, 1.0),
-    Unit("bfloat16 on AMX", 4, "bfloat16", (*_AVX2, "amx_tile", "amx_bf16"), 4.0),
-    # On Intel's processors vdpbf16ps is no faster than two fused multiply-adds of float32.
-    Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*_AVX512, "avx512_bf16"), 1.8, "AuthenticAMD"),
-    Unit("float32 on AVX-512", 5, "float", _AVX512, 1.0),
-    Unit("float32 on AVX2", 6, "float", _AVX2, 1.0),
-    # Not measured: no ARM processor was at hand.
-    Unit("int8 on NEON matrix instructions", 1, "int8", (*_NEON, "i8mm"), 4.0),
-    Unit("int8 on NEON dot products", 0, "int8", (*_NEON, "asimddp"), 3.0),
-    Unit("bfloat16 on NEON matrix instructions", 2, "bfloat16", (*_NEON, "bf16"), 2.0),
-    Unit("float32 on NEON", 3, "float", _NEON, 0.9),
-)
-"""The best of each pair first."""
 
 _DTYPES = {"int8": 0, "int32": 1, "float16": 2, "bfloat16": 3, "float32": 4}
 """The numbers of ``Dtype`` in unit.h."""
@@ -85,82 +28,6 @@ _NUMBERS: dict[Any, int] = {}
 _CALL = struct.Struct("=28q2d")
 """``Call`` of gemm.h."""
 _NO_MATRIX = (0, 0, 0, 0)
-
-
-@lru_cache(maxsize=1)  # no lock, which a nested call or a forked child would wait for
-def load() -> tuple[Any, frozenset[str], str]:
-    """(the compiled library, the names of units which multiply right here, why others do not). Once a process."""
-    return load_from(cpu_flags(), recipe())
-
-
-def recipe(*defined: str) -> native.Recipe:
-    """How the library is compiled. ``defined`` are further options of the compiler, for tests."""
-    code, headers = sources.files()
-    return native.Recipe(("g++",), (*sources.FLAGS, *defined), code, headers, name=sources.STEM)
-
-
-def load_from(words: frozenset[str], made_by: native.Recipe) -> tuple[Any, frozenset[str], str]:
-    """:func:`load` for a processor whose /proc/cpuinfo has ``words``."""
-    needed = _NEON if platform.machine() == "aarch64" else _AVX2
-    missing = [flag for flag in needed if flag not in words]
-    if missing:
-        return None, frozenset(), f"the CPU has no {', '.join(missing)}"
-    library = _library(made_by)
-    if isinstance(library, Refusal):
-        return None, frozenset(), library.reason
-    for name in ("workspace", "multiply", "packed_bytes"):
-        function = getattr(library, f"gemmhub_cpu_{name}")
-        function.restype, function.argtypes = c_int64, (c_char_p,)
-    library.gemmhub_cpu_pack.restype, library.gemmhub_cpu_pack.argtypes = None, (c_char_p,)
-    if "threadpoolctl" in sys.modules:
-        limits.register()
-    found, reasons = [], []
-    for unit in UNITS:
-        if any(flag not in words for flag in unit.flags) or (unit.vendor and unit.vendor not in words):
-            continue
-        if "amx_tile" in unit.flags and library.gemmhub_cpu_request_amx() != 0:
-            reasons.append(f"{unit.name}: the system refuses its registers")
-        elif agrees(library, unit):
-            found.append(unit.name)
-        else:
-            reasons.append(f"{unit.name} multiplies wrongly on this CPU")
-    return library, frozenset(found), "; ".join(reasons)
-
-
-def _library(made_by: native.Recipe) -> Any | Refusal:
-    """The library of the wheel; where that is missing, or cannot be loaded here, one compiled now."""
-    ready = sources.compiled()
-    if made_by.flags == sources.FLAGS and ready.is_file():
-        library = native.load(ready)
-        if not isinstance(library, Refusal):
-            return library
-    built = native.build(made_by)
-    return built if isinstance(built, Refusal) else native.load(built)
-
-
-def agrees(library: Any, unit: Unit) -> bool:
-    """Parity with NumPy on an odd-sized product of random data."""
-    import ml_dtypes
-
-    rng = np.random.default_rng()
-    m, n, k = 37, 101, 1131
-    if unit.pair == "int8":
-        a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (k, n)))
-        return bool(np.array_equal(_product(library, unit, a, b, np.int32), a.astype(np.int32) @ b.astype(np.int32)))
-    dtype = np.dtype(np.float16 if unit.pair == "float" else ml_dtypes.bfloat16)
-    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    bound = 2.0**-23 * (k + 2) * (np.abs(wide_a) @ np.abs(wide_b))
-    error = np.abs(_product(library, unit, a, b, np.float32) - wide_a @ wide_b)
-    return bool((error <= bound).all())
-
-
-def _product(library: Any, unit: Unit, a: Array, b: Array, dtype: Any) -> Array:
-    """``a @ b`` for :func:`agrees`."""
-    out = np.empty((a.shape[0], b.shape[1]), dtype)
-    memory = np.empty(1 << 24, np.uint8)
-    library.gemmhub_cpu_multiply(described(unit, a, b, out, workspace=(memory.ctypes.data, memory.nbytes)))
-    return out
 
 
 def _address(x: Array) -> int:
@@ -243,7 +110,7 @@ class NativeGemm:
         """``limit`` bounds scratch memory in bytes; :attr:`scratch_bytes` is 0 where it does not suffice."""
         self.problem = problem
         self.unit = unit
-        self._library = load()[0]
+        self._library = library.load().library
         self._threads = limits.threads()
         self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
         self._fused = self._finishes()

@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from gemmhub.capability import CPU, Ready
 from gemmhub.kit import install
 from gemmhub.numpy_backend.probe import cores, numpy_versions
-from gemmhub_cpu import native_engine
+from gemmhub_cpu import library
+from gemmhub_cpu.units import UNITS
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
 """numkong's names of units that make bfloat16 faster than float32. AVX512-BF16 alone is slower: it is absent."""
@@ -54,7 +55,7 @@ def look() -> Machine:
         versions["numkong"] = version
     if torch_version:
         versions["torch"] = torch_version
-    _, native, why = native_engine.load()
+    _, native, why = library.load()
     return Machine(cores(), units, version, reason, native, why, torch_version, versions)
 
 
@@ -72,7 +73,7 @@ def _numkong() -> tuple[str, frozenset[str], str]:
 def ready(machine: Machine) -> Ready:
     """What the probe reports of ``machine``."""
     features = ["f16, bf16, fp8, int8 through f32, converted by all cores"]
-    names = ", ".join(unit.name for unit in native_engine.UNITS if unit.name in machine.native)
+    names = ", ".join(unit.name for unit in UNITS if unit.name in machine.native)
     if names:
         features.append(f"kernels of its own: {names}")
     if machine.why_no_native:

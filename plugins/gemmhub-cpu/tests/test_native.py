@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import limits, model, native_engine, probe, sources
+from gemmhub_cpu import library, limits, model, native_engine, probe, sources
 from gemmhub_cpu.backend import CpuBackend
-from gemmhub_cpu.native_engine import UNITS, NativeGemm, Unit
+from gemmhub_cpu.native_engine import NativeGemm
+from gemmhub_cpu.units import UNITS, Unit
 
 import gemmhub
 from gemmhub import accuracy
@@ -31,18 +31,18 @@ from gemmhub.testing.problems import problem
 
 pytestmark = pytest.mark.compiler
 BF16 = np.dtype(ml_dtypes.bfloat16)
-LIBRARY, NAMES, _ = native_engine.load()
+LIBRARY, NAMES, _ = library.load()
 
 
 @pytest.fixture(scope="module")
 def modelled():
     """The library with a model of AMX in place of its instructions."""
-    built = native.build(native_engine.recipe("-DGEMMHUB_MODEL_AMX"))
+    built = native.build(library.recipe(sources.library(), "-DGEMMHUB_MODEL_AMX"))
     if isinstance(built, Refusal):
         pytest.skip(built.reason)
-    library = native.load(built)
-    library.gemmhub_cpu_pack.restype = None
-    return library
+    loaded = native.load(built)
+    loaded.gemmhub_cpu_pack.restype = None
+    return loaded
 
 
 HERE = [unit for unit in UNITS if ("NEON" in unit.name) == (platform.machine() == "aarch64")]
@@ -405,71 +405,3 @@ def test_limits(tmp_path: Path, monkeypatch) -> None:
     assert limits.quota(tmp_path) == sys.maxsize
     monkeypatch.setattr(limits, "_chosen", 1)
     assert limits.threads() == 1
-
-
-def test_without_a_compiler(tmp_path) -> None:
-    """The reason is reported, and the product is right."""
-    program = (
-        "import numpy as np, gemmhub;"
-        "a = np.random.default_rng(0).integers(-128, 128, (600, 600), dtype=np.int8);"
-        "assert np.array_equal(gemmhub.matmul(a, a), a.astype(np.int32) @ a.astype(np.int32));"
-        "print([x.features for x in gemmhub.backends() if x.name == 'cpu'])"
-    )
-    environment = {**os.environ, "PATH": str(tmp_path), "GEMMHUB_CACHE_DIR": str(tmp_path / "cache")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "no kernels of its own: " in done.stdout
-
-
-@needs_units
-def test_the_library_of_a_wheel_needs_no_compiler(monkeypatch, tmp_path: Path) -> None:
-    """It is loaded as it is; one that the system cannot load is compiled anew."""
-    built = native.build(native_engine.recipe())
-    assert isinstance(built, Path)
-    ready = tmp_path / sources.compiled().name
-    monkeypatch.setattr(sources, "compiled", lambda: ready)
-    monkeypatch.setattr(native, "build", lambda recipe: Refusal("compiled anew", ""))
-    assert native_engine.load_from(cpu_flags(), native_engine.recipe())[2] == "compiled anew"
-    shutil.copy(built, ready)
-    library, names, _ = native_engine.load_from(cpu_flags(), native_engine.recipe())
-    assert library._name == str(ready)
-    assert names == NAMES
-    broken = tmp_path / "broken.so"
-    broken.write_bytes(b"of another system")
-    monkeypatch.setattr(sources, "compiled", lambda: broken)
-    assert native_engine.load_from(cpu_flags(), native_engine.recipe())[2] == "compiled anew"
-
-
-def test_the_name_of_a_compiled_library_follows_what_it_is_made_from(monkeypatch, tmp_path: Path) -> None:
-    before = sources.compiled("aarch64"), sources.compiled("x86_64")
-    copy = tmp_path / "kernels"
-    shutil.copytree(sources.FOLDER, copy)
-    monkeypatch.setattr(sources, "FOLDER", copy)
-    assert [sources.compiled(x).name for x in ("aarch64", "x86_64")] == [x.name for x in before]
-    with (copy / "aarch64" / "vector.h").open("a") as file:
-        file.write("\n")
-    assert sources.compiled("aarch64").name != before[0].name
-    assert sources.compiled("x86_64").name == before[1].name
-
-
-def test_a_cpu_without_the_instructions() -> None:
-    assert native_engine.load_from(frozenset({"sse2"}), native_engine.recipe())[2] == "the CPU has no avx2, fma, f16c"
-    if NAMES:
-        found = native_engine.load_from(frozenset({"avx2", "fma", "f16c"}), native_engine.recipe())[1]
-        assert found == {"int8 on AVX2", "float32 on AVX2"}
-
-
-@needs_units
-def test_a_kernel_that_multiplies_wrongly_is_not_used(monkeypatch) -> None:
-    honest = native_engine._product
-
-    def wrong(library, unit, a, b, dtype):
-        result = honest(library, unit, a, b, dtype)
-        result[3, 4] += 2
-        return result
-
-    monkeypatch.setattr(native_engine, "_product", wrong)
-    _, names, why = native_engine.load_from(cpu_flags(), native_engine.recipe())
-    assert not names
-    assert "multiplies wrongly" in why

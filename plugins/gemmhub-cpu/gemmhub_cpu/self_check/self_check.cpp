@@ -1,0 +1,220 @@
+// The self-check of the kernels, run in a process of its own before any other process runs them:
+//
+//   self_check LIBRARY UNIT:PAIR[:amx]...
+//
+// It loads the library, multiplies random operands on each unit in turn, compares the results with sums in float64 or
+// integers, and writes a line for each unit: its number, and "right", "wrong" or "refused" (the system refuses the
+// registers of AMX). A fault or a hang ends the process after the lines of the units before. PAIR is "int8", "bfloat16" or
+// "float". It exits with 2 where the library cannot be loaded.
+#include <dlfcn.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "../kernels/gemm.h"
+#include "../kernels/unit.h"
+
+namespace {
+
+using namespace gemmhub;
+
+using Function = int64_t (*)(const Call*);
+Function multiply, packed_bytes, pack;
+int64_t (*request_amx)();
+
+constexpr int64_t kWorkspace = 1 << 21;
+char memory[kWorkspace];
+uint64_t state;
+
+uint32_t random_bits() {  // splitmix64, by Steele, Lea and Flood
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
+}
+
+int64_t size_of(int64_t dtype) { return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : 4; }
+
+// Bits of the fraction of a floating-point dtype.
+int fraction_bits(int64_t dtype) { return dtype == kFloat16 ? 10 : dtype == kBfloat16 ? 7 : 23; }
+
+// Writes a random element, all bits of whose fraction may be set, and returns its value.
+double draw(char* at, int64_t dtype) {
+  const uint32_t bits = random_bits();
+  if (dtype == kInt8) {
+    *at = static_cast<char>(bits);
+    return static_cast<int8_t>(bits);
+  }
+  const int wide = fraction_bits(dtype), exponent = static_cast<int>(bits >> 24 & 7) - 5;
+  const uint32_t fraction = random_bits() & ((1u << wide) - 1), sign = bits >> 31;
+  const uint32_t bias = dtype == kFloat16 ? 15 : 127, width = dtype == kFloat16 ? 5 : 8;
+  const uint32_t word = sign << (wide + width) | (exponent + bias) << wide | fraction;
+  std::memcpy(at, &word, size_of(dtype));
+  return std::ldexp(1 + std::ldexp(fraction, -wide), exponent) * (sign ? -1 : 1);
+}
+
+double value_of(const char* at, int64_t dtype) {
+  if (dtype == kInt32) {
+    int32_t value;
+    std::memcpy(&value, at, 4);
+    return value;
+  }
+  uint32_t word = 0;
+  std::memcpy(&word, at, size_of(dtype));
+  if (dtype == kFloat16) {
+    const int exponent = word >> 10 & 31, fraction = word & 1023;
+    const double size = exponent == 31 ? INFINITY : std::ldexp(exponent ? 1024 + fraction : fraction, (exponent ? exponent : 1) - 25);
+    return word >> 15 ? -size : size;
+  }
+  if (dtype == kBfloat16) word <<= 16;
+  float value;
+  std::memcpy(&value, &word, 4);
+  return value;
+}
+
+struct Operand {
+  Operand(int64_t rows, int64_t columns, int64_t dtype, bool by_columns)
+      : values(static_cast<double*>(std::malloc(8 * rows * columns))),
+        data(static_cast<char*>(std::malloc(size_of(dtype) * rows * columns))),
+        matrix{reinterpret_cast<int64_t>(data), size_of(dtype) * (by_columns ? 1 : columns),
+               size_of(dtype) * (by_columns ? rows : 1), dtype} {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        values[i * columns + j] = draw(data + i * matrix.row_stride + j * matrix.column_stride, dtype);
+  }
+  ~Operand() {
+    std::free(values);
+    std::free(data);
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  double* const values;  // row by row
+  char* const data;
+  const Matrix matrix;
+};
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+// A product, its b packed in the call or before it, with everything that finish() does where `epilogue` is set.
+bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_dtype, bool packed, bool epilogue) {
+  const Operand a(s.m, s.k, a_dtype, false), b(s.k, s.n, b_dtype, packed), c(s.m, s.n, epilogue ? out_dtype : kFloat16, false);
+  char* const out = static_cast<char*>(std::malloc(size_of(out_dtype) * s.m * s.n));
+  std::memset(memory, 0xff, kWorkspace);
+  Call call{};
+  call.unit = unit;
+  call.threads = 2;
+  call.m = s.m;
+  call.n = s.n;
+  call.k = s.k;
+  call.a = a.matrix;
+  call.b = b.matrix;
+  call.out = {reinterpret_cast<int64_t>(out), size_of(out_dtype) * s.n, size_of(out_dtype), out_dtype};
+  call.workspace = reinterpret_cast<int64_t>(memory);
+  call.workspace_bytes = kWorkspace;
+  call.alpha = 1;
+  if (epilogue) {
+    call.c = c.matrix;
+    call.relu = 1;
+    call.alpha = 0.5;
+    call.beta = -0.25;
+  }
+  if (packed) {
+    call.packed = reinterpret_cast<int64_t>(std::malloc(packed_bytes(&call)));
+    pack(&call);
+    call.b = {};
+  }
+  bool fine = multiply(&call) == 0;
+  for (int64_t i = 0; fine && i < s.m; ++i) {
+    double sums[128] = {}, sizes[128] = {};
+    for (int64_t q = 0; q < s.k; ++q)
+      for (int64_t j = 0; j < s.n; ++j) {
+        const double product = a.values[i * s.k + q] * b.values[q * s.n + j];
+        sums[j] += product;
+        sizes[j] += std::fabs(product);
+      }
+    for (int64_t j = 0; j < s.n; ++j) {
+      const double got = value_of(out + size_of(out_dtype) * (i * s.n + j), out_dtype);
+      double exact = sums[j], bound = 0;
+      if (out_dtype != kInt32) {  // integers are exact
+        if (epilogue) {
+          const double addend = call.beta * c.values[i * s.n + j];
+          sizes[j] = call.alpha * sizes[j] + std::fabs(addend);
+          exact = std::fmax(0, call.alpha * exact + addend);
+        }
+        bound = std::ldexp((s.k + 4) * sizes[j], -23) + std::ldexp(std::fabs(exact), -fraction_bits(out_dtype));
+      }
+      fine = fine && std::fabs(got - exact) <= bound;
+    }
+  }
+  if (packed) std::free(reinterpret_cast<void*>(call.packed));
+  std::free(out);
+  return fine;
+}
+
+// Products that end within a tile, a block of k and a word, b packed by the tasks and before them; one row and one column.
+constexpr Sizes kSizes[] = {{19, 101, 1131}, {131, 50, 70}, {1, 101, 333}, {101, 1, 333}};
+
+bool right(int64_t unit, const char* pair) {
+  bool fine = true;
+  if (!std::strcmp(pair, "int8")) {
+    for (const Sizes& sizes : kSizes)
+      for (int packed = 0; packed < 2; ++packed) fine = fine && right(unit, sizes, kInt8, kInt8, kInt32, packed, false);
+    return fine;
+  }
+  const int64_t dtype = std::strcmp(pair, "float") ? kBfloat16 : kFloat16;
+  for (const Sizes& sizes : kSizes)
+    for (int packed = 0; packed < 2; ++packed) {
+      fine = fine && right(unit, sizes, dtype, dtype, kFloat32, packed, false);
+      if (sizes.k > 1000) continue;  // one long product takes long enough
+      fine = fine && right(unit, sizes, dtype, dtype, dtype, packed, true);
+      if (dtype == kFloat16) fine = fine && right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true);
+    }
+  return fine;
+}
+
+const char* verdict(char* argument) {
+  char* const pair = std::strchr(argument, ':') + 1;
+  char* const option = std::strchr(pair, ':');
+  if (option) {
+    *option = 0;
+    if (!request_amx || request_amx()) return "refused";
+  }
+  return right(std::atoll(argument), pair) ? "right" : "wrong";
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  prctl(PR_SET_DUMPABLE, 0);  // a fault here is an answer: no crash report
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  state = static_cast<uint64_t>(now.tv_sec) * 1000000007 + static_cast<uint64_t>(now.tv_nsec);
+  void* const library = count > 1 ? dlopen(arguments[1], RTLD_NOW) : nullptr;
+  if (library) {
+    multiply = reinterpret_cast<Function>(dlsym(library, "gemmhub_cpu_multiply"));
+    packed_bytes = reinterpret_cast<Function>(dlsym(library, "gemmhub_cpu_packed_bytes"));
+    pack = reinterpret_cast<Function>(dlsym(library, "gemmhub_cpu_pack"));
+    request_amx = reinterpret_cast<int64_t (*)()>(dlsym(library, "gemmhub_cpu_request_amx"));
+  }
+  if (!library || !multiply || !packed_bytes || !pack) {
+    std::printf("%s\n", count > 1 ? dlerror() : "usage: self_check LIBRARY UNIT:PAIR[:amx]...");
+    return 2;
+  }
+  for (int i = 2; i < count; ++i) {
+    const long long unit = std::atoll(arguments[i]);
+    std::printf("%lld %s\n", unit, verdict(arguments[i]));
+    std::fflush(stdout);
+  }
+  return 0;
+}

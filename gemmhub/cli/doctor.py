@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import gemmhub
 from gemmhub import config, records
 from gemmhub._arrays.by_name import library_statuses
 from gemmhub._check.compare import Comparison
+from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.bench import random_operand
 from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, progress, screen
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
@@ -97,7 +99,7 @@ def _full() -> dict[str, Any]:
             begin("probing plugins")
             culprits = _culprits()
             with _switched_off([culprit.plugin for culprit in culprits]):
-                report |= {"records": _records(), "culprits": culprits, "backends": gemmhub.backends()}
+                report |= {"records": _records(), "culprits": culprits, "backends": _backends(culprits)}
                 advance()
                 begin("self-test")
                 report["self_test"] = _self_test()
@@ -108,6 +110,17 @@ def _full() -> dict[str, Any]:
 def _culprits() -> list[doctor_probe.Culprit]:
     """Plugins that must not be loaded into this process. They are probed only where there are any."""
     return doctor_probe.culprits(config.root().deny) if importlib.metadata.entry_points(group="gemmhub") else []
+
+
+def _backends(culprits: list[doctor_probe.Culprit]) -> list[BackendStatus]:
+    """The states of all backends; a plugin that this report left out has failed, for the reason that was found."""
+    reasons = {culprit.plugin: culprit for culprit in culprits}
+    return [
+        replace(status, state="failed", reason=reasons[status.name].reason, remedy=reasons[status.name].remedy)
+        if status.name in reasons
+        else status
+        for status in gemmhub.backends()
+    ]
 
 
 @contextmanager

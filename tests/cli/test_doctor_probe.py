@@ -68,7 +68,8 @@ def test_a_plugin_that_hangs_or_ends_the_process_is_named(run, site, fault):
     assert (culprit["plugin"], culprit["reason"]) == (plugin, reason)
     assert f"GEMMHUB_DISABLE={plugin}" in culprit["remedy"]
     states = {backend["name"]: backend["state"] for backend in data["backends"]}
-    assert (states["numpy"], states["example"], states[plugin]) == ("ready", "ready", "absent")
+    assert (states["numpy"], states["example"], states[plugin]) == ("ready", "ready", "failed")
+    assert "switched off" not in json.dumps(data["backends"])  # by this report, not by the user
     assert all(test["ok"] for test in data["self_test"])
     assert not data["ok"]
 

@@ -94,12 +94,15 @@ $(PLAIN)/.installed: pyproject.toml
 	$(PLAIN)/bin/python -m pip install --quiet -e .
 	touch $@
 
-# Plugins have an environment of their own: the core's tests must see the core alone.
-$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-cublas/pyproject.toml
+# Plugins have an environment of their own: the core's tests must see the core alone. gemmhub-cpu is installed as a wheel,
+# so that the tests run the compiled files that it ships.
+SHIPPED := $(shell find plugins/gemmhub-cpu -name "*.py" -o -name "*.cpp" -o -name "*.h")
+$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-cublas/pyproject.toml $(SHIPPED)
 	$(PYTHON) -m venv $(PLUGINS)
 	$(PLUGINS)/bin/python -m pip install --quiet --upgrade pip
-	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cpu[numkong,test]" \
-		-e "plugins/gemmhub-cublas[test]"
+	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cublas[test]"
+	$(PLUGINS)/bin/python -m pip install --quiet --force-reinstall --no-deps plugins/gemmhub-cpu
+	$(PLUGINS)/bin/python -m pip install --quiet "gemmhub-cpu[numkong,test]"
 	touch $@
 
 $(KERNELS)/.installed: pyproject.toml plugins/gemmhub-cuda/pyproject.toml plugins/gemmhub-hopper/pyproject.toml

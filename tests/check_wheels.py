@@ -61,6 +61,8 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith("gemmhub_cpu-") and shutil.which("g++"):
         assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"
         assert len(libraries) == 1, f"{wheel.name} has the compiled kernels {libraries}"
+        checks = [name for name in names if name.endswith(".bin")]
+        assert len(checks) == 1, f"{wheel.name} has the self-checks {checks}"
     else:
         assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
         assert not libraries, f"{wheel.name} has {libraries}"

@@ -134,6 +134,16 @@ def test_a_self_check_takes_a_tenth_of_a_second_and_its_outcome_is_kept(built, m
     assert library.load_from(cpu_flags()).units == NAMES
 
 
+@needs_units
+@pytest.mark.skipif("site-packages" not in sources.ROOT.parts, reason="the plugin is not installed as a wheel")
+def test_the_compiled_files_of_the_installed_wheel_are_those_that_run() -> None:
+    found = [native.shipped(sources.FOLDER, part.file_name) for part in (sources.library(), sources.self_check())]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert os.access(found[1], os.X_OK)
+    assert library.load().library._name == str(found[0])
+
+
 def test_the_facts_do_not_change_from_one_reading_to_the_next() -> None:
     facts = library.facts()
     assert facts == library.facts()

@@ -216,7 +216,7 @@ def _learn(
 
     problem = call.problem
     if problem.device.kind != "cpu":
-        _keep(cache, key, bind.by_options(execute, False, options))
+        cache.put(key, bind.by_options(execute, False, options))
         fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
         if fast is not None and not problem.demands:
             fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
@@ -225,9 +225,9 @@ def _learn(
     run = bind.warm(call, kernel, execute, (a, b, options.get("c"), options.get("bias")))
     alone = run is kernel.direct
     if not decision.layout_free:
-        _keep(cache, kind_of(a, b, out, options), LOOK_CLOSELY)
+        cache.put(kind_of(a, b, out, options), LOOK_CLOSELY)
         key = kind_of(a, b, out, options, closely=True) or key
-    _keep(cache, key, bind.by_options(run, alone, options))
+    cache.put(key, bind.by_options(run, alone, options))
     if options:
         return
     if out is not None and not isinstance(out, _ndarray):
@@ -238,12 +238,7 @@ def _learn(
             # Strides reveal an out whose elements share memory; a wrong shape is refused by the matmul of two matrices.
             kind = (*kind, type(out), out.dtype, out.strides)
             run = bind.same_out(run, out.shape) if problem.batch else run
-        _keep(cache, kind, run)
-
-
-def _keep(cache: CallCache, key: Any, value: Any) -> None:
-    if not cache.put(key, value):
-        forget_decisions()  # all: a cache full of old kinds of calls would never accept new ones
+        cache.put(kind, run)
 
 
 def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache) -> tuple[Call, Decision, Any]:
@@ -262,7 +257,7 @@ def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallC
         found, kernel = decide.resolve(*key)
         decided = replace(found, race=raced) if raced else found, kernel
         if found.lasting:
-            _keep(cache, key, decided)
+            cache.put(key, decided)
     return call, *decided
 
 

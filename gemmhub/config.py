@@ -20,6 +20,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gemmhub._base import files
+from gemmhub._base.evicting import keep
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import ConfigError
 
@@ -255,7 +256,7 @@ _root: list[Settings] = []
 """The settings of files and environment, once read."""
 _MOST = 256
 _interned: dict[tuple[Any, ...], Settings] = {}
-"""Settings that :func:`override` made, at most _MOST. After it is emptied, later calls are decided anew."""
+"""Settings that :func:`override` made, at most _MOST. Calls by settings that were evicted are decided anew."""
 
 
 def root() -> Settings:
@@ -291,9 +292,7 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
         forced = base.forced or "backend" in given
         origin = {**base.origin, **dict.fromkeys(given, where)}
         known = replace(base, **given, forced=forced, origin=origin)
-        if len(_interned) >= _MOST:
-            _interned.clear()
-        _interned[key] = known
+        keep(_interned, key, known, _MOST)
     return known
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmhub import config
+from gemmhub._base.evicting import keep
 from gemmhub._call.options import NUMBERS, VALUES
 from gemmhub.dtypes import scalar_kind
 from gemmhub.packed import PackedB
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 LOOK_CLOSELY = object()
 """Kept under the key of calls whose decision depends on strides: the decision is under a key with strides."""
-_MOST = 4096
+_MOST = 12_288
+"""The most keys: of 4096 sizes on a CPU, three each, which take about 14 MB."""
 _SCALARS = (int, float, complex)
 _SMALL, _LARGE = 2.0**-126, 2.0**127
 _settings = config.context.get
@@ -32,8 +34,8 @@ _ndarray = np.ndarray
 class CallCache:
     """The decided calls of the process, or of one plan.
 
-    It is never emptied but replaced as a whole: a call that another thread is deciding keeps the cache that it began
-    with, so that what it decides by old records and settings is forgotten with them.
+    When settings or records change, it is not emptied but replaced as a whole: a call that another thread is deciding
+    keeps the cache that it began with, so that what it decides by old records and settings is forgotten with them.
     """
 
     __slots__ = ("_found", "fast", "find")
@@ -61,12 +63,9 @@ class CallCache:
             found = self.find(key)
         return key, found
 
-    def put(self, key: Any, value: Any) -> bool:
-        """Keep ``value`` under ``key``; False, and nothing is kept, where the cache is full."""
-        if len(self._found) >= _MOST and key not in self._found:
-            return False
-        self._found[key] = value
-        return True
+    def put(self, key: Any, value: Any) -> None:
+        """Keep ``value`` under ``key``; where the cache is full, the oldest entry goes."""
+        keep(self._found, key, value, _MOST)
 
 
 def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool = False) -> tuple[Any, ...] | None:

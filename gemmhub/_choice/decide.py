@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmhub import records
+from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded
 from gemmhub._choice import registry
 from gemmhub.backend import WORKSPACE, Backend, Kernel
@@ -304,9 +305,7 @@ def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] =
         if kernel.passing:
             short[chosen.entry.name] = kernel
             continue
-        if len(_failures) >= 4096:
-            _failures.clear()
-        _failures[chosen.entry.name, problem] = kernel
+        keep(_failures, (chosen.entry.name, problem), kernel, 4096)
 
 
 def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:

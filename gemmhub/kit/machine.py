@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from gemmhub._base.evicting import keep
 from gemmhub.backend import Backend, Kernel
 from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
@@ -58,7 +59,5 @@ class MachineBackend(Backend, Generic[M]):
         if kept is None:
             kept = analyse()
             with self._lock:
-                if len(self._analyses) >= _KEPT:
-                    self._analyses.clear()
-                self._analyses[problem] = kept
+                keep(self._analyses, problem, kept, _KEPT)
         return kept

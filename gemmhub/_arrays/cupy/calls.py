@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gemmhub._base.evicting import keep
 from gemmhub._base.geometry import MOST_ALIGNED, reach
 from gemmhub.array_library import FastPath
 from gemmhub.problem import GemmProblem
@@ -83,11 +84,9 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         reached = [reach(arrays.view(x, "operand")) for x in operands]
         if out is not None and any(before for before, _ in reached):
             return  # the overlap test covers memory from the first element on
-        if len(entries) >= _MOST:
-            entries.clear()
         key = settings(), *(fact for x in operands for fact in facts(x))
-        entries[key] = Entry(
-            run, shape, problem.out.dtype, arrays.device.index, tuple(span for _, span in reached), alpha, beta
-        )
+        spans = tuple(span for _, span in reached)
+        entry = Entry(run, shape, problem.out.dtype, arrays.device.index, spans, alpha, beta)
+        keep(entries, key, entry, _MOST)
 
     return FastPath(call, learn)

@@ -16,6 +16,7 @@ from typing import Any
 from gemmhub._arrays.torch import tensors as state
 from gemmhub._arrays.torch.guard import guard
 from gemmhub._base import registered
+from gemmhub._base.evicting import keep
 from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
 from gemmhub.array_library import FastPath
 from gemmhub.dtypes import scalar_kind
@@ -109,11 +110,9 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         reached = [reach(x) for x in views]
         if out is not None and any(before for before, _ in reached):
             return  # the overlap test covers memory from the first element on
-        if len(kinds) >= _MOST:
-            kinds.clear()
         spans = tuple(span for _, span in reached)
         replay = _replay(arrays, settings, problem, shape, run, tensors, spans, out, options, *scalars)
-        kinds[key_of(tensors, out, options)] = replay, not all(map(_dense, views))
+        keep(kinds, key_of(tensors, out, options), (replay, not all(map(_dense, views))), _MOST)
 
     return FastPath(remembering(), learn, remembering, remembering(records=False))
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmhub._base.evicting import keep
 from gemmhub.capability import Refusal
 from gemmhub.kit.native import cache
 from gemmhub.kit.native.process import Outcome, run
@@ -87,9 +88,7 @@ def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
             if answer is None:
                 answer = _compile(recipe, compiler, folder, file_name, timeout)
             if isinstance(answer, Refusal) and not _full(answer.traceback or ""):  # the user may free space
-                if len(_failures) >= _MOST:
-                    _failures.clear()
-                _failures[key] = answer
+                keep(_failures, key, answer, _MOST)
             return answer
     except TimeoutError:
         return Refusal(

@@ -20,14 +20,14 @@ COMMON = {
     "choose": "candidates and their ranking",
     "launch": "runs a kernel",
     "workspace": "scratch memory",
-    "library": "loads a vendor's library",
+    "library": "loads a library of compiled code",
     "proof": "tries a vendor's library out",
     "packed": "the packed form of b",
     "sources": "what a kernel is compiled from",
 }
 """Module -> its job. A plugin without the job has no such module."""
 OWN = {
-    "gemmhub-cpu": {"convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine"},
+    "gemmhub-cpu": {"convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine", "units"},
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
@@ -46,7 +46,7 @@ OWN = {
 """What a plugin has beside these: the parts of its own library or kernels."""
 SIMULATORS = {"gemmhub-musa-sim"}
 """No plugins for backends, but what stands in for an SDK."""
-FOLDERS = {"kernels", "data", "glue", "lt", "__pycache__"}
+FOLDERS = {"kernels", "data", "glue", "lt", "self_check", "__pycache__"}
 
 
 @pytest.mark.parametrize("plugin", sorted(path.name for path in PLUGINS.glob("gemmhub-*")))

@@ -12,7 +12,7 @@ import re
 import pytest
 from gemmhub_cpu import probe
 from gemmhub_cpu.backend import CpuBackend
-from gemmhub_cpu.native_engine import UNITS
+from gemmhub_cpu.units import UNITS
 
 from gemmhub.testing import ConformanceSuite
 

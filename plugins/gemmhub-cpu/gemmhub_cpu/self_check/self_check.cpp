@@ -161,7 +161,7 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
 }
 
 // Products that end within a tile, a block of k and a word, b packed by the tasks and before them; one row and one column.
-constexpr Sizes kSizes[] = {{19, 101, 1131}, {131, 50, 70}, {1, 101, 333}, {101, 1, 333}};
+constexpr Sizes kSizes[] = {{9, 29, 1131}, {131, 50, 37}, {1, 101, 333}, {101, 1, 333}};
 
 bool right(int64_t unit, const char* pair) {
   bool fine = true;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from gemmhub._base import processors
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,16 @@ class Ready:
     """The backend can run here.
 
     ``devices`` are those it can use; ``versions`` are of everything its speed depends on (libraries, drivers,
-    compilers, the device's name) and part of the key of tuning records; ``features`` is text for readers.
+    compilers, the device's name) and part of the key of tuning records; ``features`` is text for readers. gemmhub adds
+    the version of the plugin's distribution.
     """
 
     devices: tuple[Device, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    threads: Callable[[], str] = field(default=processors.threads, repr=False, compare=False)
+    """Function that returns the thread limits of a product on the CPU that the calling thread starts now. They are part
+    of the key of tuning records. By default those of NumPy's BLAS; a backend with its own threads returns theirs."""
 
 
 @dataclass(frozen=True)

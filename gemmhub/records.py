@@ -1,8 +1,9 @@
 """Tuning records: measured times of candidates, kept on disk as JSON lines.
 
-A record states the seconds of one problem, run by one backend's candidate on one device with its library and driver
-versions. It is used only where all of these are the same; other lines are skipped with a reason. Files are plain
-text, one record a line, so they can be read, mailed and merged.
+A record states the seconds of one problem, run by one backend's candidate on one device with its plugin, library and
+driver versions and, on the CPU, its thread limits. It is used only where all of these are the same; other lines are
+skipped with a reason. A candidate that failed is recorded too, with the reason, so that it is not chosen by its
+estimate. Files are plain text, one record a line, so they can be read, mailed and merged.
 
 Writers take a file lock, merge with the existing records (the newest of equal records wins) and replace the
 file atomically, so concurrent processes lose nothing and readers never see half a file.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ from pathlib import Path
 
 from gemmhub import config
 from gemmhub._base import files
+from gemmhub._base.guard import guarded
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.kit import locks
@@ -37,7 +40,10 @@ _PATIENCE = 30.0
 """Seconds to wait for other writers, each of which needs milliseconds."""
 
 _MOST_BYTES = 32 * 2**20
-"""The most bytes of a record file that calls read: about 200 000 records."""
+"""The most bytes of a record file that calls read: about 80 000 records."""
+
+_MOST_FAILURE = 500
+"""The most characters of a failure that a record keeps: a compiler may say more."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +57,38 @@ class Record:
     backend: str
     candidate: str
     seconds: float
+    """Measured time of a call; infinite where the candidate failed."""
     versions: Mapping[str, str]
-    """Versions that the backend's probe reported: libraries, drivers, the device's name."""
+    """Versions of the plugin, and those that its probe reported: libraries, drivers, the device's name."""
     recorded: str = ""
     """Time of the measurement, ISO 8601, UTC."""
     format: int = FORMAT
+    threads: str = ""
+    """Thread limits of the measured call (:attr:`gemmhub.Ready.threads`); empty on devices."""
+    load: float | None = None
+    """Load average for each processor of the process before the measurement, where it is known."""
+    failure: str = ""
+    """Reason why the candidate has no time: a wrong result, or an error; empty where it ran."""
 
     @property
     def identity(self) -> tuple[object, ...]:
         """The key of a record: a newer record of the same identity replaces an older one."""
-        return (self.problem, self.device, self.backend, self.candidate, tuple(sorted(self.versions.items())))
+        versions = tuple(sorted(self.versions.items()))
+        return (self.problem, self.device, self.backend, self.candidate, versions, self.threads)
+
+    @property
+    def caveat(self) -> str:
+        """A clause for decision tables on a time that is no good one; empty where it is."""
+        if self.failure:
+            why = self.failure.partition("\n")[0]
+            return f"{self.candidate} failed when it was measured: {why}; tune again once that is mended"
+        if self.load is not None and self.load > 1:
+            return f"measured under a load of {self.load:.3g} for each processor: tune again"
+        return ""
 
     def line(self) -> str:
-        return json.dumps(vars(self), sort_keys=True)
+        """The record as a line of JSON, which has no infinite numbers."""
+        return json.dumps({**vars(self), "seconds": None if self.failure else self.seconds}, sort_keys=True)
 
 
 def _tomorrow() -> str:
@@ -75,6 +100,8 @@ class RecordFile:
     """The valid records of a file, and why the other lines were skipped."""
 
     records: dict[tuple[object, ...], Record] = field(default_factory=dict)
+    failures: dict[tuple[object, ...], Record] = field(default_factory=dict)
+    """Records of candidates that failed."""
     skipped: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """The skipped lines: a newer gemmhub may read them, so writing keeps them."""
@@ -83,19 +110,41 @@ class RecordFile:
     def add(self, record: Record) -> None:
         """Keep ``record`` unless there is a newer one of the same identity."""
         identity = record.identity
-        known = self.records.get(identity)
+        known = self.records.get(identity) or self.failures.get(identity)
         if known is None or self._age(known) <= self._age(record):
-            self.records[identity] = record
+            kept, replaced = (self.failures, self.records) if record.failure else (self.records, self.failures)
+            replaced.pop(identity, None)
+            kept[identity] = record
+
+    @property
+    def all(self) -> list[Record]:
+        """The records, and those of failures."""
+        return [*self.records.values(), *self.failures.values()]
 
     def _age(self, record: Record) -> tuple[bool, str]:
         """A key that orders records by age. A record dated later than tomorrow counts as older than all valid dates."""
         return record.recorded <= self._horizon, record.recorded
 
 
-def record(problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready) -> Record:
-    """A record of a measurement made now."""
+def record(
+    problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready, load: float | None = None,
+    failure: str = "",
+) -> Record:  # fmt: skip
+    """A record of a measurement made now, by this thread. One with a ``failure`` counts as infinitely slow."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    return Record(problem.key, str(problem.device), backend, candidate, seconds, dict(ready.versions), now)
+    load = None if load is None else round(load, 2)
+    return Record(
+        problem.key, str(problem.device), backend, candidate, math.inf if failure else seconds, dict(ready.versions),
+        now, threads=_threads(problem, ready), load=load, failure=failure[:_MOST_FAILURE],
+    )  # fmt: skip
+
+
+def _threads(problem: GemmProblem, ready: Ready) -> str:
+    """The thread limits that a record of ``problem`` is made, and used, under."""
+    if problem.device.kind != "cpu":
+        return ""
+    threads = guarded(ready.threads, "threads()", "")
+    return threads if isinstance(threads, str) else "unknown"
 
 
 def parse_line(line: str | bytes) -> Record | str:
@@ -115,12 +164,25 @@ def parse_line(line: str | bytes) -> Record | str:
     versions = data.get("versions")
     if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
         return "versions is missing or not a table of strings"
+    optional = {"threads": data.get("threads", ""), "failure": data.get("failure", "")}
+    for name, text in optional.items():
+        if not isinstance(text, str):
+            return f"{name} is not a string"
+    load = data.get("load")
+    if load is not None and (isinstance(load, bool) or not isinstance(load, (int, float)) or not 0 <= load < 2**53):
+        return f"load is {load!r:.60}, not a number"
     seconds = data.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+    if optional["failure"] and seconds is None:
+        seconds = math.inf
+    elif optional["failure"]:
+        return "it has both seconds and a failure"
+    elif isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         return "seconds is missing or not a number"
-    if not 0 < seconds <= sys.float_info.max:  # NaN and infinity too
+    elif not 0 < seconds <= sys.float_info.max:  # NaN and infinity too
         return f"seconds is {seconds!r:.60}"
-    return Record(**{name: data[name] for name in texts}, versions=versions, seconds=float(seconds))
+    return Record(
+        **{name: data[name] for name in texts}, **optional, versions=versions, seconds=float(seconds), load=load
+    )
 
 
 def read(path: Path) -> RecordFile:
@@ -173,7 +235,7 @@ def write(path: Path, records: Iterable[Record]) -> RecordFile:
             content = read(path)
             for new in records:
                 content.add(new)
-            ordered = sorted(content.records.values(), key=lambda r: (r.problem, r.backend, r.candidate, r.recorded))
+            ordered = sorted(content.all, key=lambda r: (r.problem, r.backend, r.candidate, r.recorded))
             lines = [entry.line() for entry in ordered] + content.unread
             if not lines and not path.exists():  # the lock file beside it proves that it can be written
                 return content
@@ -211,9 +273,9 @@ def merge(sources: Iterable[Path], target: Path) -> RecordFile:
             raise RecordError(f"{source}: no such file")
         content = read(source)
         gathered.skipped += content.skipped
-        for entry in content.records.values():
+        for entry in content.all:
             gathered.add(entry)
-    written = write(target, gathered.records.values())
+    written = write(target, gathered.all)
     written.skipped = gathered.skipped
     forget()
     return written
@@ -263,7 +325,7 @@ class _Index:
                 parsed = parse_line(line)
                 if isinstance(parsed, Record) and parsed.problem == problem:
                     found.add(parsed)
-            known = self._parsed[key] = list(found.records.values())
+            known = self._parsed[key] = found.all
         return known
 
     def add(self, found: Iterable[Record]) -> None:
@@ -328,16 +390,14 @@ def put(found: Iterable[Record]) -> None:
 
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
-    """Return the fastest record for this problem, backend, device and exactly these versions, of a given candidate."""
-    device = str(problem.device)
-    usable = [
-        entry
-        for entry in _index().of(problem.key)
-        if entry.backend == backend
-        and entry.device == device
-        and entry.versions == ready.versions
-        and entry.candidate in candidates
-    ]
+    """Return the fastest record for this problem, backend, device and exactly these versions and thread limits, of a
+    given candidate. One that failed is returned where there is no other.
+    """
+    found = [entry for entry in _index().of(problem.key) if entry.backend == backend and entry.candidate in candidates]
+    if not found:
+        return None
+    here = str(problem.device), _threads(problem, ready), ready.versions
+    usable = [entry for entry in found if (entry.device, entry.threads, entry.versions) == here]
     return min(usable, key=lambda entry: entry.seconds, default=None)
 
 
@@ -347,9 +407,9 @@ def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
     if not found:
         return ""
     entry = max(found, key=lambda entry: entry.recorded)
-    names = sorted({*ready.versions, *entry.versions})
-    differing = [name for name in names if entry.versions.get(name) != ready.versions.get(name)]
-    parts = [f"{name} {entry.versions.get(name, 'unknown')}" for name in differing]
+    then, now = {**entry.versions, "threads": entry.threads}, {**ready.versions, "threads": _threads(problem, ready)}
+    differing = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+    parts = [f"{name} {then.get(name) or 'unknown'}" for name in differing]
     where = "" if entry.device == str(problem.device) else f" on {entry.device}"
     of = f" with {', '.join(parts)}" if parts else ""
     if not (where or of):

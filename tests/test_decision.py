@@ -192,26 +192,100 @@ def record(tmp_path, monkeypatch, a, b, backend, seconds, versions, candidate="d
     records.forget()
 
 
-def test_a_tuned_record_beats_every_estimate(tmp_path, monkeypatch, operands):
+def test_a_tuned_record_beats_every_estimate_within_the_margin(tmp_path, monkeypatch, operands):
+    near = 1.01 * 0.25 / decide.MARGIN
     add(Scripted("tuned", estimate=1.0))
-    add(Scripted("estimated", estimate=1e-12))
-    assert gemmhub.explain(*operands).chosen == "estimated"
+    add(Scripted("estimated", estimate=near))
+    assert gemmhub.explain(*operands, backend="estimated").chosen == "estimated"
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
     gemmhub.reload()
     tuned = Scripted("tuned", estimate=1.0, candidates=("first", "second"))
     add(tuned)
-    add(Scripted("estimated", estimate=1e-12))
+    add(Scripted("estimated", estimate=near))
+    record(tmp_path, monkeypatch, *operands, "numpy", 0.5, numpy_versions())
     record(tmp_path, monkeypatch, *operands, "tuned", 0.25, {"example": "1.0"}, "second")
     found = gemmhub.explain(*operands)
     assert (found.chosen, found.why) == ("tuned", "fastest measured")
     assert (found["tuned"].seconds, found["tuned"].source, found["tuned"].candidate) == (0.25, "measured", "second")
     assert ("tuned", "chosen", "250 ms measured", "") in found.rows()
+    assert found["estimated"].remark == "not measured: tune again"
     prepared = []
     tuned.answers["prepare"] = lambda *given: prepared.append(given[1]) or tuned._kernel(*given)
     gemmhub.matmul(*operands)
     assert prepared == ["second"]
     # ... but not what the caller asks for.
     assert gemmhub.explain(*operands, backend="estimated").chosen == "estimated"
+
+
+def numpy_versions():
+    return {s.name: s for s in gemmhub.backends()}["numpy"].versions
+
+
+def test_an_estimate_far_below_the_fastest_record_is_chosen(tmp_path, monkeypatch, operands):
+    """As after tuning with the core alone, and installing a plugin then."""
+    monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
+    gemmhub.reload()
+    record(tmp_path, monkeypatch, *operands, "numpy", 0.25, numpy_versions())
+    assert gemmhub.explain(*operands).why == "the only one that can"
+    add(Scripted("newcomer", estimate=0.99 * 0.25 / decide.MARGIN))
+    add(Scripted("slower", estimate=1.0))
+    add(Scripted("vague", estimate=None))
+    found = gemmhub.explain(*operands)
+    assert found.chosen == "newcomer"
+    assert found.why == "smallest estimate, far below the fastest measured: tune again"
+    assert [v.backend for v in found.verdicts][:4] == ["newcomer", "numpy", "slower", "vague"]
+    assert found["newcomer"].remark == "not measured: tune again"
+    assert "tune again" not in found["slower"].remark + found["vague"].remark
+    gemmhub.tune(*operands)
+    again = gemmhub.explain(*operands)
+    assert again.why == "fastest measured"
+    assert "not measured" not in str(again)
+
+
+def test_a_record_of_other_thread_limits_is_not_used(tmp_path, monkeypatch, operands):
+    limit = ["4"]
+    add(Scripted("threaded", estimate=1.0, probe=Ready((gemmhub.Device(),), {}, (), lambda: limit[0])))
+    gemmhub.tune(*operands, backend="threaded")
+    assert gemmhub.explain(*operands)["threaded"].source == "measured"
+    limit[0] = "1"
+    found = gemmhub.explain(*operands)["threaded"]
+    assert (found.source, found.remark) == ("estimated", "a record is not used: measured with threads 4")
+    gemmhub.tune(*operands, backend="threaded")  # both are kept
+    for limit[0] in ("1", "4"):
+        assert gemmhub.explain(*operands)["threaded"].source == "measured"
+
+
+def test_thread_limits_that_cannot_be_read(operands):
+    for name, threads in (("raises", lambda: 1 / 0), ("counts", lambda: 4)):
+        add(Scripted(name, estimate=1.0, probe=Ready((gemmhub.Device(),), {}, (), threads)))
+        gemmhub.tune(*operands, backend=name)
+        assert gemmhub.explain(*operands)[name].source == "measured"
+    add(Scripted("constant", probe=Ready((gemmhub.Device(),), {}, (), "4")))
+    assert gemmhub.explain(*operands)["constant"].reason == "probing raised TypeError: threads is '4', not a function"
+
+
+def test_a_record_of_another_version_of_the_plugin_is_not_used(site, operands):
+    """Although its probe reports the same libraries."""
+    site.install("gemmhub-example-good", GOOD)
+    gemmhub.tune(*operands, backend="example")
+    assert gemmhub.explain(*operands)["example"].source == "measured"
+    metadata = site.folder / "gemmhub_example_good-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text(encoding="utf-8").replace("1.0", "1.1"), encoding="utf-8")
+    gemmhub.reload()
+    found = gemmhub.explain(*operands)["example"]
+    assert found.source == "estimated"
+    assert "a record is not used: measured with gemmhub-example-good 1.0" in found.remark
+
+
+def test_a_time_of_a_loaded_machine_is_remarked(operands, monkeypatch):
+    def record(load):
+        problem = gemmhub.explain(*operands).problem
+        records.put([records.record(problem, "tuned", "default", 0.25, Ready((), {"example": "1.0"}), load)])
+        return gemmhub.explain(*operands)["tuned"].remark
+
+    add(Scripted("tuned", estimate=1.0))
+    assert record(None) == record(0.9) == ""
+    assert record(3.14159) == "measured under a load of 3.14 for each processor: tune again"
 
 
 @pytest.mark.parametrize(("candidate", "versions", "reason"), [

@@ -62,7 +62,7 @@ def test_a_good_plugin_is_found_and_runs(site, operands):
     a, b = operands
     found = status("example")
     assert (found.state, found.distribution) == ("ready", "gemmhub-example-good")
-    assert found.versions == {"numpy": np.__version__}
+    assert found.versions == {"numpy": np.__version__, "gemmhub-example-good": "1.0"}
     decision = gemmhub.explain(a, b, backend="example")
     assert decision.chosen == "example"
     assert decision["example"].candidate == "block64"

@@ -14,6 +14,7 @@ from plugins.gemmhub_example_bad.backend import Scripted
 import gemmhub
 from gemmhub import Kernel, records
 from gemmhub._choice import decide
+from gemmhub._measure import race
 from plugins import add
 
 
@@ -43,7 +44,7 @@ def test_the_fastest_of_all_backends_wins_and_is_recorded(operands):
     with gemmhub.use(tune="first"):
         before = gemmhub.explain(*operands)
         assert before.chosen == "optimist"
-        assert before.race == "3 candidates of optimist, honest, at most 50 ms, at the first call"
+        assert before.race == "3 candidates of optimist, honest, 50 ms and one launch at most, at the first call"
         result = gemmhub.matmul(*operands)
         assert gemmhub.spot_check(*operands, result)
         plan = gemmhub.plan(*operands)
@@ -187,6 +188,102 @@ def test_the_budget_is_kept(operands):
         gemmhub.matmul(*operands)
         spent = time.perf_counter() - begin
     assert spent < 0.25  # two launches of one candidate, and the call itself
+
+
+def test_a_launch_that_takes_the_whole_budget_is_the_last(operands):
+    """Whatever its estimate was. Its time is known then; the others are chosen by their estimates."""
+    slow = sleeping("slow", {"one": 2 * race.BUDGET, "two": 0.0}, 1e-12)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert slow.calls["run"] == 1
+    (kept,) = records.read(records.path()).records.values()
+    assert (kept.backend, kept.candidate) == ("slow", "one")
+    assert kept.seconds >= 2 * race.BUDGET
+    found = gemmhub.explain(*operands)
+    assert (found.chosen, found["numpy"].remark) == ("numpy", "BLAS; not measured: tune again")
+
+
+def test_a_first_launch_longer_than_the_rest_is_not_repeated(operands, monkeypatch):
+    monkeypatch.setattr(race, "BUDGET", 0.5)  # so that a busy machine does not spend it
+    slow = sleeping("slow", {"one": 0.7 * race.BUDGET}, 1e-9)
+    quick = sleeping("quick", {"one": 0.0, "two": 0.0}, 2e-9)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert slow.calls["run"] == 1
+    assert quick.calls["run"] > 2
+    assert {r.backend for r in records.read(records.path()).records.values()} >= {"slow", "quick"}
+
+
+def test_a_first_launch_is_no_sample_where_there_are_others(operands):
+    """It may load code and start threads."""
+    launches = []
+
+    def run(a, b, out, candidate):
+        time.sleep(0.0 if launches else 0.2 * race.BUDGET)
+        launches.append(candidate)
+
+    scripted("loading", candidates=("one", "two"), run=run, estimate=1e-9)
+    with gemmhub.use(tune="first", backend="loading"):
+        gemmhub.matmul(*operands)
+    assert all(r.seconds < 0.1 * race.BUDGET for r in records.read(records.path()).records.values())
+
+
+def test_a_newcomer_is_raced_against_the_fastest_record(operands):
+    """Where its estimate is far below it: it was not installed when the others were measured."""
+    old = sleeping("old", {"one": 4e-3, "two": 5e-3}, 1e-7)
+    gemmhub.tune(*operands, backend="old")
+    gemmhub.tune(*operands, backend="numpy")
+    old.calls.clear()
+    new = sleeping("new", {"only": 1e-3}, 1e-12)
+    late = sleeping("late", {"only": 1e-3}, 1.0)
+    with gemmhub.use(tune="first"):
+        assert gemmhub.explain(*operands).race.startswith("2 candidates of new, numpy, ")
+        gemmhub.matmul(*operands)
+        assert gemmhub.explain(*operands).race == "none: a record of this problem exists"
+    assert new.calls["run"] > 1
+    assert old.calls["run"] == late.calls["run"] == 0
+    found = gemmhub.explain(*operands)
+    assert (found.chosen, found["new"].source) == ("numpy", "measured")
+
+
+def test_a_newcomer_of_one_candidate_is_raced_where_the_record_is_too_slow_to_repeat(operands):
+    add(Scripted("old"))
+    problem = gemmhub.explain(*operands).problem
+    records.put(records.record(problem, name, "default", 1.0, x.ready) for name, x in able(operands))
+    new = sleeping("new", {"only": 1e-3}, 1e-12)
+    with gemmhub.use(tune="first"):
+        gemmhub.matmul(*operands)
+    assert new.calls["run"] > 2
+    assert gemmhub.explain(*operands)["new"].source == "measured"
+
+
+def able(operands):
+    """Each backend that can multiply ``operands``, by name."""
+    return [(x.entry.name, x) for x in decide.able_backends(gemmhub.explain(*operands).problem)]
+
+
+def test_what_fails_in_a_race_is_not_chosen_by_its_estimate(operands):
+    """Not in this process, and not in the next one."""
+    broken = scripted("broken", candidates=("one", "two"), run=RuntimeError("illegal address"), estimate=1e-12)
+    with gemmhub.use(tune="first"):
+        for _ in range(2):
+            assert gemmhub.spot_check(*operands, gemmhub.matmul(*operands))
+            found = gemmhub.explain(*operands)
+            assert found.chosen == "numpy"
+            assert "one failed when it was measured: " in found["broken"].remark
+            gemmhub.reload()
+            add(broken)
+    assert broken.calls["run"] == 2
+    assert not {r.backend for r in records.read(records.path()).records.values()} & {"broken"}
+    with pytest.raises(gemmhub.KernelError, match="illegal address"):
+        gemmhub.matmul(*operands, backend="broken")
+
+
+def test_a_lack_of_memory_in_a_race_is_no_failure(operands):
+    scripted("short", candidates=("one", "two"), run=MemoryError("scratch"), estimate=1e-12)
+    with gemmhub.use(tune="first"), pytest.raises(gemmhub.AllocationError):
+        gemmhub.matmul(*operands)
+    assert records.read(records.path()).failures == {}
 
 
 def test_a_candidate_that_fails_is_left_out(operands):

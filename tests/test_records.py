@@ -21,12 +21,16 @@ from hypothesis import strategies as st
 
 import gemmhub
 from gemmhub import records
+from gemmhub._base import processors
 from gemmhub.errors import RecordError
 from gemmhub.records import Record
 
 ROOT = Path(gemmhub.__file__).parent.parent
 ONE = np.ones((2, 2), np.float32)
-SOME = Record("2x2x2 batch=1", "cpu", "fast", "tile8", 1.5e-3, {"lib": "1.2"}, "2024-05-06T07:08:09.000+00:00")
+SOME = Record(
+    "2x2x2 batch=1", "cpu", "fast", "tile8", 1.5e-3, {"lib": "1.2"}, "2024-05-06T07:08:09.000+00:00",
+    threads=processors.threads(),
+)  # fmt: skip
 
 
 def line(**changes):
@@ -45,10 +49,13 @@ some_records = st.builds(
     seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     versions=st.dictionaries(texts, texts, max_size=3),
     recorded=texts,
+    threads=texts,
+    load=st.none() | st.floats(min_value=0, max_value=2**52),
 )
+some_failures = st.builds(replace, some_records, seconds=st.just(float("inf")), failure=st.text(min_size=1))
 
 
-@given(some_records)
+@given(some_records | some_failures)
 def test_a_record_survives_its_line(record):
     text = record.line()
     assert "\n" not in text
@@ -71,7 +78,7 @@ def test_no_value_makes_parsing_raise(field, value):
     parsed = records.parse_line(line(**{field: value}))
     if isinstance(parsed, Record):
         assert records.parse_line(parsed.line()) == parsed
-        assert 0 < parsed.seconds < float("inf")
+        assert 0 < parsed.seconds < float("inf") or parsed.failure
     else:
         assert parsed
 
@@ -106,6 +113,12 @@ BROKEN = {
     line(seconds=-1e-3): "seconds is -0.001",
     line(seconds=0): "seconds is 0",
     line(seconds=10**400): "seconds is 1000",
+    line(threads=2): "threads is not a string",
+    line(failure=["wrong"]): "failure is not a string",
+    line(failure="wrong"): "it has both seconds and a failure",
+    line(load="high"): "load is 'high', not a number",
+    line(load=float("nan")): "load is nan, not a number",
+    line(load=True): "load is True, not a number",
 }
 
 
@@ -160,6 +173,25 @@ def test_the_newest_of_equal_records_wins(tmp_path):
         records.write(path, [first])
         records.write(path, [second, other])
         assert records.read(path).records == table(new, other)
+
+
+def test_a_failure_and_a_time_replace_each_other(tmp_path):
+    path = tmp_path / "records.jsonl"
+    failed = replace(SOME, seconds=float("inf"), failure="wrong: 3 times its bound", recorded="2025-01-01T00:00:00")
+    again = replace(SOME, recorded="2026-01-01T00:00:00")
+    records.write(path, [SOME, failed])
+    found = records.read(path)
+    assert (found.records, found.failures) == ({}, table(failed))
+    assert '"seconds": null' in path.read_text(encoding="utf-8")  # a number that is none would not be JSON
+    records.write(path, [again, SOME])
+    found = records.read(path)
+    assert (found.records, found.failures) == (table(again), {})
+
+
+def test_a_record_of_an_older_gemmhub_is_read(tmp_path):
+    """It states no threads: it is kept, and used on devices only."""
+    old = {k: v for k, v in json.loads(SOME.line()).items() if k not in ("threads", "load", "failure")}
+    assert records.parse_line(json.dumps(old)) == replace(SOME, threads="")
 
 
 def test_writing_keeps_the_lines_it_cannot_read(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
 from gemmhub import records
-from gemmhub._base.timing import interleave
+from gemmhub._base import processors
+from gemmhub._base.timing import Timing, interleave
 from gemmhub._measure import tune as tuning
 from gemmhub.errors import InputError, NoBackendError, RecordError
 from plugins import GOOD, Site, add
@@ -135,6 +137,58 @@ def test_a_candidate_that_cannot_be_prepared(operands):
     assert rows["wide"].remark == "n is not a multiple of 64"
     assert rows["broken"].remark == "prepare() raised OSError: no compiler"
     assert rows["plain"].seconds > 0
+
+
+def test_what_failed_is_not_chosen_by_its_estimate(operands):
+    """The file has the reason, so that other processes do not either, but for the one who asks for it."""
+    add(Scripted("wrong", run=lambda a, b, out, candidate: out.fill(3)))
+    result = gemmhub.tune(*operands)
+    (failed,) = records.read(result.path).failures.values()
+    assert (failed.backend, failed.candidate, failed.failure[:7]) == ("wrong", "default", "wrong: ")
+    gemmhub.reload()
+    repaired = Scripted("wrong")
+    add(repaired)
+    found = gemmhub.explain(*operands)
+    assert found.chosen == "numpy"
+    assert found["wrong"].remark.startswith("default failed when it was measured: wrong: ")
+    assert found["wrong"].remark.endswith("; tune again once that is mended")
+    assert gemmhub.explain(*operands, backend="wrong").chosen == "wrong"
+    gemmhub.tune(*operands)
+    assert gemmhub.explain(*operands)["wrong"].source == "measured"
+
+
+def test_a_lack_of_memory_is_not_recorded(operands):
+    add(Scripted("short", run=MemoryError("scratch")))
+    assert records.read(gemmhub.tune(*operands).path).failures == {}
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.99, False), (1.01, True)])
+def test_a_loaded_machine_is_warned_of(operands, monkeypatch, caplog, load, warned):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * processors.cores(), 0.0, 0.0))
+    monkeypatch.setattr(tuning, "_SPREAD", 1e9)
+    result = gemmhub.tune(*operands)
+    assert ("1.01 for each processor" in result.warning) == warned
+    assert str(result).splitlines()[-2].startswith("warning: the load average was 1.01") == warned
+    assert ("warning" in result._repr_html_()) == warned
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * warned
+    assert {r.load for r in records.read(result.path).records.values()} == {load}
+
+
+def test_a_disturbed_measurement_is_warned_of(operands, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    rounds = Timing(3e-3, 1e-3, 4e-3, ())
+    monkeypatch.setattr(tuning, "interleave", lambda calls, **_: [rounds] * len(calls))
+    assert gemmhub.tune(*operands).warning.startswith("the fastest candidate took from 1 to 4 ms: other work")
+    rounds = Timing(1.2e-3, 1e-3, 4e-3, ())
+    assert gemmhub.tune(*operands).warning == ""
+
+
+def test_a_system_without_a_load_average(operands, monkeypatch):
+    monkeypatch.delattr(os, "getloadavg")
+    monkeypatch.setattr(tuning, "_SPREAD", 1e9)
+    result = gemmhub.tune(*operands)
+    assert result.warning == ""
+    assert {r.load for r in records.read(result.path).records.values()} == {None}
 
 
 @pytest.mark.parametrize("names", [(1, 2), ("default", 64), (["a"],), [None]], ids=repr)

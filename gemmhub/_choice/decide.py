@@ -2,8 +2,8 @@
 
 Filter: a backend for another kind of device is skipped; one that is absent, failed, or refuses the problem is listed
 with its reason. Rank, highest precedence first: the backend that the call or a ``use`` context forces; the order of
-preference in environment or file; the fastest measured time of this exact problem on this machine (tuning records);
-the smallest estimate; the order of discovery.
+preference in environment or file; the shortest time, measured (tuning records of this exact problem on this machine) or
+estimated, where an estimate counts as :data:`MARGIN` times as long next to a measurement; the order of discovery.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmhub import records
 from gemmhub._base.evicting import keep
@@ -28,6 +28,10 @@ from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision, Verdict
 
 _log = logging.getLogger("gemmhub")
+
+MARGIN = 3.0
+"""Factor within which estimates are trusted: a race has the backends whose estimates are within it of the smallest one,
+and a backend that was never measured comes before a measured one only where its estimate is smaller by more than it."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ def _decide(
     ranked, why = _rank(able, settings, forced)
     if settings.forced and problem.packed_by not in (None, forced):
         ranked, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
+    ranked = _hinted(ranked)
     chosen = ranked[0] if ranked else None
     shown = [
         _able_verdict(x, "chosen", "") if x is chosen else _able_verdict(x, "able", _why_not(chosen))
@@ -201,10 +206,10 @@ def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusa
         return no(workspace)
     if not isinstance(workspace, int) or workspace < 0:
         return no(Refusal(f"default_workspace() returned {workspace!r:.60}, not a number of bytes", remedy), "failed")
-    measured, stale = records.lookup(entry.name, problem, ready, names), ""
+    measured = records.lookup(entry.name, problem, ready, names)
     if measured is not None:
-        seconds: object = measured.seconds
-        source, candidate = "measured", measured.candidate
+        seconds: object = measured.seconds  # infinite where it failed: such a backend comes last
+        source, candidate, stale = "measured", measured.candidate, measured.caveat
     else:
         seconds = guarded(lambda: backend.estimate(problem), "estimate()", remedy)
         source, candidate = "estimated", names[0]
@@ -263,9 +268,6 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
     if not able:
         return [], "no backend can run this problem"
 
-    def speed(x: Able) -> tuple[bool, float]:
-        return (x.source != "measured", x.seconds if x.seconds is not None else math.inf)
-
     ranked = sorted(able, key=speed)
     for name in reversed(settings.backend):
         ranked.sort(key=lambda x, name=name: x.entry.name != name)  # type: ignore[misc]
@@ -279,7 +281,37 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
     )
     if len(ranked) == 1:
         return ranked, "the only one that can" + unable
-    return ranked, ("fastest measured" if first.source == "measured" else "smallest estimate") + unable
+    if first.source == "measured":
+        return ranked, "fastest measured" + unable
+    newcomer = any(x.source == "measured" for x in ranked)
+    return ranked, "smallest estimate" + (", far below the fastest measured: tune again" if newcomer else "") + unable
+
+
+def speed(x: Able) -> tuple[float, bool]:
+    """A key that sorts backends: the seconds that rank them, and measured ones first."""
+    estimated = x.source != "measured"
+    if x.seconds is None:
+        return math.inf, estimated
+    return x.seconds * (MARGIN if estimated else 1.0), estimated
+
+
+def newcomers(able: list[Able]) -> list[Able]:
+    """Backends of ``able`` that were never measured and whose estimates are far below the fastest measured time; none
+    where nothing was measured.
+    """
+    best = min((x.seconds for x in able if x.source == "measured" and x.seconds is not None), default=0.0)
+    return [x for x in able if x.source != "measured" and speed(x)[0] < best]
+
+
+def _hinted(ranked: list[Able]) -> list[Able]:
+    """``ranked``, where the remarks on backends that were never measured, but may be the fastest, say what to do."""
+    best = min((x.seconds for x in ranked if x.source == "measured" and x.seconds is not None), default=0.0)
+    return [
+        replace(x, remark="; ".join(filter(None, (x.remark, "not measured: tune again"))))
+        if x.source == "estimated" and x.seconds is not None and x.seconds < best
+        else x
+        for x in ranked
+    ]
 
 
 def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> tuple[Decision, Kernel]:

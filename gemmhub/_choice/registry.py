@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmhub import config
@@ -112,10 +112,20 @@ class Entry:
         _log.debug(ASKING, self.plugin, f"probing for the backend {self.name!r}")
         answer = guarded(lambda: _checked(backend.probe()), "probing", remedy)
         if isinstance(answer, Ready):
-            return backend, answer
+            version = self._version()
+            if isinstance(version, Refusal):
+                return version
+            return backend, replace(answer, versions={**answer.versions, **version})
         if isinstance(answer, Refusal):
             return answer
         return Refusal(f"probe() returned {type(answer).__name__}, not Ready or Absent", remedy)
+
+    def _version(self) -> dict[str, str] | Refusal:
+        """The version of the distribution, on which times depend; empty for a backend without one."""
+        version = guarded(lambda: importlib.metadata.version(self.distribution), "reading metadata", "free some memory")
+        if isinstance(version, Refusal):
+            return version if version.passing else {}
+        return {self.distribution: version} if isinstance(version, str) else {}
 
 
 def _checked(answer: Ready | Absent) -> Ready | Absent:
@@ -127,6 +137,8 @@ def _checked(answer: Ready | Absent) -> Ready | Absent:
             raise TypeError(f"versions are {answer.versions!r}, not a table of strings")
         if isinstance(answer.features, str) or not all(isinstance(text, str) for text in answer.features):
             raise TypeError(f"features are {answer.features!r}, not a tuple of strings")
+        if not callable(answer.threads):
+            raise TypeError(f"threads is {answer.threads!r}, not a function")
     return answer
 
 

@@ -3,21 +3,23 @@
 The setting ``tune = "first"`` switches it on. Estimates rank candidates well but not perfectly, and on hardware that
 was never measured they are only a model. A race decides by measurement: the candidates read the caller's operands and
 write to scratch memory, never to ``out``, on the caller's stream. The times become tuning records, so that the same
-kind of call is never raced twice, here or in another process.
+candidates are never raced twice, here or in another process. Where there are records, only backends that were never
+measured and whose estimates are far below the fastest record are raced, against that one.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemmhub import records
-from gemmhub._base.timing import Clock
+from gemmhub._base import processors
 from gemmhub._call import bind
 from gemmhub._call.describe import Call
 from gemmhub._call.options import Request
@@ -30,12 +32,11 @@ from gemmhub.kit import locks
 _log = logging.getLogger("gemmhub")
 
 BUDGET = 0.05
-"""Seconds that the timed launches of one race may take, without compilation."""
+"""Seconds, without compilation, after which a race launches nothing more. A launch cannot be cut short: a race takes as
+long as this and one launch at most."""
 _BACKEND_CANDIDATES = 3
 """The most candidates of one backend in a race: the fastest is nearly always among the first three."""
 _CANDIDATES = 8
-_NEAR = 3.0
-"""Largest ratio of a backend's estimate to the smallest one at which the backend is raced."""
 _DROPPED = 1.3
 """Ratio to the fastest time so far beyond which a candidate is not timed again."""
 _ROUNDS = 5
@@ -56,22 +57,33 @@ class _Runner:
     able: Able
     candidate: str
     run: Callable[[], object]
+    first: float = math.inf
+    """Seconds of the first launch, which may load code and start threads."""
     samples: list[float] = field(default_factory=list)
+    """Seconds of a later launch, one for each round."""
+    failure: str = ""
 
     @property
     def seconds(self) -> float:
-        return statistics.median(self.samples)
+        """The median of the samples; the first launch where it was the only one; infinite without any."""
+        return statistics.median(self.samples) if self.samples else self.first
+
+    @property
+    def least(self) -> float:
+        return min(self.samples, default=self.first)
 
 
 def outlook(call: Call, request: Request) -> str:
     """The candidates that the first call of this kind would race, or why none; empty where the setting is off."""
     if request.settings.tune == "off":
         return ""
-    able = decide.able_backends(call.problem)
-    listed = shortlist(able, call, request)
+    able = _eligible(call, request)
+    listed = shortlist(able, call)
     with call.arrays.on(request.stream):
         reason = _obstacle(call, request, able, listed)
-    return f"none: {reason}" if reason else f"{_count(listed)}, at most {BUDGET * 1e3:.0f} ms, at the first call"
+    if reason:
+        return f"none: {reason}"
+    return f"{_count(listed)}, {BUDGET * 1e3:.0f} ms and one launch at most, at the first call"
 
 
 def race(call: Call, request: Request, a: Any, b: Any) -> str:
@@ -80,11 +92,10 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
     with _lock:
         if _running:
             return "none: a call from within a race"
-        able = decide.able_backends(call.problem)
-        listed = shortlist(able, call, request)
+        able = _eligible(call, request)
+        listed = shortlist(able, call)
         named = {x.entry.name for x, _ in listed}
-        others = [(x, x.candidate) for x in able if x.entry.name not in named and x.seconds is not None]
-        others = [] if request.settings.backend else others
+        others = [(x, x.candidate) for x in able if x.entry.name not in named and x.source == "estimated"]
         _running = True
         try:
             with call.arrays.on(request.stream):
@@ -94,22 +105,31 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
             _running = False
 
 
-def shortlist(able: list[Able], call: Call, request: Request) -> list[tuple[Able, str]]:
-    """The (backend, candidate) pairs to race, the most promising first."""
-    named = request.settings.backend
-    preferred = next((x for name in named for x in able if x.entry.name == name), None)
-    if preferred is not None or request.settings.forced:
-        able = [x for x in able if x is preferred]
-    known = [x.seconds for x in able if x.seconds is not None]
-    limit = _NEAR * min(known, default=0.0)
-    ranked = sorted((x for x in able if x.seconds is not None and x.seconds <= limit), key=lambda x: x.seconds or 0.0)
-    rows = [
-        (place, x, candidate)
-        for x in ranked
-        for place, candidate in enumerate(x.backend.candidates(call.problem)[:_BACKEND_CANDIDATES])
-    ]
+def _eligible(call: Call, request: Request) -> list[Able]:
+    """The backends that a race may have: the one that the settings name, if any, else all that can run the call."""
+    able, settings = decide.able_backends(call.problem), request.settings
+    preferred = next((x for name in settings.backend for x in able if x.entry.name == name), None)
+    return [x for x in able if x is preferred] if preferred is not None or settings.forced else able
+
+
+def shortlist(able: list[Able], call: Call) -> list[tuple[Able, str]]:
+    """The (backend, candidate) pairs to race, the most promising first; none where records have decided."""
+    measured = [x for x in able if x.source == "measured"]
+    new = decide.newcomers(able) if measured else [x for x in able if x.seconds is not None]
+    limit = decide.MARGIN * min((x.seconds or 0.0 for x in new), default=0.0)
+    ranked = sorted((x for x in new if (x.seconds or 0.0) <= limit), key=lambda x: x.seconds or 0.0)
+    if ranked and measured:
+        ranked.append(min(measured, key=lambda x: x.seconds or 0.0))
+    rows = [(place, x, candidate) for x in ranked for place, candidate in enumerate(_candidates(x, call))]
     rows.sort(key=lambda row: row[0])  # stable: each backend's first candidate before any backend's second
     return [(x, candidate) for _, x, candidate in rows[:_CANDIDATES]]
+
+
+def _candidates(able: Able, call: Call) -> Sequence[str]:
+    """The first candidates of a backend; of a measured one the fastest alone."""
+    if able.source == "measured":
+        return (able.candidate,)
+    return able.backend.candidates(call.problem)[:_BACKEND_CANDIDATES]
 
 
 def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple[Able, str]]) -> str:
@@ -117,7 +137,8 @@ def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple
     problem, settings = call.problem, request.settings
     if settings.deterministic:
         return "deterministic results are asked for"
-    if any(x.source == "measured" for x in able):
+    measured = any(x.source == "measured" for x in able)
+    if measured and not listed:
         return "a record of this problem exists"
     if len(listed) < 2:
         return "there is one candidate"
@@ -159,22 +180,21 @@ def _race(
                 _log.debug("not raced: %s %s: %s", x.entry.name, candidate, kernel.reason)
         return found
 
-    runners, clock = ready(listed), call.arrays.clock()
-    begin = time.perf_counter()
-    _timed(runners, clock, begin)
-    spent = time.perf_counter() - begin
+    load, runners = processors.load(), ready(listed)
+    spent = _timed(runners, call, BUDGET)
     # Where the best estimate was far too low, the shortlist that it limited may lack the fastest.
-    best = min((x.seconds for x in runners if x.samples), default=0.0)
+    best = min((x.seconds for x in runners), default=math.inf)
     late = ready([row for row in others if (row[0].seconds or 0.0) < best])
-    begin = time.perf_counter()
-    _timed(late, clock, begin - spent)
-    spent += time.perf_counter() - begin
+    spent += _timed(late, call, BUDGET - spent)
     runners += late
-    finished = [x for x in runners if x.samples]
+    tried = [x for x in runners if x.failure or x.seconds < math.inf]
+    records.put(
+        records.record(call.problem, x.able.entry.name, x.candidate, x.seconds, x.able.ready, load, x.failure)
+        for x in tried
+    )
+    finished = [x for x in tried if not x.failure]
     if not finished:
         return "none: no candidate ran"
-    problem = call.problem
-    records.put(records.record(problem, x.able.entry.name, x.candidate, x.seconds, x.able.ready) for x in finished)
     return f"{_count([(x.able, x.candidate) for x in finished])}, in {spent * 1e3:.3g} ms; recorded"
 
 
@@ -202,26 +222,41 @@ def _runner(
     return _Runner(able, candidate, run)
 
 
-def _timed(runners: list[_Runner], clock: Clock, begin: float) -> None:
-    """Interleaved rounds over the runners that may still win, until the budget is spent."""
+def _timed(runners: list[_Runner], call: Call, budget: float) -> float:
+    """Time interleaved rounds over the runners that may still win; return the seconds that this took.
+
+    Nothing is launched after ``budget`` seconds, nor what takes longer than the rest of it: by its estimate at first,
+    then by its first launch. That one is timed as well, because an estimate may be far too low.
+    """
+    arrays, clock = call.arrays, call.arrays.clock()
+    arrays.synchronize()  # earlier work of the caller is not part of the first launch
+    begin = time.perf_counter()
     racing = list(runners)
-    for turn in range(_ROUNDS):
+    for turn in range(1 + _ROUNDS):
         for runner in list(racing):
-            expected = runner.samples[-1] if runner.samples else runner.able.seconds or 0.0
-            if time.perf_counter() - begin + 2 * expected > BUDGET:
-                return
+            left = begin + budget - time.perf_counter()
+            expected = runner.able.seconds or 0.0 if turn == 0 else runner.least
+            if expected > left:
+                racing.remove(runner)
+                continue
             try:
                 if turn == 0:
-                    runner.run()  # includes the loading at the first launch
-                # Estimates may be wrong: only measured candidates are repeated.
-                repeats = max(1, min(_REPEATS, int(_STRETCH / max(expected, 1e-6)))) if turn else 1
-                runner.samples.append(clock.measure(runner.run, repeats))
+                    start = time.perf_counter()
+                    runner.run()
+                    arrays.synchronize()
+                    runner.first = time.perf_counter() - start
+                else:
+                    repeats = max(1, min(_REPEATS, int(_STRETCH / max(expected, 1e-6)))) if turn > 1 else 1
+                    runner.samples.append(clock.measure(runner.run, repeats))
             except GemmhubError as error:
                 _log.debug("not raced: %s %s: %s", runner.able.entry.name, runner.candidate, error)
-                runner.samples.clear()
                 racing.remove(runner)
-        fastest = min((min(x.samples) for x in racing), default=0.0)
-        racing = [x for x in racing if min(x.samples) <= _DROPPED * fastest]
+                runner.first, runner.samples = math.inf, []
+                runner.failure = "" if isinstance(error, AllocationError) else str(error)
+        racing.sort(key=lambda x: x.least)
+        if turn > 0:
+            racing = [x for x in racing if x.least <= _DROPPED * racing[0].least]
+    return time.perf_counter() - begin
 
 
 def _count(listed: list[tuple[Able, str]]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 from gemmhub import records
 from gemmhub._arrays.dlpack.operands import DLPackArrays
 from gemmhub._arrays.host.operands import NUMPY
-from gemmhub._base import geometry, printing, progress
+from gemmhub._base import geometry, printing, processors, progress
 from gemmhub._base.guard import guarded
-from gemmhub._base.timing import Clock, interleave, rotation
+from gemmhub._base.timing import Clock, Timing, interleave, rotation
 from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
 from gemmhub._check.compare import check_result, on_host
@@ -21,9 +22,11 @@ from gemmhub._choice import decide, registry
 from gemmhub._choice.decide import Able
 from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
-from gemmhub.errors import BackendError, GemmhubError, InputError, NoBackendError, RecordError
+from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError, RecordError
 from gemmhub.kit import locks
 from gemmhub.problem import GemmProblem
+
+_log = logging.getLogger("gemmhub")
 
 _SCREENED, _NEAR = 8, 1.15
 """Number of candidates beyond which only so many, within this factor of the fastest, are timed in full."""
@@ -31,6 +34,8 @@ _LARGE, _LARGE_OPERAND, _SAMPLES = 2**20, 2**26, 1024
 """Elements of a result, and of an operand, beyond which only a sample of the result is checked once another candidate's
 result was checked in full: a full check reads all of the operands, in float64 on the host.
 """
+_SPREAD = 1.5
+"""Ratio of the median of the fastest candidate's rounds to the least of them beyond which something disturbs them."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class TuneResult:
     problem: str
     rows: tuple[Tuned, ...]
     path: Path | None
+    warning: str = ""
+    """Reason not to trust the times: the machine was loaded; empty where nothing disturbed them."""
 
     @property
     def best(self) -> Tuned:
@@ -61,6 +68,7 @@ class TuneResult:
         for row in self.rows:
             time = "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms"
             lines.append(f"{row.backend} {row.candidate}: {time} {row.remark}".rstrip())
+        lines += [f"warning: {self.warning}"] if self.warning else []
         lines.append(f"recorded in {self.path}" if self.path else "not recorded: records are off")
         return "\n".join(map(printing.line, lines))
 
@@ -71,6 +79,7 @@ class TuneResult:
         header = ("backend", "candidate", "time", "remarks")
         rows = [(row.backend, row.candidate, units.duration(row.seconds), row.remark) for row in self.rows]
         head = [("problem", self.problem), ("recorded", self.path or "no: records are off")]
+        head += [("warning", self.warning)] if self.warning else []
         return markup.facts(head) + markup.table(header, rows, right=("time",))
 
 
@@ -85,7 +94,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         able = decide.able_backends(problem)
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
-    arrays, clock = call.arrays, call.arrays.clock()
+    arrays, clock, load = call.arrays, call.arrays.clock(), processors.load()
     with arrays.on(asked.stream):
         trial = _Trial(call, asked, a, b, clock.cache_bytes)
         rows: list[Tuned] = []
@@ -103,15 +112,34 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         progress.report(f"timing {len(ready)} candidates")
         timings = interleave([contender.run for contender in ready], clock=clock)
     found = [
-        records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready)
+        records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready, load)
         for x, timing in zip(ready, timings)
+    ]
+    rows += [Tuned(r.backend, r.candidate, r.seconds) for r in found]
+    rows.sort(key=lambda row: (row.seconds is None, row.seconds or 0.0))
+    found += [
+        records.record(problem, x.entry.name, candidate, 0.0, x.ready, load, failure)
+        for x, candidate, failure in trial.failed
     ]
     if path is not None:
         records.write(path, found)
         records.forget()
-    rows += [Tuned(r.backend, r.candidate, r.seconds) for r in found]
-    rows.sort(key=lambda row: (row.seconds is None, row.seconds or 0.0))
-    return TuneResult(str(problem), tuple(rows), path)
+    warning = _disturbed(load, timings)
+    if warning:
+        _log.warning("tuned %s: %s", problem, warning)
+    return TuneResult(str(problem), tuple(rows), path, warning)
+
+
+def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:
+    """The reason why the times may be wrong; empty where there is none. ``load``: :func:`processors.load` before."""
+    fastest = min(timings, key=lambda timing: timing.median)
+    if load is not None and load > 1:
+        what = f"the load average was {load:.3g} for each processor of this process before the measurement"
+    elif fastest.median > _SPREAD * fastest.minimum:
+        what = f"the fastest candidate took from {fastest.minimum * 1e3:.3g} to {fastest.maximum * 1e3:.3g} ms"
+    else:
+        return ""
+    return f"{what}: other work disturbs the times; tune again on an idle machine"
 
 
 def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
@@ -190,6 +218,13 @@ class _Trial:
         native = arrays.empty(call.out_shape, call.problem.out.dtype) if call.out is None else arrays.twin(call.out)
         self._target = arrays.wrap(native, (a, b))
         self._checked: set[str] = set()
+        self.failed: list[tuple[Able, str, str]] = []
+        """Backend, candidate and reason of those that raised or were wrong, but for lack of memory."""
+
+    def _fail(self, backend: Able, candidate: str, error: GemmhubError | str, rows: list[Tuned]) -> None:
+        rows.append(Tuned(backend.entry.name, candidate, None, str(error)))
+        if not isinstance(error, AllocationError):
+            self.failed.append((backend, candidate, str(error)))
 
     def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
         """Prepare one candidate and run it once; add it to ``ready``, or to ``rows`` with the reason."""
@@ -212,7 +247,7 @@ class _Trial:
         try:
             bind.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, asked)
         except GemmhubError as error:
-            rows.append(Tuned(backend.entry.name, candidate, None, str(error)))
+            self._fail(backend, candidate, error, rows)
             return
         ready.append(_Contender(backend, candidate, execute, run))
 
@@ -223,11 +258,10 @@ class _Trial:
             result = x.execute(*self._sets[0], self._target, *asked.rest)
             ok, ratio, remark = check_result(self._hosted, asked, result, samples=self._samples(name))
         except GemmhubError as error:
-            ok, remark = False, str(error)
-        else:
-            remark = f"wrong: {ratio:.3g} times its bound; {remark}"
+            self._fail(x.backend, x.candidate, error, rows)
+            return False
         if not ok:
-            rows.append(Tuned(name, x.candidate, None, remark))
+            self._fail(x.backend, x.candidate, f"wrong: {ratio:.3g} times its bound; {remark}", rows)
         return ok
 
     def _samples(self, backend: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from functools import lru_cache
@@ -11,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub._base.processors import blas_threads as blas_threads
+from gemmhub._base.processors import cores as cores
+from gemmhub._base.processors import quota as quota
 from gemmhub.capability import CPU, Ready
 
 
@@ -31,13 +33,6 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         return frozenset(cpuinfo.read_text(encoding="utf-8").split())
     except (OSError, ValueError):
         return frozenset()
-
-
-def cores() -> int:
-    """The number of processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def numpy_versions() -> dict[str, str]:

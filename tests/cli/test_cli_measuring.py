@@ -84,12 +84,12 @@ class Profiled(Scripted):
 
 def test_import(run):
     add(Profiled("profiled", estimate=1.0))
-    (run.folder / "profile.txt").write_text("0.25\nother\nother\n")
+    (run.folder / "profile.txt").write_text("1e-9\nother\nother\n")
     told = run("tune", "--import", "profile.txt", "--backend", "profiled").stdout
     assert "records  1" in told
     assert "skipped  profile.txt: 2 rows: it is another's" in told
     (verdict,) = (v for v in run.json("explain", 8, 8, 8, "--json")["verdicts"] if v["backend"] == "profiled")
-    assert (verdict["status"], verdict["source"], verdict["seconds"]) == ("chosen", "measured", 0.25)
+    assert (verdict["status"], verdict["source"], verdict["seconds"]) == ("chosen", "measured", 1e-9)
     data = run.json("tune", "--import", "profile.txt", "--backend", "profiled", "--into", "other.jsonl", "--json")
     assert data == {"into": "other.jsonl", "records": 1, "skipped": ["profile.txt: 2 rows: it is another's"]}
     assert len(run.json("tune", "--show", "other.jsonl", "--json")["records"]) == 1

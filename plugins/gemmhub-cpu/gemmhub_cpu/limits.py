@@ -6,14 +6,12 @@ The least of the processors that the calling thread may run on, the CPU quota of
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from gemmhub.numpy_backend.probe import cores
+from gemmhub.numpy_backend.probe import cores, quota
 from gemmhub_cpu.sources import STEM
 
 _chosen: int | None = None
@@ -33,30 +31,13 @@ def chosen() -> int:
 @lru_cache(maxsize=1)
 def _surroundings() -> int:
     """The limits that do not change while the process runs."""
-    return min(_from_environment(os.environ.get("OMP_NUM_THREADS", "")), quota(Path("/sys/fs/cgroup")))
+    return min(_from_environment(os.environ.get("OMP_NUM_THREADS", "")), quota())
 
 
 def _from_environment(value: str) -> int:
     """The first number of OMP_NUM_THREADS, which may give one for each level of nesting."""
     first = value.partition(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else sys.maxsize
-
-
-def quota(folder: Path) -> int:
-    """The processors that the control group at ``folder`` (version 2 or 1) may use, rounded up."""
-    try:
-        most, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        try:
-            most, period = (
-                (folder / "cpu" / name).read_text(encoding="ascii").strip()
-                for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            )
-        except (OSError, ValueError):
-            return sys.maxsize
-    if not (most.isdigit() and period.isdigit() and int(most) and int(period)):  # "max" and "-1": no limit
-        return sys.maxsize
-    return math.ceil(int(most) / int(period))
 
 
 def register() -> None:

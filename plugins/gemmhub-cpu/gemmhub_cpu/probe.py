@@ -14,8 +14,8 @@ from importlib.util import find_spec
 
 from gemmhub.capability import CPU, Ready
 from gemmhub.kit import install
-from gemmhub.numpy_backend.probe import cores, numpy_versions
-from gemmhub_cpu import library
+from gemmhub.numpy_backend.probe import blas_threads, cores, numpy_versions
+from gemmhub_cpu import library, limits, sources
 from gemmhub_cpu.units import UNITS
 
 BF16_UNITS = ("sapphireamx", "graniteamx", "smebf16")
@@ -56,6 +56,8 @@ def look() -> Machine:
     if torch_version:
         versions["torch"] = torch_version
     _, native, why = library.load()
+    if native:
+        versions["kernels"] = sources.library().digest
     return Machine(cores(), units, version, reason, native, why, torch_version, versions)
 
 
@@ -87,4 +89,9 @@ def ready(machine: Machine) -> Ready:
         features.append("OPENBLAS_THREAD_TIMEOUT is not set: slower right after BLAS calls (docs/cpu.md)")
     if machine.torch:
         features.append(f"torch {machine.torch}, when tuning finds it faster")
-    return Ready((CPU,), machine.versions, tuple(features))
+    return Ready((CPU,), machine.versions, tuple(features), _threads)
+
+
+def _threads() -> str:
+    """The threads of a call, and those of the BLAS that multiplies converted blocks."""
+    return f"{limits.threads()}, BLAS {min(limits.threads(), blas_threads())}"

@@ -42,13 +42,18 @@ class Part:
     machine: str
 
     @property
-    def file_name(self) -> str:
-        """Its name in a wheel, with a digest of what it is compiled from; that of its content is added to it."""
+    def digest(self) -> str:
+        """A digest of what it is compiled from."""
         digest = hashlib.sha256(repr(self.flags).encode())
         for path in (*self.sources, *self.headers):
             data = path.read_bytes()
             digest.update(f"{path.relative_to(ROOT).as_posix()} {len(data)} ".encode() + data)
-        return f"{self.stem}-{self.machine}-{digest.hexdigest()[:16]}{self.suffix}"
+        return digest.hexdigest()[:16]
+
+    @property
+    def file_name(self) -> str:
+        """Its name in a wheel; a digest of its content is added to it."""
+        return f"{self.stem}-{self.machine}-{self.digest}{self.suffix}"
 
     def shipped_name(self, content: bytes) -> str:
         """The name of the compiled file in a wheel, with the digest of its content."""

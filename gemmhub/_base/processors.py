@@ -1,0 +1,87 @@
+"""The processors and threads that a call on the CPU may use: what its time depends on."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+_COUNTERS = (
+    "scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_",
+    "openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads",
+)  # fmt: skip
+"""Functions of OpenBLAS (by the names in NumPy's wheels first), MKL and BLIS that return their number of threads."""
+_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "OMP_NUM_THREADS")
+"""Environment variables that limit the threads of a BLAS without such a function, the strongest first."""
+
+
+def cores() -> int:
+    """The number of processors that the calling thread may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def quota(folder: Path = Path("/sys/fs/cgroup")) -> int:
+    """The processors that the control group at ``folder`` (version 2 or 1) may use, rounded up."""
+    try:
+        most, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            most, period = (
+                (folder / "cpu" / name).read_text(encoding="ascii").strip()
+                for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            )
+        except (OSError, ValueError):
+            return sys.maxsize
+    if not (most.isdigit() and period.isdigit() and int(most) and int(period)):  # "max" and "-1": no limit
+        return sys.maxsize
+    return math.ceil(int(most) / int(period))
+
+
+@lru_cache(maxsize=1)
+def _quota_here() -> int:
+    return quota()
+
+
+@lru_cache(maxsize=1)
+def _counter() -> Callable[[], int] | None:
+    """The function of NumPy's BLAS that returns its number of threads; None where it has none that is found."""
+    try:
+        from numpy.linalg import _umath_linalg
+
+        # Symbols of the libraries that the extension module is linked with are found by its handle (not on Windows).
+        library = ctypes.CDLL(_umath_linalg.__file__)
+    except (ImportError, AttributeError, OSError, TypeError):
+        return None
+    return next((getattr(library, name) for name in _COUNTERS if hasattr(library, name)), None)
+
+
+def blas_threads() -> int:
+    """The threads that NumPy's BLAS uses at present, as its library, else its environment variables, report them."""
+    count = _counter()
+    if count is not None:
+        number = int(count())
+        return number if number > 0 else cores()
+    for name in _VARIABLES:
+        first = os.environ.get(name, "").partition(",")[0].strip()
+        if first.isascii() and first.isdigit() and len(first) < 10 and int(first):
+            return int(first)
+    return cores()
+
+
+def threads() -> str:
+    """The threads of a product by NumPy's BLAS that the calling thread starts now, as tuning records name them."""
+    return str(max(1, min(cores(), _quota_here(), blas_threads())))
+
+
+def load() -> float | None:
+    """The load average of the last minute over the processors of this process; None where the system has none."""
+    try:
+        return os.getloadavg()[0] / cores()
+    except (AttributeError, OSError):
+        return None

@@ -20,6 +20,7 @@ from gemmhub._call.cache import LOOK_CLOSELY, CallCache, kind_of
 from gemmhub._call.options import ARRAYS, NUMBERS, PLANNED, Options, request, signature, with_scalars
 from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
+from gemmhub.packed import PackedB
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from gemmhub._choice.status import BackendStatus
     from gemmhub._measure.tune import TuneResult
     from gemmhub.array_library import FastPath
-    from gemmhub.packed import PackedB
     from gemmhub.verdict import Decision
 
 Array = Any
@@ -218,7 +218,7 @@ def _learn(
     if problem.device.kind != "cpu":
         cache.put(key, bind.by_options(execute, False, options))
         fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
-        if fast is not None and not problem.demands:
+        if fast is not None and not (problem.demands or call.packed):
             fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
             cache.fast[type(a)] = fast
         return
@@ -232,7 +232,7 @@ def _learn(
         return
     if out is not None and not isinstance(out, _ndarray):
         return  # an array of another library, without strides in bytes
-    if problem.packed_by is None and decision.layout_free:
+    if decision.layout_free and not call.packed:
         kind: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         if out is not None:
             # Strides reveal an out whose elements share memory; a wrong shape is refused by the matmul of two matrices.
@@ -343,6 +343,10 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
         asked = request(options)
         call = describe.describe(a, b, out, asked)
         decided = decide.decide(call.problem, asked.settings, bind.overlaps(call))
+        if isinstance(b, PackedB):
+            from gemmhub._call.pack import cost
+
+            decided = replace(decided, packing=cost(b, call, decided, asked.settings))
         if asked.settings.tune == "off":
             return decided
         from gemmhub._measure import race
@@ -359,11 +363,13 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     b : array of shape (k, n). The copy is unchanged when b is rewritten.
     a_dtype : dtype of ``a`` in those products; by default that of ``b``.
     m : typical number of rows of ``a``.
-    backend : name of the one backend to use. By default ``a_dtype`` and ``m`` guide the choice.
+    backend : name of the one backend to use. By default the one whose packed product of ``m`` rows of ``a_dtype`` is
+        expected to be the fastest.
 
     Returns
     -------
-    A :class:`PackedB`, to be passed as ``b`` to :func:`matmul` and :func:`plan`.
+    A :class:`PackedB`, to be passed as ``b`` to :func:`matmul` and :func:`plan`. Where no packed form is expected to be
+    faster than b itself, it keeps a copy of b as it is. :func:`explain` of a product reports both times.
 
     Raises
     ------

@@ -13,27 +13,33 @@ from gemmhub.dtypes import DType
 from gemmhub.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
-    from gemmhub.problem import GemmProblem
+    from collections.abc import Hashable
+
+    from gemmhub.problem import GemmProblem, Operand
 
 
 class PackedB:
     """The result of :func:`gemmhub.pack`: pass it as ``b`` to matmul and plan.
 
-    ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` packed it and is the
-    only one that can use it; ``a_dtype`` is the dtype of a; ``device`` holds it; ``payload`` is private to the
-    backend.
+    ``shape`` (k, n), ``dtype`` and ``ndim`` are those of the operand; ``backend`` packed it and is the only one that
+    can use it; ``a_dtype`` is the dtype of a; ``device`` holds it; ``payload`` is private to the backend.
+
+    ``backend`` is None where no packed form is expected to be faster than the operand itself. ``payload`` is then a
+    copy of the operand (a native array), which every backend takes as it takes an array. ``operand`` describes what was
+    packed.
     """
 
-    __slots__ = ("a_dtype", "backend", "device", "dtype", "payload", "shape")
+    __slots__ = ("a_dtype", "backend", "device", "dtype", "operand", "payload", "shape")
 
     def __init__(
         self,
         shape: tuple[int, int],
         dtype: DType,
         a_dtype: DType,
-        backend: str,
+        backend: str | None,
         payload: object,
         device: Device = CPU,
+        operand: Operand | None = None,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
@@ -41,12 +47,19 @@ class PackedB:
         self.backend = backend
         self.payload = payload
         self.device = device
+        self.operand = operand
 
     ndim = 2
 
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        """What the decision of a product depends on, besides shape and dtype."""
+        return self.backend, self.a_dtype, self.device, self.operand if self.backend is None else None
+
     def __repr__(self) -> str:
         k, n = self.shape
-        return f"<PackedB {k}x{n} {self.dtype} by {self.backend!r} for a of {self.a_dtype}>"
+        how = "kept as it is" if self.backend is None else f"by {self.backend!r}"
+        return f"<PackedB {k}x{n} {self.dtype} {how} for a of {self.a_dtype}>"
 
     def check(self, problem: GemmProblem) -> None:
         """Raise InputError (DeviceError) where ``problem`` is not of the kind that this was packed for."""

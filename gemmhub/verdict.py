@@ -51,6 +51,8 @@ class Decision:
     """Settings that are not defaults, with the source of each; a backend's own workspace limit is one."""
     copies: tuple[Copy, ...] = ()
     """Copies that the call makes before any backend runs: of an ``out`` that overlaps an operand."""
+    packing: str = ""
+    """Time of the product of a packed b, beside that of b itself; empty where b is not packed."""
     race: str = ""
     """Candidates of the race at the first call, or why there is none; empty where the setting ``tune`` is "off"."""
     layout_free: bool = field(default=False, repr=False)
@@ -73,6 +75,7 @@ class Decision:
             "chosen": self.chosen,
             "why": self.why,
             "settings": dict(self.settings),
+            "packing": self.packing,
             "race": self.race,
             "copies": [asdict(copy) for copy in self.copies],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
@@ -80,7 +83,7 @@ class Decision:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return (backend, verdict, time, remarks) for each backend, ready to print."""
-        return [(v.backend, v.status, _time(v), _remarks(v)) for v in self.verdicts]
+        return [(v.backend, v.status, duration(v), _remarks(v)) for v in self.verdicts]
 
     def __str__(self) -> str:
         table = [("backend", "verdict", "time", "remarks"), *self.rows()]
@@ -89,6 +92,7 @@ class Decision:
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) + f"  {row[3]}" for row in table]
         lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
         lines += [f"copy:    {copy}" for copy in self.copies]
+        lines += [f"packed:  {self.packing}"] if self.packing else []
         lines += [f"race:    {self.race}"] if self.race else []
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
@@ -99,12 +103,14 @@ class Decision:
         head = [("problem", str(self.problem)), ("chosen", f"{self.chosen or 'none'} ({self.why})")]
         foot = [("setting", f"{key} from {where}") for key, where in self.settings.items()]
         foot += [("copy", str(copy)) for copy in self.copies]
+        foot += [("packed", self.packing)] if self.packing else []
         foot += [("race", self.race)] if self.race else []
         verdicts = markup.table(("backend", "verdict", "time", "remarks"), self.rows(), marked=("verdict",))
         return markup.facts(head) + verdicts + markup.facts(foot)
 
 
-def _time(verdict: Verdict) -> str:
+def duration(verdict: Verdict) -> str:
+    """The time of a verdict, and its source."""
     if verdict.seconds is None:
         return "-"
     value = verdict.seconds

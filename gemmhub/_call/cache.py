@@ -116,7 +116,7 @@ def _facts(x: Any, closely: bool) -> tuple[Any, ...] | None:
     if x.__class__ is _ndarray:
         return (x.dtype, x.shape, x.strides, x.flags.aligned) if closely else (x.dtype, x.shape)
     if isinstance(x, PackedB):
-        return PackedB, x.backend, x.dtype, x.shape, x.a_dtype, x.device
+        return PackedB, x.dtype, x.shape, x.kind
     from gemmhub._arrays.find import layout_key  # not for NumPy's arrays, so that they import no other library's module
 
     try:

@@ -43,6 +43,8 @@ class Call:
     """Whether the dtype of the result is that of the table, and not one that was asked for."""
     extra: Mapping[str, Array]
     """The operands of :data:`EXTRA` by name."""
+    packed: bool
+    """Whether b is a :class:`PackedB`, kept as it is or packed by the backend that the problem names."""
 
 
 def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
@@ -51,6 +53,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
     """
     packed = b if isinstance(b, PackedB) else None
+    packed_by = None if packed is None else packed.backend
     arrays = _common_library(a, b, out, request)
     native_a = operand(arrays, a, "a")
     if packed is None:
@@ -84,7 +87,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
     a_ndim, b_ndim = native_a.ndim, len(b_shape)
     a_layout = layout(as_matrix(native_a, "a"), batch)
-    if packed is None:
+    if packed_by is None:
         b_layout = layout(as_matrix(native_b, "b"), batch)
     else:
         b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
@@ -102,7 +105,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         n=n,
         k=k,
         a=Operand(native_a.dtype, a_layout, alignment(native_a)),
-        b=Operand(b_dtype, b_layout, b_dtype.itemsize if packed is not None else alignment(native_b)),
+        b=Operand(b_dtype, b_layout, alignment(native_b) if packed_by is None else b_dtype.itemsize),
         out=Operand(out_dtype, out_layout, new_aligned if native_out is None else alignment(native_out)),
         compute_dtype=compute,
         batch=batch,
@@ -113,7 +116,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         precision=request.settings.precision if reducible else "ieee",
         deterministic=request.settings.deterministic,
         device=arrays.device,
-        packed_by=packed.backend if packed is not None else None,
+        packed_by=packed_by,
     )
     if packed is not None:
         packed.check(problem)
@@ -123,7 +126,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     return Call(
         arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, wanted is None,
-        {name: native for name, (native, _) in extra.items()},
+        {name: native for name, (native, _) in extra.items()}, packed is not None,
     )  # fmt: skip
 
 

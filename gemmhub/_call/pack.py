@@ -1,7 +1,13 @@
-"""Packing b: which backend packs it, and for which products."""
+"""Packing b: which backend packs it, for which products, and what that costs.
+
+The decision for the typical product names the best backend. Of the backends with a packed form, the one with the
+shortest time for the packed product packs, if that is not longer than the best backend's for b itself. Otherwise b is
+copied as it is: a packed operand is never expected to be slower than b.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +18,16 @@ from gemmhub._base.geometry import DeviceView, alignment
 from gemmhub._base.guard import guarded
 from gemmhub._call import describe, options
 from gemmhub._choice import decide
+from gemmhub._choice.decide import Able
+from gemmhub.array_library import ArrayLibrary
+from gemmhub.backend import Backend
 from gemmhub.capability import Device, Raised, Refusal
+from gemmhub.config import Settings
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub.verdict import Decision, Verdict
+from gemmhub.verdict import Decision, Verdict, duration
 
 _ASSUMED_RESULT = {False: np.dtype(np.float32), True: np.dtype(np.complex64)}
 """Whether an operand is complex -> the result assumed for operands (fp8) that have no natural one."""
@@ -37,26 +47,35 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
     problem = _typical(native, left, m, arrays.device)
     given = native.address if isinstance(native, DeviceView) else native
+
+    def packed(by: str | None, payload: object) -> PackedB:
+        return PackedB(native.shape, native.dtype, left, by, payload, arrays.device, problem.b)
+
     chosen = decide.decide(problem, settings)
-    refused: list[Verdict] = []
     asked = decide.answers(problem)
-    for able in asked:
-        if isinstance(able, Verdict) or (settings.forced and able.entry.name != settings.backend[0]):
+    able = [x for x in asked if isinstance(x, Able) and not (settings.forced and x.entry.name != settings.backend[0])]
+    forms, refused = _forms(problem, able)
+    kept = False
+    for form in forms:
+        name, distribution = form.entry.name, form.entry.distribution
+        if not settings.forced and _is_slower(form, problem, able, chosen.chosen, settings):
+            kept = True
             continue
         payload = guarded(
-            lambda able=able: able.backend.pack(given, problem),  # type: ignore[misc]
+            lambda form=form: form.backend.pack(given, problem),  # type: ignore[misc]
             "pack()",
-            f"report it to the authors of {able.entry.distribution}",
+            f"report it to the authors of {distribution}",
         )
         if not isinstance(payload, Refusal):
-            k, n = native.shape
-            return PackedB((k, n), native.dtype, left, able.entry.name, payload, arrays.device)
+            return packed(name, payload)
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
-        refused.append(Verdict(able.entry.name, able.entry.distribution, "refused", payload.reason, payload.remedy))
+        refused.append(Verdict(name, distribution, "refused", payload.reason, payload.remedy))
     for verdict in asked:
         if isinstance(verdict, Verdict) and verdict.passing == "memory":
             raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
+    if kept:
+        return packed(None, _copy(arrays, native, problem.b.layout))
     others = tuple(v for v in chosen.verdicts if v.backend not in {r.backend for r in refused})
     raise NoBackendError(
         "no backend packs this operand",
@@ -64,8 +83,91 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     )
 
 
+def _forms(problem: GemmProblem, able: list[Able]) -> tuple[list[Able], list[Verdict]]:
+    """The backends that may pack b, with their times of the packed product, the best first; and those that have no
+    packed form, with their refusals.
+    """
+    forms: list[Able] = []
+    refused: list[Verdict] = []
+    for x in able:
+        if getattr(x.backend.pack, "__func__", None) is Backend.pack:
+            refusal = x.backend.pack(None, problem)
+            assert isinstance(refusal, Refusal)
+            refused.append(Verdict(x.entry.name, x.entry.distribution, "refused", refusal.reason, refusal.remedy))
+            continue
+        for answer in decide.answers(_by(x.entry.name, problem)):
+            if isinstance(answer, Able):
+                forms.append(answer)
+            else:
+                refused.append(answer)
+    return sorted(forms, key=decide.speed), refused
+
+
+def _by(backend: str, problem: GemmProblem) -> GemmProblem:
+    """``problem`` with a b that ``backend`` packed, as :func:`describe.describe` describes it."""
+    b = Operand(problem.b.dtype, MatrixLayout.contiguous(problem.k, problem.n), problem.b.dtype.itemsize)
+    return replace(problem, b=b, packed_by=backend)
+
+
+def _is_slower(form: Able, problem: GemmProblem, able: list[Able], chosen: str | None, settings: Settings) -> bool:
+    """Whether the packed product is expected to take longer than b itself on the backend ``chosen`` for that, or would
+    not run on the backend that the settings prefer.
+    """
+    best = next((x for x in able if x.entry.name == chosen), form)
+    own = form.entry is best.entry
+    if best.entry.name in settings.backend and not own:
+        return True
+    if form.source == best.source:
+        ours, theirs = form.seconds, best.seconds
+    else:  # a time that was measured and an estimate say nothing about what packing saves
+        ours, theirs = _estimate(form, _by(form.entry.name, problem)), _estimate(best, problem)
+    if ours is None or theirs is None:
+        return not own
+    return ours > theirs
+
+
+def _estimate(x: Able, problem: GemmProblem) -> float | None:
+    seconds = guarded(lambda: x.backend.estimate(problem), "estimate()", "")
+    return seconds if isinstance(seconds, (int, float)) and seconds > 0 else None
+
+
+def _copy(arrays: ArrayLibrary, native: Any, layout: MatrixLayout) -> Any:
+    """A native copy of b, complete when this returns, that no work on a stream of the caller's is ordered with."""
+    if not isinstance(native, DeviceView):
+        try:
+            return np.copy(native, order="K")
+        except MemoryError as error:
+            raise AllocationError(f"packing b: {error}") from error
+    device: Any = arrays
+    device.synchronize()  # b may still be written on any stream
+    if layout.order is None:  # several elements may share memory
+        made = device.empty(native.shape, native.dtype)
+        device.copy(made, native.owner)
+    else:
+        made = device.clone(native)
+    device.synchronize()
+    return arrays_of(made, "b").view(made, "b")
+
+
+def cost(b: PackedB, call: describe.Call, decision: Decision, settings: Settings) -> str:
+    """The time of a product of the packed ``b`` beside that of b itself, in words; empty where nothing can run it."""
+    if b.backend is None:
+        return "b is kept as it is: no packed form is expected to be faster"
+    if b.operand is None or decision.chosen is None:
+        return ""
+    batch = call.problem.batch
+    layout = replace(b.operand.layout, batch=batch, batch_strides=(0,) * len(batch))
+    other = decide.decide(replace(call.problem, b=replace(b.operand, layout=layout), packed_by=None), settings)
+    if other.chosen is None:
+        return ""
+    ours, theirs = decision[decision.chosen], other[other.chosen]
+    slower = ours.seconds is not None and theirs.seconds is not None and ours.seconds > theirs.seconds
+    remedy = "; b itself is faster: pass that for products of these sizes" if slower else ""
+    return f"{duration(ours)} by {ours.backend}; b itself {duration(theirs)} by {theirs.backend}{remedy}"
+
+
 def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProblem:
-    """The product that the packed operand is expected in. On devices it has the layout of ``b``."""
+    """The product that the packed operand is expected in, of b as it lies."""
     k, n = b.shape
     try:
         out = dtypes.result_dtype(a_dtype, b.dtype)
@@ -76,11 +178,7 @@ def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProbl
         n=n,
         k=k,
         a=Operand(a_dtype, MatrixLayout.contiguous(m, k), a_dtype.itemsize),
-        b=(
-            Operand(b.dtype, describe.layout(b, ()), alignment(b))
-            if isinstance(b, DeviceView)
-            else Operand(b.dtype, MatrixLayout.contiguous(k, n), b.dtype.itemsize)
-        ),
+        b=Operand(b.dtype, describe.layout(b, ()), alignment(b)),
         out=Operand(out, MatrixLayout.contiguous(m, n), out.itemsize),
         compute_dtype=dtypes.compute_dtype(a_dtype, b.dtype, out),
         device=device,

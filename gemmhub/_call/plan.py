@@ -72,12 +72,12 @@ def make_plan(
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:
             return None
-        kind = (x.backend, x.a_dtype, x.device) if isinstance(x, PackedB) else layout_free or layout_key(x)
+        kind = x.kind if isinstance(x, PackedB) else layout_free or layout_key(x)
         return type(x), x.shape, x.dtype, kind
 
     takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
     planned: Any = None
-    if call.exact or problem.packed_by:  # else describe() checks the operands of every call
+    if call.exact or call.packed:  # else describe() checks the operands of every call
         right = b if isinstance(b, PackedB) else call.b
         planned = tuple(map(facts, (call.a, right, c_planned, request.bias, *request.extra.values())))
     names = tuple(request.extra)
@@ -169,7 +169,7 @@ def _learning_plan(
     arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
     alpha, beta, find = request.alpha, request.beta, cache.find
     fast = again = None
-    if problem.device.kind != "cpu" and problem.packed_by is None and not problem.demands:
+    if problem.device.kind != "cpu" and not call.packed and not problem.demands:
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
         again = fast and (fast.planned or fast.call)

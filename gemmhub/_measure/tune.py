@@ -277,7 +277,7 @@ class _Trial:
 def _sets(call: describe.Call, a: Any, b: Any, cache_bytes: float) -> list[tuple[Any, Any]]:
     """Copies of the operands with their strides: operands that stay in the cache would favour their last reader."""
     arrays = call.arrays
-    if call.problem.packed_by is not None or isinstance(arrays, DLPackArrays):
+    if call.packed or isinstance(arrays, DLPackArrays):
         return [(a, b)]
     if arrays is NUMPY:
         a, b = call.a, call.b

@@ -24,6 +24,8 @@ _SCALAR_RATE = 1.2e9
 """Rate, in flop/s, of NumPy's own loops for wide integers."""
 _CONVERT_RATE = 0.6e9
 """Rate of conversion in elements a second."""
+_READ_RATE = 1e10
+"""Rate, in bytes a second, at which a matrix is read that few rows multiply."""
 _SMALL = 2**16
 """Elements of a result up to which an epilogue in blocks saves less time than the preparation of the blocks takes."""
 _CALL = 1.5e-6
@@ -52,7 +54,12 @@ class NumpyBackend(Backend):
         seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[kinds[0].name])
         if _is_native(problem):
             return seconds
-        converted = sum(x.layout.distinct_elements for x in (problem.a, problem.b, problem.out) if x.dtype != kinds[0])
+        operands = [problem.a, problem.b, problem.out]
+        if problem.packed_by is not None and holds(kinds[0], problem.b.dtype):  # converted beforehand, and read whole
+            operands.remove(problem.b)
+            nbytes = problem.b.layout.distinct_elements * kinds[0].itemsize
+            seconds = max(seconds, _CALL + nbytes / _READ_RATE)
+        converted = sum(x.layout.distinct_elements for x in operands if x.dtype != kinds[0])
         return seconds + 10e-6 + converted / _CONVERT_RATE
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:

@@ -168,10 +168,10 @@ class CpuBackend(Backend):
         return gate
 
     def estimate(self, problem: GemmProblem) -> float:
-        unit = self.unit(problem)
-        if unit is not None and self.why_not_native(problem) is None:
+        unit, packed = self.unit(problem), problem.packed_by is not None
+        if unit is not None and (packed or self.why_not_native(problem) is None):
             return model.native(problem, unit, self.machine)
-        if self.why_not_numkong(problem) is None:
+        if (self._unit_gate if packed else self.why_not_numkong)(problem) is None:
             return model.numkong(problem, self.machine)
         # Never beyond the built-in backend's: it does the same, on one core.
         return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine.cores))

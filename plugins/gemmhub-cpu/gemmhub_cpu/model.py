@@ -48,31 +48,34 @@ def converted(problem: GemmProblem, cores: int) -> float:
     """Seconds through blocks converted by ``cores`` for SGEMM."""
     elements = sum(
         operand.layout.distinct_elements * _TO_FLOAT.get(operand.dtype.name, _OTHER)
-        for operand in (problem.a, problem.b)
+        for operand in ((problem.a, problem.b) if problem.packed_by is None else (problem.a,))
     )
     elements += _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, _OTHER)
-    return _CALL + problem.flops / sgemm_rate() + elements / cores
+    product = max(problem.flops / sgemm_rate(), _reading(problem, 4, cores))
+    return _CALL + product + elements / cores
 
 
 def numkong(problem: GemmProblem, machine: Machine) -> float:
     """Seconds through numkong, b transposed (unless it is column-major) and packed in each call."""
     unit = "matrix" if machine.has(BF16_UNITS) else "dot"
-    b = problem.b.layout.distinct_elements
+    b = problem.b.layout.distinct_elements if problem.packed_by is None else 0
     transposed = 0.0 if problem.b.layout.stored("col") else b * problem.b.dtype.itemsize * _TRANSPOSE
     product = problem.flops / (sgemm_rate() * GAIN[f"{problem.a.dtype.name} {unit}"])
+    product = max(product, _reading(problem, problem.b.dtype.itemsize, machine.cores))
     finished = _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, 0.0)
     return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
 
 
 def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
-    """Seconds through our own kernels, both operands packed in each call."""
-    if native_engine.by_vector(problem):
+    """Seconds through our own kernels, both operands packed in each call unless b was packed beforehand."""
+    packed = problem.packed_by is not None
+    if not packed and native_engine.by_vector(problem):
         matrix = problem.b if problem.m == 1 else problem.a
         count = max(1, problem.batch_count)
         own = matrix.layout.distinct_elements * matrix.dtype.itemsize
         return count * _OWN_CALL + own / (_VECTOR_RATE * min(2, machine.cores))
     elements = 0.0
-    for x in (problem.a, problem.b):
+    for x in (problem.a,) if packed else (problem.a, problem.b):
         dense = x.layout.stored("row") or x.layout.stored("col")
         seconds = _OWN_PACK if dense else _OWN_GATHER
         if x is problem.b and problem.m <= _FEW_ROWS and not x.layout.stored("col"):
@@ -86,7 +89,17 @@ def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
     # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
     rows, step = 2 if problem.m <= 2 else -(-problem.m // 8) * 8, min(unit.columns, 16 if unit.columns == 48 else 48)
     padded = rows * -(-problem.n // step) * step / max(1, problem.m * problem.n)
-    return call + padded * problem.flops / (sgemm_rate() * unit.gain) + (elements + finished) / machine.cores
+    product = padded * problem.flops / (sgemm_rate() * unit.gain)
+    width = 4 if unit.pair == "float" else problem.b.dtype.itemsize
+    return call + max(product, _reading(problem, width, machine.cores)) + (elements + finished) / machine.cores
+
+
+def _reading(problem: GemmProblem, itemsize: int, cores: int) -> float:
+    """Seconds in which a packed b of elements of ``itemsize`` bytes is read; 0 where b is packed or converted in each
+    call, which takes longer.
+    """
+    packed = problem.packed_by is not None
+    return problem.b.layout.distinct_elements * itemsize / (_VECTOR_RATE * min(2, cores)) if packed else 0.0
 
 
 def _results(problem: GemmProblem) -> int:

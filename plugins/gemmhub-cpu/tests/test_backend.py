@@ -9,7 +9,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import model, numkong_engine, probe
+from gemmhub_cpu import limits, model, numkong_engine, probe
 from gemmhub_cpu.backend import CpuBackend
 
 import gemmhub
@@ -216,3 +216,38 @@ def test_packed(dtype: object) -> None:
         # Two ways to the same number: each within its bound.
         scale = np.abs(a.astype(np.float64)) @ np.full((1000, 1100), 100.0)
         assert (np.abs(got.astype(np.float64) - expected.astype(np.float64)) <= 2.0**-7 * scale).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16, np.int8])
+@pytest.mark.parametrize(
+    "sizes", [(1024, 600, 700), (64, 600, 700), (8, 600, 700), (1, 600, 700), (1024, 8, 8)], ids=str
+)
+def test_the_backend_that_multiplies_packs(sizes: tuple[int, int, int], dtype: object) -> None:
+    """Or one whose packed product is expected to be faster still; where there is none, b is kept as it is."""
+    a, b = operands(*sizes, dtype)
+    for right in (b, np.asfortranarray(b)):
+        packed = gemmhub.pack(right, m=sizes[0])
+        unpacked, found = gemmhub.explain(a, right), gemmhub.explain(a, packed)
+        assert unpacked.chosen is not None
+        assert found.chosen is not None
+        before, after = unpacked[unpacked.chosen].seconds, found[found.chosen].seconds
+        assert before is not None
+        assert after is not None
+        assert after <= before
+        if sizes[0] == 1024 and sizes[1] > 8 and dtype != np.float32:
+            assert packed.backend == "cpu"
+
+
+def test_records_name_the_threads_of_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = operands(64, 600, 700, np.float16)
+    gemmhub.tune(a, b)
+    assert gemmhub.explain(a, b)["cpu"].source == "measured"
+    own, blas = limits.threads(), probe.blas_threads()
+    for module, name in ((limits, "threads"), (probe, "blas_threads")):
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "threads", lambda: 9)
+            patch.setattr(probe, "blas_threads", lambda: 9)
+            patch.setattr(module, name, lambda: 7)
+            found = gemmhub.explain(a, b)["cpu"]
+            assert found.source == "estimated"
+            assert f"a record is not used: measured with threads {own}, BLAS {min(own, blas)}" in found.remark

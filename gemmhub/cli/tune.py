@@ -172,7 +172,8 @@ def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
 
 def _where(results: list[TuneResult]) -> Any:
     path = results[-1].path
-    return screen.facts([("recorded", str(path) if path else "no: records are off")])
+    warnings = [("warning", result.warning) for result in results if result.warning]
+    return screen.facts([("recorded", str(path) if path else "no: records are off"), *warnings])
 
 
 def _in_force() -> Path:
@@ -190,14 +191,17 @@ def _show(named: list[Path], as_json: bool) -> None:
             raise Failure(f"{click.format_filename(path)}: no such file")
         one = records.read(path)
         content.skipped += one.skipped
-        for entry in one.records.values():
+        for entry in one.all:
             content.add(entry)
-    found = sorted(content.records.values(), key=lambda r: (r.problem, r.seconds))
+    both = content.records, content.failures
+    found, failures = (sorted(x.values(), key=lambda r: (r.problem, r.seconds)) for x in both)
     if as_json:
-        screen.print_json({"files": paths, "records": found, "skipped": content.skipped})
+        failed = [{**vars(r), "seconds": None} for r in failures]
+        screen.print_json({"files": paths, "records": found, "failures": failed, "skipped": content.skipped})
         return
     head = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
     head += [("records", str(len(found)))] + [("skipped", reason) for reason in content.skipped]
+    head += [("failed", f"{r.backend} {r.candidate}, {r.problem}: {r.failure}") for r in failures]
     rows = [(units.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in found]
     header = ("time", "backend", "candidate", "device", "recorded", "problem")
     screen.show(screen.facts(head), screen.table(header, rows, right=("time",)) if rows else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from functools import partial
@@ -42,6 +43,14 @@ def test_tune_records_what_later_calls_use(run):
     assert "12x10x8 batch=1 float64" in shown
 
 
+def test_tune_warns_of_a_loaded_machine(run, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    told = run("tune", 24, 16, 8, "--shape", "12x10x8").stdout
+    assert told.count("warning   the load average was ") == 2
+    assert told.index("recorded  ") < told.index("warning   ")
+    assert run.json("tune", 24, 16, 8, "--json")[0]["warning"].endswith("tune again on an idle machine")
+
+
 def test_tune_json_and_cubes(run):
     (result,) = run.json("tune", "--shape", "16", "--json")
     assert result["problem"].startswith("16x16x16")
@@ -51,7 +60,11 @@ def test_tune_json_and_cubes(run):
 def test_tune_reports_the_wrong_and_records_the_right(run, wrong):
     told = run("tune", 24, 16, 8).stdout
     assert "wrong: " in told
-    assert [r["backend"] for r in run.json("tune", "--show", "--json")["records"]] == ["numpy"]
+    shown = run.json("tune", "--show", "--json")
+    assert [r["backend"] for r in shown["records"]] == ["numpy"]
+    ((failed, seconds, failure),) = [(r["backend"], r["seconds"], r["failure"]) for r in shown["failures"]]
+    assert (failed, seconds, failure[:7]) == ("wrong", None, "wrong: ")
+    assert "failed   wrong default, 24x16x8 batch=1 float32" in run("tune", "--show").stdout
     assert "nothing to tune" in run.error("tune", 24, 16, 8, "--backend", "wrong", code=3)
 
 

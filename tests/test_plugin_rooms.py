@@ -27,7 +27,9 @@ COMMON = {
 }
 """Module -> its job. A plugin without the job has no such module."""
 OWN = {
-    "gemmhub-cpu": {"convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine", "units"},
+    "gemmhub-cpu": {
+        "convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine", "units",
+    },
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {

@@ -1,4 +1,4 @@
-// Random products on every unit of this CPU (AMX as a model), from several threads, against sums in float64 or integers.
+// Random products on every unit of this CPU (AMX emulated where it is not there), from several threads, against sums in float64 or integers.
 // Operands, results and workspaces are allocations of exactly their sizes, so that a sanitizer sees whatever is read or
 // written beside them. Arguments: a seed, and the number of products of each unit and thread. It prints the units.
 #include <pthread.h>
@@ -23,6 +23,10 @@ int64_t gemmhub_cpu_workspace(const gemmhub::Call* call);
 int64_t gemmhub_cpu_multiply(const gemmhub::Call* call);
 int64_t gemmhub_cpu_packed_bytes(const gemmhub::Call* call);
 void gemmhub_cpu_pack(const gemmhub::Call* call);
+#ifdef __x86_64__
+int64_t gemmhub_cpu_request_amx();
+void amx_emulator_install();
+#endif
 }
 
 namespace {
@@ -250,6 +254,9 @@ void* products(void* context) {
 }  // namespace
 
 int main(int, char** arguments) {
+#ifdef __x86_64__
+  if (gemmhub_cpu_request_amx()) amx_emulator_install();
+#endif
   for (const Chosen& chosen : units()) std::printf("unit %ld\n", static_cast<long>(chosen.unit));
   std::fflush(stdout);
   pthread_t threads[3];

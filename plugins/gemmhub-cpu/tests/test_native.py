@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import amx
 import ml_dtypes
 import numpy as np
 import pytest
@@ -35,29 +36,29 @@ LIBRARY, NAMES, _ = library.load()
 
 
 @pytest.fixture(scope="module")
-def modelled():
-    """The library with a model of AMX in place of its instructions."""
-    built = native.build(library.recipe(sources.library(), "-DGEMMHUB_MODEL_AMX"))
-    if isinstance(built, Refusal):
-        pytest.skip(built.reason)
-    loaded = native.load(built)
-    loaded.gemmhub_cpu_pack.restype = None
-    return loaded
+def emulator():
+    """The emulator of AMX."""
+    library = amx.emulator()
+    if isinstance(library, Refusal):
+        pytest.skip(library.reason)
+    return library
 
 
 HERE = [unit for unit in UNITS if ("NEON" in unit.name) == (platform.machine() == "aarch64")]
 
 
 @pytest.fixture(params=HERE, ids=lambda unit: unit.name)
-def unit(request, modelled):
-    """(library, unit): every unit of this architecture and CPU; AMX as a model where the CPU has none."""
+def unit(request):
+    """(library, unit): every unit of this architecture and CPU; AMX emulated where the CPU has none."""
     if request.param.name in NAMES:
-        return LIBRARY, request.param
-    if "AMX" in request.param.name and NAMES:
-        return modelled, request.param
-    if not request.param.vendor or not set(request.param.flags) <= cpu_flags():
+        yield LIBRARY, request.param
+    elif "AMX" in request.param.name and NAMES:
+        with amx.emulated(request.getfixturevalue("emulator")):
+            yield LIBRARY, request.param
+    elif not request.param.vendor or not set(request.param.flags) <= cpu_flags():
         pytest.skip(f"no {request.param.name} here")
-    return LIBRARY, request.param
+    else:
+        yield LIBRARY, request.param
 
 
 @pytest.fixture

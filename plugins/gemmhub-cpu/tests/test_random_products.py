@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import amx
 import pytest
 from gemmhub_cpu import sources
 
@@ -25,7 +26,7 @@ HERE = platform.machine()
 
 def built(compiler: str, machine: str, options: list[str], program: Path) -> subprocess.CompletedProcess[str]:
     """Compile the program with the kernels of ``machine``."""
-    files = [PROGRAM, *sources.files(machine)[0]]
+    files = [PROGRAM, *sources.files(machine)[0], *([amx.SOURCE] if machine == "x86_64" else [])]
     command = [compiler, "-g", "-std=c++17", "-pthread", *options, *map(str, files), "-o", str(program)]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -43,7 +44,7 @@ def check(wrapper: list[str], program: Path, units: int) -> None:
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_random_products(sanitizers: str, tmp_path: Path) -> None:
     program = tmp_path / "sanitized"
-    options = ["-O1", "-DGEMMHUB_MODEL_AMX", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    options = ["-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     done = built("g++", HERE, options, program)
     if done.returncode and "cannot find" in done.stderr:
         pytest.skip(f"the compiler has no library for -fsanitize={sanitizers}")

@@ -1,78 +1,50 @@
-// The tile instructions of AMX, or, with GEMMHUB_MODEL_AMX, a model of them in plain C++ for tests on other CPUs.
+// The tile instructions of AMX, as asm statements that name all that they read and write.
+//
+// The intrinsics of GCC 12 do not: its _tile_loadconfig reads 8 of the 64 bytes of a configuration, so that the stores of the
+// others are dropped, and its _tile_loadd clobbers no memory. GCC knows no names of tile registers to list as clobbers, and
+// no compiler uses these registers by itself; what keeps the statements in their order is that all are volatile. An assembler
+// from before AMX (binutils 2.34) refuses the mnemonics: the library is then not compiled, and the reason is shown.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
-#include <cstring>
 
 namespace {
 
-#ifdef GEMMHUB_MODEL_AMX
-
-struct ModelTile {
-  uint32_t words[16][16];
+// The operand of ldtilecfg.
+struct TileConfiguration {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
 };
-thread_local ModelTile model_tiles[8];
+static_assert(sizeof(TileConfiguration) == 64, "ldtilecfg reads 64 bytes");
 
-inline void model_load(int tile, const void* from, int64_t stride) {
-  for (int i = 0; i < 16; ++i) std::memcpy(model_tiles[tile].words[i], static_cast<const char*>(from) + i * stride, 64);
-}
-inline void model_store(int tile, void* to, int64_t stride) {
-  for (int i = 0; i < 16; ++i) std::memcpy(static_cast<char*>(to) + i * stride, model_tiles[tile].words[i], 64);
-}
-inline uint32_t model_int8(uint32_t sum, uint32_t a, uint32_t b) {
-  for (int i = 0; i < 32; i += 8)
-    sum += static_cast<uint32_t>(static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i));
-  return sum;
-}
-inline uint32_t model_bfloat16(uint32_t sum, uint32_t a, uint32_t b) {
-  float value, left, right;
-  std::memcpy(&value, &sum, 4);
-  for (int i = 0; i < 32; i += 16) {
-    const uint32_t wide_a = (a >> i) << 16, wide_b = (b >> i) << 16;
-    std::memcpy(&left, &wide_a, 4);
-    std::memcpy(&right, &wide_b, 4);
-    value += left * right;
-  }
-  std::memcpy(&sum, &value, 4);
-  return sum;
-}
-template <uint32_t (*kAdd)(uint32_t, uint32_t, uint32_t)>
-void model_multiply(int c, int a, int b) {
-  for (int i = 0; i < 16; ++i)
-    for (int q = 0; q < 16; ++q)
-      for (int j = 0; j < 16; ++j)
-        model_tiles[c].words[i][j] =
-            kAdd(model_tiles[c].words[i][j], model_tiles[a].words[i][q], model_tiles[b].words[q][j]);
-}
+// Eight tiles of 16 rows of 64 bytes. Constant: no store is there to be dropped or moved.
+constexpr TileConfiguration kTiles = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
-#define TILE_ZERO(t) std::memset(&model_tiles[t], 0, sizeof(ModelTile))
-#define TILE_LOAD(t, from, stride) model_load(t, from, stride)
-#define TILE_STORE(t, to, stride) model_store(t, to, stride)
-#define TILE_INT8(c, a, b) model_multiply<model_int8>(c, a, b)
-#define TILE_BFLOAT16(c, a, b) model_multiply<model_bfloat16>(c, a, b)
-inline void configure_tiles() {}
-inline void release_tiles() {}
+inline void configure_tiles() { asm volatile("ldtilecfg %0" : : "m"(kTiles)); }
+inline void release_tiles() { asm volatile("tilerelease" : :); }
 
-#else
-
-#define TILE_ZERO(t) _tile_zero(t)
-#define TILE_LOAD(t, from, stride) _tile_loadd(t, from, stride)
-#define TILE_STORE(t, to, stride) _tile_stored(t, to, stride)
-#define TILE_INT8(c, a, b) _tile_dpbssd(c, a, b)
-#define TILE_BFLOAT16(c, a, b) _tile_dpbf16ps(c, a, b)
-
-inline void configure_tiles() {
-  alignas(64) uint8_t configuration[64] = {1};  // palette 1
-  for (int i = 0; i < 8; ++i) {
-    configuration[16 + 2 * i] = 64;  // bytes of a row
-    configuration[48 + i] = 16;      // rows
-  }
-  _tile_loadconfig(configuration);
+template <int kTile>
+inline void tile_zero() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
-inline void release_tiles() { _tile_release(); }
-
-#endif
+// 16 rows of 64 bytes, `stride` bytes apart: memory that no operand of an asm statement can describe.
+template <int kTile>
+inline void tile_load(const void* from, int64_t stride) {
+  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(from), "r"(stride) : "memory");
+}
+template <int kTile>
+inline void tile_store(void* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(to), "r"(stride) : "memory");
+}
+// Tile kC += tile kA @ tile kB.
+template <int kC, int kA, int kB>
+inline void tile_int8() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+template <int kC, int kA, int kB>
+inline void tile_bfloat16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
 
 }  // namespace

@@ -1,6 +1,6 @@
 // bfloat16 by AMX, sums in float32. It reads subnormal operands as 0 and flushes subnormal results.
-#pragma GCC target("avx2,f16c,amx-tile,amx-bf16")
-#define MULTIPLY(c, a, b) TILE_BFLOAT16(c, a, b)
+#pragma GCC target("avx2,f16c")
+#define MULTIPLY tile_bfloat16
 #include "tile_amx.h"
 
 const gemmhub::Unit gemmhub::kBfloat16Amx = {Word::kBfloat16x2, 32, 32, 16, 256, Order::kBlocks, Order::kWords,

@@ -1,6 +1,6 @@
 // int8 by AMX: signed by signed bytes, sums of 32 bits that wrap.
-#pragma GCC target("avx2,f16c,amx-tile,amx-int8")
-#define MULTIPLY(c, a, b) TILE_INT8(c, a, b)
+#pragma GCC target("avx2,f16c")
+#define MULTIPLY tile_int8
 #include "tile_amx.h"
 
 const gemmhub::Unit gemmhub::kInt8Amx = {Word::kInt8x4, 32, 32, 16, 256, Order::kBlocks, Order::kWords,

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "amx.h"
+
+#include <cstring>
+
 #include "../unit.h"
 
 namespace {
@@ -21,35 +24,35 @@ void multiply_32x32(const uint32_t* a, const uint32_t* b, int64_t words, const i
   }
   const bool tall = rows > 16;
   if (first) {
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
+    tile_zero<0>();
+    tile_zero<1>();
+    tile_zero<2>();
+    tile_zero<3>();
   } else {
-    TILE_LOAD(0, to, bytes);
-    TILE_LOAD(1, to + 64, bytes);
+    tile_load<0>(to, bytes);
+    tile_load<1>(to + 64, bytes);
     if (tall) {
-      TILE_LOAD(2, to + 16 * bytes, bytes);
-      TILE_LOAD(3, to + 16 * bytes + 64, bytes);
+      tile_load<2>(to + 16 * bytes, bytes);
+      tile_load<3>(to + 16 * bytes + 64, bytes);
     }
   }
   for (int64_t q = 0; q < words; q += 16, a += 512, b += 512) {
-    TILE_LOAD(4, a, 64);
-    TILE_LOAD(6, b, 128);
-    TILE_LOAD(7, b + 16, 128);
-    MULTIPLY(0, 4, 6);
-    MULTIPLY(1, 4, 7);
+    tile_load<4>(a, 64);
+    tile_load<6>(b, 128);
+    tile_load<7>(b + 16, 128);
+    MULTIPLY<0, 4, 6>();
+    MULTIPLY<1, 4, 7>();
     if (tall) {
-      TILE_LOAD(5, a + 256, 64);
-      MULTIPLY(2, 5, 6);
-      MULTIPLY(3, 5, 7);
+      tile_load<5>(a + 256, 64);
+      MULTIPLY<2, 5, 6>();
+      MULTIPLY<3, 5, 7>();
     }
   }
-  TILE_STORE(0, to, bytes);
-  TILE_STORE(1, to + 64, bytes);
+  tile_store<0>(to, bytes);
+  tile_store<1>(to + 64, bytes);
   if (tall) {
-    TILE_STORE(2, to + 16 * bytes, bytes);
-    TILE_STORE(3, to + 16 * bytes + 64, bytes);
+    tile_store<2>(to + 16 * bytes, bytes);
+    tile_store<3>(to + 16 * bytes + 64, bytes);
   }
   if (!whole)
     for (int64_t i = 0; i < rows; ++i) std::memcpy(static_cast<char*>(out) + i * 4 * stride, edge + 32 * i, 4 * columns);

@@ -147,7 +147,9 @@ class Backend(ABC):
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """An owned, prepacked form of ``b`` (k, n) for problems like ``problem`` with any m.
 
-        It must not change when ``b`` is rewritten. gemmhub never reads it.
+        ``problem`` has the natural result and no epilogue; ``supports`` refuses those products of another result or
+        epilogue, with ``packed_by`` set, that the packed form does not serve. It must not change when ``b`` is
+        rewritten. gemmhub never reads it.
         """
         return Refusal(f"{self.name} has no packed form", "multiply without pack()")
 

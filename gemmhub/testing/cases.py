@@ -10,7 +10,7 @@ Trans. Software Eng. 23, 1997).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import combinations
@@ -264,6 +264,29 @@ def _scaled() -> Iterator[Values]:
         yield {**plain, **both, "m": 130, "n": 150, "k": 600, "threads": 4, "deterministic": True}
 
 
+def results(a: str, b: str) -> tuple[str, ...]:
+    """Return every dtype that ``out_dtype`` may give the product of these operands, the natural one among them."""
+    return tuple(x for x in dtypes.SUPPORTED if possible({"a_dtype": a, "b_dtype": b, "out_dtype": x}))
+
+
+def _results() -> Iterator[Values]:
+    """Every ``out_dtype`` of the main operands, and k = 0 in every batch: alone and batched, b packed and not."""
+    plain = {**_plain(), "m": 17, "n": 24, "k": 40}
+    batches: tuple[Values, ...] = ({}, {"batch": (3,), "b_batch": "missing"})
+    for main in MAIN_DTYPES:
+        a, b = main["a_dtype"], main["b_dtype"]
+        for out in results(a, b):
+            for batch in batches:
+                for packed in (False, True):
+                    yield {**plain, **main, "out_dtype": out, **batch, "packed": packed}
+        empty = {**plain, **main, "m": 5, "n": 16, "k": 0}
+        for batch in AXES["batch"].values:
+            yield {**empty, **batch}
+            yield {**empty, **batch, "c": "row", "beta": 1, "bias": "n"}
+        for batch in batches:
+            yield {**empty, **batch, "packed": True}
+
+
 def _value(choice: tuple[str, int]) -> Values:
     return AXES[choice[0]].values[choice[1]]
 
@@ -311,16 +334,18 @@ def edges() -> tuple[Case, ...]:
 def matrix() -> tuple[Case, ...]:
     """The fixed test problems, in a fixed order with fixed seeds; a few hundred."""
     unique: dict[str, Case] = {}
-    for values in (*_alone(), *_covering()):
-        case = _case(values, seed=1000 + len(unique))
-        if case is not None:
-            unique.setdefault(str(case), case)
+
+    def add(every: Iterable[Values], seed: int) -> None:
+        for values in every:
+            case = _case(values, seed + len(unique))
+            if case is not None:
+                unique.setdefault(str(case), case)
+
+    add((*_alone(), *_covering()), 1000)
     for case in edges():
         unique.setdefault(str(case), case)
-    for values in _scaled():
-        case = _case(values, seed=5000 + len(unique))
-        if case is not None:
-            unique.setdefault(str(case), case)
+    add(_scaled(), 5000)
+    add(_results(), 9000)
     return tuple(unique.values())
 
 
@@ -356,7 +381,10 @@ def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], st
 
 
 def draw(rng: np.random.Generator) -> Case:
-    """A random problem: most axes at their default, sizes up to 200, data seeded from ``rng``."""
+    """A random problem: most axes at their default, sizes up to 200, data seeded from ``rng``.
+
+    In some k is 0, the result has any dtype that ``out_dtype`` may give it, or b is packed.
+    """
     while True:
         values: dict[str, Any] = {}
         for name, axis in AXES.items():
@@ -364,6 +392,13 @@ def draw(rng: np.random.Generator) -> Case:
             values.update(axis.values[0 if plain else int(rng.integers(len(axis.values)))])
         sizes = np.exp(rng.uniform(0.0, np.log(200.0), 3)).astype(int)
         values.update(zip("mnk", (int(x) for x in sizes)))
+        if rng.random() < 0.1:
+            values["k"] = 0
+        if rng.random() < 0.25:
+            values["out_dtype"] = str(rng.choice(results(values["a_dtype"], values["b_dtype"])))
+        if rng.random() < 0.2:
+            values["packed"] = True
+            values["b_batch"] = "missing" if values["batch"] else "full"
         if rng.random() < 0.1:
             values["scale_a"], values["scale_b"] = (str(x) for x in rng.choice(["one", "each"], 2))
         case = _case(values, seed=int(rng.integers(2**31)))

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gemmhub import dtypes
 from gemmhub.backend import Backend, Kernel, answer
 from gemmhub.capability import Copy, Refusal
+from gemmhub.errors import DTypeError
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import GemmProblem, Operand
 from gemmhub.testing import diagnose
 from gemmhub.testing.cases import Case
 from gemmhub.testing.operands import HOST, Memory, Operands, dense
@@ -235,10 +237,13 @@ def _threads(operands: Operands, kernel: Kernel) -> float:
 
 def _packed(backend: Backend, operands: Operands) -> Outcome:
     """Check ``pack``: its copy serves any m, and a new one is made by each call."""
-    case, problem = operands.case, operands.problem
+    case, typical = operands.case, _typical(operands.problem)
+    refusal = _supports(backend, typical)
+    if refusal is not None:
+        return Outcome(refusal)
     operands.fill(case.seed)
     old = operands.b.values.copy()
-    first = _call("pack()", backend.pack, operands.b.array, problem)
+    first = _call("pack()", backend.pack, operands.b.array, typical)
     if isinstance(first, Refusal):
         honest(first, "pack()")
         return Outcome(first)
@@ -247,28 +252,60 @@ def _packed(backend: Backend, operands: Operands) -> Outcome:
     for m in dict.fromkeys((case.m, 1, 2 * case.m + 3)):
         other = Operands(replace(case, m=m), operands.memory)
         other.fill(case.seed + m, b=old)
-        worst = max(worst, _multiply_packed(backend, other, first, f"packed b, m={m}"))
+        outcome = _multiply_packed(backend, other, first, typical, f"packed b, m={m}")
+        if not outcome.accepted:
+            return outcome
+        worst = max(worst, outcome.worst)
     operands.fill(case.seed + 1)  # rewrites b in place
     new = operands.b.values.copy()
     other = Operands(case, operands.memory)
     other.fill(case.seed + 2, b=old)
     label = "packed b, after the array it was made from was rewritten"
-    worst = max(worst, _multiply_packed(backend, other, first, label))
-    second = _call("pack()", backend.pack, operands.b.array, problem)
+    worst = max(worst, _multiply_packed(backend, other, first, typical, label).worst)
+    second = _call("pack()", backend.pack, operands.b.array, typical)
     other.fill(case.seed + 2, b=new)
-    worst = max(worst, _multiply_packed(backend, other, second, "b packed again after it was rewritten"))
+    label = "b packed again after it was rewritten"
+    worst = max(worst, _multiply_packed(backend, other, second, typical, label).worst)
     return Outcome(worst=worst)
 
 
-def _multiply_packed(backend: Backend, operands: Operands, packed: object, label: str) -> float:
+def _typical(problem: GemmProblem) -> GemmProblem:
+    """The product that ``gemmhub.pack()`` describes to :meth:`Backend.pack`, whatever the products are that follow.
+
+    It has the natural result, no epilogue and no batch.
+    """
+    a, b = problem.a.dtype, problem.b.dtype
+    try:
+        out = dtypes.result_dtype(a, b)
+    except DTypeError:  # fp8
+        out = np.dtype(np.float32)
+
+    def dense(dtype: dtypes.DType, rows: int, cols: int) -> Operand:
+        return Operand(dtype, MatrixLayout.contiguous(rows, cols), dtype.itemsize)
+
+    right = dense(b, problem.k, problem.n)
+    if problem.device.kind != "cpu":  # kernels get addresses: the problem has the strides
+        right = replace(problem.b, layout=replace(problem.b.layout, batch=(), batch_strides=()))
+    return GemmProblem(
+        m=problem.m, n=problem.n, k=problem.k, a=dense(a, problem.m, problem.k), b=right,
+        out=dense(out, problem.m, problem.n), compute_dtype=dtypes.compute_dtype(a, b, out), device=problem.device,
+    )  # fmt: skip
+
+
+def _multiply_packed(backend: Backend, operands: Operands, packed: object, typical: GemmProblem, label: str) -> Outcome:
+    """Multiply by a packed b. Only products unlike the ``typical`` one, which b was packed for, may be refused."""
     problem = operands.problem
     layout = MatrixLayout.contiguous(problem.k, problem.n)
     layout = replace(layout, batch=problem.batch, batch_strides=(0,) * len(problem.batch))
     problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
     refusal = _supports(backend, problem)
-    require(refusal is None, f"{label}: pack() returned a packed form, but supports() refuses to use it: {refusal!r}")
+    if refusal is not None:
+        kinds = [(x.out.dtype, x.compute_dtype) for x in (problem, typical)]
+        like = problem.plain and kinds[0] == kinds[1]
+        require(not like, f"{label}: pack() returned a packed form, but supports() refuses to use it: {refusal!r}")
+        return Outcome(refusal)
     kernel = _prepare(backend, problem, backend.candidates(problem)[0])
-    return _once(operands, kernel, label, packed)
+    return Outcome(worst=_once(operands, kernel, label, packed))
 
 
 def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], Array]) -> None:

@@ -156,6 +156,26 @@ class SharedPack(RightBackend):
         return b
 
 
+class PackedForOneResult(RightBackend):
+    """The packed form is of the dtype that the product in which it was packed accumulates in."""
+
+    def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
+        return b.astype(problem.compute_dtype, order="C").view(np.uint8)
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        return super().product(problem, a, b.view(problem.compute_dtype) if problem.packed_by else b, candidate)
+
+
+class FoldsEmptyStacks(RightBackend):
+    """Makes one matrix of a batch by a reshape whose size k = 0 leaves unknown."""
+
+    def product(self, problem: GemmProblem, a: Array, b: Array, candidate: str) -> Array:
+        if problem.batch and b.ndim == 2 and a.flags.c_contiguous:
+            folded = super().product(problem, a.reshape(-1, a.shape[-1]), b, candidate)
+            return folded.reshape(*a.shape[:-1], b.shape[-1])
+        return super().product(problem, a, b, candidate)
+
+
 class StaleTranspose(RightBackend):
     """Each kernel keeps a converted b by its address."""
 

@@ -105,7 +105,7 @@ class CpuBackend(Backend):
             return f"{pair[0]} by {pair[1]}: no library beats conversion"
         if not machine.numkong:
             return machine.why_no_numkong or "no numkong"
-        if problem.compute_dtype.name not in ("float32", "int32"):
+        if not _in_32_bits(problem):
             return f"accumulates in {problem.compute_dtype}"
         if pair[0] == "bfloat16" and not machine.has(probe.BF16_UNITS):
             return "bf16: no AMX or SME"
@@ -118,7 +118,7 @@ class CpuBackend(Backend):
     def unit(self, problem: GemmProblem) -> Unit | None:
         """The best unit of our own kernels that multiplies such operands here; None where there is none."""
         names = (problem.a.dtype.name, problem.b.dtype.name)
-        if problem.compute_dtype.name not in ("float32", "int32") or set(names) == {"float32"}:
+        if not _in_32_bits(problem) or set(names) == {"float32"}:
             return None
         for unit in UNITS:
             if unit.name in self.machine.native and _takes(unit, names):
@@ -218,6 +218,12 @@ def _worth_threads(problem: GemmProblem) -> bool:
     """Whether one operand at least is large enough to be converted by two cores."""
     operands = (problem.a, problem.b, problem.out)
     return any(x.layout.distinct_elements >= 2 * grain(x.dtype) for x in operands)
+
+
+def _in_32_bits(problem: GemmProblem) -> bool:
+    """Whether sums of 32 bits do: float32, or integers modulo a power of 2 that divides 2**32."""
+    compute = problem.compute_dtype
+    return compute == np.float32 or (compute.kind in "iu" and compute.itemsize <= 4)
 
 
 def _takes(unit: Unit, names: tuple[str, str]) -> bool:

@@ -165,7 +165,8 @@ class NativeGemm:
         if shared and along_n and not self.problem.deterministic:
             stacks = [x for x in (a, out, c) if x is not None]
             if all(x.shape[:-2] == batch and x.flags.c_contiguous for x in stacks):
-                left, result = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
+                rows = self.problem.batch_count * self.problem.m  # not -1, which a size of 0 leaves unknown
+                left, result = a.reshape(rows, self.problem.k), out.reshape(rows, self.problem.n)
                 yield left, b, result, None if c is None else c.reshape(result.shape)
                 return
         left = np.broadcast_to(a, (*batch, *a.shape[-2:]))

@@ -102,6 +102,8 @@ def _path(value: object) -> str:
 def _mebibytes(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError
+    if isinstance(value, str) and not (value.isascii() and "_" not in value):  # which float() reads
+        raise ValueError
     number = float(value)
     if not 1 <= number <= 2**20:  # NaN and infinity too
         raise ValueError

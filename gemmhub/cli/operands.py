@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from gemmhub._base import files
+from gemmhub._base.digits import whole
 from gemmhub.cli.errors import Failure, Undone, unwritable
 from gemmhub.dtypes import as_dtype, info
 from gemmhub.errors import DTypeError
@@ -32,7 +33,7 @@ def load(path: str, dtype: str | None = None) -> Array:
         with open(path, "rb") as file:
             start = file.read(len(_MAGIC))
     except OSError as error:
-        hint = "; sizes go with explain, compare, tune and bench" if name.isdecimal() else ""
+        hint = "; sizes go with explain, compare, tune and bench" if whole(name) is not None else ""
         raise Failure(f"{name}: {error.strerror or error}{hint}") from None
     if start != _MAGIC:
         what = "an archive (.npz): save the array in it alone" if start[:2] == b"PK" else "not a .npy file"
@@ -108,7 +109,8 @@ _MEANING = "A is M x K, B is K x N"
 
 def sizes_or_files(arguments: tuple[str, ...]) -> Size | tuple[str, str]:
     """Parse the positional arguments: M N K or MxNxK, or two files. Raises UsageError."""
-    if len(arguments) == 2 and not (all(x.isdecimal() for x in arguments) and not any(map(os.path.exists, arguments))):
+    numbers = all(whole(x) is not None for x in arguments)
+    if len(arguments) == 2 and not (numbers and not any(map(os.path.exists, arguments))):
         return arguments[0], arguments[1]
     if len(arguments) == 1 and not _like_sizes(arguments[0]):
         raise click.UsageError(f"One file, {arguments[0]}; B is missing: give A.npy B.npy, or three sizes M N K.")
@@ -118,7 +120,7 @@ def sizes_or_files(arguments: tuple[str, ...]) -> Size | tuple[str, str]:
 def sizes(arguments: tuple[str, ...], otherwise: str = "") -> Size:
     """Parse the sizes M N K, or MxNxK. The UsageError names missing sizes, and the alternative ``otherwise``."""
     parts = arguments[0].split("x") if len(arguments) == 1 else list(arguments)
-    wrong = next((x for x in parts if not x.isdecimal()), None)
+    wrong = next((x for x in parts if whole(x) is None), None)
     if wrong is None and len(parts) == 3:
         m, n, k = map(int, parts)
         return m, n, k
@@ -132,7 +134,7 @@ def sizes(arguments: tuple[str, ...], otherwise: str = "") -> Size:
 
 
 def _like_sizes(text: str) -> bool:
-    return all(part.isdecimal() for part in text.split("x"))
+    return all(whole(part) is not None for part in text.split("x"))
 
 
 def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:

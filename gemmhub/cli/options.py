@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from gemmhub._arrays.by_name import ORDERS
+from gemmhub._base.digits import whole
 from gemmhub._call.options import Options
 from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SHORT_DTYPES, SUPPORTED
 
@@ -67,10 +68,11 @@ class Sizes(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        parts = str(value).split(",")
-        if not all(part.strip().isdecimal() for part in parts):
+        parts = [whole(part.strip()) for part in str(value).split(",")]
+        found = tuple(part for part in parts if part is not None)
+        if len(found) < len(parts):
             self.fail(f"{value!r} is not of the form {self.example}", param, ctx)
-        return tuple(int(part) for part in parts)
+        return found
 
 
 class Shapes(ParamType):
@@ -81,12 +83,12 @@ class Shapes(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, tuple):
             return value
-        lists = [part.split(",") for part in str(value).split("x")]
-        if len(lists) not in (1, 3) or not all(x.strip().isdecimal() for part in lists for x in part):
+        lists = [[whole(x.strip()) for x in part.split(",")] for part in str(value).split("x")]
+        numbers = [[x for x in part if x is not None] for part in lists]
+        if len(lists) not in (1, 3) or numbers != lists:
             self.fail(
                 f"{value!r} is not of the form 512x256x1024 (or 512 for 512x512x512; 512,1024 for several)", param, ctx
             )
-        numbers = [[int(x) for x in part] for part in lists]
         return tuple((n, n, n) for n in numbers[0]) if len(numbers) == 1 else tuple(product(*numbers))
 
 

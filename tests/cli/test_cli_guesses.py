@@ -60,6 +60,9 @@ def test_an_unknown_name_is_an_error(run):
     (["a.npy"], "One file, a.npy; B is missing: give A.npy B.npy, or three sizes M N K."),
     ([1, 2, 3, 4], "'1 2 3 4': 4 sizes. Give three sizes M N K"),
     ([100, 200, "x"], "'x' is not a size. Give three sizes M N K"),
+    ([4, "²", 4], "'²' is not a size. Give three sizes M N K"),
+    ([4, "٣", 4], "'٣' is not a size. Give three sizes M N K"),
+    ([4, "9" * 5000, 4], "9' is not a size. Give three sizes M N K"),
     (["a.npy", "b.npy", "c.npy"], "'a.npy' is not a size. Give three sizes M N K (or two files A.npy B.npy): A is"),
 ])  # fmt: skip
 def test_sizes_that_are_none(run, command, arguments, words):

@@ -1,4 +1,4 @@
-"""The compiled tile instructions of AMX: what is built is run, emulated where the CPU has none, and its bytes are read."""
+"""The compiled tile instructions of AMX: what is built is run, emulated where the CPU has none, and read."""
 
 from __future__ import annotations
 
@@ -49,13 +49,7 @@ def tiles(folder: Path, *changes: tuple[str, str], level: str = "-O2") -> subpro
         text = text.replace(old, new)
     (kernels / AMX_H).write_text(text, encoding="utf-8")
     program = folder / "tiles"
-    # The other units are declared, not linked.
-    (folder / "request.cpp").write_text(
-        '#include <cstdint>\n#include <sys/syscall.h>\n#include <unistd.h>\nextern "C" int64_t gemmhub_cpu_request_amx() '
-        "{ return syscall(SYS_arch_prctl, 0x1023, 18); }\n",
-        encoding="utf-8",
-    )
-    files = [PROGRAM, amx.SOURCE, kernels / "x86_64" / "int8_amx.cpp", folder / "request.cpp"]
+    files = [PROGRAM, amx.SOURCE, kernels / "x86_64" / "int8_amx.cpp"]
     options = [level, "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", f"-I{kernels}"]
     subprocess.run(["g++", *options, *map(str, files), "-o", str(program)], check=True, capture_output=True, text=True)
     return subprocess.run([str(program)], capture_output=True, text=True, timeout=60)

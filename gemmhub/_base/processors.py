@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from gemmhub._base.digits import whole
+
 _COUNTERS = (
     "scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_",
     "openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads",
@@ -38,9 +40,13 @@ def quota(folder: Path = Path("/sys/fs/cgroup")) -> int:
             )
         except (OSError, ValueError):
             return sys.maxsize
-    if not (most.isdigit() and period.isdigit() and int(most) and int(period)):  # "max" and "-1": no limit
-        return sys.maxsize
-    return math.ceil(int(most) / int(period))
+    share, time = whole(most), whole(period)  # "max" and "-1": no limit
+    return math.ceil(share / time) if share and time else sys.maxsize
+
+
+def first_number(value: str) -> int:
+    """The first number of a variable like OMP_NUM_THREADS, which may give one for each level of nesting; 0 for none."""
+    return whole(value.partition(",")[0].strip()) or 0
 
 
 @lru_cache(maxsize=1)
@@ -68,9 +74,9 @@ def blas_threads() -> int:
         number = int(count())
         return number if number > 0 else cores()
     for name in _VARIABLES:
-        first = os.environ.get(name, "").partition(",")[0].strip()
-        if first.isascii() and first.isdigit() and len(first) < 10 and int(first):
-            return int(first)
+        number = first_number(os.environ.get(name, ""))
+        if number:
+            return number
     return cores()
 
 

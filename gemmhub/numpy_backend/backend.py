@@ -11,6 +11,7 @@ import numpy as np
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds
+from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
@@ -107,7 +108,8 @@ class NumpyBackend(Backend):
         # A dtype that the BLAS's dtype would round is kept: a product of another out_dtype may be computed in a wider
         # dtype, or in integers.
         dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
-        return np.array(b, dtype=dtype, order="C")
+        with DefaultMode():
+            return np.array(b, dtype=dtype, order="C")
 
 
 def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> str:

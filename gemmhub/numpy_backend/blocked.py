@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub.dtypes import DType, info
+from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.scratch import Lease, scratch
 from gemmhub.problem import GemmProblem
 
@@ -153,7 +154,7 @@ class BlockedGemm:
     ) -> None:  # fmt: skip
         """Compute the whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
-        with quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
+        with DefaultMode(), quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
             if bias is not None:
                 bias = bias.astype(self._finish_dtype, copy=False)
             scales = self._scales(scale_a, scale_b)

@@ -12,6 +12,7 @@ import numpy as np
 
 from gemmhub._base.processors import blas_threads as blas_threads
 from gemmhub._base.processors import cores as cores
+from gemmhub._base.processors import first_number as first_number
 from gemmhub._base.processors import quota as quota
 from gemmhub.capability import CPU, Ready
 

@@ -22,7 +22,7 @@ from gemmhub.capability import CPU, Ready, Refusal
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import limits, model, native_engine, probe, torch_engine
+from gemmhub_cpu import model, native_engine, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.native_engine import NativeGemm
 from gemmhub_cpu.numkong_engine import NumkongGemm
@@ -181,7 +181,7 @@ class CpuBackend(Backend):
         if candidate == "native" and unit is not None:
             own = NativeGemm(problem, unit, workspace_limit)
             if own.scratch_bytes:
-                return Kernel(own, f"{unit.name}, {limits.threads()} threads", own.scratch_bytes)
+                return Kernel(own, f"{unit.name}, up to {own.threads} threads", own.scratch_bytes)
         if candidate == "numkong":
             gemm = NumkongGemm(problem, workspace_limit)
             if gemm.width:

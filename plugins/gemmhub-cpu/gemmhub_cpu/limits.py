@@ -1,7 +1,8 @@
-"""How many threads a call may use: the processors of the process, less what its surroundings allow.
+"""How many threads a call may use.
 
 The least of the processors that the calling thread may run on, the CPU quota of the control group (a container's),
-``OMP_NUM_THREADS``, and what threadpoolctl sets.
+``OMP_NUM_THREADS``, and what threadpoolctl sets. The affinity of a thread may change at any time: what is kept from one
+call to the next depends on :func:`ceiling` alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-from gemmhub.numpy_backend.probe import cores, quota
+from gemmhub.numpy_backend.probe import cores, first_number, quota
 from gemmhub_cpu.sources import STEM
 
 _chosen: int | None = None
@@ -19,8 +20,18 @@ _chosen: int | None = None
 
 
 def threads() -> int:
-    """Threads for a call from this thread, at least 1."""
-    return max(1, min(cores(), _surroundings(), chosen()))
+    """Threads for a call from this thread now, at least 1."""
+    return min(cores(), most())
+
+
+def most() -> int:
+    """Threads for a call from a thread that may run on all processors, at least 1: the limit of the process."""
+    return max(1, min(ceiling(), chosen()))
+
+
+def ceiling() -> int:
+    """Threads that no call of this process exceeds, whatever the affinity of its thread and threadpoolctl."""
+    return max(1, min(os.cpu_count() or 1, _surroundings()))
 
 
 def chosen() -> int:
@@ -36,8 +47,7 @@ def _surroundings() -> int:
 
 def _from_environment(value: str) -> int:
     """The first number of OMP_NUM_THREADS, which may give one for each level of nesting."""
-    first = value.partition(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else sys.maxsize
+    return first_number(value) or sys.maxsize
 
 
 def register() -> None:
@@ -50,7 +60,7 @@ def register() -> None:
         filename_prefixes = (STEM,)
 
         def get_num_threads(self) -> int:
-            return threads()
+            return most()  # threadpoolctl sets it again, for the process, whichever thread asked
 
         def set_num_threads(self, num_threads: int | None) -> None:
             global _chosen

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.scratch import Lease, Scratch
 from gemmhub.problem import GemmProblem
@@ -78,11 +79,12 @@ class Packed:
 
 
 def _sizes(
-    unit: Unit, m: int, n: int, k: int, b: tuple[int, int, int, int] = _NO_MATRIX, packed: int = 0, limit: int = 0
-) -> bytes:
+    unit: Unit, m: int, n: int, k: int, b: tuple[int, int, int, int] = _NO_MATRIX, packed: int = 0, limit: int = 0,
+    threads: int = 0,
+) -> bytes:  # fmt: skip
     """A ``Call`` of sizes only, with b for packing."""
     return _CALL.pack(
-        unit.index, limits.threads(), m, n, k, *_NO_MATRIX, *b, packed, *_NO_MATRIX, *_NO_MATRIX,
+        unit.index, threads or limits.most(), m, n, k, *_NO_MATRIX, *b, packed, *_NO_MATRIX, *_NO_MATRIX,
         0, 0, 0, 0, 0, limit, 1.0, 0.0,
     )  # fmt: skip
 
@@ -111,16 +113,16 @@ class NativeGemm:
         self.problem = problem
         self.unit = unit
         self._library = library.load().library
-        self._threads = limits.threads()
         self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
         self._fused = self._finishes()
         # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
         share = limit if self._fused else limit // 4
-        needs = [
-            int(self._library.gemmhub_cpu_workspace(_sizes(unit, rows, problem.n, problem.k, limit=share)))
-            for rows in {problem.m, problem.m * max(1, problem.batch_count)}  # one matrix of a batch, and all in one
-        ]
-        need = max(needs) if all(needs) else 0
+        self.threads = limits.ceiling()
+        """Threads that the workspace has room for: a call uses fewer where its thread may run on fewer processors."""
+        need = self._workspace(share)
+        while not need and self.threads > 1:
+            self.threads //= 2
+            need = self._workspace(share)
         self._width = problem.n
         if not self._fused:
             row = max(1, packed_bytes(self._library, unit, 1, problem.k) // unit.columns)
@@ -132,6 +134,15 @@ class NativeGemm:
             need += (packed_bytes(self._library, unit, self._width, problem.k) + tiles) if need else 0
         self.scratch_bytes = need
         self._share = share
+
+    def _workspace(self, limit: int) -> int:
+        """Bytes for one matrix of a batch, and for all of them in one; 0 where ``limit`` does not suffice."""
+        problem = self.problem
+        needs = []
+        for rows in {problem.m, problem.m * max(1, problem.batch_count)}:
+            sizes = _sizes(self.unit, rows, problem.n, problem.k, limit=limit, threads=self.threads)
+            needs.append(int(self._library.gemmhub_cpu_workspace(sizes)))
+        return max(needs) if all(needs) else 0
 
     def _finishes(self) -> bool:
         """Whether the kernel finishes its tiles: any epilogue but gelu and silu in floats, none in integers."""
@@ -181,7 +192,8 @@ class NativeGemm:
     ) -> None:
         vector = None
         if bias is not None and self.problem.bias is not None:
-            single = bias.astype(np.float32, copy=False)
+            with DefaultMode():
+                single = bias.astype(np.float32, copy=False)
             vector = np.broadcast_to(single if self.problem.bias.axis == "n" else single[:, np.newaxis], out.shape)
         with _memory.lease(self._share_needed()) as lease:
             if self.problem.plain:
@@ -198,8 +210,7 @@ class NativeGemm:
     def _run(self, lease: Lease, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
         memory = lease.take((self._share_needed(),), np.dtype(np.uint8))
         workspace = _address(memory), memory.nbytes
-        # The workspace has room for as many threads as there were; the library takes fewer where there are fewer now.
-        threads = min(self._threads, limits.chosen())
+        threads = min(self.threads, limits.chosen())  # fewer where the library finds a narrower affinity
         call = described(self.unit, a, b, out, workspace=workspace, threads=threads, **epilogue)
         if self._library.gemmhub_cpu_multiply(call):
             raise MemoryError(f"{memory.nbytes} bytes of scratch memory do not suffice for this product")
@@ -210,7 +221,7 @@ class NativeGemm:
         """Sums in blocks of rows, which NumPy finishes: epilogues that the kernels do not have."""
         if bias is not None and self._accumulator == np.float32:
             bias = bias.astype(np.float32, copy=False)
-        with _memory.lease(self.scratch_bytes) as lease:
+        with DefaultMode(), _memory.lease(self.scratch_bytes) as lease:
             for start in range(0, out.shape[1], max(1, self._width)):
                 cols = slice(start, min(start + self._width, out.shape[1]))
                 lease.used = 0

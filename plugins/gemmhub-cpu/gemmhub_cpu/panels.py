@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.probe import cores
 from gemmhub.numpy_backend.scratch import Lease, Scratch
@@ -64,6 +65,12 @@ class PanelGemm(ABC):
         self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> None:
         """A kernel's ``run``."""
+        with DefaultMode():
+            self._matrices(a, b, out, c, bias, alpha, beta)
+
+    def _matrices(
+        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
+    ) -> None:
         batch = self.problem.batch
         if not batch:
             self._matrix(a, b, out, c, bias, alpha, beta)

@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
-from gemmhub.kit import locks
+from gemmhub.kit import floats, locks
 from gemmhub.numpy_backend.probe import cores
 
 _lock = locks.lock()
@@ -27,14 +28,16 @@ def _get() -> ThreadPoolExecutor:
     global _pool, _owner
     with _lock:
         if _pool is None or _owner != os.getpid():  # threads do not survive a fork
-            _pool = ThreadPoolExecutor(max(1, cores()), "gemmhub-cpu", _mark_busy)
+            # As many as any call may take: the calling thread's affinity is that of this moment.
+            _pool = ThreadPoolExecutor(os.cpu_count() or 1, "gemmhub-cpu", _begin)
             _owner = os.getpid()
         return _pool
 
 
-def _mark_busy() -> None:
-    """In a thread of the pool: what calls from within a piece start runs alone."""
-    _inside.busy = True
+def _begin() -> None:
+    """In a new thread of the pool, which has the floating-point mode of the thread that started it."""
+    _inside.busy = True  # what calls from within a piece start runs alone
+    floats.set_default()
 
 
 def _after_fork() -> None:
@@ -83,18 +86,32 @@ def _submitted(
 ) -> list[Future[None]]:
     """At most ``count`` helpers: fewer where no thread can be started (at exit, or under a limit of the system)."""
     helpers: list[Future[None]] = []
+    where = affinity()
     try:
         pool = _get()
         for _ in range(count):
-            helpers.append(pool.submit(_help, work, left, active))
+            helpers.append(pool.submit(_help, work, left, active, where))
     except RuntimeError:
         pass
     return helpers
 
 
-def _help(work: Callable[[int, int], None], left: deque[tuple[int, int]], active: list[bool]) -> None:
+def affinity() -> frozenset[int]:
+    """The processors that the calling thread may run on; empty where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _help(
+    work: Callable[[int, int], None], left: deque[tuple[int, int]], active: list[bool], where: frozenset[int]
+) -> None:
+    """Take part in a call from a thread that may run on the processors ``where``."""
     active.append(True)  # before the first piece is taken: who clears ``left`` then sees every thread at a piece
     try:
+        if where != getattr(_inside, "where", None):
+            with suppress(OSError):  # processors that were taken from the process meanwhile
+                if where:
+                    os.sched_setaffinity(0, where)
+            _inside.where = where
         _take(work, left)
     finally:
         active.pop()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub.backend import Array, Kernel
+from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 
@@ -75,6 +76,7 @@ def kernel(problem: GemmProblem) -> Kernel:
     def run(
         a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> None:
-        multiply(_view(a), _view(b), out=_view(out))
+        with DefaultMode():
+            multiply(_view(a), _view(b), out=_view(out))
 
     return Kernel(run, f"torch {torch.__version__}, {multiply.__name__}")

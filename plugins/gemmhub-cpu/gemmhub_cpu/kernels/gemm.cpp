@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "mode.h"
 #include "pack.h"
 #include "pool.h"
 #include "unit.h"
@@ -153,8 +154,7 @@ void tile_task(void* context, int64_t task, int64_t thread) {
 // Threads worth waking for so many multiplications.
 int64_t threads_for(const Product& p, double multiplications) {
   const double rate = p.unit->word == Word::kFloat32 ? 1 : 4;
-  const int64_t wanted = least(p.call->threads, static_cast<int64_t>(multiplications / (rate * 5e5)));
-  return wanted <= 1 ? 1 : least(wanted, processors());
+  return allowed(least(p.call->threads, static_cast<int64_t>(multiplications / (rate * 5e5))));
 }
 
 // Multiplies the current band and block: by smaller tiles where they would be too few for all threads to end at about the
@@ -220,6 +220,7 @@ int64_t gemmhub_cpu_workspace(const Call* call) {
 
 // The product. Returns 0, or 1 where the workspace is too small.
 int64_t gemmhub_cpu_multiply(const Call* call) {
+  const DefaultMode mode;
   if (call->m <= 0 || call->n <= 0 || multiply_vector(*call)) return 0;
   Product p(call);
   if (!fit(&p, call->workspace_bytes)) return 1;
@@ -232,13 +233,11 @@ int64_t gemmhub_cpu_packed_bytes(const Call* call) { return packed_bytes(*kUnits
 
 // Packs b into call->packed.
 void gemmhub_cpu_pack(const Call* call) {
+  const DefaultMode mode;
   Product p(call);
   p.words = words_of(*p.unit, call->k);
   Packing packing{&p, reinterpret_cast<uint32_t*>(call->packed)};
-  share(pack_whole_task, &packing, whole(call->n, p.unit->columns) / p.unit->columns, call->threads);
+  share(pack_whole_task, &packing, whole(call->n, p.unit->columns) / p.unit->columns, allowed(call->threads));
 }
-
-// Processors that the calling thread may run on.
-int64_t gemmhub_cpu_processors() { return processors(); }
 
 }  // extern "C"

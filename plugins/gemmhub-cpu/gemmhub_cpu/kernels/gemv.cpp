@@ -148,7 +148,7 @@ void task_of(void* context, int64_t task, int64_t thread) {
 template <class T>
 void multiply_row(Vector* v, bool along_k, int64_t size) {
   const int64_t n = v->call.n, bytes = n * v->call.k * size, wanted = bytes / kThreadBytes;
-  const int64_t threads = wanted < 2 ? 1 : wanted < v->call.threads ? wanted : v->call.threads;
+  const int64_t threads = allowed(wanted < v->call.threads ? wanted : v->call.threads);
   // Along the columns the stretches are long: shorter ones are read from memory more slowly.
   const int64_t least = along_k ? 4 : 256 / size;
   const int64_t columns = (along_k ? kTaskBytes / (v->call.k * size) : n / threads) / least * least;

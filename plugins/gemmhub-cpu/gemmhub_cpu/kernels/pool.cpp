@@ -1,6 +1,7 @@
 // The threads wait on a futex after a spin of some microseconds, which covers the step from one phase of a call to the
 // next and takes nothing noticeable from the threads of a BLAS. They start when they are first needed, take the affinity of
-// the thread that calls, and block all signals. A child process after fork has none of them and starts its own.
+// the thread that calls, run in the default floating-point mode, and block all signals but those that an instruction of
+// theirs raises: these have no other thread to go to. A child process after fork has none of them and starts its own.
 #include "pool.h"
 
 #include <linux/futex.h>
@@ -12,6 +13,9 @@
 
 #include <atomic>
 #include <climits>
+#include <initializer_list>
+
+#include "mode.h"
 
 namespace {
 
@@ -75,6 +79,7 @@ int64_t join() {
 }
 
 void* idle(void*) {
+  const DefaultMode mode;
   for (;;) {
     for (int i = 0; i < kSpin; ++i) {
       if (const int64_t thread = join()) {
@@ -106,9 +111,10 @@ void prepare() { pthread_atfork(nullptr, nullptr, forget); }
 
 void start(int64_t wanted) {
   if (made >= wanted) return;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int raised : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&blocked, raised);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 1 << 20);
@@ -160,8 +166,10 @@ void gemmhub::share(Task task, void* context, int64_t count, int64_t threads) {
   pthread_mutex_unlock(&calls);
 }
 
-int64_t gemmhub::processors() {
+int64_t gemmhub::allowed(int64_t wanted) {
+  if (wanted <= 1) return 1;
   cpu_set_t mine;
   CPU_ZERO(&mine);
-  return sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
+  const int64_t here = sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
+  return wanted < here ? wanted : here;
 }

@@ -13,7 +13,8 @@ from pathlib import Path
 import amx
 import numpy as np
 import pytest
-from gemmhub_cpu import native_engine, sources
+from gemmhub_cpu import library, native_engine, sources
+from gemmhub_cpu.units import UNITS
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
@@ -98,7 +99,7 @@ def test_every_configuration_of_the_library_is_whole() -> None:
     """Read from the instructions, so that no path that no test takes has another."""
     if shutil.which("objdump") is None:
         pytest.skip("there is no objdump (binutils)")
-    built = native.build(native_engine.recipe())
+    built = native.build(library.recipe(sources.library()))
     assert isinstance(built, Path)
     every = configurations(built)
     assert len(every) == 2  # of the units for int8 and for bfloat16
@@ -108,18 +109,18 @@ def test_every_configuration_of_the_library_is_whole() -> None:
 
 def test_the_emulator_runs_the_shipped_library() -> None:
     """Where the CPU has no AMX, tests of the AMX units would otherwise prove nothing."""
-    library, names, why = native_engine.load()
-    if library is None:
+    loaded, names, why = library.load()
+    if loaded is None:
         pytest.skip(why)
     if "int8 on AMX" in names:
         pytest.skip("this CPU has AMX: nothing is emulated")
     emulator = amx.emulator()
     assert not isinstance(emulator, Refusal)
-    unit = next(unit for unit in native_engine.UNITS if unit.name == "int8 on AMX")
+    unit = next(unit for unit in UNITS if unit.name == "int8 on AMX")
     a, b = (np.random.default_rng().integers(-128, 128, (40, 40), dtype=np.int8) for _ in range(2))
     out, memory = np.empty((40, 40), np.int32), np.empty(1 << 22, np.uint8)
     with amx.emulated(emulator) as executed:
         workspace = memory.ctypes.data, memory.nbytes
-        assert library.gemmhub_cpu_multiply(native_engine.described(unit, a, b, out, workspace=workspace)) == 0
+        assert loaded.gemmhub_cpu_multiply(native_engine.described(unit, a, b, out, workspace=workspace)) == 0
         assert executed() > 10
     assert np.array_equal(out, a.astype(np.int32) @ b.astype(np.int32))

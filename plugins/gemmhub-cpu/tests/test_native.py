@@ -15,7 +15,7 @@ import amx
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import library, limits, model, native_engine, probe, sources
+from gemmhub_cpu import library, limits, model, native_engine, probe
 from gemmhub_cpu.backend import CpuBackend
 from gemmhub_cpu.native_engine import NativeGemm
 from gemmhub_cpu.units import UNITS, Unit
@@ -23,7 +23,6 @@ from gemmhub_cpu.units import UNITS, Unit
 import gemmhub
 from gemmhub import accuracy
 from gemmhub.capability import Refusal
-from gemmhub.kit import native
 from gemmhub.numpy_backend import backend as numpy_backend
 from gemmhub.numpy_backend import probe as numpy_probe
 from gemmhub.numpy_backend.backend import NumpyBackend

@@ -9,12 +9,12 @@ import threading
 
 import numpy as np
 import pytest
-from gemmhub_cpu import limits, native_engine, threads
+from gemmhub_cpu import library, limits, threads
 
 import gemmhub
 from gemmhub.testing import modes
 
-NAMES = native_engine.load()[1]
+NAMES = library.load().units
 needs_units = pytest.mark.skipif(not NAMES, reason="no kernels of its own here")
 needs_modes = pytest.mark.skipif(not modes.known(), reason="the floating-point mode of this system is not known")
 ALL = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

@@ -48,6 +48,8 @@ class TestEmulated(ConformanceSuite):
         Case(64, 72, 1024, *_B, a="col", b="col", data="wide"),
         Case(1, 37, 53, *_B),
         Case(40, 44, 64, "float16", "float32", "float32"),
+        Case(5, 16, 0, *_B, batch=(3,), b_batch="missing", c="row", beta=1, bias="n"),
+        Case(5, 16, 0, batch=(2, 3), a_batch="outer"),
     )
 
     @pytest.fixture(autouse=True)
@@ -80,6 +82,8 @@ class TestEmulatedBatches(ConformanceSuite):
         Case(0, 5, 7, *_I, batch=(2,)),
         Case(5, 7, 3, *_I, batch=(0,)),
         Case(5, 7, 0, *_I, batch=(2,)),
+        Case(5, 7, 0, *_I, batch=(2,), b_batch="missing"),
+        Case(5, 7, 0, *_B, batch=(2, 3), a_batch="outer", c="row", beta=1, bias="n"),
         Case(70, 130, 300, *_I, threads=4),
         Case(5, 7, 3, "int8", "int8", "int32", alpha=2),
     )

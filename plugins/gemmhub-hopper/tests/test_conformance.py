@@ -54,6 +54,11 @@ class TestEmulated(ConformanceSuite):
         Case(1, 30, 72, packed=True),
         Case(20, 30, 70, packed=True),
         Case(20, 30, 70, *_H, packed=True, b="col"),
+        Case(20, 30, 70, "float16", "float16", "float32", packed=True),
+        Case(20, 30, 70, "bfloat16", "bfloat16", "float16", batch=(2,), b_batch="missing", packed=True),
+        Case(5, 16, 0, *_B, packed=True),
+        Case(5, 16, 0, *_B, batch=(3,), b_batch="missing", c="row", beta=1, bias="n"),
+        Case(5, 16, 0, batch=(2, 3), a_batch="outer"),
     )
 
     @pytest.fixture(autouse=True)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
+from gemmhub._base import printing
 from gemmhub.capability import Raised, Refusal
 from gemmhub.errors import AllocationError, GemmhubError, KernelError
 
@@ -19,16 +25,48 @@ _MOST = 4000
 
 
 def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
-    """Return ``call()``, or the refusal that its exception becomes.
+    """Return ``call()``, run in the :func:`neutral` state, or the refusal that its exception becomes.
 
     Only KeyboardInterrupt is raised; SystemExit and other classes beside Exception are refusals, too.
     """
     try:
-        return call()
+        with neutral():
+            return call()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         return Raised(f"{doing} raised {words(error)}", remedy, _trace(), type(error))
+
+
+@contextmanager
+def neutral() -> Iterator[None]:
+    """Run a block that neither the caller's ``numpy.errstate`` nor the process's warning filters can make raise.
+
+    For code whose outcome is kept for the process: it must not depend on the state in which the first call came. Only
+    this thread is concerned. (``warnings.catch_warnings`` replaces the filters of all threads, and leaves the wrong
+    ones where two threads overlap.)
+    """
+    pattern = _ThisThread()
+    mine = ("ignore", pattern, Warning, None, 0)
+    filters = cast("list[Any]", warnings.filters)
+    filters.insert(0, mine)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        pattern.thread = None  # a copy of the filters that another thread made meanwhile keeps the entry
+        with suppress(ValueError):
+            filters.remove(mine)
+
+
+class _ThisThread:
+    """In place of the pattern of a warning filter: matches every message of the thread that made it."""
+
+    def __init__(self) -> None:
+        self.thread: int | None = threading.get_ident()
+
+    def match(self, _: str) -> bool:
+        return threading.get_ident() == self.thread
 
 
 def words(error: BaseException) -> str:
@@ -46,9 +84,9 @@ def _trace() -> str:
 
 
 def _safe(call: Callable[[], str], otherwise: str) -> str:
-    """``call()`` as a plain str that can be encoded; ``otherwise`` where it raises."""
+    """``call()`` as a plain str that a terminal prints as it is; ``otherwise`` where it raises."""
     try:
-        return str.encode(call(), errors="backslashreplace").decode()
+        return printing.lines(str.encode(call(), errors="backslashreplace").decode())
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from gemmhub._base import guard
+
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """``(call, operands, options) -> result`` of a deferring library; NotImplemented leaves the call to gemmhub.
 
@@ -85,5 +87,6 @@ def _open(kinds: tuple[type, ...]) -> None:
         package = kind.__module__.partition(".")[0]
         door = doors.get(package)
         if door is not None and package in sys.modules:
-            import_module(door).register()  # before it leaves the table: another thread may be waiting for it
+            with guard.neutral():  # what it imports may warn
+                import_module(door).register()  # before it leaves the table: another thread may be waiting for it
             doors.pop(package, None)

@@ -95,10 +95,12 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
             if out is not None and written is not None:
                 written(out)
             try:
-                compute(
-                    as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
-                    addend, vector, alpha, beta, stream,
-                )  # fmt: skip
+                # Infinity and NaN are results: the caller's state must not make an exception of one.
+                with np.errstate(all="ignore"):
+                    compute(
+                        as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
+                        addend, vector, alpha, beta, stream,
+                    )  # fmt: skip
             except BaseException as error:
                 raise translated(error, backend) from error
             if beside:

@@ -1,4 +1,4 @@
-"""Reading whole files and replacing them atomically, safe against links, pipes and devices in their place."""
+"""Opening whole files and replacing them atomically, safe against links, pipes and devices in their place."""
 
 from __future__ import annotations
 
@@ -6,40 +6,61 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import takes 2 ms, and settings are read without it
+
+_FLAGS = {"rb": os.O_RDONLY, "r+b": os.O_RDWR, "ab": os.O_WRONLY | os.O_APPEND}
+_ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
-def read(path: str | os.PathLike[str], limit: int = -1) -> bytes:
-    """The content of a regular file, or its first ``limit`` bytes; nothing for the null device.
+def opened(path: str | os.PathLike[str], mode: str = "rb", *, links: bool = True) -> BinaryIO:
+    """An existing regular file, opened in ``mode`` ("rb", "r+b" or "ab") without waiting, and never created.
 
-    Raises OSError for anything else: reading a named pipe, for example, would block.
+    Raises OSError for anything else: opening a named pipe, for example, would block. ``links`` is whether ``path`` may
+    be a symbolic link.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    handle = os.open(path, flags)
+    if not links:
+        _refuse_link(path)
+    handle = os.open(path, _FLAGS[mode] | _ALWAYS | (0 if links else _NOFOLLOW))
     try:
-        if not _regular(os.fstat(handle)) and os.path.realpath(path) != os.devnull:
+        if not _regular(os.fstat(handle)) and not (mode == "rb" and os.path.realpath(path) == os.devnull):
             raise OSError("it is not a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as stream:
-            return stream.read(limit)
-    finally:
+        return cast("BinaryIO", os.fdopen(handle, mode))
+    except BaseException:
         os.close(handle)
+        raise
+
+
+def read(path: str | os.PathLike[str], limit: int = -1, *, links: bool = True) -> bytes:
+    """The content of a file, or its first ``limit`` bytes, as :func:`opened` opens it; nothing for the null device."""
+    with opened(path, links=links) as stream:
+        return stream.read(limit)
 
 
 @contextmanager
-def replacing(path: Path, draft: Path | None = None) -> Iterator[BinaryIO]:
+def replacing(path: Path, draft: Path | None = None, *, links: bool = True) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of the file ``path`` when the block ends, in one step.
 
     A link is followed: what it points to is replaced. The new file has the old one's permissions, or those of any new
     file, and is on the disk when this returns. After an exception nothing has changed. It is written beside the target,
     as ``draft`` where the caller owns that name; an existing draft is removed, and never followed. A device or a pipe
-    cannot be replaced and is written to directly.
+    cannot be replaced and is written to directly. Without ``links``, a link, a device or a pipe is an OSError.
     """
-    path = Path(os.path.realpath(path))
+    from pathlib import Path
+
+    if links:
+        path = Path(os.path.realpath(path))
+    else:
+        _refuse_link(path)
     mode = None
     with suppress(FileNotFoundError):
-        status = path.stat()
+        status = path.stat(follow_symlinks=links)
         if not _regular(status):
+            if not links:
+                raise OSError("it is not a regular file")
             with path.open("wb") as stream:
                 yield stream
             return
@@ -63,6 +84,12 @@ def replacing(path: Path, draft: Path | None = None) -> Iterator[BinaryIO]:
             draft.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _refuse_link(path: str | os.PathLike[str]) -> None:
+    """Raise OSError where ``path`` is a symbolic link: writing would change what it points to."""
+    if os.path.islink(path):
+        raise OSError(f"it is a symbolic link to {os.readlink(path)}")
 
 
 def _regular(status: os.stat_result) -> bool:

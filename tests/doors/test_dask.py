@@ -212,8 +212,11 @@ def test_products_compose_as_arrays_of_dask_do(rng):
 def test_unknown_chunks_are_refused():
     x = da.ones((8, 8), chunks=4)
     unknown = x[x[:, 0] > 0]
-    with pytest.raises(ShapeError, match=r"a: chunks of unknown size.*compute_chunk_sizes"):
+    with pytest.raises(ShapeError, match=r"a: chunks of unknown size along axis 0 \(.*compute_chunk_sizes") as caught:
         gemmhub.matmul(unknown, x)
+    assert "along k" not in str(caught.value)  # whose chunks are known
+    with pytest.raises(ShapeError, match=r"b: chunks of unknown size along axis 1 \(.*compute_chunk_sizes"):
+        gemmhub.matmul(x, unknown.T)
     assert gemmhub.matmul(unknown.compute_chunk_sizes(), x).shape == (8, 8)
 
 

@@ -171,10 +171,12 @@ def facts(x: Any, argument: str) -> tuple[tuple[int, ...], DType]:
     if x is None:
         raise InputError(argument, "None", "an array")
     if isinstance(x, da.Array):
-        if any(np.isnan(size) for chunks in x.chunks for size in chunks):
+        unknown = [axis for axis, chunks in enumerate(x.chunks) if any(map(np.isnan, chunks))]
+        if unknown:
             raise ShapeError(
-                argument, f"chunks of unknown size {x.chunks}", "chunks of known sizes",
-                "call .compute_chunk_sizes() on it first: blocks of a and b must meet along k",
+                argument, f"chunks of unknown size along axis {' and '.join(map(str, unknown))} (shape {x.shape})",
+                "chunks of known sizes along every axis, from which the result's shape and blocks follow",
+                "call .compute_chunk_sizes() on it first",
             )  # fmt: skip
         shape, dtype = x.shape, x.dtype
     elif isinstance(x, PackedBlocks):

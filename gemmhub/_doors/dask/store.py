@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import dask
 import dask.array as da
@@ -23,10 +22,11 @@ from gemmhub._arrays.find import arrays_of
 from gemmhub._doors.dask import cluster, operands
 from gemmhub._doors.dask.block import located
 from gemmhub._doors.dask.graph import ProductLayer
+from gemmhub._doors.dask.journal import Journal, Place
+from gemmhub._doors.dask.target import Target, open_target
 from gemmhub.errors import InputError, OutputError
 
 Array = Any
-Place = tuple[int, ...]
 _SHARE = 0.4
 """Fraction of the workers' memory that operands of one round may take."""
 
@@ -42,17 +42,6 @@ class Stored:
 
     def __str__(self) -> str:
         return f"{self.written} blocks written in {self.rounds} rounds, {self.kept} kept, {self.repaired} repaired"
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A store that tasks open: the array itself, or the path of an npy file, which each task maps."""
-
-    array: Any
-    npy: str = ""
-
-    def open(self, mode: Literal["r", "r+"]) -> Any:
-        return np.load(self.npy, mmap_mode=mode) if self.npy else self.array
 
 
 def store(
@@ -82,7 +71,8 @@ def store(
 
     Raises
     ------
-    OutputError : a target of another shape or dtype, or with chunks that two blocks would write.
+    OutputError : a target of another shape or dtype, or with chunks that two blocks would write; a target or a journal
+        that is damaged, a link or a pipe; an array of this process, where the workers are other ones.
     InputError : not a Dask array; a journal of another product.
     OSError : a worker could not write, with its name and the cause (a full disk).
 
@@ -95,8 +85,8 @@ def store(
     if not isinstance(result, da.Array):
         raise InputError("result", f"a {type(result).__qualname__}", "an array of Dask", "gemmhub.matmul returns one")
     operands.facts(result, "result")
-    opened, path = _open(result, target)
-    record = _Journal.begin(Path(journal) if journal is not None else path, result, overwrite)
+    opened, path = open_target(result, target)
+    record = Journal.begin(path if journal is None else _path(journal, opened), result, overwrite)
     every = list(product(*(range(len(sizes)) for sizes in result.chunks)))
     done = record.sums
     intact = _intact(opened, result, done)
@@ -104,118 +94,24 @@ def store(
     written = rounds = 0
     for places in _rounds(result, [x for x in every if x not in intact], memory):
         sums = _compute(result, places, opened)
+        if isinstance(opened.array, np.ndarray) and _read(opened, _slices(result, places[0])) != sums[0]:
+            raise OutputError(
+                "target", "an array in the memory of this process", "what the workers, other processes, can write to",
+                "pass the path of an npy file or of an array of zarr",
+            )  # fmt: skip
         record.add(dict(zip(places, sums)))
         written, rounds = written + len(places), rounds + 1
     return Stored(written, len(intact), len(done) - len(intact), rounds)
 
 
-# The target
-
-
-def _open(result: Array, target: Any) -> tuple[_Target, Path | None]:
-    """The target, created where missing, and the default path of its journal."""
-    shape, dtype = tuple(map(int, result.shape)), result.dtype
-    path: Path | None = None
-    opened = _Target(target)
-    if isinstance(target, (str, os.PathLike)):
-        path = Path(target).absolute()
-        if path.suffix == ".npy":
-            if not path.exists():
-                np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
-            opened = _Target(None, str(path))
-        else:
-            opened = _Target(_zarr(path, result))
-    elif isinstance(target, np.memmap) and target.filename is not None:
-        path = Path(target.filename)
-        whole = path.suffix == ".npy" and np.load(path, mmap_mode="r").shape == target.shape
-        if not whole:
-            raise OutputError("target", "a memmap of a part of a file", "a whole npy file", "pass the path of one")
-        opened = _Target(None, str(path))
-    elif hasattr(getattr(target, "store", None), "root"):
-        path = Path(target.store.root) / getattr(target, "path", "")
-    array = opened.open("r")
-    if tuple(array.shape) != shape or array.dtype != dtype:
-        given = f"{array.dtype} of shape {tuple(array.shape)}"
-        raise OutputError("target", given, f"{dtype} of shape {shape}", "give it the shape and dtype of the result")
-    _check_chunks(result, getattr(array, "shards", None) or getattr(array, "chunks", None))
-    return opened, None if path is None else path.with_name(path.name + ".gemmhub.jsonl")
-
-
-def _zarr(path: Path, result: Array) -> Any:
-    try:
-        import zarr
-    except ImportError:
-        raise InputError("target", f"{str(path)!r}", "the path of an npy file, or zarr", "pip install zarr") from None
-    if path.exists():
-        return zarr.open_array(str(path), mode="r+")
-    sizes = tuple(max(chunks[0], 1) for chunks in result.chunks)
-    return zarr.open_array(str(path), mode="w", shape=result.shape, dtype=result.dtype, chunks=sizes)
-
-
-def _check_chunks(result: Array, chunks: Sequence[int] | None) -> None:
-    """Raise OutputError where two blocks of the result would write one chunk of the target and could lose data."""
-    if chunks is None:
-        return
-    for axis, (size, blocks) in enumerate(zip(chunks, result.chunks)):
-        if any(int(end) % size for end in np.cumsum(blocks)[:-1]):
-            raise OutputError(
-                "target", f"chunks of {size} along axis {axis}, and blocks of {blocks}", "blocks of whole chunks",
-                f"rechunk the result: result.rechunk({{{axis}: {size * max(1, max(blocks) // size)}}})",
-            )  # fmt: skip
-
-
-# The journal
-
-
-class _Journal:
-    """The list of written blocks: a line for the product, then one for each block with its checksum."""
-
-    def __init__(self, path: Path | None, head: dict[str, Any], sums: dict[Place, int]) -> None:
-        self.path, self.head, self.sums = path, head, sums
-
-    @classmethod
-    def begin(cls, path: Path | None, result: Array, overwrite: bool) -> _Journal:
-        """The journal of this product; InputError where an existing one is of another product."""
-        head = {"product": result.name, "shape": list(map(int, result.shape)), "dtype": str(result.dtype)}
-        head["chunks"] = [list(map(int, sizes)) for sizes in result.chunks]
-        if path is None or overwrite or not path.exists():
-            return cls(path, head, {})
-        lines = _whole_lines(path)
-        if lines and lines[0] != head:
-            raise InputError(
-                "journal", f"{str(path)!r}, of another product: {lines[0]}", f"that of {head}",
-                "delete it, or pass overwrite=True; the name of a product changes with its operands and blocks",
-            )  # fmt: skip
-        return cls(path, head, {tuple(line["block"]): line["sum"] for line in lines[1:]})
-
-    def keep(self, places: Sequence[Place]) -> None:
-        """Rewrite the journal with these blocks only."""
-        if self.path is not None:
-            rest = self.path.with_name(self.path.name + ".new")
-            rest.write_text(json.dumps(self.head) + "\n" + self._lines({x: self.sums[x] for x in places}))
-            os.replace(rest, self.path)
-
-    def add(self, sums: dict[Place, int]) -> None:
-        if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(self._lines(sums))
-                file.flush()
-                os.fsync(file.fileno())
-
-    @staticmethod
-    def _lines(sums: dict[Place, int]) -> str:
-        return "".join(json.dumps({"block": list(place), "sum": value}) + "\n" for place, value in sums.items())
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a journal, without a last one that an interruption truncated."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return lines
+def _path(journal: Any, target: Target) -> Path:
+    """The path of a journal that the caller named."""
+    if not isinstance(journal, (str, os.PathLike)):
+        raise InputError("journal", f"a {type(journal).__qualname__}", "a path, or None for the default")
+    path = Path(os.path.abspath(os.fsdecode(journal)))
+    if target.file is not None and str(path) == target.file.path:
+        raise OutputError("journal", f"{str(path)!r}, which is the target", "another file", "leave journal out")
+    return path
 
 
 # The rounds
@@ -259,7 +155,7 @@ def _rectangle(result: Array, workers: cluster.Cluster, memory: int | None) -> t
     return shape
 
 
-def _compute(result: Array, places: list[Place], target: _Target) -> list[int]:
+def _compute(result: Array, places: list[Place], target: Target) -> list[int]:
     """Compute and write these blocks; return their checksums."""
     source = operands.Operand(result, ())
     name = f"gemmhub-store-{tokenize(source.name, places)}"
@@ -274,27 +170,33 @@ def _slices(result: Array, place: Place) -> tuple[slice, ...]:
 
 
 @located
-def _write(target: _Target, block: Array, where: tuple[slice, ...]) -> int:
+def _write(target: Target, block: Array, where: tuple[slice, ...]) -> int:
     """Write one block; return its checksum."""
-    native = np.ascontiguousarray(arrays_of(block, "block").to_host(block))
+    native = np.asarray(arrays_of(block, "block").to_host(block), order="C")
     array = target.open("r+")
     array[where] = native
-    if target.npy:
+    if target.file is not None:
         array.flush()
     return _checksum(native)
 
 
 @located
-def _read(target: _Target, where: tuple[slice, ...]) -> int:
-    """The checksum of a block in the store."""
-    return _checksum(np.ascontiguousarray(target.open("r")[where]))
+def _read(target: Target, where: tuple[slice, ...]) -> int | None:
+    """The checksum of a block in the store; None where it cannot be read: a chunk of zarr may be damaged."""
+    array = target.open("r")
+    try:
+        return _checksum(np.asarray(array[where], order="C"))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def _checksum(block: Array) -> int:
     return zlib.crc32(block.reshape(-1).view(np.uint8))
 
 
-def _intact(target: _Target, result: Array, sums: dict[Place, int]) -> dict[Place, None]:
+def _intact(target: Target, result: Array, sums: Mapping[Place, int]) -> dict[Place, None]:
     """The recorded blocks whose content in the store is unchanged."""
     tasks = [dask.delayed(_read, pure=False)(target, _slices(result, place)) for place in sums]
     found = dask.compute(*tasks) if tasks else ()

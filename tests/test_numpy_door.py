@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,12 +81,117 @@ def test_contractions(equation, shapes, calls, rng):
     np.testing.assert_allclose(out, np.asarray(got))
 
 
+EQUATIONS = (
+    "ij,kj->ik", "ij , kj -> ki", "ij,kj", "...ij,...kj->...ik", "...j,kj", "i...,i...->...", "ij,kj->", "ij,kj->i",
+    "ij,ij->ij", "ij,ij->", "ij,ij->i", "ij,kl->ijkl", "ij,kl->", "...,...", "...j,...j->...", "ij...,ij...->...",
+)  # fmt: skip
+SPELLINGS = {
+    **{equation: partial(np.einsum, equation) for equation in EQUATIONS},
+    "einsum, lists": lambda x, y: np.einsum(x, [0, 1], y, [2, 1], [0, 2]),
+    "einsum, lists without a result": lambda x, y: np.einsum(x, [0, 1], y, [2, 1]),
+    "einsum, lists with an ellipsis": lambda x, y: np.einsum(x, [..., 1], y, [..., 1], [...]),
+    "einsum, optimized": lambda x, y: np.einsum("ij,kj->ik", x, y, optimize=True),
+    "einsum, ordered": lambda x, y: np.einsum("ij,kj->ik", x, y, order="F"),
+    "einsum, diagonal": lambda x, y: np.einsum("ii,ij->j", x[:, :3], y),
+    "einsum of three": lambda x, y: np.einsum("ij,kj,kl->il", x, y, y),
+    "einsum of three, optimized": lambda x, y: np.einsum("ij,kj,kl->il", x, y, y, optimize=True),
+    "einsum, out": lambda x, y: np.einsum("ij,ij->i", x, y, out=np.zeros(3, accumulated(x))),
+    "matmul": lambda x, y: np.matmul(x, y.T),
+    "matmul, axes": lambda x, y: np.matmul(x, y, axes=[(0, 1), (1, 0), (0, 1)]),
+    "vecdot": lambda x, y: np.vecdot(x, y),
+    "vecdot, axis": lambda x, y: np.vecdot(x, y, axis=0),
+    "vecdot, out": lambda x, y: np.vecdot(x, y, out=np.zeros(3, accumulated(x))),
+    "linalg.vecdot": lambda x, y: np.linalg.vecdot(x, y),
+    "linalg.tensordot": lambda x, y: np.linalg.tensordot(x, y, axes=2),
+    "matvec": lambda x, y: np.matvec(x, y[0]),
+    "vecmat": lambda x, y: np.vecmat(x[:, 0], y),
+    "vdot": lambda x, y: np.vdot(x, y),
+    "dot": lambda x, y: np.dot(x, y.T),
+    "dot of stacks": lambda x, y: np.dot(x[None], y.T[None]),
+    "inner": lambda x, y: np.inner(x, y),
+    "inner of vectors": lambda x, y: np.inner(x[0], y[0]),
+    "tensordot": lambda x, y: np.tensordot(x, y, ([1], [1])),
+    "tensordot of nothing": lambda x, y: np.tensordot(x, y, 0),
+    "multi_dot": lambda x, y: np.linalg.multi_dot([x, y.T, x]),
+    "matrix_power": lambda x, y: np.linalg.matrix_power(x[:, :3], 3),
+}  # fmt: skip
+
+
+def accumulated(x):
+    """The dtype of a product of ``x`` by itself."""
+    return gemmhub.matmul(np.asarray(x)[:1], np.asarray(x)[:1].T).dtype
+
+
+@pytest.mark.parametrize("dtype", [I8, np.dtype(np.uint8), F16, BF16, F32, I64], ids=str)
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_the_dtype_of_a_sum_of_products_does_not_depend_on_its_spelling(name, dtype, rng):
+    """Nor do its values: those of 8-bit integers and of 16-bit floats would wrap or be rounded at each step."""
+    if name.rpartition(".")[2].partition(",")[0] in {"vecdot", "matvec", "vecmat"} and not hasattr(np, "vecmat"):
+        pytest.skip("this NumPy does not have it")
+    # Sums of 8-bit integers that leave their range, and of floats at which 16 bits stall: 3200 + 1 is 3200 in float16.
+    x, y = np.full((2, 3, 300), 100 if dtype.kind in "iu" else 4)
+    if dtype.kind not in "iu":
+        x[:, 200:] = y[:, 200:] = 1
+    wide = np.dtype(np.int64 if dtype.kind in "iu" else F64)
+    expected = SPELLINGS[name](x.astype(wide), y.astype(wide))
+    x, y = x.astype(dtype), y.astype(dtype)
+    got = SPELLINGS[name](asarray(x), asarray(y))
+    assert got.dtype == accumulated(x)
+    assert np.shape(got) == np.shape(expected)
+    if name == "multi_dot" and dtype == BF16:
+        return  # the first of its two products is rounded, too
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(expected).astype(got.dtype))
+
+
+def test_numpys_own_dtype_is_numpys_choice(rng):
+    x = asarray(np.full((3, 2000), 100, I8))
+    assert np.einsum("ij,kj->ik", x, x, dtype=I8).dtype == I8
+    assert np.einsum("ij,kj->ik", x, x, dtype=I64).dtype == I64
+    assert np.einsum("ij->i", x).dtype == I8  # no product
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("...ab,bc->ac", ((2, 3, 4), (4, 5))), ("...i,i->...", ((), (3,))), ("ij,jk->ik", ((2, 3), (4, 5))),
+     ("...i...,i", ((3,), (3,))), ("ij,jk->iq", ((2, 3), (3, 4))), ("ij,jk,kl->il", ((2, 3), (3, 4)))],
+)  # fmt: skip
+def test_what_numpy_refuses_of_einsum_is_refused(equation, shapes, rng):
+    x, y = (draw(rng, shape, F64) for shape in shapes)
+    with pytest.raises(ValueError) as plain:  # noqa: PT011  (the messages are compared)
+        np.einsum(equation, x, y)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        np.einsum(equation, asarray(x), y)
+    assert str(caught.value) == str(plain.value)
+
+
 @pytest.mark.parametrize("axes", [0, 1, 2, (0, 0), ((0, 1), (0, 1)), ((1, 0), (1, 0)), (-1, -1)], ids=str)
 def test_tensordot(axes, rng):
     x, y = draw(rng, (3, 4), F64), draw(rng, (3, 4) if axes != 1 else (4, 3), F64)
     got, expected = np.tensordot(asarray(x), asarray(y), axes), np.tensordot(x, y, axes)
     np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-12)
     assert np.shape(got) == expected.shape
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [3, -1, 1.0, "01", None, [[5], [0]], [[2], [0]], [[0], [2]], [[-3], [0]], [[0, 0], [0, 0]], [[0], [0, 1]],
+     [[0, 1], [0]], [0, 0, 0], [0], [[0.0], [0.0]], [[], []], [[True], [False]], np.array([1, 0]),
+     [np.array([1]), (0,)], ([-1], [-2])],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [F64, I8], ids=str)
+@pytest.mark.parametrize("shapes", [((3, 3), (3, 3)), ((3, 4), (4, 3)), ((3,), (3,)), ((), (3,))], ids=str)
+def test_axes_of_tensordot_are_read_as_numpy_reads_them(axes, shapes, dtype, rng):
+    def outcome(x, y):
+        try:
+            made = np.tensordot(x, y, axes)
+        except Exception as error:
+            return type(error), str(error)
+        return np.shape(made), np.asarray(made).astype(F64).tolist()
+
+    x, y = (rng.integers(0, 3, shape).astype(dtype) for shape in shapes)
+    assert outcome(asarray(x), y) == outcome(x, y)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from string import ascii_letters
 from typing import Any, NamedTuple
 
 
@@ -64,3 +65,22 @@ def contraction(equation: str) -> Contraction | None:
     batch = "".join(x for x in a if x in b and x in out)
     rows, columns = "".join(x for x in a if x not in b), "".join(x for x in b if x not in a)
     return Contraction(a, b, out, batch, rows, inner, columns)
+
+
+def without_ellipsis(equation: str, *dimensions: int) -> str:
+    """An equation of operands of so many dimensions with letters for the ellipsis; itself where that is impossible."""
+    if "..." not in equation:
+        return equation
+    inputs, arrow, out = equation.partition("->")
+    operands = inputs.split(",")
+    free = [x for x in ascii_letters if x not in equation]
+    counts = [n - len(x.replace("...", "")) if "..." in x else 0 for x, n in zip(operands, dimensions)]
+    most = max(counts)
+    if len(operands) != len(dimensions) or min(counts) < 0 or most > len(free) or (arrow and most and "..." not in out):
+        return equation
+    letters = "".join(free[:most])
+    spelled = [x.replace("...", letters[most - count :], 1) for x, count in zip(operands, counts)]
+    if not arrow:  # the dimensions of the ellipsis come first, then the letters that occur once
+        joined = inputs.replace("...", "").replace(",", "")
+        out = "..." + "".join(sorted(x for x in set(joined) if joined.count(x) == 1))
+    return f"{','.join(spelled)}->{out.replace('...', letters, 1)}"

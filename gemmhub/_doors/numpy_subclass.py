@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from gemmhub import api, array_library, dtypes
-from gemmhub._doors.einsum import contraction
+from gemmhub._doors.einsum import contraction, without_ellipsis
 from gemmhub.errors import DTypeError
 
-_OPTIONS = frozenset({"out", "dtype"})
-"""Keyword arguments of numpy.matmul that gemmhub has too; with any other NumPy multiplies."""
+_UFUNCS = frozenset(getattr(np, name) for name in ("matmul", "vecdot", "matvec", "vecmat") if hasattr(np, name))
+"""The ufuncs that sum products. Older versions of NumPy have only the first."""
+_NUMPYS = frozenset({"dtype", "signature", "casting"})
+"""Keyword arguments with which the caller chooses NumPy's own dtypes."""
 
 
 class HubArray(np.ndarray):
@@ -24,9 +27,8 @@ class HubArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        if ufunc is np.matmul and method == "__call__" and _OPTIONS.issuperset(options):
-            a, b = inputs
-            result = _product(a, b, out[0] if out else None, options.get("dtype"))
+        if ufunc in _UFUNCS and method == "__call__":
+            result = _ufunc(ufunc, inputs, out[0] if out else None, options)
             if result is not NotImplemented:
                 return result
         if any(_foreign(x) for x in (*inputs, *out)):
@@ -54,9 +56,10 @@ class HubArray(np.ndarray):
 def asarray(x: Any, dtype: Any = None) -> HubArray:
     """View ``x`` as an array whose products gemmhub computes.
 
-    ``@``, :func:`numpy.matmul`, :func:`numpy.dot`, :func:`numpy.inner`, :func:`numpy.tensordot` and
-    :func:`numpy.einsum` of two operands go through :func:`gemmhub.matmul`: 8-bit integers give int32, half precision is
-    summed in float32, and bfloat16 of ml_dtypes works. No other array of the process is affected.
+    ``@``, :func:`numpy.matmul`, :func:`numpy.dot`, :func:`numpy.inner`, :func:`numpy.tensordot` and contractions of two
+    operands by :func:`numpy.einsum` go through :func:`gemmhub.matmul`: 8-bit integers give int32, half precision is
+    summed in float32, and bfloat16 of ml_dtypes works. Every other spelling of a sum of products has the same dtypes.
+    No other array of the process is affected.
 
     Parameters
     ----------
@@ -128,24 +131,60 @@ def _written(result: Any, out: Any) -> Any:
     return out
 
 
+def _ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, options: Mapping[str, Any]) -> Any:
+    if ufunc is np.matmul and options.keys() <= {"dtype"}:
+        return _product(*inputs, out, options.get("dtype"))
+    if not _NUMPYS.isdisjoint(options) or not _supported(*inputs):
+        return NotImplemented
+    return _written(_accumulated(inputs, lambda *given: ufunc(*given, **options)), out)
+
+
+def _accumulated(operands: tuple[Any, ...], multiply: Callable[..., Any]) -> Any:
+    """``multiply`` of the operands by NumPy, in the accumulator's dtype and rounded to that of a product.
+
+    For sums of products that are no product of matrices: NumPy's own loops wrap 8-bit integers, and round each step of
+    16-bit floats. More than two operands are products from left to right.
+    """
+    plain = [np.asarray(_plain(x)) for x in operands]
+    dtype = total = plain[0].dtype
+    for x in plain[1:]:
+        product = dtypes.result_dtype(dtype, x.dtype)
+        dtype, total = product, dtypes.compute_dtype(dtype, x.dtype, product)
+    with np.errstate(all="ignore"):
+        made = multiply(*(x.astype(total, copy=False) for x in plain))
+        return _wrapped(made.astype(dtype, copy=False))
+
+
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     a, b = np.asanyarray(a), np.asanyarray(b)
-    if not _supported(a, b):
+    summed = _axes(axes, a.ndim, b.ndim)
+    if summed is None or not _supported(a, b):
         return NotImplemented
-    if isinstance(axes, (int, np.integer)):
-        left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
-    else:
-        left, right = (tuple(np.atleast_1d(np.asarray(x, int)).tolist()) for x in axes)
-    left, right = tuple(x % max(a.ndim, 1) for x in left), tuple(x % max(b.ndim, 1) for x in right)
-    if not left or len(left) != len(right) or [a.shape[x] for x in left] != [b.shape[x] for x in right]:
-        return NotImplemented  # an outer product, or NumPy's own error
+    left, right = summed
+    if [a.shape[x] for x in left] != [b.shape[x] for x in right]:
+        return NotImplemented  # NumPy raises
     rows = [x for x in range(a.ndim) if x not in left]
     columns = [x for x in range(b.ndim) if x not in right]
-    inner = int(np.prod([a.shape[x] for x in left], dtype=int))
-    first = _plain(a).transpose(*rows, *left).reshape(-1 if inner else _size(a, rows), inner)
-    second = _plain(b).transpose(*right, *columns).reshape(inner, -1 if inner else _size(b, columns))
+    inner = _size(a, left)
+    first = _plain(a).transpose(*rows, *left).reshape(_size(a, rows), inner)
+    second = _plain(b).transpose(*right, *columns).reshape(inner, _size(b, columns))
     made = api.matmul(first, second)
     return _wrapped(made.reshape([a.shape[x] for x in rows] + [b.shape[x] for x in columns])[()])
+
+
+def _axes(axes: Any, *dimensions: int) -> tuple[list[int], list[int]] | None:
+    """The axes of each operand that numpy.tensordot sums over; None where it raises."""
+    try:
+        sides = tuple(axes) if np.iterable(axes) else (range(-index(axes), 0), range(index(axes)))
+        left, right = (list(side) if np.iterable(side) else [side] for side in sides)
+        if any(
+            isinstance(x, bool) or not -n <= index(x) < n for side, n in zip((left, right), dimensions) for x in side
+        ):
+            return None
+    except (TypeError, ValueError):
+        return None
+    left, right = ([index(x) % n for x in side] for side, n in zip((left, right), dimensions))
+    return (left, right) if len({*left}) == len(left) and len({*right}) == len(right) else None
 
 
 def _size(x: Any, axes: list[int]) -> int:
@@ -164,11 +203,34 @@ def _inner(a: Any, b: Any) -> Any:
     return NotImplemented if np.ndim(a) == 0 or np.ndim(b) == 0 else _tensordot(a, b, (-1, -1))
 
 
-def _einsum(equation: Any, *operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
-    if not isinstance(equation, str) or len(operands) != 2 or options or not _supported(*operands):
+def _vdot(a: Any, b: Any) -> Any:
+    return _accumulated((a, b), np.vdot) if _supported(a, b) else NotImplemented
+
+
+def _einsum(*given: Any, out: Any = None, **options: Any) -> Any:
+    """An equation and operands; or operands, each with a list of axes after it, and perhaps a list for the result."""
+    spelled = bool(given) and isinstance(given[0], str)
+    operands = given[1:] if spelled else given[: len(given) // 2 * 2 : 2]
+    if len(operands) < 2 or "dtype" in options or not _supported(*operands):
         return NotImplemented
-    a, b = (_plain(np.asanyarray(x)) for x in operands)
-    asked = contraction(equation.replace(" ", ""))
+    if spelled and len(operands) == 2 and options.keys() <= {"optimize"}:
+        result = _contraction(given[0], *(_plain(np.asanyarray(x)) for x in operands))
+        if result is not NotImplemented:
+            return _written(result, out)
+
+    def einsum(*widened: Any) -> Any:
+        if spelled:
+            return np.einsum(given[0], *widened, **options)
+        mixed = list(given)
+        mixed[: 2 * len(widened) : 2] = widened
+        return np.einsum(*mixed, **options)
+
+    return _written(_accumulated(operands, einsum), out)
+
+
+def _contraction(equation: str, a: Any, b: Any) -> Any:
+    """The einsum of two operands as one product; NotImplemented where it is none."""
+    asked = contraction(without_ellipsis(equation.replace(" ", ""), a.ndim, b.ndim))
     sizes = None if asked is None else asked.sizes(a.shape, b.shape)
     if asked is None or sizes is None:
         return NotImplemented
@@ -176,11 +238,11 @@ def _einsum(equation: Any, *operands: Any, out: Any = None, optimize: Any = Fals
     right = b.transpose(asked.right()).reshape(asked.shape(sizes, asked.inner, asked.columns))
     apart = [sizes[x] for x in asked.batch + asked.rows + asked.columns]
     made = api.matmul(left, right).reshape(apart).transpose(asked.result())
-    return _written(_wrapped(made), out) if made.ndim or out is not None else made[()]
+    return _wrapped(made) if made.ndim else made[()]
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.dot: _dot, np.inner: _inner, np.tensordot: _tensordot, np.einsum: _einsum,
+    np.dot: _dot, np.inner: _inner, np.vdot: _vdot, np.tensordot: _tensordot, np.einsum: _einsum,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gemmhub._base import processors
+from gemmhub._base import printing, processors
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,10 @@ CPU = Device()
 
 @dataclass(frozen=True)
 class Refusal:
-    """A backend's answer that it cannot run a problem: ``reason`` states why, ``remedy`` what the reader can do."""
+    """A backend's answer that it cannot run a problem: ``reason`` states why, ``remedy`` what the reader can do.
+
+    Of its texts, what a terminal would interpret becomes an escape.
+    """
 
     reason: str
     remedy: str
@@ -33,6 +36,12 @@ class Refusal:
     any_layout: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether operands of the same dtypes and sizes are refused for any strides and alignment. Such a refusal adds no
     cost to calls that another backend runs."""
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "remedy", "traceback"):
+            text = getattr(self, name)
+            if isinstance(text, str):
+                object.__setattr__(self, name, printing.lines(text))
 
     @property
     def passing(self) -> str:

@@ -22,9 +22,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemmhub._base import printing
+
 
 class GemmhubError(Exception):
-    """Root of the tree: ``except gemmhub.GemmhubError`` catches all of it."""
+    """Root of the tree: ``except gemmhub.GemmhubError`` catches all of it.
+
+    Messages may contain texts of plugins, files and arrays: what a terminal would interpret is shown as an escape.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*(printing.lines(x) if isinstance(x, str) else x for x in arguments))
 
 
 class InputError(GemmhubError, ValueError):

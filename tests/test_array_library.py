@@ -29,6 +29,11 @@ class Derived(Wrapped):
     pass
 
 
+class Unspeakable(Exception):  # noqa: N818
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
 @pytest.fixture(autouse=True)
 def forgotten():
     yield
@@ -76,6 +81,34 @@ def test_an_exception_of_a_deferring_library_is_the_callers():
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             gemmhub.matmul(Wrapped(1), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError(), RuntimeError("on the moon"), KeyError("k"), Unspeakable()])
+@pytest.mark.parametrize(
+    ("protocol", "argument"),
+    [(x, y) for x in ("__array__", "__array_interface__", "__dlpack_device__") for y in ("a", "b", "c", "bias")]
+    + [("__dlpack__", "a")],  # beside arrays of NumPy it is refused unread
+)
+def test_an_exception_of_an_array_reaches_the_caller(protocol, argument, error):
+    """With its class, its text and itself as the cause."""
+
+    def fail(self, *_, **__):
+        raise error
+
+    own = {protocol: property(fail) if "interface" in protocol else fail}
+    x = type("Faulty", (), {"__dlpack_device__": lambda self: (1, 0), **own} if "dlpack" in protocol else own)()
+    one = np.ones((2, 2))
+    operands = {"a": one, "b": one, "c": None, "bias": None, argument: x}
+    if protocol == "__dlpack__":
+        operands["b"] = x
+    a, b, c, bias = operands.values()
+    with pytest.raises(InputError) as caught:
+        gemmhub.matmul(a, b, c=c, bias=bias, beta=int(c is not None))
+    told = str(caught.value)
+    assert told.startswith(f"{argument}: ")
+    assert type(error).__name__ in told
+    assert not error.args or error.args[0] in told
+    assert caught.value.__cause__ is error
 
 
 def test_a_direct_library_is_found_for_subclasses():

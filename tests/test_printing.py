@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import pickle
+import traceback
 import unicodedata
 
 import numpy as np
@@ -9,11 +12,12 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Refusal
+from gemmhub import Absent, Ready, Refusal, errors
 from gemmhub._base import printing
 from gemmhub._check.compare import Compared, Comparison
 from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.tune import Tuned, TuneResult
+from gemmhub.capability import CPU
 from plugins import add
 
 ONE = np.ones((2, 2), np.float32)
@@ -57,6 +61,55 @@ def test_tables_are_safe(monkeypatch):
         assert "forged" in text
         assert not set(EVIL) & set(text) & {chr(code) for code in (*range(10), *range(11, 32), 0x9B, 0x202E, 0x2066)}
         assert "\nnumpy  chosen" not in text
+
+
+def raising(*_):
+    raise ValueError(EVIL)
+
+
+STEPS = {
+    "prepare": {"prepare": raising}, "run": {"run": raising}, "supports": {"supports": raising},
+    "estimate": {"estimate": raising}, "candidates": {"candidates": raising}, "copies": {"copies": raising},
+    "remark": {"remark": raising}, "probe": {"probe": raising}, "memory": {"prepare": MemoryError(EVIL)},
+    "refusal of prepare": {"prepare": lambda *_: Refusal(EVIL, EVIL)},
+    "refusal of supports": {"supports": lambda *_: Refusal(EVIL, EVIL)},
+    "absence": {"probe": lambda: Absent(EVIL, EVIL)}, "name": {"candidates": (EVIL,)}, "words": {"remark": EVIL},
+    "versions": {"probe": lambda: Ready((CPU,), {EVIL: EVIL}, (EVIL,))},
+}  # fmt: skip
+"""Where a plugin may have text that becomes a message."""
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_messages_and_the_log_are_safe(step, forced, caplog):
+    """What is logged at any level, raised, or part of an answer."""
+    caplog.set_level(logging.DEBUG, "gemmhub")
+    add(Scripted("evil", **STEPS[step]))
+    options = {"backend": "evil"} if forced else {}
+    told = []
+    for call in (gemmhub.matmul, gemmhub.plan, gemmhub.tune, gemmhub.compare, gemmhub.explain):
+        try:
+            told.append(str(call(ONE, ONE, **options)))
+        except gemmhub.GemmhubError as error:
+            told += [str(error), *traceback.format_exception_only(error)]
+    for status in gemmhub.backends():
+        told += [str(status), status.reason, status.remedy, status.traceback or ""]
+    told += [v.reason + v.remedy + (v.traceback or "") for v in gemmhub.explain(ONE, ONE).verdicts]
+    told += [caplog.text, *(record.getMessage() for record in caplog.records)]
+    assert not set("".join(told)) & {chr(code) for code in (*range(10), *range(11, 32), 0x9B, 0x202E, 0x2066)}
+
+
+def test_every_error_and_refusal_is_safe():
+    kinds = [x for x in vars(errors).values() if isinstance(x, type) and issubclass(x, gemmhub.GemmhubError)]
+    for kind in kinds:
+        given = {"InputError": 4, "KernelError": 2}.get(
+            next(x.__name__ for x in kind.__mro__ if "__init__" in vars(x)), 1
+        )
+        error = kind(*[EVIL] * given)
+        assert printing.lines(str(error)) == str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    for made in (Refusal(EVIL, EVIL, EVIL), Absent(EVIL, EVIL, EVIL)):
+        assert {made.reason, made.remedy, made.traceback} == {printing.lines(EVIL)}
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Größe 中文 é", "a\tb"])

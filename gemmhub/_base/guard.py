@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -91,6 +92,19 @@ def _safe(call: Callable[[], str], otherwise: str) -> str:
         raise
     except BaseException:
         return otherwise
+
+
+def _printable(record: logging.LogRecord) -> bool:
+    """A filter of the log, which lets every record pass, with texts that a terminal prints as they are."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            x if isinstance(x, (int, float)) else _safe(partial(str, x), "a text that cannot be shown")
+            for x in record.args
+        )
+    return True
+
+
+logging.getLogger("gemmhub").addFilter(_printable)
 
 
 def propagates(error: BaseException) -> bool:

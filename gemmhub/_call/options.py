@@ -10,6 +10,7 @@ from numbers import Number
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from gemmhub import config
+from gemmhub._base.guard import words
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info, scaled_dtype, single
 from gemmhub.errors import DTypeError, InputError
@@ -159,7 +160,7 @@ def scalar(value: object, argument: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # foreign code
-        given = f"a {type(value).__qualname__} that is not read: {type(error).__name__}: {error}"
+        given = f"a {type(value).__qualname__} that is not read: {words(error)}"
         raise InputError(argument, given, "a number (an int, a float, a complex)") from error
     if isinstance(value, bool):
         return int(value)

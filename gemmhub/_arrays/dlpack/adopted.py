@@ -21,6 +21,7 @@ from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
 from gemmhub._arrays.dlpack.operands import unconverted
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._base.geometry import DeviceView
+from gemmhub._base.guard import words
 from gemmhub.capability import Device
 from gemmhub.errors import DeviceError, InputError, OutputError
 from gemmhub.packed import PackedB
@@ -46,7 +47,7 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
             kind, index = (int(part) for part in x.__dlpack_device__())
         except Exception as error:  # foreign code
             raise DeviceError(
-                argument, f"a {type(x).__qualname__} on no device: {error}", "arrays on cpu, cuda and musa"
+                argument, f"a {type(x).__qualname__} on no device: {words(error)}", "arrays on cpu, cuda and musa"
             ) from error
         if kind == 1:
             return None
@@ -167,7 +168,7 @@ class AdoptedArrays:
             raise
         except Exception as error:  # foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that {self._carrier.name} cannot import: {error}",
+                argument, f"a {type(x).__qualname__} that {self._carrier.name} cannot import: {words(error)}",
                 "arrays of one library that export DLPack or the CUDA array interface",
             ) from error  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy as np
 from gemmhub._arrays.array_types import library_name
 from gemmhub._arrays.host.operands import SEQUENCES, NumpyArrays
 from gemmhub._arrays.torch import tensors
+from gemmhub._base.guard import words
 from gemmhub.dtypes import ML_DTYPES
 from gemmhub.errors import InputError
 from gemmhub.packed import PackedB
@@ -43,8 +44,8 @@ class DLPackArrays(NumpyArrays):
             raise
         except Exception as error:  # __dlpack__ is foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that NumPy cannot view: {error}", "CPU arrays that export DLPack",
-                viewable(x),
+                argument, f"a {type(x).__qualname__} that NumPy cannot view: {words(error)}",
+                "CPU arrays that export DLPack", viewable(x),
             ) from error  # fmt: skip
         return native
 
@@ -64,7 +65,7 @@ class DLPackArrays(NumpyArrays):
         except (AttributeError, BufferError, RuntimeError) as error:
             raise InputError(
                 "a, b",
-                f"a result of {native.dtype} cannot become a {type(like).__qualname__}: {error}",
+                f"a result of {native.dtype} cannot become a {type(like).__qualname__}: {words(error)}",
                 "arrays whose library has from_dlpack",
                 "pass numpy.from_dlpack(x) and convert the result",
             ) from None
@@ -131,8 +132,11 @@ def dlpack_arrays(name: str) -> DLPackArrays:
 
 
 def has(x: object, name: str) -> bool:
-    """Like hasattr, but also False for objects whose ``__getattr__`` raises any other exception."""
+    """Like hasattr, also where ``__getattr__`` or a property raises any exception: then, whether the class has it.
+
+    Reading the attribute raises the exception again, for the caller to see.
+    """
     try:
         return hasattr(x, name)
     except Exception:
-        return False
+        return hasattr(type(x), name)

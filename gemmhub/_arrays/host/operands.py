@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gemmhub._arrays import array_types
+from gemmhub._base.guard import words
 from gemmhub.array_library import HostArrays
 from gemmhub.errors import InputError
 
@@ -34,7 +35,7 @@ class NumpyArrays(HostArrays):
             raise
         except Exception as error:  # __array__ is foreign code
             raise InputError(
-                argument, f"not an array: {error}", "arrays, or nested sequences of equal lengths of numbers"
+                argument, f"not an array: {words(error)}", "arrays, or nested sequences of equal lengths of numbers"
             ) from error
 
     def holds(self, out: object) -> bool:

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from gemmhub import api, dtypes
+from gemmhub._base.guard import words
 from gemmhub._doors.dask import cluster
 from gemmhub.dtypes import DType
 from gemmhub.errors import (
@@ -57,7 +58,7 @@ def _with_place(error: Exception) -> Exception:
     if isinstance(error, InputError):
         kind = next(x for x in (ShapeError, DTypeError, DeviceError, InputError) if isinstance(error, x))
         return kind(error.argument, f"{error.given} (a block on {where})", error.allowed, error.remedy)
-    text = f"on {where}: {type(error).__name__}: {error}"
+    text = f"on {where}: {words(error)}"
     if isinstance(error, (AllocationError, MemoryError)):
         return AllocationError(text)
     if isinstance(error, NoBackendError):

@@ -228,6 +228,42 @@ print(*sorted(v.backend for v in verdicts if v.status == "absent"))
     assert out == ["3", "True", "brisk", "slow"]
 
 
+@forks
+def test_modules_that_hold_a_lock_during_a_fork_are_imported_before_one_can_wait():
+    """The parent's hooks run in pairs. A hook that another thread registers during the wait has no first half."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRELUDE + """
+import re, sysconfig
+from pathlib import Path
+library = Path(sysconfig.get_paths()["stdlib"])
+hooks = {}
+for path in library.rglob("*.py"):
+    name = ".".join(path.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
+    if not {"site-packages", "test", "tests"} & set(path.parts):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if re.search(r"register_at_fork\\(\\s*before=", text):
+            hooks[name] = name in sys.modules
+assert set(hooks) >= {"logging", "concurrent.futures.thread"}, hooks
+assert all(hooks.values()), hooks
+
+inside = threading.Event()
+def first():
+    with locks.deciding:
+        inside.set()
+        time.sleep(0.3)  # the fork waits
+        for name in hooks:
+            __import__(name)
+thread = threading.Thread(target=first)
+thread.start()
+inside.wait(30)
+print(child(multiply))
+thread.join()
+"""],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["0"], "")
+
+
 LAUNCHING = {
     "native/cuda_scratch.py", "mublas/pointers.py", "mublas/memory.py", "musa_kernels/scratch.py",
     "mutlass/workspace.py", "mudnn/engine.py", "cublas/workspace.py", "cublas/kernel.py",

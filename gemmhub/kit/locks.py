@@ -10,7 +10,10 @@ the state before it or after it.
 
 from __future__ import annotations
 
-import logging  # noqa: F401  (its own hook holds its lock during a fork: imported first, it is called after ours)
+# These two hold a lock during a fork. They must not be imported while a fork waits in our hook: of hooks that are
+# registered then only the second half is called, which releases a lock that was not taken.
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
 import threading
 import time

@@ -123,7 +123,7 @@ def test_a_first_call_under_any_state_is_as_under_none(name, tmp_path):
 
 
 def noisy(result=None):
-    """What a plugin's method may do that is nobody's concern: a warning, and an overflow."""
+    """A plugin's method that warns and overflows on its way to a right answer."""
 
     def method(*_):
         warnings.warn("by the way", UserWarning, stacklevel=1)

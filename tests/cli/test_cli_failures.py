@@ -155,7 +155,8 @@ def test_closed_streams(tmp_path):
 
 def test_ctrl_c(tmp_path):
     script = (
-        "import gemmhub, time\nfrom gemmhub.cli.main import main\n"
+        "import gemmhub, signal, time\nfrom gemmhub.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started the tests with &
         "def wait():\n    print('waiting', flush=True)\n    time.sleep(60)\n"
         "gemmhub.backends = wait\nmain(['backends'])"
     )

@@ -183,3 +183,5 @@ class BackendDescription:
     """Kinds of device that it runs on. For problems on others it is not loaded."""
     contract: int = field(kw_only=True)
     """The :data:`CONTRACT` that it implements, as a literal number: a later gemmhub compares it with its own."""
+    variables: tuple[str, ...] = field(default=(), kw_only=True)
+    """Environment variables GEMMHUB_... that the plugin reads. gemmhub warns of any other: it may be misspelt."""

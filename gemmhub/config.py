@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -130,6 +130,32 @@ KEYS: Mapping[str, _Key] = {
 """Every setting: its environment variable, its parser, what is allowed."""
 
 CONFIG_VARIABLE = "GEMMHUB_CONFIG"
+
+VARIABLES = frozenset(
+    {*(key.variable for key in KEYS.values()), CONFIG_VARIABLE, "GEMMHUB_CACHE_DIR", "GEMMHUB_TESTING_SEED"}
+)
+"""Every environment variable of gemmhub's own. A plugin names those that it reads in its descriptions."""
+_PREFIX, _TESTS = "GEMMHUB_", "GEMMHUB_TEST_"
+"""Beginnings of the names that are looked at, and of those that the project's own tests read."""
+
+
+def unknown_variables(plugins: Iterable[str]) -> list[str]:
+    """A sentence for each environment variable that is called as gemmhub's are, and that nothing reads.
+
+    ``plugins`` are the variables that the loaded plugins read.
+    """
+    known = {*VARIABLES, *plugins}
+    unknown = [x for x in os.environ if x.startswith(_PREFIX) and not x.startswith(_TESTS) and x not in known]
+    return [
+        f"environment variable {x}: neither gemmhub nor a loaded plugin reads it; {_meant(x, known)}" for x in unknown
+    ]
+
+
+def _meant(name: str, known: set[str]) -> str:
+    from difflib import get_close_matches
+
+    likely = get_close_matches(name.removeprefix(_PREFIX), [x.removeprefix(_PREFIX) for x in known], 1, 0.7)
+    return f"did you mean {_PREFIX}{likely[0]}?" if likely else f"known: {', '.join(sorted(known))}"
 
 
 def parse(key: str, value: object, where: str) -> Any:

@@ -6,8 +6,10 @@ import asyncio
 import contextvars
 import math
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -658,3 +660,68 @@ def test_use_is_a_decorator():
 
 def _numbers():
     yield 1
+
+
+# ---------------------------------------------------------------- unknown variables
+
+
+MISSPELT = {
+    "GEMMHUB_PRECISON": "did you mean GEMMHUB_PRECISION?", "GEMMHUB_DISABEL": "did you mean GEMMHUB_DISABLE?",
+    "GEMMHUB_WORKSPACE_MB": "did you mean GEMMHUB_WORKSPACE_MIB?", "GEMMHUB_RECORD": "did you mean GEMMHUB_RECORDS?",
+    "GEMMHUB_CACHEDIR": "did you mean GEMMHUB_CACHE_DIR?", "GEMMHUB_PLUGIN": "did you mean GEMMHUB_PLUGINS?",
+    "GEMMHUB_\x1b[2JX": "known: GEMMHUB_BACKEND, ", "GEMMHUB_": "known: ", "GEMMHUB_SOMETHING": "known: ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_variable_that_nothing_reads_is_warned_of_once(home, monkeypatch, caplog, name):
+    monkeypatch.setenv(name, "tf32")
+    gemmhub.reload()
+    for _ in range(3):
+        gemmhub.matmul(ONE, ONE)
+        gemmhub.explain(ONE, ONE)
+        gemmhub.backends()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    told = record.getMessage()
+    assert told.startswith(f"environment variable {name}: neither gemmhub nor".replace("\x1b", "\\x1b"))
+    assert MISSPELT[name] in told
+    gemmhub.reload()
+    gemmhub.matmul(ONE, ONE)
+    assert len(caplog.records) == 2
+
+
+def test_known_variables_are_not_warned_of(home, monkeypatch, caplog):
+    values = {
+        "GEMMHUB_PRECISION": "tf32",
+        "GEMMHUB_DETERMINISTIC": "1",
+        "GEMMHUB_RECORDS": "off",
+        "GEMMHUB_TUNE": "off",
+    }
+    for name in config.VARIABLES - {"GEMMHUB_CONFIG", "GEMMHUB_PLUGINS", "GEMMHUB_BACKEND"}:
+        monkeypatch.setenv(name, values.get(name, "7"))
+    monkeypatch.setenv("GEMMHUB_TEST_ANYTHING", "1")
+    monkeypatch.setenv("GEMM_HUB", "1")
+    gemmhub.reload()
+    gemmhub.matmul(ONE, ONE)
+    assert caplog.records == []
+
+
+def test_every_variable_that_is_read_is_known():
+    """Those of the core in one table, those of a plugin in its own description."""
+    root = Path(gemmhub.__file__).parent
+    read = re.compile(r"(?:environ(?:\.get\(|\[)|getenv\(|VARIABLE = )\"(GEMMHUB_[A-Z_]+)\"")
+    found = {x for path in root.rglob("*.py") for x in read.findall(path.read_text(encoding="utf-8"))}
+    assert found >= {"GEMMHUB_CONFIG", "GEMMHUB_CACHE_DIR", "GEMMHUB_TESTING_SEED"}
+    assert found <= config.VARIABLES
+    plugins = {}
+    for path in root.parent.glob("plugins/*/gemmhub_*/**/*.py"):
+        for name in read.findall(path.read_text(encoding="utf-8")):
+            plugins.setdefault(name, set()).add(path.parts[len(root.parent.parts) + 1])
+    assert plugins.keys() - config.VARIABLES == {"GEMMHUB_HOPPER_PDL", "GEMMHUB_MCC"}
+    assert plugins["GEMMHUB_HOPPER_PDL"] == {"gemmhub-hopper"}
+    assert plugins["GEMMHUB_MCC"] == {"gemmhub-musa"}  # which every MUSA plugin compiles with
+    for plugin in root.parent.glob("plugins/*/gemmhub_*/plugin.py"):
+        text = plugin.read_text(encoding="utf-8")
+        assert ("GEMMHUB_HOPPER_PDL" in text) == ("gemmhub_hopper" in str(plugin))
+        assert ('variables=("GEMMHUB_MCC",)' in text or 'variables = ("GEMMHUB_MCC",)' in text) == ('("musa",)' in text)

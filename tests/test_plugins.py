@@ -183,6 +183,7 @@ NAMED = {
     "bad_name": ("Bad Name", "'Bad Name' is not a lower-case name", "report it"),
     "name_empty": ("", "'' is not a lower-case name", "report it"),
     "no_devices": ("bad-description", "its device_kinds are None", "report it"),
+    "variables_text": ("bad-description", "its variables are 'GEMMHUB_BAD'", "report it"),
 }
 
 
@@ -197,6 +198,24 @@ def test_a_description_that_is_refused(site, operands, target):
     assert found.remedy.startswith(remedy)
     assert gemmhub.explain(*operands)[name].status == "failed"
     assert_numpy_and_example_work(*operands)
+
+
+def test_the_variables_of_a_plugin_are_known(site, operands, monkeypatch, caplog):
+    site.install("gemmhub-example-good", GOOD)
+    monkeypatch.setenv("GEMMHUB_EXAMPLE_MODE", "fast")
+    gemmhub.reload()
+    gemmhub.matmul(*operands)
+    assert caplog.records == []
+    monkeypatch.setenv("GEMMHUB_EXAMPLE_MOOD", "fast")
+    gemmhub.reload()
+    gemmhub.matmul(*operands)
+    assert "did you mean GEMMHUB_EXAMPLE_MODE?" in caplog.text
+    monkeypatch.delenv("GEMMHUB_EXAMPLE_MOOD")
+    monkeypatch.setenv("GEMMHUB_DISABLE", "example")
+    caplog.clear()
+    gemmhub.reload()
+    gemmhub.matmul(*operands)
+    assert "GEMMHUB_EXAMPLE_MODE: neither gemmhub nor a loaded plugin reads it" in caplog.text
 
 
 def test_one_bad_description_does_not_take_the_plugins_others(site, operands):

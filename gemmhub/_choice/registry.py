@@ -218,6 +218,9 @@ class Registry:
             return Refusal(f"{name!r} is not a lower-case name", remedy)
         if not isinstance(kinds, (tuple, list)) or not kinds or not all(isinstance(kind, str) for kind in kinds):
             return Refusal(f"its device_kinds are {kinds!r}, not a tuple of strings", remedy)
+        variables = description.variables
+        if not isinstance(variables, (tuple, list)) or not all(isinstance(x, str) for x in variables):
+            return Refusal(f"its variables are {variables!r}, not a tuple of strings", remedy)
         taken = next((e for e in others if e.name == description.name and e.description), None)
         if taken is not None:
             return Refusal(
@@ -245,6 +248,10 @@ class Registry:
             if index not in self._answers or self._answers[index].passing:
                 self._answers[index] = self._discover_one(index, self._points, settings)
         self.complete = not any(answer.passing for answer in self._answers.values())
+        if self.complete:
+            descriptions = [entry.description for entry in self.entries if entry.description is not None]
+            for told in config.unknown_variables(x for description in descriptions for x in description.variables):
+                _log.warning("%s", told)
 
     def _discover_one(
         self, index: int, points: Sequence[importlib.metadata.EntryPoint], settings: config.Settings

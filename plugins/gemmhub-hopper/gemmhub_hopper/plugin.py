@@ -15,4 +15,5 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "TMA and wgmma kernels for Hopper GPUs: float16, bfloat16, float32, tf32; fused bias, relu, gelu, silu"
-    return [BackendDescription("hopper", _load, summary, device_kinds=("cuda",), contract=1)]
+    variables = ("GEMMHUB_HOPPER_PDL",)
+    return [BackendDescription("hopper", _load, summary, device_kinds=("cuda",), contract=1, variables=variables)]

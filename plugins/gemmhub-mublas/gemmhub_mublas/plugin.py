@@ -27,6 +27,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             "muBLAS on Moore Threads GPUs: floats, complex, int8; any batch",
             device_kinds=("musa",),
             contract=1,
+            variables=("GEMMHUB_MCC",),
         ),
         BackendDescription(
             "mublaslt",
@@ -34,5 +35,6 @@ def gemmhub_backends() -> list[BackendDescription]:
             "muBLASLt on Moore Threads GPUs (SDK 4.2 or later): floats, int8, fused bias, relu and gelu",
             device_kinds=("musa",),
             contract=1,
+            variables=("GEMMHUB_MCC",),
         ),
     ]

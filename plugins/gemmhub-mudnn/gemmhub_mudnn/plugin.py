@@ -15,4 +15,5 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "muDNN on Moore Threads GPUs: float16, bfloat16 and float32, with bias"
-    return [BackendDescription("mudnn", _load, summary, device_kinds=("musa",), contract=1)]
+    variables = ("GEMMHUB_MCC",)
+    return [BackendDescription("mudnn", _load, summary, device_kinds=("musa",), contract=1, variables=variables)]

@@ -21,5 +21,6 @@ def gemmhub_backends() -> list[BackendDescription]:
             "handwritten kernels for Moore Threads GPUs: float16, bfloat16; any strides, epilogue and batch",
             device_kinds=("musa",),
             contract=1,
+            variables=("GEMMHUB_MCC",),
         )
     ]

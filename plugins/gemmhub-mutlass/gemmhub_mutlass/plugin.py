@@ -21,5 +21,6 @@ def gemmhub_backends() -> list[BackendDescription]:
             "MUTLASS on Moore Threads GPUs: its collective builders, compiled on first use; needs MUTLASS_HOME",
             device_kinds=("musa",),
             contract=1,
+            variables=("GEMMHUB_MCC",),
         )
     ]

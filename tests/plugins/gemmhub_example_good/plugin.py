@@ -13,4 +13,5 @@ def _load() -> Backend:
 
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
-    return [BackendDescription("example", _load, "float32 in blocks, an example", contract=1)]
+    variables = ("GEMMHUB_EXAMPLE_MODE",)
+    return [BackendDescription("example", _load, "float32 in blocks, an example", contract=1, variables=variables)]

@@ -148,3 +148,78 @@ def test_operands_in_any_order(always_sums, rng):
     assert spot_check(np.asfortranarray(a), b.T.copy().T, np.asfortranarray(c), seed=0)
     wrong = np.asfortranarray(flipped(c, 5, 0))
     assert spot_check(np.asfortranarray(a)[::-1], np.asfortranarray(b), wrong[::-1], seed=0).where[0] == 40 - 1 - 5
+
+
+# Products without sums: of booleans, and of 8-bit integers that wrap before they are rounded to float32
+
+
+def without_sums(rng, name, m=2000, k=70, n=1500):
+    """Operands, and a product that is large enough to be sampled."""
+    if name == "bool":
+        a, b = rng.random((m, k)) < 0.1, rng.random((k, n)) < 0.1
+        return a, b, a @ b
+    a, b = np.full((m, 140_000), -128, np.int8), np.full((140_000, n), 127, np.int8)
+    a[:, ::2] += rng.integers(0, 2, (m, 70_000), np.int8)
+    c = (np.matmul(a, b, dtype=np.float64)).astype(np.int64).astype(np.int32).astype(np.float32)
+    return a, b, c
+
+
+@pytest.mark.parametrize("shape", [(2000, 70, 1500), (40, 3000, 3000), (3000, 3000, 40), (1, 3000, 3000)], ids=str)
+@pytest.mark.parametrize("lines", ["row", "column"])
+def test_a_wholly_wrong_line_of_booleans_is_always_found(shape, lines, rng):
+    a, b, c = without_sums(rng, "bool", *shape)
+    right = spot_check(a, b, c)
+    assert right
+    assert right.method == "sampled"
+    for _ in range(40):
+        wrong = c.copy()
+        line = np.s_[rng.integers(c.shape[0])] if lines == "row" else np.s_[:, rng.integers(c.shape[1])]
+        wrong[line] = ~wrong[line]
+        found = spot_check(a, b, wrong)
+        assert not found
+        assert wrong[found.where] != c[found.where]
+
+
+def test_a_line_of_booleans_of_which_half_is_wrong_is_found(rng):
+    a, b, c = without_sums(rng, "bool")
+    for _ in range(60):
+        wrong, line = c.copy(), rng.integers(1500)
+        half = rng.permutation(1500)[:750], rng.permutation(2000)[:1000]
+        wrong[line, half[0]] ^= True
+        assert not spot_check(a, b, wrong)
+        wrong = c.copy()
+        wrong[half[1], line] ^= True
+        assert not spot_check(a, b, wrong)
+
+
+def test_the_stated_chance_of_a_single_wrong_boolean_is_the_true_one(rng):
+    a, b, c = without_sums(rng, "bool", 300, 200, 200)
+    told = spot_check(a, b, c).reason
+    assert "a row or a column of which half is wrong would have been seen but for a chance of 2**-32" in told
+    stated = float(told.rpartition("chance of ")[2])
+    assert stated == pytest.approx(1 - (1 - 32 / 300) * (1 - 32 / 200), abs=0.01)
+    found, draws = 0, 400
+    for _ in range(draws):
+        wrong, where = c.copy(), (rng.integers(300), rng.integers(200))
+        wrong[where] ^= True
+        found += not spot_check(a, b, wrong)
+    assert abs(found / draws - stated) < 5 * np.sqrt(stated * (1 - stated) / draws)
+
+
+def test_a_batch_of_booleans_is_seen_in_each_matrix(rng):
+    a, b = rng.random((3, 300, 200)) < 0.1, rng.random((3, 200, 200)) < 0.1
+    c = a @ b
+    assert spot_check(a, b, c)
+    for batch in range(3):
+        wrong = c.copy()
+        wrong[batch, 7] ^= True
+        assert spot_check(a, b, wrong).where[0] == batch
+
+
+def test_integers_that_wrap_before_they_are_rounded_are_seen_by_lines(rng):
+    a, b, c = without_sums(rng, "int8", 40, 0, 50)
+    right = spot_check(a, b, c)
+    assert right
+    assert "half is wrong" in right.reason
+    c[7] += 1024
+    assert spot_check(a, b, c).where[0] == 7

@@ -38,8 +38,10 @@ _SUSPICIOUS = 256
 """The most (row, group) pairs beyond their threshold that are recomputed."""
 _ROWS = 4
 """The most rows of an integer product, of those that are certainly wrong, that are recomputed."""
-_POINTS = 1024
-"""Number of elements recomputed of a product whose sums carry no information."""
+_LINES = 32
+"""Number of whole rows, and of whole columns, recomputed of a product whose sums carry no information. A row or column of
+which half is wrong is missed with a probability of at most 2**-_LINES; one that is wholly wrong never is.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class SpotCheck:
 
     ok: bool
     method: str
-    """Method of the check: "recomputed" (every element), "freivalds" or "sampled"."""
+    """Method of the check: "recomputed" (every element), "freivalds" (random sums), or "sampled": the elements that the
+    caller chose, or whole random rows and columns of a product that has no sums (of booleans).
+    """
     checked: int
     """Number of elements recomputed in double precision."""
     sums: int
@@ -104,7 +108,8 @@ def spot_check(
 
     By default all of ``c`` is examined: small products are recomputed; for larger ones random sums over groups of
     columns are compared (Freivalds 1977) and the most suspicious elements recomputed. A correct product is always
-    called right; ``detects`` is the size of an error that is found.
+    called right; ``detects`` is the size of an error that is found. Of a large product of booleans, whose sums are no
+    sums, random rows and columns are recomputed: ``reason`` states what they miss, and how probably.
 
     A product with alpha, beta, a bias, scales or an activation is not ``a @ b`` and is called wrong. Check it by
     :func:`gemmhub.compare`, or against :func:`gemmhub.accuracy.reference`.
@@ -172,6 +177,8 @@ class _Product:
         self.method, self.checked, self.sums = "recomputed", 0, 0
         self.unseen, self.unexamined, self.unjudged = 0, 0, 0
         self.detects: float | None = 1.0
+        self.seen: float | None = None
+        """Probability that a single wrong element is recomputed, where whole rows and columns are."""
         self.worst = -1.0
         self.where: tuple[int, ...] = ()
         self.got: Any = None
@@ -194,6 +201,11 @@ class _Product:
                 reason += f"; {self.unseen} sums contain overflowed or suspicious elements and were not looked at"
             if self.unexamined:
                 reason += f"; {self.unexamined} further elements that are NaN or infinite were not looked at"
+            if self.seen is not None:
+                reason += (
+                    f"; a row or a column of which half is wrong would have been seen but for a chance of 2**-{_LINES}"
+                )
+                reason += f", and a single wrong element with a chance of {self.seen:.2g}"
             if self.detects is not None and self.method == "freivalds":
                 chance = f"; a wrong row would have been seen, but for a chance of 2**-{freivalds.VECTORS}"
                 power = f"; a single error above {self.detects:.3g} bounds would have been seen"
@@ -227,7 +239,7 @@ class _Product:
                 self._block(batch, np.arange(m), np.arange(n))
             elif not self._sums(batch, rng):
                 self.method, self.detects = "sampled", None
-                self._points(batch, np.stack([rng.integers(m, size=_POINTS), rng.integers(n, size=_POINTS)], axis=-1))
+                self._lines(batch, rng)
             if self.worst > 1.0:
                 return
 
@@ -254,6 +266,14 @@ class _Product:
             self._floating(batch, rng)
             return True
         return False
+
+    def _lines(self, batch: tuple[int, ...], rng: np.random.Generator) -> None:
+        """Recompute random rows and columns: of each other row, the elements in those columns, and the reverse."""
+        m, n = self.c.shape[-2:]
+        rows, cols = (rng.permutation(size)[:_LINES] for size in (m, n))
+        self._block(batch, rows, np.arange(n))
+        self._block(batch, np.arange(m), cols)
+        self.seen = 1.0 - (1.0 - len(rows) / m) * (1.0 - len(cols) / n)
 
     def _integral(self, batch: tuple[int, ...], bits: int, rng: np.random.Generator) -> None:
         a, b, c = self.a[batch], self.b[batch], self.c[batch]

@@ -39,8 +39,8 @@ _SUSPICIOUS = 256
 _ROWS = 4
 """The most rows of an integer product, of those that are certainly wrong, that are recomputed."""
 _LINES = 32
-"""Number of whole rows, and of whole columns, recomputed of a product whose sums carry no information. A row or column of
-which half is wrong is missed with a probability of at most 2**-_LINES; one that is wholly wrong never is.
+"""Number of whole rows, and of whole columns, recomputed where sums carry no information. A row or column of which half
+is wrong is missed with a probability of at most 2**-_LINES; one that is wholly wrong never is.
 """
 
 

@@ -133,7 +133,8 @@ def _written(result: Any, out: Any) -> Any:
 
 def _ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, options: Mapping[str, Any]) -> Any:
     if ufunc is np.matmul and options.keys() <= {"dtype"}:
-        return _product(*inputs, out, options.get("dtype"))
+        a, b = inputs
+        return _product(a, b, out, options.get("dtype"))
     if not _NUMPYS.isdisjoint(options) or not _supported(*inputs):
         return NotImplemented
     return _written(_accumulated(inputs, lambda *given: ufunc(*given, **options)), out)

@@ -10,10 +10,7 @@ the state before it or after it.
 
 from __future__ import annotations
 
-# These two hold a lock during a fork. They must not be imported while a fork waits in our hook: of hooks that are
-# registered then only the second half is called, which releases a lock that was not taken.
-import concurrent.futures.thread  # noqa: F401
-import logging  # noqa: F401
+import logging  # noqa: F401  (its own hook holds its lock during a fork: imported first, it is called after ours)
 import os
 import threading
 import time
@@ -80,11 +77,28 @@ class Section:
             del self._inside[me]
 
     def before_fork(self) -> None:
-        """Wait until no other thread is inside, for a limited time: one may be waiting for this thread."""
+        """Wait until no other thread is inside, for a limited time: one may be waiting for this thread.
+
+        A module that such a thread imports may register hooks of its own, to hold a lock during forks. Of those that
+        are registered once a fork has begun, Python calls only the second half, which releases the lock: the first half
+        is called here.
+        """
         me = self._forking = threading.get_ident()
         end = time.monotonic() + _PATIENCE
-        while any(thread != me for thread in list(self._inside)) and time.monotonic() < end:
-            time.sleep(1e-3)
+        register, late = os.register_at_fork, []
+
+        def watched(**hooks: Any) -> None:
+            register(**hooks)
+            late.append(hooks.get("before"))
+
+        os.register_at_fork = watched
+        try:
+            while any(thread != me for thread in list(self._inside)) and time.monotonic() < end:
+                time.sleep(1e-3)
+        finally:
+            os.register_at_fork = register
+        for hook in filter(None, reversed(late)):
+            hook()
 
     def after_fork(self) -> None:
         """Admit other threads again."""

@@ -71,7 +71,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(name, distribution, "refused", payload.reason, payload.remedy))
-    for verdict in asked:
+    for verdict in (*refused, *asked, *chosen.verdicts):
         if isinstance(verdict, Verdict) and verdict.passing == "memory":
             raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
     if kept:

@@ -214,8 +214,10 @@ def test_a_first_launch_longer_than_the_rest_is_not_repeated(operands, monkeypat
     assert {r.backend for r in records.read(records.path()).records.values()} >= {"slow", "quick"}
 
 
-def test_a_first_launch_is_no_sample_where_there_are_others(operands):
+def test_a_first_launch_is_no_sample_where_there_are_others(operands, monkeypatch):
     """It may load code and start threads."""
+    monkeypatch.setattr(race, "BUDGET", 0.5)
+    monkeypatch.setattr(race, "_ROUNDS", 1)
     launches = []
 
     def run(a, b, out, candidate):
@@ -225,7 +227,7 @@ def test_a_first_launch_is_no_sample_where_there_are_others(operands):
     scripted("loading", candidates=("one", "two"), run=run, estimate=1e-9)
     with gemmhub.use(tune="first", backend="loading"):
         gemmhub.matmul(*operands)
-    assert all(r.seconds < 0.1 * race.BUDGET for r in records.read(records.path()).records.values())
+    assert all(r.seconds < 0.08 * race.BUDGET for r in records.read(records.path()).records.values())
 
 
 def test_a_newcomer_is_raced_against_the_fastest_record(operands):

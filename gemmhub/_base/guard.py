@@ -50,8 +50,8 @@ def neutral() -> Iterator[None]:
     pattern = _ThisThread()
     mine = ("ignore", pattern, Warning, None, 0)
     filters = cast("list[Any]", warnings.filters)
-    filters.insert(0, mine)
     try:
+        filters.insert(0, mine)
         with np.errstate(all="ignore"):
             yield
     finally:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from types import MethodType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -30,8 +30,17 @@ from gemmhub.problem import Bias, GemmProblem, Operand, Scale
 from gemmhub.verdict import Decision
 
 
-@runtime_checkable
-class Plan(Protocol):
+class _Attributes(type(Protocol)):  # type: ignore[misc]  # the metaclass of protocols has no public name
+    """``isinstance`` by the attributes that an object has.
+
+    From Python 3.12 on, that of protocols does not see those that a bound function has of its function.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return callable(instance) and all(hasattr(instance, name) for name in ("decision", "kernel"))
+
+
+class Plan(Protocol, metaclass=_Attributes):
     """What :func:`gemmhub.plan` returns: a function of operands with the planned shapes and dtypes.
 
     (A function that is bound to its :class:`~gemmhub._call.recipe.Recipe`, by which it pickles. An object with

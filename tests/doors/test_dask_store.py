@@ -121,6 +121,35 @@ def test_a_journal_of_another_product_is_refused(operands, tmp_path):
     assert ratio(np.asarray(held(tmp_path / "c.npy")), a + 1, b) <= 1
 
 
+class DirectoryStore:
+    """The store of zarr 2, which the Python of these tests may be too new for."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+
+class Zarr2:
+    """An array of zarr 2 in such a store, as far as storing uses it."""
+
+    def __init__(self, folder):
+        self.store, self.path, self.chunks = DirectoryStore(folder), "", (16, 16)
+        self.memory = np.zeros((64, 48), F32)
+        self.shape, self.dtype = self.memory.shape, self.memory.dtype
+
+    def __setitem__(self, place, value):
+        self.memory[place] = value
+
+    def __getitem__(self, place):
+        return self.memory[place]
+
+
+def test_an_array_of_zarr_2_has_its_journal_beside_its_folder(operands, tmp_path):
+    target = Zarr2(tmp_path / "c")
+    assert gd.store(product(*operands), target).written == 12
+    assert (tmp_path / "c.gemmhub.jsonl").exists()
+    assert gd.store(product(*operands), target).kept == 12
+
+
 def test_targets_that_cannot_take_the_result(operands, tmp_path):
     result = product(*operands)
     with pytest.raises(OutputError, match=r"target: float64 of shape \(64, 48\); allowed: float32"):

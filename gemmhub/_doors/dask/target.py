@@ -74,11 +74,18 @@ def open_target(result: Array, target: Any) -> tuple[Target, Path | None]:
         path = Path(os.path.realpath(target.filename))
         opened = Target(None, _npy_of(path, target))
         _check_kind(result, target.dtype, target.shape)
-    elif hasattr(getattr(target, "store", None), "root"):
-        path = Path(target.store.root) / getattr(target, "path", "")
+    elif (root := _root(getattr(target, "store", None))) is not None:
+        path = Path(root) / getattr(target, "path", "")
     if opened.file is None:
         _check_array(result, opened.array)
     return opened, None if path is None else path.with_name(path.name + ".gemmhub.jsonl")
+
+
+def _root(store: Any) -> Any:
+    """The folder of a store of zarr on a local disk (zarr 3: LocalStore, zarr 2: DirectoryStore); None of others."""
+    if any(each.__name__ == "DirectoryStore" for each in type(store).__mro__):
+        return store.path
+    return getattr(store, "root", None)
 
 
 @contextmanager

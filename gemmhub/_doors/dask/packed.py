@@ -62,11 +62,12 @@ def pack(b: Any, a_dtype: Any = None, m: int = 1024, backend: str | None = None)
     dtypes.info(b.dtype)
     left = b.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
     options = {"a_dtype": left, "m": m, "backend": backend}
-    blocks = b.map_blocks(
-        _pack, version=cluster.version(), options=options, dtype=b.dtype, meta=b._meta, token="gemmhub-pack"
-    )
+    blocks = b.map_blocks(_pack, version=cluster.version(), options=options, dtype=b.dtype, meta=b._meta)
     return PackedBlocks(blocks, left)
 
 
 def _pack(b: Any, version: str, options: dict[str, Any]) -> Any:
     return block.pack(version, b, options)
+
+
+_pack.__name__ = "gemmhub-pack"  # begins the keys of its tasks; the argument for that has changed its name in Dask

@@ -10,7 +10,7 @@ DOORS := .venv-doors
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-fast test-all test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels test-doors \
-	test-device wheels test-wheels lint docs clean
+	test-device test-versions wheels test-wheels lint docs clean
 
 demo: $(PLAIN)/.installed  ## two matrices in, product out, decision and verdict printed
 	$(PLAIN)/bin/python -m benchmarks.run.make_demo demo
@@ -22,8 +22,9 @@ test: test-hopper test-musa-kernels test-musa test-core test-cuda test-doors tes
 # What neither compiles, nor runs on an emulator, nor is documentation; fewer random problems.
 FAST := -q -m "not compiler and not emulator and not docs and not device" --hypothesis-profile=fast
 SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failures numpy_suite records site structure verify)
+CORE := $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
 test-fast: $(STAMP) $(KERNELS)/.installed
-	$(BIN)/python -m pytest $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
+	$(BIN)/python -m pytest $(CORE)
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-hopper/tests/test_lower.py
 
@@ -61,6 +62,9 @@ test-musa: $(MUSA)/.installed  ## on the simulated MUSA homes; compiled things s
 test-musa-kernels: $(MUSA)/.installed
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-mutlass/tests
 	$(MUSA)/bin/python -m pytest plugins/gemmhub-musa-kernels/tests
+
+test-versions: $(STAMP)  ## the lowest and the newest of $(VERSIONS) (numpy torch jax dask) on each Python of PATH
+	$(BIN)/python tests/check_versions.py --core '$(CORE)' $(VERSIONS)
 
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py
@@ -126,4 +130,4 @@ $(MUSA)/.installed: pyproject.toml $(MUSA_PLUGINS:%=plugins/%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) $(DOORS) demo site dist
+	rm -rf $(VENV) $(PLAIN) $(PLUGINS) $(KERNELS) $(MUSA) $(DOORS) .venv-versions demo site dist

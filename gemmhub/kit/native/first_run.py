@@ -63,11 +63,11 @@ def first_run(
         name = f"first-run-{_key(program, arguments, facts)}.json"
     except OSError as error:
         return Refusal(f"the self-check {program.name} cannot be read: {error}", "install its distribution again")
-    kept = cache.read(name)
+    kept = recall(name)
     if kept is not None:
-        return FirstRun(**json.loads(kept))
+        return kept
     try:
-        command = [str(_executable(program)), *map(str, arguments)]
+        command = [str(executable(program)), *map(str, arguments)]
     except OSError as error:
         return _not_started(program, str(error))
     outcome = run(command, timeout=PATIENCE if patience is None else patience)
@@ -76,10 +76,21 @@ def first_run(
     found = FirstRun(outcome.output, outcome.failure, outcome.signal, outcome.hung)
     if found.failure and not found.hung and found.signal not in FAULTS:
         return found
+    return keep(name, found)
+
+
+def recall(name: str) -> FirstRun | None:
+    """Return the outcome that the cache keeps in the file ``name``; None without one."""
+    kept = cache.read(name)
+    return None if kept is None else FirstRun(**json.loads(kept))
+
+
+def keep(name: str, found: FirstRun) -> FirstRun:
+    """Keep an outcome in the file ``name``, whose suffix is ".json"; return it with the file's path."""
     with suppress(OSError):  # where it cannot be kept, it runs again in the next process
-        lasting = replace(found, kept=str(cache.folder().path / name.replace(".json", ".*.json")))
-        cache.store(name, json.dumps(asdict(lasting)).encode())
-        return lasting
+        kept = replace(found, kept=str(cache.folder().path / name.replace(".json", ".*.json")))
+        cache.store(name, json.dumps(asdict(kept)).encode())
+        return kept
     return found
 
 
@@ -91,7 +102,7 @@ def _not_started(program: Path, reason: str) -> Refusal:
     )
 
 
-def _executable(program: Path) -> Path:
+def executable(program: Path) -> Path:
     """``program``, or a copy of it in the cache where an installer dropped the permission to execute it."""
     if os.access(program, os.X_OK):
         return program

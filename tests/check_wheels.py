@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from email.parser import Parser
 from pathlib import Path
 
@@ -57,15 +58,15 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith("gemmhub-"):
         missing = {f"gemmhub/testing/simt/{path.name}" for path in SIMT.iterdir()} - {*names}
         assert not missing, f"{wheel.name} lacks sources that plugins compile: {missing}"
-    libraries = [name for name in names if name.endswith(".so")]
-    if wheel.name.startswith("gemmhub_cpu-") and shutil.which("g++"):
+    compiled = [name for name in names if name.endswith((".so", ".bin", ".run"))]
+    if wheel.name.startswith(("gemmhub_cpu-", "gemmhub_musa-")) and shutil.which("g++"):
         assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"
-        assert len(libraries) == 1, f"{wheel.name} has the compiled kernels {libraries}"
-        checks = [name for name in names if name.endswith(".bin")]
-        assert len(checks) == 1, f"{wheel.name} has the self-checks {checks}"
+        expected = {".so": 1, ".bin": 1} if wheel.name.startswith("gemmhub_cpu-") else {".run": 1}
+        suffixes = Counter(Path(name).suffix for name in compiled)
+        assert suffixes == expected, f"{wheel.name} has the compiled files {compiled}"
     else:
         assert wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} is for one Python alone"
-        assert not libraries, f"{wheel.name} has {libraries}"
+        assert not compiled, f"{wheel.name} has {compiled}"
     for needed in found.get_all("Requires-Dist") or []:
         if needed.startswith("gemmhub") and "extra ==" not in needed:
             assert ">=0.2" in needed, f"{wheel.name} needs {needed} of any version"

@@ -40,7 +40,8 @@ OWN = {
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},
     "gemmhub-mudnn": {"engine"},
     "gemmhub-musa": {
-        "array", "attested", "compile", "devices", "dlpack", "doctor", "guard", "runtime", "sdk", "selftest", "testing",
+        "array", "attested", "child", "compile", "devices", "dlpack", "doctor", "first_run", "guard", "runtime", "sdk",
+        "selftest", "testing",
     },
     "gemmhub-musa-kernels": {"copies", "parameters"},
     "gemmhub-mutlass": {"installation", "profiler"},

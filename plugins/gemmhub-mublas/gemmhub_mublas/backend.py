@@ -48,7 +48,7 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""
         super().__init__(look)
-        self._proofs: Proofs[Candidate] = Proofs("muBLAS", self._unproven)
+        self._proofs: Proofs[Machine, Candidate] = Proofs("muBLAS", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
@@ -65,11 +65,11 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
         first = next((refusal for _, refusal in answers if refusal is not None), None)
         return first if first is not None and not proven else Analysis(lowered, proven)
 
-    def _unproven(self, problem: GemmProblem, candidate: Candidate) -> Run | Refusal:
+    def _unproven(self, machine: Machine, problem: GemmProblem, candidate: Candidate) -> Run | Refusal:
         lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
-        return Gemm(self.machine, problem, lowered, candidate).run
+        return Gemm(machine, problem, lowered, candidate).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
         """Return the seconds of the usual candidate; None without a known rate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, c_double, c_float, c_int32
+from ctypes import byref, c_double, c_float, c_int32
 from typing import Any
 
 from gemmhub.problem import GemmProblem
@@ -54,8 +54,8 @@ class Arguments:
         self._arguments = arguments
         self._function = library.functions[candidate.function].function
 
-    def call(self, handle: int, alpha: int, a: int, b: int, beta: int, c: int) -> int:
-        """Call the function; return its status. All arguments are addresses."""
+    def call(self, handle: int, alpha: Any, a: int, b: int, beta: Any, c: int) -> int:
+        """Call the function; return its status. All arguments are addresses, those of the scalars by ``byref``."""
         arguments = self._arguments.copy()
         arguments[_HANDLE], arguments[_ALPHA] = handle, alpha
         for place, value in zip(self._places, (a, b, beta, c)):
@@ -112,9 +112,7 @@ class Gemm:
             else:
                 shared = False
             assert arguments is not None
-            # Local variables keep the scalars alive while the library reads them.
-            alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
-            scalars = addressof(alpha_here), addressof(beta_here)
+            scalars = byref(scalar(alpha, self._compute)), byref(scalar(beta, self._compute))
             handle = machine.handles.take(self._index, stream)
             try:
                 if pointers is not None:
@@ -128,7 +126,7 @@ class Gemm:
                 machine.handles.give(self._index, stream, handle)
 
     def _call(
-        self, arguments: Arguments, handle: int, stream: int, scalars: tuple[int, int], places: tuple[int, int, int]
+        self, arguments: Arguments, handle: int, stream: int, scalars: tuple[Any, Any], places: tuple[int, int, int]
     ) -> None:
         machine = self._machine
         before = machine.guard.before()

@@ -8,15 +8,13 @@ first of these.
 
 from __future__ import annotations
 
+import struct
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ctypes import CFUNCTYPE, POINTER, byref, c_int, c_size_t, c_uint64, c_void_p, cast
 
 from gemmhub_musa.array import Memory
 from gemmhub_musa.runtime import TO_DEVICE, MusaError, Runtime
-
-from gemmhub.errors import AllocationError
 
 TABLES = 4
 """Tables of one kernel: as many calls with different operands may be under way without waiting."""
@@ -31,13 +29,8 @@ class _Table:
         nbytes = 3 * count * _WORD
         self._memory = Memory(runtime, index, nbytes)
         self.address = self._memory.address
-        allocate = CFUNCTYPE(c_int, c_void_p, c_size_t)(("musaMallocHost", runtime.library.cdll))
-        address = c_void_p()
-        if allocate(byref(address), nbytes):
-            raise AllocationError(f"{nbytes} bytes of page-locked host memory: {runtime.clear_error()}")
-        self.source = address.value or 0
+        self.source = runtime.malloc_host(nbytes)
         weakref.finalize(self, _free, runtime, index, self.source).atexit = False
-        self.words = cast(address, POINTER(c_uint64 * (3 * count))).contents
         self.event = runtime.event_create()
         weakref.finalize(self, _destroy, runtime, index, self.event).atexit = False
         self.used = False
@@ -46,11 +39,9 @@ class _Table:
 
 
 def _free(runtime: Runtime, index: int, address: int) -> None:
-    free = CFUNCTYPE(c_int, c_void_p)(("musaFreeHost", runtime.library.cdll))
     with suppress(MusaError), runtime.device(index):
         runtime.synchronize()  # a copy from it may be pending
-        if free(address):
-            runtime.clear_error()
+        runtime.free_host(address)
 
 
 def _destroy(runtime: Runtime, index: int, event: int) -> None:
@@ -113,10 +104,9 @@ class Pointers:
         if table.used:
             self._runtime.event_synchronize(table.event)
         table.holds = None
-        for which, (base, offsets) in enumerate(zip(bases, self._offsets)):
-            start = which * self._count
-            table.words[start : start + self._count] = [base + offset for offset in offsets]
+        addresses = [base + offset for base, offsets in zip(bases, self._offsets) for offset in offsets]
         nbytes = 3 * self._count * _WORD
+        self._runtime.write_host(table.source, struct.pack(f"={len(addresses)}Q", *addresses))
         self._runtime.memcpy_async(table.address, table.source, nbytes, TO_DEVICE, stream)
         table.holds = bases
 

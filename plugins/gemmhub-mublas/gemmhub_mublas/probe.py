@@ -36,10 +36,15 @@ class Machine(BlasDevices):
         """Make a handle on the current device. Raises StatusError or MusaError where the library does not work."""
         super().__init__("mublas", found, library.create)
         self.library = library
+        self.facts = (sorted(library.codes.values.items()),)
         index = found.runtime.current_device
         handle = self.handles.take(index, 0)
         self.version = library.version(handle)
         self.handles.give(index, 0, handle)
+
+    def on(self, found: musa.Machine) -> Machine:
+        """Return the same for the machine as a child process has it. Raises as the constructor does."""
+        return Machine(found, Library(found.sdk.load("mublas"), self.library.codes))
 
 
 def codes(sdk: Sdk) -> Codes:
@@ -57,10 +62,27 @@ def look() -> Machine | Absent:
     found = musa.machine()
     if isinstance(found, Absent):
         return found
+    return first_look("muBLAS", found, _look)
+
+
+def _look(found: musa.Machine) -> Machine | Absent:
     loaded = found.sdk.load("mublas")
     if isinstance(loaded, Refusal):
         return Absent(loaded.reason, loaded.remedy)
     return set_up("muBLAS", lambda: Machine(found, Library(loaded, codes(found.sdk))))
+
+
+def first_look(
+    library: str, found: musa.Machine, look: Callable[[musa.Machine], M | Absent], *facts: object
+) -> M | Absent:
+    """Return what ``look`` returns here, if it finds ``library`` in a child process first; else its report there."""
+
+    def there(found: musa.Machine) -> Refusal | None:
+        seen = look(found)
+        return Refusal(seen.reason, seen.remedy, seen.traceback) if isinstance(seen, Absent) else None
+
+    refusal = found.first(f"{library}, when it was set up,", facts, there)
+    return look(found) if refusal is None else Absent(refusal.reason, refusal.remedy, refusal.traceback)
 
 
 def set_up(library: str, make: Callable[[], M]) -> M | Absent:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from gemmhub_musa import proof, selftest
-from gemmhub_musa.runtime import Runtime
 
 from gemmhub.backend import Kernel, Run
 from gemmhub.capability import Refusal
@@ -36,19 +35,20 @@ class _Candidate(Hashable, Protocol):
 
 
 C = TypeVar("C", bound=_Candidate)
+D = TypeVar("D", bound=BlasDevices)
 
 
-class Proofs(Generic[C]):
+class Proofs(Generic[D, C]):
     """Candidates of a library that were proven right, or wrong, on a device."""
 
-    def __init__(self, library: str, kernel: Callable[[GemmProblem, C], Run | Refusal]) -> None:
-        """``kernel`` prepares a problem for a candidate, proven or not."""
+    def __init__(self, library: str, kernel: Callable[[D, GemmProblem, C], Run | Refusal]) -> None:
+        """``kernel`` prepares a problem for a candidate, proven or not, on these devices or a child process's."""
         self._library = library
         self._kernel = kernel
         self._outcomes: dict[Hashable, int | Refusal] = {}
         self._lock = locks.lock()
 
-    def of(self, devices: BlasDevices, problem: GemmProblem, candidate: C) -> Refusal | None:
+    def of(self, devices: D, problem: GemmProblem, candidate: C) -> Refusal | None:
         """Return None where ``candidate`` is right for such problems, else a refusal; proven at the first call.
 
         Raises AllocationError, CallError or MusaError where the device's state prevents a proof.
@@ -60,11 +60,16 @@ class Proofs(Generic[C]):
         with self._lock:
             outcome = self._outcomes.get(key)
             if outcome is None:
-                index = problem.device.index
-                with devices.runtime.device(index):
-                    devices.runtime.free(devices.runtime.malloc(_ROOM))
-                    devices.handles.reserve(index)
-                outcome = self._outcomes[key] = self._prove(devices.runtime, problem, candidate)
+                what = f"{self._library}'s {candidate} for {problem.a.dtype} to {problem.out.dtype}"
+
+                def there(devices: D) -> Refusal | None:
+                    found = self._prove(devices, problem, candidate)
+                    return found if isinstance(found, Refusal) else None
+
+                outcome = devices.first(f"{what} on {problem.device}", key, there)
+                if outcome is None:
+                    outcome = self._prove(devices, problem, candidate)
+                self._outcomes[key] = outcome
         if isinstance(outcome, Refusal):
             return outcome
         sizes = problem.m, problem.n, problem.k
@@ -76,17 +81,21 @@ class Proofs(Generic[C]):
             )
         return None
 
-    def _prove(self, runtime: Runtime, problem: GemmProblem, candidate: C) -> int | Refusal:
+    def _prove(self, devices: D, problem: GemmProblem, candidate: C) -> int | Refusal:
         """Return the number that sizes must be multiples of, or a refusal."""
+        index, runtime = problem.device.index, devices.runtime
+        with runtime.device(index):
+            runtime.free(runtime.malloc(_ROOM))
+            devices.handles.reserve(index)
         failures: list[KernelError] = []
-        refusal = self._tried(runtime, problem, candidate, selftest.SIZES, _SIZES, failures)
+        refusal = self._tried(devices, problem, candidate, selftest.SIZES, _SIZES, failures)
         if refusal is None:
             return 1
         if not failures:
             return refusal
         if (
             problem.a.dtype.itemsize == 1
-            and self._tried(runtime, problem, candidate, _WIDE_SIZES, _WIDE_SIZES, failures) is None
+            and self._tried(devices, problem, candidate, _WIDE_SIZES, _WIDE_SIZES, failures) is None
         ):
             return _WIDE
         # The library refused the product; it did not compute a wrong one.
@@ -99,7 +108,7 @@ class Proofs(Generic[C]):
 
     def _tried(
         self,
-        runtime: Runtime,
+        devices: D,
         problem: GemmProblem,
         candidate: C,
         plain: _Sizes,
@@ -109,7 +118,7 @@ class Proofs(Generic[C]):
         """Return None where all products are right. The library's own refusals are appended to ``failures``."""
 
         def prepare(asked: GemmProblem) -> Kernel | Refusal:
-            run = self._kernel(asked, candidate)
+            run = self._kernel(devices, asked, candidate)
             if isinstance(run, Refusal):
                 return run
             plain_run = run
@@ -124,14 +133,14 @@ class Proofs(Generic[C]):
             return Kernel(watched, str(candidate))
 
         index, out = problem.device.index, problem.out.dtype.name
-        refusal = selftest.check(prepare, runtime, index, problem.a.dtype.name, out, plain)
+        refusal = selftest.check(prepare, devices.runtime, index, problem.a.dtype.name, out, plain)
         if refusal is not None:
             return refusal
         asked = replace(proof.everything(problem, *full, batched=candidate.batched, alignment=16), alpha_is_one=True)
         exact = asked.a.dtype.kind not in "fc" or asked.a.dtype.itemsize < 4
         try:
             kernel = prepare(asked)
-            return kernel if isinstance(kernel, Refusal) else proof.compare(runtime, asked, kernel, exact=exact)
+            return kernel if isinstance(kernel, Refusal) else proof.compare(devices.runtime, asked, kernel, exact=exact)
         except Exception as error:  # any failure of the library's first call
             reason = f"the first product with everything ({asked.key}) failed: {type(error).__name__}: {error}"
             return Refusal(reason, selftest.REMEDY, repr(error))

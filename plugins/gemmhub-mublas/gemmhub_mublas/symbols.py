@@ -15,6 +15,8 @@ from ctypes import CDLL, c_void_p, cast
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gemmhub_musa.child import RemoteLibrary
+
 _DYNSYM, _UNDEFINED, _FUNCTION = 11, 0, 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -33,7 +35,7 @@ class _UnreadableError(Exception):
     """A symbol is no mangled name of a plain function that this module can read."""
 
 
-def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
+def resolve(library: CDLL | RemoteLibrary, name: str, mangled: str, kinds: str) -> Found | None:
     """Return the function called ``name``; None where the library has none with parameters of these ``kinds``.
 
     ``mangled`` is its usual C++ name, ``kinds`` the result of :func:`parameters` for it.
@@ -49,8 +51,10 @@ def resolve(library: CDLL, name: str, mangled: str, kinds: str) -> Found | None:
     return None
 
 
-def where(library: CDLL, symbol: str = "mublasCreate") -> Path | None:
+def where(library: CDLL | RemoteLibrary, symbol: str = "mublasCreate") -> Path | None:
     """Return the file that ``symbol`` of a loaded library was loaded from; None where the system does not report it."""
+    if isinstance(library, RemoteLibrary):
+        return Path(library.where)
     function = getattr(library, symbol, None)
     if function is None:
         return None

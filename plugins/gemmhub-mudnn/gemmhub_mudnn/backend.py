@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gemmhub_musa.backend import MusaBackend
 
@@ -61,13 +62,16 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
     def _unproven(self, index: int, lowered: Lowered) -> Refusal | None:
         """Prove the first product of each dtype and of each kind right, or refuse it for good."""
         with self._lock:
-            engine = self.machine.engine(index)
             for form in lowered.forms:
                 types, kind = (index, form.dtype, form.result), Kind.of(form, lowered.aligned)
                 if types not in self._tested:
-                    self._tested[types] = proof.first(engine, form.dtype, form.result)
+                    self._tested[types] = self.machine.proven(
+                        f"muDNN's {form.dtype} to {form.result} on musa:{index}", types, partial(_first, types=types)
+                    )
                 if self._tested[types] is None and (index, kind) not in self._proven:
-                    self._proven[index, kind] = proof.prove(engine, kind)
+                    self._proven[index, kind] = self.machine.proven(
+                        f"muDNN's {kind} on musa:{index}", (index, kind), partial(_prove, index=index, kind=kind)
+                    )
                 refusal = self._tested[types] or self._proven[index, kind]
                 if refusal is not None:
                     return refusal
@@ -103,3 +107,12 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
             return NOTHING_TO_DO
         gemm = Gemm(self.machine.engine(problem.device.index), analysis, workspace_limit)
         return Kernel(gemm.run, f"muDNN {self.remark(problem, candidate)}", gemm.workspace_bytes)
+
+
+def _first(machine: probe.Machine, types: tuple[int, str, str]) -> Refusal | None:
+    index, dtype, result = types
+    return proof.first(machine.engine(index), dtype, result)
+
+
+def _prove(machine: probe.Machine, index: int, kind: Kind) -> Refusal | None:
+    return proof.prove(machine.engine(index), kind)

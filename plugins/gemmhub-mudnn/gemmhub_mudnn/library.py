@@ -19,7 +19,6 @@ from gemmhub_musa.backend import CallError
 from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Absent, Refusal
-from gemmhub.kit import native
 from gemmhub_mudnn.lower import DTYPES, Form, Tensor
 
 NO_ADDEND, IN_PLACE, SEPARATE = 0, 1, 2
@@ -83,25 +82,36 @@ def load(sdk: Sdk, arch: str) -> Library | Absent:
     return Absent("; ".join(refusal.reason for refusal in refusals), first.remedy, first.traceback)
 
 
+def files(sdk: Sdk, arch: str) -> list[str]:
+    """Return the names of the glue's files that :func:`load` would load, as far as they compile; nothing is loaded."""
+    built = [_build(sdk, generation, None, PATIENCE) for generation in generations(sdk)]
+    if not any(isinstance(each, Path) for each in built):
+        built = [_build(sdk, generation, arch, PATIENCE) for generation in generations(sdk)]
+    return [each.name for each in built if isinstance(each, Path)]
+
+
 def _load(sdk: Sdk, generation: Generation, arch: str | None, seconds: float) -> Library | Refusal:
     vendor = sdk.library(generation.library)
     if isinstance(vendor, Refusal):
         return vendor
-    source, flags = _SOURCES / generation.source, [f"-D{macro}" for macro in generation.macros]
-    name, depends = f"mudnn_{source.stem}", (_SOURCES / "glue.h",)
-    if arch is None:
-        built = compilers.compile_host(source, sdk, name=name, flags=flags, depends=depends, timeout=seconds)
-    else:
-        built = compilers.compile_mu(
-            source, sdk, arch, name=name, flags=flags, libraries=(), depends=depends, timeout=seconds
-        )
+    built = _build(sdk, generation, arch, seconds)
     if isinstance(built, Refusal):
         return built
     # Its references to muDNN are resolved now, or it is not loaded.
-    glue = native.load(built)
+    glue = sdk.loader.load(built)
     if isinstance(glue, Refusal):
         return glue
     return Library(glue, generation, vendor.where)
+
+
+def _build(sdk: Sdk, generation: Generation, arch: str | None, seconds: float) -> Path | Refusal:
+    source, flags = _SOURCES / generation.source, [f"-D{macro}" for macro in generation.macros]
+    name, depends = f"mudnn_{source.stem}", (_SOURCES / "glue.h",)
+    if arch is None:
+        return compilers.compile_host(source, sdk, name=name, flags=flags, depends=depends, timeout=seconds)
+    return compilers.compile_mu(
+        source, sdk, arch, name=name, flags=flags, libraries=(), depends=depends, timeout=seconds
+    )
 
 
 class _Tensor(ctypes.Structure):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from gemmhub_musa import selftest
 from gemmhub_musa.backend import NOTHING, MusaBackend
 from gemmhub_musa.runtime import MusaError
 
@@ -14,10 +13,9 @@ from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import choose, copies, library, model, packed
+from gemmhub_musa_kernels import choose, copies, library, model, packed, proof
 from gemmhub_musa_kernels.choose import Candidate
-from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import Libraries, Library
+from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import Gemm, lowered
 from gemmhub_musa_kernels.probe import Machine, look, ready
 
@@ -43,19 +41,10 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
         """Tests pass another function that looks at the machine."""
         super().__init__(look)
-        self._libraries: Libraries | None = None
         self._proven: dict[Hashable, Refusal | None] = {}
 
     def _ready(self, machine: Machine) -> Ready:
         return ready(machine)
-
-    @property
-    def libraries(self) -> Libraries:
-        """The compiled kernels of the machine's installation."""
-        with self._lock:
-            if self._libraries is None:
-                self._libraries = Libraries(self.machine.sdk, self.machine.runtime)
-            return self._libraries
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
         gemm, card = lowered(problem), self.machine.cards[problem.device.index]
@@ -105,9 +94,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         words = [candidate]
         if analysis.candidates[0].transposed and not chosen.transposed:
             words.append("without copies")
-        if self._libraries is not None:
-            words += self._libraries.cleared.remarks()
-        return ", ".join(words)
+        return ", ".join(words + self.machine.libraries.cleared.remarks())
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         """Compile the candidate if needed, and prove it by small products first.
@@ -131,50 +118,20 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
         refusal = self._proof(problem, chosen)
         if refusal is not None:
             raise ValueError(f"{refusal.reason}; {refusal.remedy}\n{refusal.traceback or ''}".rstrip())
-        product = self._product(problem, analysis.gemm, chosen)
+        product = prepared(self.machine, problem, analysis.gemm, chosen)
         if isinstance(product, Refusal):
             raise ValueError(f"{product.reason}; {product.remedy}")
-        return Kernel(product.run, f"{chosen.name} for {self._arch(problem)}", product.workspace_bytes)
-
-    def _arch(self, problem: GemmProblem) -> str:
-        return self.machine.cards[problem.device.index].arch
-
-    def _product(self, problem: GemmProblem, gemm: Gemm, candidate: Candidate) -> Product | Refusal:
-        arch = self._arch(problem)
-        flags = choose.defines(candidate, arch, problem.a.dtype, problem.out.dtype)
-        library = self.libraries.get(candidate.kernel, arch, flags)
-        if isinstance(library, Refusal):
-            return library
-        copier = self._copier(arch) if candidate.transposed else None
-        if isinstance(copier, Refusal):
-            return copier
-        return Product(self.machine.runtime, problem, gemm, candidate, library, copier)
-
-    def _copier(self, arch: str) -> Library | Refusal:
-        return self.libraries.get(library.TRANSPOSE, arch, ())
+        arch = self.machine.cards[problem.device.index].arch
+        return Kernel(product.run, f"{chosen.name} for {arch}", product.workspace_bytes)
 
     def _proof(self, problem: GemmProblem, candidate: Candidate) -> Refusal | None:
         """Return None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
         index, dtypes = problem.device.index, (problem.a.dtype.name, problem.out.dtype.name)
         key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), dtypes)
 
-        def prepare(small: GemmProblem) -> Kernel | Refusal:
-            gemm = lowered(small)
-            if isinstance(gemm, Refusal):
-                return gemm
-            copied = tuple("ab") if candidate.transposed else ()
-            product = self._product(small, gemm, Candidate(candidate.kernel, candidate.tile, copied))
-            return product if isinstance(product, Refusal) else Kernel(product.run, candidate.name)
-
         with self._lock:
             if key not in self._proven:
-                found = selftest.check(prepare, self.machine.runtime, index, *dtypes)
-                if found is None and candidate.tile is not None:
-                    # Partial tiles and all stages; then whole tiles, for which there are kernels of their own.
-                    tile, depth = candidate.tile, candidate.tile.stages * candidate.tile.k
-                    for sizes in ((tile.m + 8, tile.n + 8, depth + 8), (tile.m, 2 * tile.n, depth)):
-                        found = found or selftest.check(prepare, self.machine.runtime, index, *dtypes, sizes)
-                self._proven[key] = found
+                self._proven[key] = proof.proven(self.machine, index, candidate, *dtypes)
             return self._proven[key]
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
@@ -184,10 +141,15 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
             return analysis
         if any(problem.b.layout.batch_strides):
             return Refusal("b is a stack of matrices", "pack them one by one")
-        copier = self._copier(self._arch(problem))
+        index = problem.device.index
+        with self._lock:
+            if index not in self._proven:
+                self._proven[index] = proof.copier_proven(self.machine, index)
+            refusal = self._proven[index]
+        copier = refusal or copier_of(self.machine, index)
         if isinstance(copier, Refusal):
             return copier
         try:
-            return packed.pack(self.machine.runtime, problem.device.index, copier, b, problem.b.layout)
+            return packed.pack(self.machine.runtime, index, copier, b, problem.b.layout)
         except (KernelError, MusaError) as error:
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")

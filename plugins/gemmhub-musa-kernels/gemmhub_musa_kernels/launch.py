@@ -7,16 +7,37 @@ from typing import Any
 from gemmhub_musa import workspace
 from gemmhub_musa.runtime import MusaError, Runtime
 
+from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import copies
+from gemmhub_musa_kernels import choose, copies
 from gemmhub_musa_kernels.choose import Candidate
-from gemmhub_musa_kernels.library import NAME, Library
+from gemmhub_musa_kernels.library import NAME, TRANSPOSE, Library
 from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
+from gemmhub_musa_kernels.probe import Machine
 
 _LINE = 256
+
+
+def prepared(machine: Machine, problem: GemmProblem, gemm: Gemm, candidate: Candidate) -> Product | Refusal:
+    """Return the product of ``candidate``, proven or not; compiled where needed. Raises AllocationError."""
+    arch = machine.cards[problem.device.index].arch
+    library = machine.libraries.get(
+        candidate.kernel, arch, choose.defines(candidate, arch, problem.a.dtype, problem.out.dtype)
+    )
+    if isinstance(library, Refusal):
+        return library
+    copier = copier_of(machine, problem.device.index) if candidate.transposed else None
+    if isinstance(copier, Refusal):
+        return copier
+    return Product(machine.runtime, problem, gemm, candidate, library, copier)
+
+
+def copier_of(machine: Machine, index: int) -> Library | Refusal:
+    """Return the library that copies operands on a device, proven or not."""
+    return machine.libraries.get(TRANSPOSE, machine.cards[index].arch, ())
 
 
 class Product:

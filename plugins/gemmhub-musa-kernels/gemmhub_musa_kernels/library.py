@@ -13,7 +13,7 @@ from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
-from gemmhub.kit import locks, native
+from gemmhub.kit import locks
 from gemmhub_musa_kernels.parameters import Parameters
 
 NAME = "musa-kernels"
@@ -98,14 +98,18 @@ class Libraries:
                 self._known[key] = self._load(*key)
             return self._known[key]
 
-    def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
-        built = compile_mu(
+    def build(self, file: str, arch: str, defines: tuple[str, ...]) -> Path | Refusal:
+        """Return the file of a library, compiled where the cache has none. Nothing is loaded."""
+        return compile_mu(
             KERNELS / f"{file}.mu", self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(KERNELS,),
             depends=(HEADER,),
         )  # fmt: skip
+
+    def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
+        built = self.build(file, arch, defines)
         if isinstance(built, Refusal):
             return built
-        cdll = native.load(built)
+        cdll = self._sdk.loader.load(built)
         if isinstance(cdll, Refusal):
             return cdll
         return Library(cdll, file, self._runtime, self.cleared)

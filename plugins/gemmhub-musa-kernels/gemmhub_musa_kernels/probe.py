@@ -9,6 +9,7 @@ from gemmhub_musa.runtime import MULTIPROCESSORS, SHARED_PER_BLOCK, MusaError
 
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub_musa_kernels.choose import WARP
+from gemmhub_musa_kernels.library import Libraries
 
 VERSION = "1"
 """The version of the kernels in tuning records; raise it whenever their speed may have changed."""
@@ -23,13 +24,18 @@ class Card:
 
 
 class Machine(Devices):
-    """The cards, by index, and the compiler for them."""
+    """The cards, by index, the compiler for them, and the compiled kernels."""
 
     def __init__(self, found: musa.Machine, compiler: str, cards: dict[int, Card]) -> None:
         super().__init__(found, cards)
         self.sdk = found.sdk
         self.compiler = compiler
         self.cards = cards
+        self.libraries = Libraries(found.sdk, found.runtime)
+
+    def on(self, found: musa.Machine) -> Machine:
+        """Return the same for the machine as a child process has it."""
+        return Machine(found, self.compiler, self.cards)
 
 
 def look() -> Machine | Absent:

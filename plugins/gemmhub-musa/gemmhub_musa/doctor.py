@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from gemmhub.cli.doctor_report import Finding
 from gemmhub.errors import GemmhubError
 from gemmhub.kit import native
 from gemmhub.problem import GemmProblem
-from gemmhub_musa import array, attested, compile, runtime, sdk, selftest
+from gemmhub_musa import array, attested, compile, first_run, runtime, sdk, selftest
 from gemmhub_musa.runtime import Machine, MusaError
 from gemmhub_musa.sdk import Library, NotConfigured, Sdk
 
@@ -59,8 +61,8 @@ def findings() -> Iterator[Finding]:
     yield from _environment(found)
     if isinstance(found, Absent):
         return
-    yield from _libraries(found)
     machine = runtime.machine()
+    yield from _libraries(found)
     yield from _devices(found, machine)
     yield from _headers(found)
     yield from _compilers(found, machine)
@@ -98,13 +100,19 @@ def _environment(found: Sdk | Absent) -> Iterator[Finding]:
 
 def _libraries(found: Sdk) -> Iterator[Finding]:
     for stem in sdk.NAMES:
-        library = found.library(stem)
+        refusal = first_run.passed(found, f"lib{stem}.so, when it was loaded,", (), partial(_opens, stem=stem))
+        library = refusal or found.library(stem)
         if isinstance(library, Refusal):
             # Which of the others exist depends on the SDK; a backend that needs one reports that itself.
             yield Finding("libraries", stem, library.reason, False if stem == "musart" else None)
             continue
         outside = "" if stem == "musa" or _inside(found, library) else f", which is not in {found.home}"
         yield Finding("libraries", stem, f"{library.where} (by {library.by}){outside}", None if not outside else False)
+
+
+def _opens(found: Sdk, stem: str) -> Refusal | None:
+    library = found.library(stem)
+    return library if isinstance(library, Refusal) else None
 
 
 def _inside(found: Sdk, library: Library) -> bool:
@@ -194,13 +202,10 @@ def _compilers(found: Sdk, machine: Machine | Absent) -> Iterator[Finding]:
             yield Finding(section, f"a kernel for {arch}", built.reason, False, built.traceback or "")
             continue
         yield Finding(section, f"a kernel for {arch}", "compiles", True)
-        library = native.load(built)
-        if isinstance(library, Refusal):
-            yield Finding(section, f"a kernel for {arch}", library.reason, False)
-        elif isinstance(machine, Machine):
+        if isinstance(machine, Machine):
             for index in range(machine.count):
                 if machine.arch_name(index) in (arch, "unknown"):
-                    yield _tried(section, f"a kernel on musa:{index}", _launch(machine, library, index))
+                    yield _launched(machine, built, index)
 
 
 def _first_line(text: str) -> str:
@@ -215,23 +220,43 @@ def _tried(section: str, item: str, test: Callable[[], str]) -> Finding:
         return Finding(section, item, f"{type(error).__name__}: {error}", False)
 
 
-def _launch(machine: Machine, library: ctypes.CDLL, index: int) -> Callable[[], str]:
+def _launched(machine: Machine, built: Path, index: int) -> Finding:
+    """Return a finding of the kernel's run, in a child process first."""
+    item = f"a kernel on musa:{index}"
+
+    def prove(found: Machine) -> Refusal | None:
+        tried = _tried("compilers", item, _launch(found, built, index))
+        return None if tried.ok else Refusal(tried.text, "see the compilers above")
+
+    refusal = machine.first(f"{item}, which `gemmhub doctor` compiled,", (built.name,), prove)
+    if refusal is not None:
+        return Finding("compilers", item, refusal.reason, False, refusal.traceback or "")
+    return _tried("compilers", item, _launch(machine, built, index))
+
+
+def _launch(machine: Machine, built: Path, index: int) -> Callable[[], str]:
     def test() -> str:
-        arrays = array.arrays(index)
+        rt, library = machine.runtime, machine.sdk.loader.load(built)
+        if isinstance(library, Refusal):
+            raise AssertionError(library.reason)
         x, y = np.arange(300, dtype=np.float32), np.full(300, 0.5, np.float32)
-        there, result = arrays.from_host(x), arrays.from_host(y)
-        launch = library.gemmhub_launch_add
+        expected = x + y
+        launch = library["gemmhub_launch_add"]
         launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-        with machine.runtime.device(index):
-            stream = machine.runtime.stream_create()
+        with rt.device(index):
+            there = [array.Memory(rt, index, each.nbytes) for each in (x, y)]
+            for memory, each in zip(there, (x, y)):
+                rt.memcpy(memory.address, each.ctypes.data, each.nbytes, runtime.TO_DEVICE)
+            stream = rt.stream_create()
             try:
-                code = launch(there.data.ptr, result.data.ptr, x.size, stream)
+                code = launch(there[0].address, there[1].address, x.size, stream)
                 if code:
-                    raise AssertionError("launching: {} ({})".format(*machine.runtime.words(code)))
-                machine.runtime.stream_synchronize(stream)
+                    raise AssertionError("launching: {} ({})".format(*rt.words(code)))
+                rt.stream_synchronize(stream)
             finally:
-                machine.runtime.stream_destroy(stream)
-        wrong = np.flatnonzero(result.numpy() != x + y)
+                rt.stream_destroy(stream)
+            rt.memcpy(y.ctypes.data, there[1].address, y.nbytes, runtime.TO_HOST)
+        wrong = np.flatnonzero(y != expected)
         if wrong.size:
             raise AssertionError(f"{wrong.size} of {x.size} results are wrong, the first at {wrong[0]}")
         return "runs, and is right"

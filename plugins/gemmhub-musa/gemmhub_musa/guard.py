@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ctypes import CFUNCTYPE, c_int
-
 from gemmhub.errors import KernelError
 from gemmhub_musa.runtime import Runtime
 
@@ -19,14 +17,12 @@ class Guard:
     def __init__(self, backend: str, runtime: Runtime) -> None:
         self._backend = backend
         self._runtime = runtime
-        self._peek = CFUNCTYPE(c_int)(("musaPeekAtLastError", runtime.library.cdll))
         self.cleared = 0
         """How often a harmless error was cleared."""
 
     def before(self) -> int:
         """Return the runtime's last error before a call: 0, or the trace of a failure elsewhere."""
-        code: int = self._peek()
-        return code
+        return self._runtime.peek_error()
 
     def after(self, before: int, function: str, failure: str, cause: BaseException | None = None) -> None:
         """Check a call of ``function``: ``before`` is the error before it, ``failure`` its status, empty for success.

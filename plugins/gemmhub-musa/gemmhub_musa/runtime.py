@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from functools import cache, cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from gemmhub.capability import Absent, Refusal
 from gemmhub.errors import AllocationError, BackendError
 from gemmhub.kit import locks
+from gemmhub_musa import first_run
 from gemmhub_musa import sdk as sdks
 from gemmhub_musa.sdk import Library, Sdk
 
@@ -25,6 +27,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "musaDriverGetVersion": (c_void_p,),
     "musaMalloc": (c_void_p, c_size_t),
     "musaFree": (c_void_p,),
+    "musaMallocHost": (c_void_p, c_size_t),
+    "musaFreeHost": (c_void_p,),
     "musaMemGetInfo": (c_void_p, c_void_p),
     "musaMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
     "musaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
@@ -41,6 +45,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "musaEventSynchronize": (c_void_p,),
     "musaEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "musaGetLastError": (),
+    "musaPeekAtLastError": (),
 }
 """The functions that are called, with their arguments; all return a musaError_t."""
 _TEXTS = ("musaGetErrorName", "musaGetErrorString")
@@ -120,6 +125,11 @@ class Runtime:
 
     # Devices
 
+    def peek_error(self) -> int:
+        """Return the runtime's last error, 0 where there is none; it stays."""
+        code: int = self._functions["musaPeekAtLastError"]()
+        return code
+
     def device_count(self) -> int:
         """Return the number of devices; 0 where the runtime reports that there is none."""
         try:
@@ -187,6 +197,20 @@ class Runtime:
     def free(self, address: int) -> None:
         self._call("musaFree", address)
 
+    def malloc_host(self, nbytes: int) -> int:
+        """Return the address of new page-locked host memory, which :meth:`write_host` fills. Raises AllocationError."""
+        try:
+            return self._handle("musaMallocHost", nbytes)
+        except MusaError as error:
+            raise AllocationError(f"{nbytes} bytes of page-locked host memory: {error}") from None
+
+    def write_host(self, address: int, data: bytes) -> None:
+        """Write to memory of :meth:`malloc_host`."""
+        self.library.loader.write(address, data)
+
+    def free_host(self, address: int) -> None:
+        self._call("musaFreeHost", address)
+
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes of the current device."""
         free, total = c_size_t(), c_size_t()
@@ -196,7 +220,9 @@ class Runtime:
     def memcpy(self, to: int, source: int, nbytes: int, kind: int) -> None:
         """Copy, and return when the copy is complete. ``kind`` is TO_DEVICE, TO_HOST or ON_DEVICE."""
         if nbytes:
-            self._call("musaMemcpy", to, source, nbytes, kind)
+            host = self.library.loader.host
+            there = host(to, nbytes) if kind == TO_HOST else to
+            self._call("musaMemcpy", there, host(source, nbytes) if kind == TO_DEVICE else source, nbytes, kind)
 
     def memcpy_async(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         if nbytes:
@@ -251,6 +277,7 @@ class Runtime:
         return value.value
 
 
+_VISIBLE = ("MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES")
 _lock = locks.lock()
 
 
@@ -265,6 +292,10 @@ def load() -> Runtime | Absent:
 
 @cache
 def _load(sdk: Sdk) -> Runtime | Absent:
+    return _loaded(sdk)
+
+
+def _loaded(sdk: Sdk) -> Runtime | Absent:
     library = sdk.library("musart")
     if isinstance(library, Refusal):
         return Absent(library.reason, library.remedy)
@@ -316,15 +347,47 @@ class Machine:
         arch = self.runtime.arch(index)
         return "mp_{}{}".format(*arch) if arch else "unknown"
 
+    def first(self, what: str, facts: Sequence[object], prove: Callable[[Machine], Refusal | None]) -> Refusal | None:
+        """Return None where ``prove`` has passed on this machine in a child process; see :func:`first_run.passed`.
+
+        ``prove`` gets the machine as the child process has it.
+        """
+
+        def there(sdk: Sdk) -> Refusal | None:
+            parts = first_run.parts(sdk)
+            if Machine not in parts:
+                runtime = _loaded(sdk)
+                if isinstance(runtime, Absent):
+                    return Refusal(runtime.reason, runtime.remedy, runtime.traceback)
+                parts[Machine] = Machine(sdk, runtime, self.count)
+            return prove(parts[Machine])
+
+        return first_run.passed(self.sdk, what, [*facts, *self.versions.items()], there)
+
 
 def machine() -> Machine | Absent:
     """Return the machine, or what it lacks and the remedy. Never raises."""
-    runtime = load()
     sdk = sdks.find()
-    if isinstance(runtime, Absent):
-        return runtime
     if isinstance(sdk, Absent):
         return sdk
+    visible = [os.environ.get(name, "") for name in _VISIBLE]
+    refusal = first_run.passed(sdk, "the MUSA runtime, when it counted its devices,", visible, _counts)
+    if refusal is not None:
+        return Absent(refusal.reason, refusal.remedy, refusal.traceback)
+    return _machine(sdk, load())
+
+
+def _counts(sdk: Sdk) -> None:
+    """Load the runtime and read the facts of its devices; what fails without a fault is found again later."""
+    found = _machine(sdk, _loaded(sdk))
+    if isinstance(found, Machine):
+        with suppress(MusaError):
+            found.versions  # noqa: B018 - reads them
+
+
+def _machine(sdk: Sdk, runtime: Runtime | Absent) -> Machine | Absent:
+    if isinstance(runtime, Absent):
+        return runtime
     try:
         count = runtime.device_count()
     except MusaError as error:

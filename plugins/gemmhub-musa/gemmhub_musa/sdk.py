@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from gemmhub.capability import Absent, Refusal
-from gemmhub.kit import locks
+from gemmhub.kit import locks, native
 
 VARIABLES = ("MUSA_HOME", "MUSA_PATH", "MUSA_ROOT", "MUSA_INSTALL_PATH")
 """Environment variables that name the installation, strongest first."""
@@ -41,6 +42,42 @@ _LINK_MAP = 2
 """RTLD_DI_LINKMAP of dlfcn.h."""
 
 
+class Loader:
+    """Opens libraries, here in this process. :class:`gemmhub_musa.child.Child` does so in a child process."""
+
+    def open(self, name: str, mode: int) -> Any:
+        """Open a library as ctypes.CDLL does; OSError where that fails."""
+        return ctypes.CDLL(name, mode=mode)
+
+    def path(self, library: Any) -> str:
+        """Return the file that a library was loaded from; empty where the system does not report it."""
+        link_map = ctypes.POINTER(ctypes.c_void_p * 2)()  # struct link_map begins with an address and the file's name
+        try:
+            dlinfo = ctypes.CDLL(None).dlinfo
+        except AttributeError:
+            return ""
+        if dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)) or not link_map:
+            return ""
+        name = link_map.contents[1]
+        return os.path.realpath(os.fsdecode(ctypes.string_at(name))) if name else ""
+
+    def load(self, path: Path) -> Any:
+        """Open a library that was built into the cache; a Refusal where that fails."""
+        return native.load(path)
+
+    def host(self, address: int, nbytes: int) -> Any:
+        """Return the argument that passes memory of this process to a function."""
+        return address
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to host memory that a function has allocated."""
+        ctypes.memmove(address, data, len(data))
+
+
+HERE = Loader()
+"""The loader of this process."""
+
+
 class NotConfigured(Absent):
     """A backend is absent because the user never named the software that it needs; nothing is wrong."""
 
@@ -59,6 +96,7 @@ class Sdk:
     mcc: Path | None = None
     notes: tuple[str, ...] = ()
     """Descriptions of variables that name no installation."""
+    loader: Loader = HERE
     _loaded: dict[str, Library | Refusal] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=locks.lock, repr=False, compare=False)
 
@@ -88,7 +126,17 @@ class Sdk:
         """Return whether ``include`` has a file of that name ("mublasLt.h")."""
         return self.include is not None and (self.include / name).is_file()
 
-    def load(self, stem: str) -> ctypes.CDLL | Refusal:
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return path, size and time of the installation's libraries of :data:`NAMES`, those of other folders too."""
+        paths = {folder / name for folder in self.libraries for names in NAMES.values() for name in names}
+        paths |= {Path(each.where) for each in list(self._loaded.values()) if isinstance(each, Library)}
+        found = []
+        for path in sorted({Path(os.path.realpath(path)) for path in paths if path.is_file()}):
+            status = path.stat()
+            found.append((str(path), status.st_size, status.st_mtime_ns))
+        return found
+
+    def load(self, stem: str) -> Any:
         """Return the library ``stem`` ("musart", "mublas", ...), its symbols visible to libraries loaded later."""
         found = self.library(stem)
         return found if isinstance(found, Refusal) else found.cdll
@@ -115,6 +163,7 @@ class Library:
     """The path of its file where the system reports it, else the name that it was loaded by."""
     by: str
     """The finder: "in the process already", "the loader", or a folder."""
+    loader: Loader = HERE
 
 
 def find() -> Sdk | Absent:
@@ -174,7 +223,7 @@ def _load(sdk: Sdk, stem: str) -> Library | Refusal:
             if not mode & os.RTLD_NOLOAD and str(error) not in complaints:
                 complaints.append(str(error))
             continue
-        return Library(cdll, _path_of(cdll) or name, by)
+        return Library(cdll, sdk.loader.path(cdll) or name, by, sdk.loader)
     searched = ", ".join(["the loader's path", *map(str, sdk.libraries)])
     serious = [text for text in complaints if not _says_only_absent(text, stem)]
     reason = f"lib{stem}.so could not be loaded" if serious else f"there is no lib{stem}.so here"
@@ -202,35 +251,22 @@ def _places(sdk: Sdk, stem: str) -> Iterator[tuple[str, str, int]]:
         yield from by_loader + by_home
 
 
-def _open(sdk: Sdk, name: str, mode: int, depth: int = 0) -> ctypes.CDLL:
-    """Open a library as ctypes.CDLL does; dependencies that the loader does not find come from the installation."""
+def _open(sdk: Sdk, name: str, mode: int, depth: int = 0) -> Any:
+    """Open a library; dependencies that the loader does not find come from the installation."""
     for _ in range(_MOST_MISSING):
         try:
-            return ctypes.CDLL(name, mode=mode)
+            return sdk.loader.open(name, mode)
         except OSError as error:
             found = _MISSING.match(str(error))
             needed = _in_folders(sdk, found[1]) if found and found[1] != name else None
             if needed is None or depth == _MOST_MISSING:
                 raise
             _open(sdk, str(needed), ctypes.RTLD_GLOBAL, depth + 1)
-    return ctypes.CDLL(name, mode=mode)
+    return sdk.loader.open(name, mode)
 
 
 def _in_folders(sdk: Sdk, name: str) -> Path | None:
     return next((folder / name for folder in sdk.libraries if (folder / name).exists()), None)
-
-
-def _path_of(library: ctypes.CDLL) -> str:
-    """Return the file that a library was loaded from; empty where the system does not report it."""
-    link_map = ctypes.POINTER(ctypes.c_void_p * 2)()  # struct link_map begins with an address and the file's name
-    try:
-        dlinfo = ctypes.CDLL(None).dlinfo
-    except AttributeError:
-        return ""
-    if dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)) or not link_map:
-        return ""
-    name = link_map.contents[1]
-    return os.path.realpath(os.fsdecode(ctypes.string_at(name))) if name else ""
 
 
 def decimal(number: int) -> str:

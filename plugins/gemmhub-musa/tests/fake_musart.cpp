@@ -118,6 +118,8 @@ musaError_t musaFree(void* p) {
   heap.erase(found);
   return 0;
 }
+musaError_t musaMallocHost(void** p, size_t n) { *p = malloc(n); return 0; }
+musaError_t musaFreeHost(void* p) { free(p); return 0; }
 musaError_t musaMemGetInfo(size_t* free_bytes, size_t* total) {
   *free_bytes = limit - used;
   *total = limit;
@@ -203,6 +205,7 @@ musaError_t musaGetLastError() {
   last = 0;
   return error;
 }
+musaError_t musaPeekAtLastError() { return last; }
 const char* musaGetErrorName(musaError_t error) {
   switch (error) {
     case 0: return "musaSuccess";

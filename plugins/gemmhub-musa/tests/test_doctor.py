@@ -7,7 +7,7 @@ import json
 import pytest
 from address_backend import Addresses
 from click.testing import CliRunner
-from gemmhub_musa import attested, doctor, runtime
+from gemmhub_musa import attested, doctor, first_run, runtime
 
 from conftest import HERE, link
 from gemmhub.cli.main import main
@@ -147,6 +147,7 @@ def test_a_compiler_that_fails_shows_its_output(kit, script):
 
 
 def test_without_compilers(kit, monkeypatch, tmp_path):
+    report()  # native code has passed in a child process, whose program is compiled
     (kit / "bin" / "mcc").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     found = report()
@@ -154,6 +155,11 @@ def test_without_compilers(kit, monkeypatch, tmp_path):
     assert found["compilers", "C++"].ok is False
     assert found["musa_runtime.h", "all"].text == "there is no C++ compiler (looked for g++, c++, clang++)"
     assert found["arrays", "copies on musa:0"].ok
+    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(tmp_path / "cache"))
+    first_run._child.close()
+    runtime = report()["devices", "runtime"]
+    assert runtime.ok is False
+    assert "to build the program that runs native code first; install g++" in runtime.text
 
 
 def test_a_launch_that_fails_or_is_wrong(kit, script):

@@ -174,7 +174,7 @@ def test_a_library_without_functions_that_are_needed(tmp_path, python):
     link(tmp_path / "home" / "lib" / "libmusart.so.4", source)
     code = "from gemmhub_musa import runtime; no = runtime.machine(); print(type(no).__name__, no.reason, no.remedy)"
     told = python(code, MUSA_HOME=tmp_path / "home")
-    assert told.startswith(f"Absent {tmp_path}/home/lib/libmusart.so.4 lacks musaFree, musaMemGetInfo ")
+    assert told.startswith(f"Absent {tmp_path}/home/lib/libmusart.so.4 lacks musaFree, musaFreeHost, musaMemGetInfo ")
     assert "install a MUSA SDK of version 3.1 or later" in told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gemmhub_musa.backend import NOTHING, MusaBackend
@@ -168,18 +169,21 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
 
     def _proved(self, index: int, configuration: Configuration) -> Library:
         """Return the compiled kernel, proven right on the device. Raises CompileError and AllocationError."""
-        library = self.machine.kernels.get(configuration)
-        if isinstance(library, Library):
-            with self._lock:
-                key = index, configuration
-                if key not in self._proven:
-                    self._proven[key] = proof.prove(self.machine, index, configuration, library)
-                refusal = self._proven[key]
-            if refusal is None:
-                return library
+        found: Library | Refusal
+        file = self.machine.kernels.build(configuration)
+        if isinstance(file, Refusal):
+            found = file
         else:
-            refusal = library
-        raise CompileError(f"{refusal.reason}; {refusal.remedy}" + (f"\n{refusal.traceback or ''}".rstrip()))
+            key = index, configuration
+            with self._lock:
+                if key not in self._proven:
+                    prove = partial(proof.prove, index=index, configuration=configuration)
+                    what = f"MUTLASS's {configuration} on musa:{index}"
+                    self._proven[key] = self.machine.proven(what, (*key, file), prove)
+                found = self._proven[key] or self.machine.kernels.get(configuration)
+        if isinstance(found, Library):
+            return found
+        raise CompileError(f"{found.reason}; {found.remedy}" + (f"\n{found.traceback or ''}".rstrip()))
 
 
 def _named(analysis: Analysis, candidate: str) -> Configuration | None:

@@ -14,7 +14,7 @@ from gemmhub_musa import compile as compilers
 from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Refusal
-from gemmhub.kit import locks, native
+from gemmhub.kit import locks
 from gemmhub_mutlass import sources
 from gemmhub_mutlass.choose import Configuration
 from gemmhub_mutlass.installation import Mutlass
@@ -131,7 +131,30 @@ class Kernels:
             last.traceback,
         )
 
+    def build(self, configuration: Configuration) -> Path | Refusal:
+        """Return the file of a configuration's kernel, compiled where the cache has none. Nothing is loaded."""
+        with self._lock:
+            refusal = self._found.get(configuration)
+            if isinstance(refusal, Refusal):
+                return refusal
+            built = self._built(configuration)
+            if isinstance(built, Refusal):
+                self._found[configuration] = built
+            return built
+
     def _load(self, configuration: Configuration) -> Library | Refusal:
+        built = self._built(configuration)
+        if isinstance(built, Refusal):
+            return built
+        loaded = self._sdk.loader.load(built)
+        if isinstance(loaded, Refusal):
+            return loaded
+        try:
+            return Library(loaded)
+        except AttributeError as error:
+            return Refusal(f"{built.name} is not a kernel: {error}", f"delete {built}")
+
+    def _built(self, configuration: Configuration) -> Path | Refusal:
         arguments = self.arguments(configuration.arch)
         if isinstance(arguments, Refusal):
             return arguments
@@ -142,13 +165,7 @@ class Kernels:
                 f"{self._mutlass.name} gives no kernel for {configuration}: {built.reason}", built.remedy,
                 built.traceback,
             )  # fmt: skip
-        loaded = native.load(built)
-        if isinstance(loaded, Refusal):
-            return loaded
-        try:
-            return Library(loaded)
-        except AttributeError as error:
-            return Refusal(f"{built.name} is not a kernel: {error}", f"delete {built}")
+        return built
 
     def _compile(self, text: str, arch: str, name: str) -> Path | Refusal:
         return compilers.compile_mu(

@@ -25,6 +25,10 @@ class Machine(Devices):
         self.cleared = Cleared()
         self.usable = tuple(index for index in self.usable if self.unsuited(index) is None)
 
+    def on(self, found: musa.Machine) -> Machine:
+        """Return the same for the machine as a child process has it."""
+        return Machine(found, self.mutlass)
+
     def refusal(self, device: Device) -> Refusal | None:
         """Return why operands on ``device`` cannot be multiplied here: also that MUTLASS has no kernels for it."""
         present = device.kind == "musa" and device.index < self.count

@@ -17,7 +17,6 @@ from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower
 from gemmhub_mutlass.choose import SIMT, TF32, Configuration
 from gemmhub_mutlass.launch import Gemm, NotImplementableError
-from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.probe import Machine
 
 ROOM = 2**23
@@ -28,9 +27,11 @@ _BEYOND = {True: (48, 16, 16), False: (37, 11, 5)}
 """m, n, k of the product with everything beyond whole tiles, by the same."""
 
 
-def prove(machine: Machine, index: int, configuration: Configuration, library: Library) -> Refusal | None:
+def prove(machine: Machine, index: int, configuration: Configuration) -> Refusal | None:
     """Return None where all products are right, else a refusal. Raises AllocationError without device memory."""
-    runtime = machine.runtime
+    runtime, library = machine.runtime, machine.kernels.get(configuration)
+    if isinstance(library, Refusal):
+        return library
     with runtime.device(index):
         runtime.free(runtime.malloc(ROOM))
 

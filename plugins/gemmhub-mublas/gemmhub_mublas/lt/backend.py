@@ -57,7 +57,7 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""
         super().__init__(look)
-        self._proofs: Proofs[CallKind] = Proofs("muBLASLt", self._unproven)
+        self._proofs: Proofs[Machine, CallKind] = Proofs("muBLASLt", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
@@ -89,8 +89,10 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
         batched = form.count > 1
         refusal = self._proofs.of(machine, problem, CallKind(batched, False))
         candidates = [_LIBRARY] if refusal is None else []
-        has_alignments = lower.ALIGNMENTS[-1] in machine.glue.has
-        if has_alignments or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED:
+        aligned = lower.ALIGNMENTS[-1] in machine.glue.has
+        aligned = aligned or min(x.alignment for x in (form.a, form.b, form.c, form.d)) >= _ALIGNED
+        # No proposal is a candidate, or asked for, where the library cannot run its own proposals.
+        if aligned and self._proofs.of(machine, problem, CallKind(batched, True)) is None:
             index = problem.device.index
             with machine.runtime.device(index):
                 handle = machine.handles.take(index, 0)
@@ -100,19 +102,17 @@ class MublasLtBackend(MusaBackend[Machine, Analysis]):
                     return Refusal(f"{error}; {blas.stored(form)}", "use another backend")
                 finally:
                     machine.handles.give(index, 0, handle)
-            # No proposal is a candidate where the library cannot run its own proposals.
-            if proposed and self._proofs.of(machine, problem, CallKind(batched, True)) is None:
-                candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates
+            candidates = [f"{_PROPOSED}{place}" for place in range(len(proposed))] + candidates
         if not candidates:
             assert refusal is not None
             return refusal
         return Analysis(lowered, tuple(candidates))
 
-    def _unproven(self, problem: GemmProblem, kind: CallKind) -> Run | Refusal:
+    def _unproven(self, machine: Machine, problem: GemmProblem, kind: CallKind) -> Run | Refusal:
         lowered = self._lowered(problem)
         if isinstance(lowered, Refusal):
             return lowered
-        return Gemm(self.machine, problem, lowered, 0 if kind.proposed else LIBRARYS_CHOICE, WORKSPACE).run
+        return Gemm(machine, problem, lowered, 0 if kind.proposed else LIBRARYS_CHOICE, WORKSPACE).run
 
     def estimate(self, problem: GemmProblem) -> float | None:
         """Return the seconds of the usual candidate; None without a known rate."""

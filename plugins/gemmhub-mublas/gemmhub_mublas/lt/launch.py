@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import addressof
+from ctypes import byref
 from typing import Any, NamedTuple
 
 from gemmhub.problem import GemmProblem
@@ -92,9 +92,7 @@ class Gemm:
             plan, a, b, alpha = self._zero, self._zeros, self._zeros, 1
             algorithm, workspace = self._zero_choice
         assert plan is not None
-        # Local variables keep the scalars alive while the library reads them.
-        alpha_here, beta_here = scalar(alpha, self._compute), scalar(beta, self._compute)
-        scalars = addressof(alpha_here), addressof(beta_here)
+        scalars = byref(scalar(alpha, self._compute)), byref(scalar(beta, self._compute))
         with machine.current(self._index):
             handle = machine.handles.take(self._index, stream)
             try:
@@ -108,7 +106,7 @@ class Gemm:
                 machine.handles.give(self._index, stream, handle)
 
     def _launch(
-        self, plan: Plan, algorithm: int, handle: int, places: tuple[Any, ...], scalars: tuple[int, int],
+        self, plan: Plan, algorithm: int, handle: int, places: tuple[Any, ...], scalars: tuple[Any, Any],
         workspace: tuple[int | None, int], stream: int,
     ) -> None:  # fmt: skip
         machine = self._machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from ctypes import CDLL, Structure, byref, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import Structure, byref, c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from gemmhub_musa.compile import compile_host, enumerators
 from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Refusal
-from gemmhub.kit import native
 from gemmhub_mublas.library import LibraryError, StatusError
 from gemmhub_mublas.lower import Form, Matrix
 from gemmhub_mublas.lt import lower
@@ -65,7 +64,7 @@ def _matrix(matrix: Matrix) -> _Matrix:
 class Glue:
     """The compiled library with libmublasLt behind it."""
 
-    def __init__(self, lib: CDLL, has: frozenset[str], words: Any) -> None:
+    def __init__(self, lib: Any, has: frozenset[str], words: Any) -> None:
         """``has`` are the names that the header has; ``words`` formats a status, which muBLAS and muBLASLt share."""
         for name, arguments in _FUNCTIONS.items():
             function = getattr(lib, name)
@@ -128,6 +127,10 @@ def load(sdk: Sdk, words: Any) -> Glue:
     if isinstance(lib, Refusal):
         since = "; muBLASLt came with SDK 4.2" if not sdk.has_header("mublasLt.h") else ""
         raise LibraryError(lib.reason + since, lib.remedy)
+    return glue(sdk, _names(sdk), words)
+
+
+def _names(sdk: Sdk) -> frozenset[str]:
     names = enumerators(sdk, "mublasLt.h", (*lower.NEEDED, *lower.OPTIONAL))
     if isinstance(names, Refusal):
         raise LibraryError(f"muBLASLt's numbers are only in its header: {names.reason}", names.remedy)
@@ -135,15 +138,30 @@ def load(sdk: Sdk, words: Any) -> Glue:
     missing = [name for name in lower.NEEDED if name not in has]
     if missing:
         raise LibraryError(f"the installed mublasLt.h has no {', '.join(missing)}", "install a complete MUSA SDK")
+    return has
+
+
+def glue(sdk: Sdk, has: frozenset[str], words: Any) -> Glue:
+    """Build and load the glue for a header with the names ``has``. Raises LibraryError."""
+    lib = sdk.load("mublasLt")  # the glue finds its functions
+    if isinstance(lib, Refusal):
+        raise LibraryError(lib.reason, lib.remedy)
     return Glue(_built(sdk, has), has, words)
 
 
-def _built(sdk: Sdk, has: frozenset[str]) -> CDLL:
-    flags: Sequence[str] = [f"-DHAS_{name}" for name in lower.OPTIONAL if name in has]
+def file(sdk: Sdk, has: frozenset[str] | None = None) -> Path:
+    """Build the glue, for a header with the names ``has`` or the installed one. Raises LibraryError."""
+    names = _names(sdk) if has is None else has
+    flags: Sequence[str] = [f"-DHAS_{name}" for name in lower.OPTIONAL if name in names]
     path = compile_host(_SOURCE, sdk, name="mublaslt_glue", flags=flags)
     if isinstance(path, Refusal):
         raise LibraryError(f"the glue for muBLASLt could not be built: {path.reason}", path.remedy)
-    lib = native.load(path)
+    return path
+
+
+def _built(sdk: Sdk, has: frozenset[str]) -> Any:
+    path = file(sdk, has)
+    lib = sdk.loader.load(path)
     if isinstance(lib, Refusal):
         raise LibraryError(lib.reason, lib.remedy)
     return lib

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gemmhub_musa import runtime as musa
+from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Absent, Ready, Refusal
-from gemmhub_mublas.library import status_words
+from gemmhub_mublas.library import LibraryError, status_words
 from gemmhub_mublas.lt import library
 from gemmhub_mublas.lt.library import Glue
-from gemmhub_mublas.probe import BlasDevices, set_up
+from gemmhub_mublas.probe import BlasDevices, first_look, set_up
 
 
 class Machine(BlasDevices):
@@ -20,7 +21,12 @@ class Machine(BlasDevices):
         """Make a handle on the current device. Raises StatusError or MusaError where the library does not work."""
         super().__init__("mublaslt", found, glue.create)
         self.glue = glue
+        self.facts = (_file(found.sdk, glue.has),)
         self.handles.reserve(found.runtime.current_device)
+
+    def on(self, found: musa.Machine) -> Machine:
+        """Return the same for the machine as a child process has it. Raises as the constructor does."""
+        return Machine(found, library.glue(found.sdk, self.glue.has, words(found.sdk)))
 
     @property
     def version(self) -> str:
@@ -33,9 +39,25 @@ def look() -> Machine | Absent:
     found = musa.machine()
     if isinstance(found, Absent):
         return found
-    blas = found.sdk.load("mublas")
-    words: Callable[[int], str] = status_words(None if isinstance(blas, Refusal) else blas)
-    return set_up("muBLASLt", lambda: Machine(found, library.load(found.sdk, words)))
+    return first_look("muBLASLt", found, _look, _file(found.sdk))
+
+
+def _look(found: musa.Machine) -> Machine | Absent:
+    return set_up("muBLASLt", lambda: Machine(found, library.load(found.sdk, words(found.sdk))))
+
+
+def _file(sdk: Sdk, has: frozenset[str] | None = None) -> str:
+    """Return the name of the glue's file, which its content decides; empty where there is none."""
+    try:
+        return library.file(sdk, has).name
+    except LibraryError:
+        return ""
+
+
+def words(sdk: Sdk) -> Callable[[int], str]:
+    """Return the function that formats a status: muBLAS's, as muBLASLt has none."""
+    blas = sdk.load("mublas")
+    return status_words(None if isinstance(blas, Refusal) else blas)
 
 
 def ready(machine: Machine) -> Ready:

@@ -180,7 +180,7 @@ def activate(x: Array, activation: str | None) -> Array:
     if activation is None:
         return x
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation {activation!r} is unknown; allowed: relu, gelu, silu, None")
+        raise ValueError(f"activation {activation!r} is unknown; allowed: {', '.join(ACTIVATIONS)}, None")
     return ACTIVATIONS[activation].formula(x)
 
 
@@ -317,9 +317,9 @@ def reference(
             function = ACTIVATIONS[activation]
             per_argument = function.evaluation * (model.accumulate + _REFERENCE_ROUNDOFF)
             # Where the result is narrower, libraries may use approximations of that accuracy.
-            per_argument += model.output if activation != "relu" else 0.0
+            per_argument += model.output if function.evaluation else 0.0
             bound = function.slope * bound + per_argument * (np.abs(value) + bound) + model.underflow
-            if activation != "relu":
+            if function.evaluation:
                 overflow = overflow | np.isneginf(value)  # -inf times 0: the limit is 0, the computed value NaN
             value = activate(value, activation)
         bound = bound + model.output * (np.abs(value) + bound) + model.rounding_underflow

@@ -104,6 +104,11 @@ class Backend(ABC):
     with any other: a backend that was written before a field existed cannot compute without it.
     """
 
+    activations: frozenset[str] = frozenset({"relu", "gelu", "silu"})
+    """The activation functions that ``supports`` knows, whether it refuses them or not. :func:`answer` refuses a
+    problem with any other: a backend that was written before a function existed cannot compute it.
+    """
+
     @abstractmethod
     def probe(self) -> Ready | Absent:
         """Look at the machine. Cheap, called once a process."""
@@ -167,6 +172,8 @@ def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
         scales = all(isinstance(getattr(problem, name), Scale) for name in unread)
         out = f"leave {names} out" + (" (pass one factor per operand as alpha=)" if scales else "")
         return Refusal(f"it has no {what}", f"{out}, or choose a backend that has {what}", any_layout=True)
+    if problem.activation is not None and problem.activation not in backend.activations:
+        return Refusal(f"it has no activation {problem.activation}", "apply it to the product", any_layout=True)
     return backend.supports(problem)
 
 

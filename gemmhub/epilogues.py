@@ -45,7 +45,7 @@ def _relu_gradient(x: Array) -> Array:
 
 def _gelu(x: Array) -> Array:
     kind = x.dtype.type
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         inner = kind(_SCALE) * (x + kind(_CUBIC) * x * x * x)
         value = kind(0.5) * x * (1 + np.tanh(inner))
     return np.where(np.isneginf(x), kind(0), value)
@@ -60,7 +60,7 @@ def _gelu_gradient(x: Array) -> Array:
 
 
 def _silu(x: Array) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         return np.where(np.isneginf(x), x.dtype.type(0), x / (1 + np.exp(-x)))
 
 

@@ -13,6 +13,7 @@ from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
+from gemmhub.numpy_backend.activations import IN_PLACE
 from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
@@ -39,6 +40,7 @@ class NumpyBackend(Backend):
     name = "numpy"
     layout_sensitive = False
     takes = frozenset({"scale_a", "scale_b"})
+    activations = frozenset(IN_PLACE)
 
     def probe(self) -> Ready:
         return probe()
@@ -46,6 +48,8 @@ class NumpyBackend(Backend):
     def supports(self, problem: GemmProblem) -> Refusal | None:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        if problem.activation is not None and problem.activation not in IN_PLACE:
+            return Refusal(f"NumPy has no activation {problem.activation}", "apply it to the product", any_layout=True)
         return None
 
     def estimate(self, problem: GemmProblem) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gemmhub.dtypes import DType, info
 from gemmhub.kit.floats import DefaultMode
+from gemmhub.numpy_backend.activations import IN_PLACE, activate
 from gemmhub.numpy_backend.scratch import Lease, scratch
 from gemmhub.problem import GemmProblem
 
@@ -82,7 +83,8 @@ def blocking(problem: GemmProblem, limit: int) -> Blocking:
     budget = max((limit - _SLACK) // size, 3 * 64 * 64)
     # Tiles that exist at the same time: during the product (the sum, a partial sum, that as an integer), and after it,
     # when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
-    finishing = 1 + integers + (problem.c is not None or problem.activation in ("gelu", "silu"))
+    activating = IN_PLACE[problem.activation].blocks if problem.activation in IN_PLACE else 0
+    finishing = 1 + integers + max(problem.c is not None, activating)
 
     def needed(rows: int, cols: int) -> int:
         multiplying = 3 if integers else 1 + (depth < k)
@@ -246,7 +248,6 @@ def finish(
     lease: Lease, tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None
 ) -> None:
     """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype."""
-    kind = tile.dtype.type
     if alpha == 0:
         tile[...] = 0  # not 0 * tile: NaN must not propagate
     elif alpha != 1:
@@ -261,36 +262,10 @@ def finish(
         lease.used = mark
     if bias is not None:
         np.add(tile, bias, out=tile)
-    if activation == "relu":
-        np.maximum(tile, kind(0), out=tile)
-    elif activation is not None:
-        _smooth(lease, tile, activation)
+    if activation is not None:
+        activate(activation, lease, tile)
 
 
 def _scalar(value: Any, dtype: DType) -> Any:
     """``value`` in ``dtype``; integers wrap, as they do everywhere in an integer product."""
     return np.asarray(value).astype(dtype)[()]
-
-
-def _smooth(lease: Lease, tile: Array, activation: str) -> None:
-    """gelu (tanh form) and silu in place, with one more block of scratch."""
-    kind = tile.dtype.type
-    # Both are zero to working precision far below this; it keeps -inf from becoming -inf * 0.
-    np.maximum(tile, kind(-1000), out=tile)
-    other = lease.take(tile.shape, tile.dtype)
-    if activation == "silu":
-        np.negative(tile, out=other)
-        np.exp(other, out=other)
-        np.add(other, kind(1), out=other)
-        np.divide(tile, other, out=tile)
-        return
-    # x + 0.044715 x^3 = x (1 + 0.044715 x^2)
-    np.multiply(tile, tile, out=other)
-    np.multiply(other, kind(0.044715), out=other)
-    np.add(other, kind(1), out=other)
-    np.multiply(other, tile, out=other)
-    np.multiply(other, kind(np.sqrt(2.0 / np.pi)), out=other)
-    np.tanh(other, out=other)
-    np.add(other, kind(1), out=other)
-    np.multiply(other, kind(0.5), out=other)
-    np.multiply(tile, other, out=tile)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.numpy_backend.blocked import finish
+from gemmhub.numpy_backend.activations import activate
 from gemmhub.numpy_backend.scratch import unleased
 from gemmhub.problem import GemmProblem
 
@@ -22,32 +22,39 @@ def with_epilogue(problem: GemmProblem) -> Callable[..., Array]:
     activation, scaled = problem.activation, not problem.alpha_is_one
     matmul, multiply, add, maximum = np.matmul, np.multiply, np.add, np.maximum
     zero = np.zeros((), problem.out.dtype)
-    plain = activation in (None, "relu")
+    relu = activation == "relu"
     single = problem.m * problem.n * problem.batch_count == 1  # in place NumPy takes twice as long there
 
     def run(
         a: Array, b: Array, out: Array | None, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> Array:
-        result = matmul(a, b)
-        place = None if single else result
-        if scaled:
-            if alpha == 0:
-                result[...] = 0  # not 0 * result: NaN must not propagate
-            else:
+        if scaled and alpha == 0:
+            result = _zeros(a, b)
+            place = None if single else result
+        else:
+            result = matmul(a, b)
+            place = None if single else result
+            if scaled:
                 result = multiply(result, alpha, place)
         if c is not None and beta != 0:
             result = add(result, c if beta == 1 else multiply(c, beta), place)
         if bias is not None:
             result = add(result, bias, place)
-        if plain:
-            if activation is not None:
-                result = maximum(result, zero, out=place)
-        else:
-            with np.errstate(all="ignore"):  # of what overflows inside of a formula the result shows nothing
-                finish(unleased(), result, None, None, 1, 0, activation)
+        if relu:
+            result = maximum(result, zero, out=place)
+        elif activation is not None:
+            activate(activation, unleased(), result)
         if out is None:
             return result
         out[...] = result
         return out
 
     return run
+
+
+def _zeros(a: Array, b: Array) -> Array:
+    """What alpha 0 makes of any product: not 0 times it, as NaN must not propagate, nor warnings about it."""
+    with np.errstate(all="ignore"):
+        result = np.matmul(a, b)
+    result[...] = 0
+    return result

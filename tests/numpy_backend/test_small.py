@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
-from products import C64, F32, F64, draw, ratio
+from products import BF16, C64, F16, F32, F64, draw, ratio
 
 import gemmhub
+
+
+@pytest.mark.parametrize("n", [1, 8, 64, 300])
+@pytest.mark.parametrize("dtype", [F16, BF16, F32, F64], ids=str)
+def test_finite_results_warn_of_nothing(dtype, n):
+    """Also where an intermediate of gelu or silu overflows, and where NaN is multiplied by an alpha of 0."""
+    least = {F16: -3e4, BF16: -1e20, F32: -1e20, F64: -1e200}[dtype]
+    for value in (-3000, least, -least):
+        a, b = np.full((n, 1), value, dtype), np.ones((1, n), dtype)
+        for activation in ("relu", "gelu", "silu"):
+            with np.errstate(all="raise"), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                got = gemmhub.matmul(a, b, activation=activation, bias=np.zeros(n, dtype))
+            assert ratio(got, a, b, activation=activation) <= 1
+            assert got[0, 0] == max(a[0, 0], 0)
+    a = np.full((n, 1), np.inf, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = gemmhub.matmul(a, np.zeros((1, n), dtype), alpha=0, c=np.ones((n, n), dtype), beta=1)
+    assert (got == 1).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1), (4, 5)], ids=str)

@@ -19,6 +19,7 @@ import numpy as np
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Ready, Refusal
+from gemmhub.numpy_backend.activations import IN_PLACE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
@@ -59,6 +60,8 @@ class CpuBackend(Backend):
     def supports(self, problem: GemmProblem) -> Refusal | None:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        if problem.activation is not None and problem.activation not in IN_PLACE:  # its results are finished by those
+            return Refusal(f"it has no activation {problem.activation}", "apply it to the product", any_layout=True)
         kinds = work_dtypes(problem)
         dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
         if kinds is None or dtypes <= {kinds[0]}:

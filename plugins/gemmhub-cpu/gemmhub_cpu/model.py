@@ -84,7 +84,7 @@ def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
     finished = _results(problem) * _OWN_PACK
     call = _OWN_CALL * max(1, problem.batch_count if problem.b.layout.matrices > 1 else 1)
     as_summed = problem.plain and problem.out.dtype.name == "int32"
-    if problem.activation in ("gelu", "silu") or (unit.pair == "int8" and not as_summed):
+    if problem.activation not in (None, "relu") or (unit.pair == "int8" and not as_summed):
         call += _PYTHON_EPILOGUE
         finished += _results(problem) * 1e-9
     # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.

@@ -145,7 +145,7 @@ class NativeGemm:
         return max(needs) if all(needs) else 0
 
     def _finishes(self) -> bool:
-        """Whether the kernel finishes its tiles: any epilogue but gelu and silu in floats, none in integers."""
+        """Whether the kernel finishes its tiles: any epilogue in floats but for activations other than relu."""
         problem = self.problem
         if self._accumulator == np.int32:
             return problem.plain and problem.out.dtype == np.int32

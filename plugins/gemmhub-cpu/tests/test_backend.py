@@ -36,6 +36,12 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6", cores: in
     return probe.Machine(cores, units, numkong, "" if numkong else "numkong is not installed")
 
 
+def test_activations_without_a_formula_are_refused():
+    for dtype in (BF16, np.float16, np.float32):
+        asked = replace(problem(512, 512, 512, dtype), activation="tanh")
+        assert "no activation tanh" in CpuBackend().supports(asked).reason
+
+
 @pytest.mark.parametrize(
     ("dtype", "size", "here", "gate"),
     [

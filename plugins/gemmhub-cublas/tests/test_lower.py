@@ -98,7 +98,8 @@ def test_epilogues(activation, with_bias, code):
 
 
 @pytest.mark.parametrize("changes", [
-    {"activation": "silu"}, {"bias": bias(stride=2)}, {"dtype": "float16", "bias": bias("float32")},
+    {"activation": "silu"}, {"activation": "tanh"}, {"bias": bias(stride=2)},
+    {"dtype": "float16", "bias": bias("float32")},
     {"dtype": "float64", "bias": bias("float64")}, {"dtype": "float64", "activation": "relu"},
     {"dtype": "int8", "out": "int32", "activation": "relu"}, {"dtype": "float16", "out": "float64"},
     {"dtype": "float8_e5m2", "out": "float16"}, {"dtype": "int32"}, {"dtype": "uint8"}, {"dtype": "bool"},

@@ -346,7 +346,7 @@ class Variant:
         by_warps = not form.tma_store and form.output == "float32"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
-        smooth = form.activation in ("gelu", "silu")
+        smooth = form.activation not in (None, "relu")
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
         if many and form.transposed_d and form.addend and form.bias == "m" and smooth:
             return f"with {registers} accumulators a thread has no registers for this epilogue"

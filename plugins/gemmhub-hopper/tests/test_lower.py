@@ -195,6 +195,7 @@ def test_types():
     assert "result of float64" in refused(problem(out="float64")).reason
     asked = problem()
     assert "c is float32" in refused(replace(asked, c=operand("float32", 64, 64))).reason
+    assert "no activation tanh" in refused(problem(activation="tanh")).reason
     assert "stride of 2" in refused(replace(asked, bias=bias(stride=2))).reason
     assert "bias is float64" in refused(replace(asked, bias=bias("float64"))).reason
     mixed = replace(asked, a=operand("float16", 64, 64))

@@ -111,6 +111,7 @@ def odd():
 
 @pytest.mark.parametrize(("asked", "words"), [
     (problem(dtype="complex64"), "no product of complex64"), (problem(activation="silu"), "no activation silu"),
+    (problem(activation="tanh"), "no activation tanh"),
     (problem(dtype="float16", out="bfloat16"), "give out_dtype= one of float16, float32"),
     (problem(bias=bias("float64")), "convert the bias to float32"), (problem(bias=bias(stride=2)), "stride of 2"),
     (problem(bias=bias(axis="m")), "column-major results only"), (problem(2**31), "allows 2147483647"),

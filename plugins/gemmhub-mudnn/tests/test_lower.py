@@ -154,6 +154,7 @@ def test_what_is_refused():
     )
     assert "c is float32" in refusal(replace(problem(dtype="float16"), c=operand("float32", 16, 24)))
     assert "relu" in refusal(problem(activation="relu"))
+    assert "tanh" in refusal(problem(activation="tanh"))
     assert "bias is float32" in refusal(problem(dtype="float16", bias=bias()))
     assert "stride of 2" in refusal(problem(bias=bias(stride=2)))
     assert "2**31" in refusal(problem(m=2, n=3, k=2**31))

@@ -6,11 +6,10 @@ from ctypes import Structure, c_float, c_int, c_longlong, c_void_p
 from dataclasses import replace
 
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels.lower import BATCH_DIMS, Gemm, Strides, pitch
+from gemmhub_musa_kernels.lower import ACTIVATIONS, BATCH_DIMS, Gemm, Strides, pitch
 
 TYPES = {"float16": 0, "bfloat16": 1, "float32": 2}
 BIAS_AXES = {None: 0, "m": 1, "n": 2}
-ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 _BATCH = c_longlong * BATCH_DIMS
 
 

@@ -128,6 +128,7 @@ def operand(dtype, rows, cols, **options):
         (replace(problem(8, 8, 8), a=operand("float16", 8, 8, alignment=1)), "the address of a is aligned to 1 bytes"),
         (replace(problem(8, 8, 8), device=Device("musa", 7)), "the operands are on musa:7"),
         (problem(2**31, 1, 1), "m is 2147483648"),
+        (replace(problem(8, 8, 8), activation="tanh"), "no activation tanh"),
     ],
 )
 def test_refusals(backend, asked, reason):
@@ -135,7 +136,7 @@ def test_refusals(backend, asked, reason):
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
     assert answer.remedy
-    with pytest.raises(ValueError, match=r"float|aligned|musa|2147483648"):
+    with pytest.raises(ValueError, match=r"float|aligned|musa|2147483648|tanh"):
         backend.prepare(asked, "scalar", 0)
 
 

@@ -205,6 +205,7 @@ def test_maths(dtype, out, arch, precision, maths):
     ({"c": operand("float64", 16, 16)}, "c is float64", "convert c to float32"),
     ({"bias": bias()}, "no epilogue with a bias", "pass it as c="),
     ({"activation": "gelu"}, "no epilogue with gelu", "afterwards"),
+    ({"activation": "tanh"}, "no epilogue with tanh", "afterwards"),
 ])  # fmt: skip
 def test_refusals(changes, words, remedy):
     fields = {x: changes[x] for x in ("b", "c", "bias", "activation") if x in changes}

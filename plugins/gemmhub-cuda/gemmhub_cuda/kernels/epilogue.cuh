@@ -31,6 +31,7 @@ DEVICE float gated(float x, float t) {
 }
 
 DEVICE float activated(float x) {
+    static_assert(ACTIVATION >= 0 && ACTIVATION <= 3, "an activation without a formula");
     if constexpr (ACTIVATION == 1) return x < 0.0f ? 0.0f : x;
     // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2 u)), without the cancellation; u = sqrt(2 / pi) (x + 0.044715 x^3).
     if constexpr (ACTIVATION == 2) return gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x));

@@ -29,6 +29,7 @@ DEVICE float gated(float x, float t) {
 
 template <int activation>
 DEVICE float activated(float x) {
+    static_assert(activation >= 0 && activation <= 3, "an activation without a formula");
     if constexpr (activation == 1) return x < 0.0f ? 0.0f : x;
     // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2 u)), without the cancellation; u = sqrt(2 / pi) (x + 0.044715 x^3).
     if constexpr (activation == 2) return gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x));

@@ -88,9 +88,10 @@ __device__ __forceinline__ float activated(float x, int activation) {
   if (activation == kNone) return x;
   if (activation == kRelu) return x < 0.0f ? 0.0f : x;  // a NaN stays one
   if (x == -INFINITY) return 0.0f;                      // where the formulas have infinity over infinity
-  // x sigmoid(z): gelu's 1 + tanh(y) is 2 sigmoid(2 y), without the difference of two near numbers.
-  const float z = activation == kSilu ? x : 2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x);
-  return x / (1.0f + expf(-z));
+  if (activation == kSilu) return x / (1.0f + expf(-x));
+  // x sigmoid(z): 1 + tanh(y) is 2 sigmoid(2 y), without the difference of two near numbers.
+  if (activation == kGelu) return x / (1.0f + expf(-2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)));
+  return NAN;  // an activation without a formula: parameters.py has no number for one
 }
 
 __device__ __forceinline__ float element(const void* base, int type, long long at) {

@@ -38,12 +38,20 @@ bool has_bias(mublasLtEpilogue_t epilogue) {
 }
 
 Activation activation(mublasLtEpilogue_t epilogue) {
+  switch (epilogue) {
+    case MUBLASLT_EPILOGUE_DEFAULT:
+    case MUBLASLT_EPILOGUE_BIAS:
+      return Activation::none;
 #ifdef MUSA_SIM_FULL_LT
-  if (epilogue == MUBLASLT_EPILOGUE_RELU || epilogue == MUBLASLT_EPILOGUE_RELU_BIAS) return Activation::relu;
-  if (epilogue == MUBLASLT_EPILOGUE_GELU || epilogue == MUBLASLT_EPILOGUE_GELU_BIAS) return Activation::gelu;
+    case MUBLASLT_EPILOGUE_RELU:
+    case MUBLASLT_EPILOGUE_RELU_BIAS:
+      return Activation::relu;
+    case MUBLASLT_EPILOGUE_GELU:
+    case MUBLASLT_EPILOGUE_GELU_BIAS:
+      return Activation::gelu;
 #endif
-  (void)epilogue;
-  return Activation::none;
+  }
+  std::abort();  // is_epilogue admits no other
 }
 
 bool is_row_major(const LtLayout& layout) { return layout.order != MUBLASLT_ORDER_COL; }

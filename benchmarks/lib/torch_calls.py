@@ -15,6 +15,7 @@ import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.cuda_graphs import Rig
 from benchmarks.lib.drawn import FP8, Product
+from gemmhub._doors.torch import gradients
 
 RATES = {
     "bfloat16": 6e14, "float16": 6e14, "tf32": 3e14, "float32": 5e13, "float64": 5e13, "complex64": 4e13,
@@ -84,7 +85,7 @@ def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[A
     if product.epilogue == "bias":
         return {"addmm": lambda a, b, out: torch.addmm(more["bias"], a, b, out=out)}
     if product.epilogue:
-        gelu = product.epilogue.endswith("gelu")
+        gelu = {"bias+relu": False, "bias+gelu": True}[product.epilogue]
         return {
             "_addmm_activation": lambda a, b, out: torch._addmm_activation(more["bias"], a, b, use_gelu=gelu, out=out)
         }
@@ -105,10 +106,8 @@ def right(product: Product, rig: Setup, call: Callable[[Any, Any, Any], object],
         exact = exact + 0.5 * more["c"][rows].double()
     if "bias" in more:
         exact = exact + more["bias"].double()
-    if more.get("activation") == "relu":
-        exact = exact.relu()
-    if more.get("activation") == "gelu":
-        exact = torch.nn.functional.gelu(exact, approximate="tanh")
+    if more.get("activation") is not None:
+        exact = gradients.ACTIVATIONS[more["activation"]](exact)
     tolerance = {"float64": 1e-11, "float32": 1e-4, "complex64": 1e-4, "int8": 0.0}.get(product.dtype, 0.05)
     scale = exact.abs().square().mean().sqrt()
     return bool(((out[rows].to(wide) - exact).abs() <= tolerance * (scale + 0.4 * exact.abs())).all())

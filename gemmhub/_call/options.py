@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -154,6 +155,8 @@ class Request:
 
 def scalar(value: object, argument: str) -> Any:
     """A Python int, float or complex; InputError for anything else, and for ints beyond all floats."""
+    if not isinstance(value, (int, float)):
+        refuse_recorded({argument: value})
     try:
         if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
             value = value.item()
@@ -185,6 +188,18 @@ def refuse_extra(options: Mapping[str, Any], where: str) -> None:
     for name in EXTRA:
         if options.get(name) is not None:
             raise InputError(name, f"given {where}", "None: not implemented there", f"leave {name}= out")
+
+
+def refuse_recorded(options: Mapping[str, Any]) -> None:
+    """InputError for a number that is a tensor whose gradient is recorded: products have none for numbers."""
+    for name in NUMBERS:
+        value = options.get(name)
+        if getattr(value, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+            whole = "gemmhub.matmul(a, b)" if name == "alpha" else "c, with beta=1"
+            raise InputError(
+                name, "a tensor that requires grad, for which products record no gradient", "numbers",
+                f"multiply {whole} by it, or pass {name}.item()",
+            )  # fmt: skip
 
 
 _HANDLES = ("cuda_stream", "musa_stream", "ptr")

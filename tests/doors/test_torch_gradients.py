@@ -6,11 +6,18 @@ import itertools
 
 import numpy as np
 import pytest
+from products import ratio
 
 import gemmhub
+from gemmhub import dtypes, epilogues
+from gemmhub._call import options as call_options
 from gemmhub.errors import InputError, OutputError
+from gemmhub.numpy_backend import activations
+from gemmhub.numpy_backend.backend import NumpyBackend
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from gemmhub._doors.torch import gradients  # noqa: E402
+
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
 
 SHAPES = [
@@ -128,14 +135,130 @@ def test_a_shared_matrix_is_summed_before_it_is_rounded(rng):
     bounded(b.grad, exact, size, 4 * 64, BF16)
 
 
-@pytest.mark.parametrize("shapes", [((3, 0), (0, 5)), ((0, 4), (4, 5)), ((3, 4), (4, 0)), ((0, 3, 4), (4, 5))], ids=str)
-def test_empty_products(shapes, rng):
-    a, b = tensors(rng, shapes)
-    out = gemmhub.matmul(a, b, activation="silu")
-    out.sum().backward()
-    for x in (a, b):
-        assert x.grad.shape == x.shape
-        assert not x.grad.any()
+EMPTY = [
+    ((3, 0), (0, 5)), ((0, 4), (4, 5)), ((3, 4), (4, 0)), ((0, 3, 4), (4, 5)),
+    ((5, 5, 0), (0, 5)), ((2, 5, 5, 0), (0, 5)), ((5, 5, 0), (5, 0, 5)), ((5, 5, 0), (0,)), ((0,), (5, 0, 5)),
+    ((0, 5, 0), (0, 5)), ((5, 0, 3), (3, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["eager", "operator", "static", "dynamic"])
+@pytest.mark.parametrize("shapes", EMPTY, ids=str)
+def test_empty_products(shapes, way, rng):
+    if way != "eager":
+        pytest.importorskip("gemmhub.torch")
+    torch._dynamo.reset()
+    call = {
+        "eager": gemmhub.matmul,
+        "operator": lambda *x, **options: torch.ops.gemmhub.matmul(*x, **options),
+        "static": torch.compile(gemmhub.matmul, dynamic=False, backend="aot_eager"),
+        "dynamic": torch.compile(gemmhub.matmul, dynamic=True, backend="aot_eager"),
+    }[way]
+    for options in ({}, {"activation": "silu"}):
+        a, b = tensors(rng, shapes)
+        call(a, b, **options).sum().backward()
+        for x in (a, b):
+            assert x.grad.shape == x.shape
+            assert not x.grad.any()
+
+
+def test_empty_sums_in_opcheck(rng):
+    pytest.importorskip("gemmhub.torch")
+    torch.library.opcheck(torch.ops.gemmhub.matmul.default, tuple(tensors(rng, ((5, 5, 0), (0, 5)))))
+
+
+def within(got, a, b, **options):
+    """Within the bound of one product of these operands with these options."""
+    options = {name: x.double().numpy() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    kind = dtypes.as_dtype(str(got.dtype).removeprefix("torch."))
+    given = (x.detach().double().numpy().astype(kind) for x in (got, a, b))
+    assert ratio(*given, out_dtype=kind, **options) <= 1
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_alpha_and_beta_are_applied_to_sums(dtype, rng):
+    """Their products with single gradients are below float16's range, tangents without alpha above it."""
+    a, g = (torch.from_numpy(rng.uniform(1, 2, (1000, 1))).to(dtype) for _ in range(2))
+    g, one = g * 1e-2, torch.ones(1, 1, dtype=dtype)
+    for shape in ((1, 1), (1,)):
+        c = torch.ones(shape, dtype=dtype, requires_grad=True)
+        gemmhub.matmul(a, one, c=c, beta=1e-6).backward(g)
+        within(c.grad.reshape(1, 1), g.t(), torch.ones_like(a), alpha=1e-6)
+    c = torch.full((1000, 1), 1e-15, dtype=dtype if dtype != F16 else F32, requires_grad=True)
+    gemmhub.matmul(a, one, c=c, beta=1e40, out_dtype=c.dtype).backward((g * 1e-15).to(c.dtype))
+    within(c.grad[:1], (g * 1e-15).to(c.dtype)[:1], torch.ones(1, 1, dtype=c.dtype), alpha=1e40)
+    x, w = (torch.from_numpy(rng.uniform(30, 90, size)).to(dtype) for size in ((3, 100), (100, 2)))
+    value, tangent = torch.func.jvp(lambda x, w: gemmhub.matmul(x, w, alpha=1e-3), (x, w), (x, -w))
+    within(value, x, w, alpha=1e-3)
+    both = torch.cat([x, x], 1), torch.cat([w, -w])
+    within(tangent, *both, alpha=1e-3)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_a_mapped_bias_is_added_in_the_accumulator(dtype, activation, rng):
+    big = {F16: 2048.0, BF16: 256.0, F32: 2.0**24}[dtype]
+    a, b, c = (torch.full((1, 1), x, dtype=dtype) for x in (-1, big, big))
+    bias = torch.from_numpy(rng.uniform(1, 2, (3, 1))).to(dtype)
+    options = {"beta": 1.0, "activation": activation}
+    for given, dims in (
+        ((a, b, c, bias), (None, None, None, 0)),
+        ((a, b, c, bias.unsqueeze(2)), (None, None, None, 0)),
+    ):
+        found = torch.func.vmap(lambda a, b, c, v: gemmhub.matmul(a, b, c=c, bias=v, **options), dims)(*given)
+        for got, added in zip(found, bias):
+            within(got, a, b, c=c, bias=added, **options)
+    h, d = torch.full((1, 1), 1000, dtype=dtype), torch.full((1, 1), -100, dtype=dtype)
+    found = torch.func.vmap(lambda v: gemmhub.matmul(h, d, c=h, bias=v, beta=100.0))(bias)
+    for got, added in zip(found, bias):
+        within(got, h, d, c=h, bias=added, beta=100.0)
+
+
+def test_numbers_that_require_grad_are_refused(rng):
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    plain = a.detach(), b.detach()
+    number = torch.tensor(2.0, dtype=F64, requires_grad=True)
+    for given in (plain, (a, b)):
+        with pytest.raises(InputError, match=r"alpha: a tensor that requires grad.*multiply gemmhub.matmul\(a, b\) by"):
+            gemmhub.matmul(*given, alpha=number)
+        with pytest.raises(InputError, match=r"beta: a tensor that requires grad.*multiply c, with beta=1 by it"):
+            gemmhub.matmul(*given, c=torch.zeros(3, 5, dtype=F64), beta=number)
+        with pytest.raises(InputError, match="alpha: a tensor that requires grad"):
+            torch.func.vmap(lambda x, given=given: gemmhub.matmul(x, given[1].detach(), alpha=number))(plain[0][None])
+    with pytest.raises(InputError, match="alpha: a tensor that requires grad"):
+        gemmhub.matmul(plain[0].numpy(), plain[1].numpy(), alpha=number)
+    with torch.no_grad():
+        assert torch.equal(gemmhub.matmul(*plain, alpha=number), gemmhub.matmul(*plain, alpha=2))
+    assert torch.equal(gemmhub.matmul(*plain, alpha=number.detach()), gemmhub.matmul(*plain, alpha=2))
+
+
+def test_a_new_activation_gets_no_other_ones_gradient(monkeypatch, rng):
+    """It is in the list, and the backend here computes it, but the door has no form of it."""
+    planted = epilogues.Activation(np.tanh, lambda x: 1 - np.tanh(x) ** 2, 1.0, 8.0)
+    monkeypatch.setitem(epilogues.ACTIVATIONS, "tanh", planted)
+    monkeypatch.setitem(activations.IN_PLACE, "tanh", activations.InPlace(lambda _, tile: np.tanh(tile, out=tile), 0))
+    monkeypatch.setattr(NumpyBackend, "activations", frozenset(activations.IN_PLACE))
+    for module in (dtypes, call_options):
+        monkeypatch.setattr(module, "ACTIVATIONS", (*epilogues.ACTIVATIONS,))
+    a, b = tensors(rng, [(3, 4), (4, 5)])
+    bias = torch.zeros(2, 5, dtype=F64)
+    np.testing.assert_allclose(
+        gemmhub.matmul(a.detach(), b.detach(), activation="tanh"), np.tanh((a @ b).detach().numpy()), rtol=1e-14
+    )
+
+    def product(a, b, bias=None):
+        return gemmhub.matmul(a, b, activation="tanh", bias=bias)
+
+    for call in (
+        lambda: product(a, b),
+        lambda: torch.compile(product, backend="aot_eager")(a, b),
+        lambda: torch.func.jvp(product, (a, b), (a, b)),
+        lambda: torch.func.grad(lambda x: product(x, b).sum())(a),
+        lambda: torch.func.vmap(lambda v: product(a.detach(), b.detach(), v))(bias),
+        lambda: gradients.ACTIVATIONS["tanh"],
+    ):
+        with pytest.raises(Exception, match="activation: 'tanh', which has no function and no gradient"):
+            call()
 
 
 def test_float8_operands_that_need_no_gradient(rng):

@@ -157,6 +157,13 @@ def output_dtype(a: Any, b: Any, wanted: Any) -> Any:
     return to_torch[dtypes.output_dtype(to_ours[a], to_ours[b], None if wanted is None else to_ours[wanted])]
 
 
+def epilogue_dtype(a: Any, b: Any, out: Any) -> Any:
+    """The dtype, as torch's, in which a product of these dtypes computes its epilogue."""
+    to_ours, to_torch = torch_dtypes()
+    accumulator = dtypes.compute_dtype(to_ours[a], to_ours[b], to_ours[out])
+    return to_torch[accumulator] if dtypes.info(accumulator).inexact else out
+
+
 @cache
 def torch_arrays(kind: str, index: int) -> TorchArrays:
     """The array library torch on one device."""

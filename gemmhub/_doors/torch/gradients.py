@@ -5,21 +5,25 @@ With ``out = alpha * a @ b + beta * c + bias`` and ``g`` the gradient of ``out``
     grad_a = conj(alpha) * g @ b^H      grad_c = conj(beta) * g
     grad_b = conj(alpha) * a^H @ g      grad_bias = g, summed over the axis that bias lacks
 
-each summed over the dimensions that were broadcast. The gradient of relu follows from its result. The gradients of gelu
-and silu need their argument, so they follow the product as operations of torch. All gradients are differentiable.
+each summed over the dimensions that were broadcast. The gradient of relu follows from its result. Those of gelu and
+silu need their argument, which backward computes once more, in float32 where the result has 16 bits: what is recorded
+is the product of a call without gradients, and nothing of the result's size is saved. All gradients are differentiable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 
 from gemmhub import api, dtypes
-from gemmhub._arrays.torch.operands import torch_dtypes
-from gemmhub._call.options import EXTRA, refuse_extra
+from gemmhub._arrays.torch import tensors
+from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._call.options import EXTRA, refuse_extra, refuse_recorded
 from gemmhub.errors import InputError
 
 Tensor = Any
@@ -32,9 +36,58 @@ _DIRECT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.co
 """Dtypes that gradients are computed in. The gradient of an operand of another one (float8) is rounded afterwards."""
 
 
+class Activation(NamedTuple):
+    """torch's forms of an activation of epilogues."""
+
+    function: Callable[[Tensor], Tensor]
+    """The function, differentiable, for what is computed outside of a product. Minus infinity becomes 0."""
+    gradient: Callable[[Tensor, Tensor], Tensor] | None
+    """``(grad, x) -> grad * f'(x)``; None where the gradient follows from the result, as that of relu."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+_FLAT = 1000.0
+"""Beyond this argument the gradients of gelu and silu are exactly 0 or 1, in float64, too. torch's own formulas give
+NaN where the square of the argument overflows.
+"""
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Compute the tanh form, as gemmhub's epilogue does."""
+    return torch.nn.functional.gelu(x.clamp(-_FLAT, _FLAT), approximate="tanh") + torch.relu(x - _FLAT)
+
+
+def silu(x: Tensor) -> Tensor:
+    """Compute x * sigmoid(x)."""
+    return torch.nn.functional.silu(x.clamp(-_FLAT, _FLAT)) + torch.relu(x - _FLAT)
+
+
+def _gelu_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.gelu_backward(grad, x.clamp(-_FLAT, _FLAT), approximate="tanh")
+
+
+def _silu_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.silu_backward(grad, x.clamp(-_FLAT, _FLAT))
+
+
+class _Activations(dict[str, Activation]):
+    def __missing__(self, name: str) -> Activation:
+        raise InputError(
+            "activation", f"{name!r}, which has no function and no gradient for tensors of torch", ", ".join(self),
+            "apply it to the product",
+        )  # fmt: skip
+
+
+ACTIVATIONS = _Activations(
+    relu=Activation(torch.relu, None), gelu=Activation(gelu, _gelu_gradient), silu=Activation(silu, _silu_gradient)
+)
+"""By the names of :data:`gemmhub.epilogues.ACTIVATIONS`; InputError for one that is missing."""
+
+
 def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """A product that autograd records; arguments and errors are those of :func:`gemmhub.matmul`."""
-    after = None
     if options:
         if not _EXTRA.isdisjoint(options):
             refuse_extra(options, "with a tensor that requires grad")
@@ -43,27 +96,8 @@ def product(a: Tensor, b: Tensor, **options: Any) -> Tensor:
                 "stream", "given with a tensor that requires grad: its backward pass has no stream",
                 "None", "make the stream current: with torch.cuda.stream(s)",
             )  # fmt: skip
-        if "activation" in options:
-            fused, after = split(options["activation"])
-            options["activation"] = fused
-    out = Product.apply(a, b, options.get("c"), options.get("bias"), options)
-    return out if after is None else after(out)
-
-
-def split(activation: str | None) -> tuple[str | None, Callable[[Tensor], Tensor] | None]:
-    """The activation that the product computes itself, and the function of torch that follows it."""
-    after = _AFTER.get(activation or "")
-    return (activation, None) if after is None else (None, after)
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Compute the tanh form, as gemmhub's epilogue does."""
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
-_AFTER: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "silu": torch.nn.functional.silu}
-ACTIVATIONS = {"relu": torch.relu, **_AFTER}
-"""torch's functions for the activations of epilogues."""
+        refuse_recorded(options)
+    return Product.apply(a, b, options.get("c"), options.get("bias"), options)
 
 
 class Product(torch.autograd.Function):
@@ -89,7 +123,7 @@ def save(
     left, right, of_c, of_bias = ctx.needs_input_grad[:4]
     if options:
         activation = options.get("activation")
-        if activation in _AFTER:  # their argument is recomputed
+        if activation is not None and ACTIVATIONS[activation].gradient is not None:  # their argument is recomputed
             ctx.save_for_backward(a, b, None, c, bias)
             left = right = True
         else:
@@ -118,6 +152,19 @@ def backward(
     ctx: Any, grad: Tensor, multiply: Multiply, right: Callable[..., Tensor] | None = None
 ) -> tuple[Tensor | None, ...]:
     """The gradients of a, b, c and bias; None for those that are not needed. ``right`` replaces :func:`_right`."""
+    with _as_recorded(grad):
+        return _backward(ctx, grad, multiply, right)
+
+
+def _as_recorded(grad: Tensor) -> AbstractContextManager[object]:
+    """A block without autocast, which rounded the operands before the product was recorded."""
+    kind = grad.device.type
+    return torch.autocast(kind, enabled=False) if tensors.casting(kind) else nullcontext()
+
+
+def _backward(
+    ctx: Any, grad: Tensor, multiply: Multiply, right: Callable[..., Tensor] | None
+) -> tuple[Tensor | None, ...]:
     a, b, out, c, bias = ctx.saved_tensors
     wants_a, wants_b, wants_c, wants_bias = ctx.needs_input_grad[:4]
     given, a_facts, b_facts, c_facts, bias_facts = ctx.call
@@ -143,7 +190,7 @@ def backward(
         grad_b = (right or _right)(left, g, b_shape[:-2], b_dtype, _column_major(b_strides), made)
         grad_b = grad_b.reshape(b_shape) if columns else grad_b
     if wants_c and beta != 0:
-        grad_c = _fold(grad if beta == 1 else grad * _conj(beta), *c_facts[:2])
+        grad_c = _fold(grad, c_facts[0], c_facts[1], _conj(beta))
     if wants_bias:
         shape, dtype, _ = bias_facts
         grad_bias = _fold(g, _as_matrix(shape, rows, columns), dtype).reshape(shape)
@@ -159,50 +206,66 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def forward(ctx: Any, operands: Any, tangents: Any, multiply: Multiply) -> Tensor:
-    """The tangent of the result (forward mode); an operand may have none."""
+    """The tangent of the result (forward mode), summed in the accumulator's dtype; an operand may have none."""
     a, b, c, bias = operands
     of_a, of_b, of_c, of_bias = tangents
     given = ctx.call[0]
     activation, beta = given.get("activation"), given.get("beta", 0)
-    x = multiply(a, b, **_sum(given, c, bias))
+    shape, dtype = _result_of(a, b, given)
+    wide = _wide(dtype)
     parts = []
-    plain = {name: v for name, v in given.items() if name not in ("activation", "beta")}
+    plain = {name: v for name, v in given.items() if name not in ("activation", "beta")} | {"out_dtype": wide}
     if of_a is not None:
         parts.append(multiply(of_a, b, **plain))
     if of_b is not None:
         parts.append(multiply(a, of_b, **plain))
     if of_c is not None and beta != 0:
-        parts.append(of_c * beta)
+        parts.append(of_c.to(wide) * beta)
     if of_bias is not None:
-        rows, columns = a.dim() == 1, b.dim() == 1
-        matrix = x.unsqueeze(-1) if columns else x
-        matrix = matrix.unsqueeze(-2) if rows else matrix
-        added = of_bias.reshape(_as_matrix(of_bias.shape, rows, columns)).expand(matrix.shape)
-        parts.append(added.reshape(x.shape))
+        added = of_bias[0] if a.dim() == 1 and of_bias.dim() == 2 else of_bias
+        parts.append(added.to(wide).reshape(()) if not shape else added.to(wide))
     tangent = parts[0]
     for part in parts[1:]:
         tangent = tangent + part
-    tangent = tangent.to(x.dtype).expand(x.shape)
-    if activation == "relu":
-        return torch.ops.aten.threshold_backward(tangent, x, 0)
-    return tangent if activation is None else _undone(activation, tangent, x)
+    tangent = tangent.expand(shape)
+    if activation is not None:
+        gradient, x = ACTIVATIONS[activation].gradient, _argument(given, a, b, c, bias, wide, multiply)
+        tangent = torch.ops.aten.threshold_backward(tangent, x, 0) if gradient is None else gradient(tangent, x)
+    return tangent.to(dtype)
 
 
-def _sum(given: dict[str, Any], c: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
-    """The options of the product without its activation."""
-    options = {name: x for name, x in given.items() if name != "activation"}
-    if c is not None:
-        options["c"] = c
-    if bias is not None:
-        options["bias"] = bias
-    return options
+def _result_of(a: Tensor, b: Tensor, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """The shape and torch's dtype of a product of these operands with these options."""
+    wanted = given.get("out_dtype")
+    if wanted is not None and not isinstance(wanted, torch.dtype):
+        wanted = torch_dtypes()[1][dtypes.as_dtype(wanted)]
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ())), output_dtype(a.dtype, b.dtype, wanted)
 
 
-def _undone(activation: str, grad: Tensor, x: Tensor) -> Tensor:
-    """``grad`` times the derivative of gelu or silu at ``x``."""
-    if activation == "gelu":
-        return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-    return torch.ops.aten.silu_backward(grad, x)
+def _wide(dtype: Any) -> Any:
+    """The dtype of sums that are rounded to ``dtype`` at the end."""
+    return dtype if dtype.itemsize > 2 else torch.float32
+
+
+def _argument(
+    given: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, wide: Any, multiply: Multiply
+) -> Tensor:
+    """The product without its activation, in the dtype ``wide``."""
+    options = {name: x for name, x in given.items() if name != "activation"} | {"out_dtype": wide}
+    for name, x in (("c", c), ("bias", bias)):
+        if x is not None:
+            options[name] = x.to(wide) if x.dtype.itemsize < wide.itemsize else x
+    return multiply(a, b, **options)
+
+
+def _through(
+    given: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, grad: Tensor, multiply: Multiply
+) -> Tensor:
+    """The gradient of the argument of an activation, in the result's dtype."""
+    wide, gradient = _wide(grad.dtype), ACTIVATIONS[given["activation"]].gradient
+    assert gradient is not None
+    return gradient(grad.to(wide), _argument(given, a, b, c, bias, wide, multiply)).to(grad.dtype)
 
 
 def _as_matrix(shape: Any, rows: bool, columns: bool) -> tuple[int, ...]:
@@ -210,13 +273,6 @@ def _as_matrix(shape: Any, rows: bool, columns: bool) -> tuple[int, ...]:
     if len(shape) == 2:
         return tuple(shape)
     return (shape[0], 1) if columns and not rows else (1, shape[0])
-
-
-def _through(
-    given: dict[str, Any], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, grad: Tensor, multiply: Multiply
-) -> Tensor:
-    """The gradient of the argument of gelu or silu, which is recomputed."""
-    return _undone(given["activation"], grad, multiply(a, b, **_sum(given, c, bias)))
 
 
 def _left(g: Tensor, b: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
@@ -234,7 +290,8 @@ def _right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made:
     """
     a, g = _alike(a, g)
     if not batch and a.dim() > 2 and a.shape[:-2] == g.shape[:-2]:
-        a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
+        rows = prod(a.shape[:-1])  # not -1, which is ambiguous where the other size is 0
+        a, g = a.reshape(rows, a.shape[-1]), g.reshape(rows, g.shape[-1])
     if transposed:
         return made(g.transpose(-2, -1), _conjugate(a), batch, dtype).transpose(-2, -1)
     return made(_conjugate(a).transpose(-2, -1), g, batch, dtype)
@@ -256,13 +313,17 @@ def _summed(x: Tensor, y: Tensor, batch: Any, dtype: Any, multiply: Multiply, op
     return result if alone and result.dtype is dtype else _fold(result, (*batch, *result.shape[-2:]), dtype)
 
 
-def _fold(x: Tensor, shape: Any, dtype: Any) -> Tensor:
-    """``x`` summed to a shape that broadcasts to its own, in the given dtype. (torch sums 16 bits in float32.)"""
-    if tuple(x.shape) != tuple(shape):
+def _fold(x: Tensor, shape: Any, dtype: Any, factor: Any = 1) -> Tensor:
+    """``factor`` times ``x``, summed to a shape that broadcasts to its own, and rounded once to the given dtype."""
+    summed = tuple(x.shape) != tuple(shape)
+    wide = dtype if dtype in _DIRECT and dtype.itemsize > x.dtype.itemsize else x.dtype
+    wide = wide if factor == 1 else _wide(wide)  # (torch itself sums 16 bits in float32)
+    if summed:
         extra = x.dim() - len(shape)
         over = [*range(extra), *(i + extra for i, size in enumerate(shape) if size == 1 and x.shape[i + extra] != 1)]
-        wide = dtype if dtype in _DIRECT and dtype.itemsize > x.dtype.itemsize else x.dtype
         x = x.sum(over, keepdim=True, dtype=wide).reshape(shape)
+    if factor != 1:
+        x = x.to(wide if dtypes.single(factor) else torch.promote_types(wide, torch.float64)) * factor
     if x.is_complex() and not dtype.is_complex:
         x = x.real
     return x if x.dtype is dtype else x.to(dtype)

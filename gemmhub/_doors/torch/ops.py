@@ -17,8 +17,8 @@ from torch.autograd.function import _SingleLevelFunction
 
 from gemmhub import dtypes
 from gemmhub._arrays.torch import tensors
-from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
-from gemmhub._call.options import EXTRA, refuse_extra
+from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
+from gemmhub._call.options import EXTRA, refuse_extra, refuse_recorded
 from gemmhub._doors.torch import gradients
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
@@ -54,21 +54,17 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
     for name in options:
         if name not in _NAMES:
             raise TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(_NAMES)}, stream")
-    wanted, after = options.get("out_dtype"), None
+    refuse_recorded(options)
+    wanted = options.get("out_dtype")
     if wanted is not None and not isinstance(wanted, torch.dtype):
         options["out_dtype"] = _torch_dtype(wanted)
     if options.get("c") is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
-    if out is None and torch.is_grad_enabled() and options.get("activation") is not None:
-        found = (a, b, options.get("c"), options.get("bias"))
-        if any(x is not None and x.requires_grad for x in found):
-            options["activation"], after = gradients.split(options["activation"])
     values = [options.get(name, default) for name, default in zip(_NAMES, _DEFAULTS)]
     if out is not None:
         torch.ops.gemmhub.matmul_out.default(a, b, out, *values)
         return out
-    result = torch.ops.gemmhub.matmul.default(a, b, *values)
-    return result if after is None else after(result)
+    return torch.ops.gemmhub.matmul.default(a, b, *values)
 
 
 @torch.compiler.assume_constant_result
@@ -200,14 +196,23 @@ def _autograd(a: Tensor, b: Tensor, *values: Any) -> Tensor:
         return torch.ops.gemmhub.matmul.default(*arguments)
 
 
-def _vmap(
-    info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None = None,
-    bias: Tensor | None = None, alpha: Any = 1, beta: Any = 0, *rest: Any,
-) -> tuple[Tensor, int]:  # fmt: skip
+def _vmap(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, *values: Any) -> tuple[Tensor, int]:
+    """The rule for vmap. The dispatcher omits arguments with default values."""
+    given = dict(zip(_NAMES, (*values, *_DEFAULTS[len(values) :])))
     dims = (*in_dims, None, None)[:4]
-    called = batched(info.batch_size, dims, a, b, c, bias, beta)
-    a, b, c, bias, beta = called.operands
-    return called.result(torch.ops.gemmhub.matmul.default(a, b, c, bias, alpha, beta, *rest)), 0
+    called = batched(info.batch_size, dims, a, b, given["c"], given["bias"])
+    a, b, given["c"], given["bias"] = called.operands
+    if called.added is None:
+        return called.result(torch.ops.gemmhub.matmul.default(a, b, *given.values())), 0
+    # What follows the sum is computed in the dtype of the epilogue, and rounded once.
+    dtype, activation = output_dtype(a.dtype, b.dtype, given["out_dtype"]), given["activation"]
+    wide = epilogue_dtype(a.dtype, b.dtype, dtype)
+    if given["c"] is not None and given["c"].dtype is not wide:
+        given["c"] = given["c"].to(wide)
+    given |= {"activation": None, "out_dtype": wide}
+    made = torch.ops.gemmhub.matmul.default(a, b, *given.values()) + called.added.to(wide)
+    made = made if activation is None else gradients.ACTIVATIONS[activation](made)
+    return called.result(made.to(dtype)), 0
 
 
 def _autocast(kind: str, key: Any) -> Any:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._call.options import refuse_recorded
 from gemmhub._doors.torch import collectives, gradients, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
@@ -46,6 +47,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     if prepared is not None:
         return prepared(a, b)
     given = dict(options)
+    refuse_recorded(options)
     checked(a, b, out, options)
     found = [x for x in (a, b, out, options.get("c"), options.get("bias")) if isinstance(x, torch.Tensor)]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found)
@@ -63,11 +65,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     if torch.compiler.is_compiling():
         result = multiplied(left, right, **options)
     elif recorded:
-        activation, after = gradients.split(options.pop("activation", None))
-        if activation is not None:
-            options["activation"] = activation
         result = _Recorded.apply(left, right, options.get("c"), options.get("bias"), options)
-        result = result if after is None else after(result)
     else:
         with torch.no_grad():  # so that local tensors are had without nodes of autograd
             result = multiplied(left, right, **options)
@@ -107,7 +105,8 @@ def _keep(kind: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DT
     local_options = dict(options)
     if "k" in split.axes:
         local_options = {name: x for name, x in options.items() if name not in _LATER} | {"out_dtype": wide}
-        activation, total = gradients.ACTIVATIONS.get(options.get("activation") or ""), moves[2]
+        name, total = options.get("activation"), moves[2]
+        activation = None if name is None else gradients.ACTIVATIONS[name]
 
         def after(part: Tensor) -> Tensor:
             part = part if total is None else total(part)

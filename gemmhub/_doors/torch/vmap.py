@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 Tensor = Any
 
 
@@ -14,7 +12,9 @@ class Batched(NamedTuple):
     """One product for all the products of a mapped function."""
 
     operands: tuple[Any, ...]
-    """a, b, c, bias and beta of the one product."""
+    """a, b, c and bias of the one product."""
+    added: Tensor | None
+    """A different bias for each product, with the dimensions of the result: it follows the product."""
     rows: bool
     columns: bool
 
@@ -25,7 +25,7 @@ class Batched(NamedTuple):
 
 
 def batched(
-    size: int, dims: Sequence[int | None], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, beta: Any
+    size: int, dims: Sequence[int | None], a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None
 ) -> Batched:
     """Combine operands, some with a mapped dimension of this size at ``dims``, to one product."""
     a_dim, b_dim, c_dim, bias_dim = dims
@@ -38,21 +38,17 @@ def batched(
         c = _padded(_first(c, c_dim), rank - rows - columns)
         c = c.unsqueeze(-1) if columns else c
         c = c.unsqueeze(-2) if rows else c
+    added = None
     if bias is not None:
         bias = _first(bias, bias_dim)
-        if columns and not rows:  # an element for each row of a
-            bias = bias.reshape(bias.shape[0], -1, 1)
-        bias = bias if bias.dim() == 3 else bias.unsqueeze(1)
-        if bias_dim is None:
-            bias = bias[0]
-        else:  # a different one for each product: added like c
-            bias = _padded(bias, rank)
-            c, bias, beta = (bias if c is None or beta == 0 else _wide(c) * beta + bias), None, 1
+        if bias.dim() == 2:  # for a matrix by a vector, an element for each row of a
+            bias = bias.unsqueeze(2) if columns and not rows else bias.unsqueeze(1)
+        bias, added = (bias[0], None) if bias_dim is None else (None, _padded(bias, rank))
     if a_dim is None and b_dim is None:
         a = a.expand(size, *a.shape[1:])
     a = _padded(a, rank)
     b = b[0] if b_dim is None and b.dim() == 3 else _padded(b, rank)  # one matrix for all products
-    return Batched((a, b, c, bias, beta), rows, columns)
+    return Batched((a, b, c, bias), added, rows, columns)
 
 
 def _first(x: Tensor, dim: int | None) -> Tensor:
@@ -63,7 +59,3 @@ def _first(x: Tensor, dim: int | None) -> Tensor:
 def _padded(x: Tensor, rank: int) -> Tensor:
     """``x`` with ``rank`` dimensions: missing ones are inserted after the first."""
     return x.reshape(x.shape[0], *(1,) * (rank - x.dim()), *x.shape[1:])
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -154,6 +154,15 @@ def test_mistakes(operands):
         (lambda x: f(x, w, bias=c), ShapeError, "bias: shape"),
         (lambda x: f(x, w, beta=2), InputError, "beta: 2 without c"),
         (lambda x: f(x, w, activation="tanh"), InputError, "activation"),
+        (lambda x: f(x, w, c=c), InputError, "c: given without beta"),
+        (lambda x: f(x, w, c=c[:2], beta=1), ShapeError, "c: shape"),
+        (lambda x: f(x, w, c=c.astype("float16"), beta=1), DTypeError, "c: dtype float16; allowed: float64"),
+        (lambda x: f(x, w, alpha="2"), InputError, "alpha: '2' is not a number"),
+        (lambda x: f(x, w, alpha=x[0, 0]), InputError, "alpha: an array that JAX traces"),
+        (lambda x: f(x, w, c=c, beta=x[0, 0]), InputError, "beta: an array that JAX traces"),
+        (lambda x: f(x, w, deterministic=1), InputError, "deterministic"),
+        (lambda x: f(x, w, nonsense=1), TypeError, "nonsense"),
+        (lambda x: f(jnp.stack([x, x]), jnp.stack([w, w, w])), ShapeError, "do not broadcast"),
         (lambda x: f(x, w, stream=1), InputError, "stream: given in a function that JAX traces"),
         (lambda x: f(x, w, out=c), InputError, "out: given in a function"),
         (lambda x: f(x + 1j, w), DTypeError, "complex numbers"),
@@ -166,6 +175,141 @@ def test_mistakes(operands):
     for call in (gemmhub.explain, gemmhub.plan):
         with pytest.raises(InputError, match="traces a function"):
             jax.jit(lambda x, call=call: call(x, w))(x)
+
+
+HALVES = ["float16", "bfloat16", "float32"]
+
+
+def reached(got, a, b, out, **options):
+    """Within the bound of one product of these operands with these options."""
+    assert ratio(np.asarray(got), np.asarray(a), np.asarray(b), out_dtype=out, **options) <= 1
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_alpha_is_applied_to_the_sum_in_derivatives(name, rng):
+    """Sums beyond float16's range, and gradients whose product with alpha alone is below it."""
+    x, w = (jnp.asarray(rng.uniform(30, 90, shape), name) for shape in ((3, 100), (100, 2)))
+    t = jnp.asarray(rng.uniform(30, 90, x.shape), name)
+    _, tangent = jax.jvp(lambda x: door.matmul(x, w, alpha=1e-3), (x,), (t,))
+    reached(tangent, t, w, tangent.dtype, alpha=1e-3)
+    _, tangent = jax.jvp(lambda w: door.matmul(x, w, alpha=1e-3), (w,), (w,))
+    reached(tangent, x, w, tangent.dtype, alpha=1e-3)
+    a, g = jnp.asarray(rng.uniform(3e4, 6e4, (1000, 2)), name), jnp.asarray(rng.uniform(1e-3, 2e-3, (1000, 3)), name)
+    for wrapped in (lambda f: f, jax.jit):
+        (of_b,) = wrapped(lambda g: jax.vjp(lambda b: door.matmul(a, b, alpha=1e-6), jnp.ones((2, 3), name))[1](g))(g)
+        reached(of_b, a.T, g, of_b.dtype, alpha=1e-6)
+        (of_a,) = wrapped(lambda g: jax.vjp(lambda x: door.matmul(x, a.T, alpha=1e-6), jnp.ones((3, 2), name))[1](g))(
+            g.T
+        )
+        reached(of_a, g.T, a, of_a.dtype, alpha=1e-6)
+    stacked = jax.vmap(jax.grad(lambda b, g: (door.matmul(a, b, alpha=1e-6) * g).astype(jnp.float32).sum()), (None, 0))
+    reached(stacked(jnp.ones((2, 3), name), g[None])[0], a.T, g, of_b.dtype, alpha=1e-6)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_beta_and_sums_of_gradients_are_rounded_once(name, rng):
+    a, one = jnp.ones((1000, 1), name), jnp.ones((1, 1), name)
+    g = jnp.asarray(rng.uniform(1e-2, 2e-2, (1000, 1)), name)
+    for c in (jnp.ones((1, 1), name), jnp.ones(1, name)):
+        (of_c,) = jax.vjp(lambda c: door.matmul(a, one, c=c, beta=1e-6), c)[1](g)
+        reached(of_c.reshape(1, 1), g.T, a, g.dtype, alpha=1e-6)
+    (of_bias,) = jax.vjp(lambda bias: door.matmul(a, one, bias=bias), jnp.ones(1, name))[1](g)
+    reached(of_bias[None], g.T, a, g.dtype)
+    c = jnp.full((2, 2), 1e-3, name)
+    _, tangent = jax.jvp(lambda c: door.matmul(c, c, alpha=0, c=c, beta=1e-3), (c,), (c,))
+    reached(tangent, jnp.zeros_like(c), c, g.dtype, c=np.asarray(c), beta=1e-3)
+    with jax.enable_x64(False):
+        small = jnp.full((2, 2), 1e-15, jnp.float32)
+        _, tangent = jax.jvp(lambda c: door.matmul(small, small, c=c, beta=2.0**133), (small,), (small,))
+    reached(tangent, np.zeros((2, 2), np.float32), small, "float32", c=np.asarray(small), beta=2.0**133)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", HALVES)
+def test_alpha_0_ignores_the_product_in_derivatives_too(name, value):
+    x, one = jnp.full((2, 2), value, name), jnp.ones((2, 2), name)
+
+    def total(a, b, **options):
+        return door.matmul(a, b, alpha=0, **options).astype(jnp.float32).sum()
+
+    for found in (
+        jax.grad(lambda b: total(x, b))(one), jax.grad(lambda a: total(a, x))(one),
+        jax.jvp(lambda b: door.matmul(x, b, alpha=0), (one,), (one,))[1],
+        jax.jit(jax.grad(lambda b: total(x, b, c=one, beta=1)))(one),
+        jax.vmap(jax.grad(lambda b: total(x, b)))(jnp.stack([one, one])),
+        jax.grad(lambda c: door.matmul(one, one, c=c, beta=0).astype(jnp.float32).sum())(x),
+    ):  # fmt: skip
+        assert not found.any()
+    # An operand without a tangent is not multiplied by zeros.
+    _, tangent = jax.jvp(lambda b: door.matmul(one, one, bias=b), (jnp.ones(2, name),), (jnp.ones(2, name),))
+    assert (tangent == 1).all()
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize(("name", "big"), [("float16", 2048.0), ("bfloat16", 256.0), ("float32", 2.0**24)])
+def test_a_mapped_bias_is_added_in_the_accumulator(name, big, activation, rng):
+    a, b, c = (jnp.full((1, 1), x, name) for x in (-1, big, big))
+    bias = jnp.asarray(rng.uniform(1, 2, (3, 1)), name)
+    options = {"beta": 1.0, "activation": activation}
+    for call in (jax.vmap, lambda f: jax.jit(jax.vmap(f))):
+        found = call(lambda bias: door.matmul(a, b, c=c, bias=bias, **options))(bias)
+        for got, added in zip(found, bias):
+            reached(got, a, b, a.dtype, c=np.asarray(c), bias=np.asarray(added), **options)
+    h, d = jnp.full((1, 1), 1000, name), jnp.full((1, 1), -100, name)
+    found = jax.vmap(lambda bias: door.matmul(h, d, c=h, bias=bias, beta=100.0))(bias)
+    for got, added in zip(found, bias):
+        reached(got, h, d, h.dtype, c=np.asarray(h), bias=np.asarray(added), beta=100.0)
+
+
+def test_what_no_program_can_do_is_done_at_once(rng):
+    x, y = (jnp.asarray(rng.standard_normal(s) + 1j * rng.standard_normal(s)) for s in ((3, 4), (4, 5)))
+    for call in (door.matmul, gemmhub.matmul):
+        got = call(x, y)
+        assert isinstance(got, jax.Array)
+        reached(got, x, y, got.dtype)
+    reached(door.matmul(x.real, y.real, out_dtype="complex128"), x.real, y.real, "complex128")
+    scale = jnp.full(1, 0.5, jnp.float32)
+    close(door.matmul(x.real, y.real, scale_a=scale), 0.5 * (x.real @ y.real))
+    packed = gemmhub.pack(np.asarray(y.real))
+    assert np.array_equal(np.asarray(door.matmul(x.real, packed)), np.asarray(gemmhub.matmul(x.real, packed)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_results_of_64_bits_without_x64():
+    """A DTypeError, not JAX's warning about a dtype that nobody asked for."""
+    with jax.enable_x64(False):
+        i, u, f = (jnp.ones((2, 2), x) for x in ("int32", "uint32", "float32"))
+        for call in (door.matmul, jax.jit(door.matmul), jax.jit(gemmhub.matmul)):
+            for a, b in ((i, f), (u, i), (f, i)):
+                with pytest.raises(DTypeError, match=r"out_dtype: \w+64, which JAX has not enabled.*jax_enable_x64"):
+                    call(a, b)
+        with pytest.raises(DTypeError, match="out_dtype: float64"):
+            door.matmul(f, f, out_dtype="float64")
+        assert door.matmul(i, f, out_dtype="float32").dtype == np.float32
+
+
+def test_a_new_activation_is_refused(monkeypatch, operands):
+    """It is in the list, and the backend here computes it, but JAX has no form of it."""
+    from gemmhub import dtypes, epilogues
+    from gemmhub._call import options
+    from gemmhub._doors.jax import product
+    from gemmhub.numpy_backend import activations
+
+    planted = epilogues.Activation(np.tanh, lambda x: 1 - np.tanh(x) ** 2, 1.0, 8.0)
+    monkeypatch.setitem(epilogues.ACTIVATIONS, "tanh", planted)
+    monkeypatch.setitem(activations.IN_PLACE, "tanh", activations.InPlace(lambda _, tile: np.tanh(tile, out=tile), 0))
+    for module in (dtypes, options):
+        monkeypatch.setattr(module, "ACTIVATIONS", (*epilogues.ACTIVATIONS,))
+    x, w, bias, _ = operands
+    mapped = jax.vmap(lambda bias: gemmhub.matmul(x, w, bias=bias, activation="tanh"))
+    gradient = jax.grad(lambda x: gemmhub.matmul(x, w, activation="tanh").sum())
+    for call in (lambda: gradient(x), lambda: jax.jit(gradient)(x), lambda: mapped(bias[None])):
+        with pytest.raises(
+            InputError, match="activation: 'tanh', which has no form and no gradient for JAX; allowed: r"
+        ):
+            call()
+    with pytest.raises(InputError, match="tanh"):
+        product.activation_of("tanh")
 
 
 SHARDS = """
@@ -197,5 +341,29 @@ def test_local_blocks_of_sharded_arrays():
 def test_without_a_way_to_call_python(monkeypatch, operands):
     monkeypatch.setitem(sys.modules, "jax_tvm_ffi", None)
     x, w, *_ = operands
-    with pytest.raises(InputError, match=r"without jax-tvm-ffi.*Python 3.11, jax 0.7.2.*\[jax\]"):
+    with pytest.raises(InputError, match=r"without jax-tvm-ffi.*jax 0.9.1 or later.*Python 3.11.*\[jax\]"):
         jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.25))(x)
+
+
+def test_a_jax_that_refuses_the_functions_of_this_jax_tvm_ffi(monkeypatch, operands):
+    """As jax before 0.9.1 does those of jax-tvm-ffi 0.1.3."""
+    import jax_tvm_ffi
+
+    from gemmhub._doors.jax import target
+
+    def refuse(*_, **__):
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: API version (0.3) is incompatible with (0.2)")
+
+    monkeypatch.setattr(target, "_register", target._register.__wrapped__)  # the function under the cache
+    monkeypatch.setattr(jax_tvm_ffi, "register_ffi_target", refuse)
+    x, w, *_ = operands
+    words = r"with jax \S+, jax-tvm-ffi \S+, apache-tvm-ffi \S+ \({}\); allowed: jax 0.9.1 or later.*pip install 'jax>="
+    with pytest.raises(InputError, match=words.format("jax refuses its functions: INV.*")):
+        jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.75))(x)
+    for bridge, library, lack in (("0.1.2", "0.1.15.post2", "no float64"), ("0.1.3", "0.1.12", "gives no addresses")):
+        found = {"jax": "0.9.1", "jax-tvm-ffi": bridge, "apache-tvm-ffi": library}
+        monkeypatch.setattr(target, "_version", found.get)
+        with pytest.raises(InputError, match=words.format(f".*{lack}.*")):
+            jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.75))(x)
+    monkeypatch.undo()
+    close(jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.75))(x), 1.75 * (x @ w))

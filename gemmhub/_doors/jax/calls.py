@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from gemmhub import dtypes
-from gemmhub._call.options import EXTRA, refuse_extra
+from gemmhub import api, dtypes
+from gemmhub._call.options import ARRAYS, EXTRA, NUMBERS, Request, refuse_extra, request, signature
 from gemmhub._doors.jax import product
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.packed import PackedB
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gemmhub._call.options import Options
 
 Array = Any
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """The product of a call with tracers; NotImplemented for calls that need numbers and refuse tracers."""
-    if call != "matmul":
-        return NotImplemented
-    refuse_extra(options, "in a function that JAX traces")
-    return matmul(*operands, **{name: x for name, x in options.items() if name not in EXTRA})
+    return _traced(*operands, **options) if call == "matmul" else NotImplemented
 
 
-def matmul(
-    a: Array, b: Array, /, *, out_dtype: Any = None, alpha: complex = 1, beta: complex = 0, c: Array | None = None,
-    bias: Array | None = None, activation: str | None = None, precision: str | None = None,
-    deterministic: bool = False, backend: str | None = None, out: Any = None, stream: Any = None,
-) -> Array:  # fmt: skip
+@signature()
+def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]) -> Array:
     """Compute :func:`gemmhub.matmul` of JAX's arrays, also in ``jit``, ``grad``, ``vmap`` and ``shard_map``.
 
-    The product is a call of the compiled program, on the runtime's own buffers; nothing is copied to the host.
+    The product is a call of the compiled program, on the runtime's own buffers; nothing is copied to the host. Where
+    JAX traces no operand, what such a program cannot do (complex numbers, scales, a packed b) is a call of
+    :func:`gemmhub.matmul`.
 
     Parameters
     ----------
-    a, b, c, bias, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers, not arrays.
+    a, b, c, bias, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers, not arrays that
+        JAX traces.
 
     Returns
     -------
@@ -52,17 +55,41 @@ def matmul(
     --------
     >>> f = jax.jit(jax.grad(lambda w: gemmhub.jax.matmul(x, w, activation="gelu").sum()))
     """
-    for name, given in (("out", out), ("stream", stream)):
+    given: dict[str, Any] = dict(options)
+    arrays = a, b, *map(given.get, ARRAYS)
+    if any(isinstance(x, Tracer) for x in (out, *arrays)) or not _beyond_programs(arrays, {"out": out, **given}):
+        return _traced(a, b, out=out, **given)
+    left, right, *rest = (x if x is None or isinstance(x, PackedB) else jnp.asarray(x) for x in arrays)
+    given |= {name: x for name, x in zip(ARRAYS, rest) if x is not None}
+    return api.matmul(left, right, out=out, **given)
+
+
+def _beyond_programs(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Whether a call has operands or options that a compiled program has not."""
+    if any(options.get(name) is not None for name in ("out", "stream", *EXTRA)):
+        return True
+    dtype = options.get("out_dtype")
+    if dtype is not None and dtypes.as_dtype(dtype).kind == "c":
+        return True
+    return any(isinstance(x, PackedB) or (x is not None and jnp.iscomplexobj(x)) for x in arrays)
+
+
+def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Array:
+    """The product as a part of the program that JAX traces."""
+    where = "in a function that JAX traces"
+    refuse_extra(options, where)
+    for name, given in (("out", out), ("stream", options.get("stream"))):
         if given is not None:
+            raise InputError(name, f"given {where}", "None", "JAX allocates results and orders work")
+    for name in NUMBERS:
+        if isinstance(options.get(name), Tracer):
             raise InputError(
-                name, "given in a function that JAX traces", "None", "JAX allocates results and orders work"
-            )
+                name, "an array that JAX traces, for which products have no gradient", "numbers",
+                f"multiply {'the product' if name == 'alpha' else 'c, with beta=1,'} by it",
+            )  # fmt: skip
     if isinstance(b, PackedB):
-        raise InputError("b", "a packed operand in a function that JAX traces", "an array", "pass b itself")
-    if activation is not None and activation not in dtypes.ACTIVATIONS:
-        raise InputError("activation", f"{activation!r}", ", ".join(dtypes.ACTIVATIONS))
-    if (c is None) != (beta == 0) and c is None:
-        raise InputError("beta", f"{beta} without c", "beta with c", "pass c=")
+        raise InputError("b", f"a packed operand {where}", "an array", "pass b itself")
+    asked = request(options)  # type: ignore[arg-type]
     a, b = jnp.asarray(a), jnp.asarray(b)
     for name, x in (("a", a), ("b", b)):
         if not x.ndim:
@@ -72,34 +99,72 @@ def matmul(
     right = b[:, None] if columns else b
     if left.shape[-1] != right.shape[-2]:
         raise ShapeError("a, b", f"{a.shape} by {b.shape}", "as many columns of a as rows of b")
-    wanted = None if out_dtype is None else dtypes.as_dtype(out_dtype)
-    dtype = dtypes.output_dtype(np.dtype(left.dtype), np.dtype(right.dtype), wanted)
-    if "c" in dtype.kind + np.dtype(left.dtype).kind + np.dtype(right.dtype).kind:
-        raise DTypeError("a, b", "complex numbers in a function that JAX traces", "real ones", "multiply their parts")
-    if np.dtype(jnp.empty(0, dtype).dtype) != dtype:
-        raise DTypeError("out_dtype", f"{dtype}, which JAX has not enabled", "dtypes of 32 bits", "jax_enable_x64")
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        given = f"batch dimensions {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
+        raise ShapeError("a, b", given, "equal sizes, or 1") from None
+    dtype = _result_dtype(np.dtype(a.dtype), np.dtype(b.dtype), asked)
     rank = max(left.ndim, right.ndim)
     left, right = _padded(left, rank), _padded(right, rank)
-    shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
-    if c is not None and beta != 0:
-        c = jnp.broadcast_to(jnp.asarray(c), _without(shape, rows, columns)).reshape(shape)
-    else:
-        c = None
-    if bias is not None:
-        bias = jnp.asarray(bias)
-        along_m = columns and not rows
-        allowed = (
-            {(shape[-2],): (-1, 1)}
-            if along_m
-            else {(shape[-1],): (1, -1), (1, shape[-1]): (1, -1), (shape[-2], 1): (-1, 1)}
-        )
-        if bias.shape not in allowed:
-            raise ShapeError("bias", f"shape {bias.shape}", " or ".join(map(str, allowed)))
-        bias = bias.reshape(allowed[bias.shape])
-    options = {"precision": precision, "deterministic": deterministic or None, "backend": backend}
-    kept = tuple((name, x) for name, x in options.items() if x is not None)
-    call = product.Call(dtype, alpha, beta if c is not None else 0, activation, kept)
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    c = None if asked.c is None or asked.beta == 0 else _addend(jnp.asarray(asked.c), shape, rows, columns)
+    bias = None if asked.bias is None else _vector(jnp.asarray(asked.bias), shape, columns and not rows)
+    for name, added in (("c", c), ("bias", bias)):
+        if added is not None:
+            _check_addend(name, np.dtype(added.dtype), np.dtype(a.dtype), np.dtype(b.dtype), dtype)
+    kept = {name: options[name] for name in ("precision", "deterministic", "backend") if options.get(name)}
+    call = product.Call(dtype, asked.alpha, asked.beta if c is not None else 0, asked.activation, tuple(kept.items()))
     return product.epilogue(call, left, right, c, bias).reshape(_without(shape, rows, columns))
+
+
+def _result_dtype(a: Any, b: Any, asked: Request) -> Any:
+    """The dtype of the result; DTypeError where JAX has none such, or passes none to compiled programs."""
+    dtype = dtypes.output_dtype(a, b, asked.out_dtype)
+    if "c" in dtype.kind + a.kind + b.kind:
+        raise DTypeError("a, b", "complex numbers in a function that JAX traces", "real ones", "multiply their parts")
+    enabled = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    if enabled != dtype:
+        raise DTypeError(
+            "out_dtype", f"{dtype}, which JAX has not enabled", "dtypes of 32 bits",
+            f'pass out_dtype="{enabled}" if the operands allow it, convert one of them, or set jax_enable_x64',
+        )  # fmt: skip
+    asked.check_scalars(a, b, dtype)
+    return dtype
+
+
+def _check_addend(name: str, given: Any, a: Any, b: Any, out: Any) -> None:
+    """DTypeError unless c, or bias, has the dtype of the result or of the accumulator."""
+    allowed = out, dtypes.compute_dtype(a, b, out)
+    if given not in allowed:
+        raise DTypeError(name, f"dtype {given}", " or ".join(dict.fromkeys(map(str, allowed))), "convert it")
+
+
+def _addend(c: Array, shape: tuple[int, ...], rows: bool, columns: bool) -> Array:
+    """``c`` with the dimensions of the product of matrices. It is broadcast later, where its gradient is summed."""
+    result = _without(shape, rows, columns)
+    try:
+        fits = np.broadcast_shapes(c.shape, result) == result
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError("c", f"shape {c.shape}", f"shapes that broadcast to {result}")
+    sizes = [*(1,) * (len(result) - c.ndim), *c.shape, *(1,) * columns]
+    if rows:
+        sizes.insert(-1, 1)
+    return c.reshape(sizes)
+
+
+def _vector(bias: Array, shape: tuple[int, ...], along_m: bool) -> Array:
+    """``bias`` as a row, or as a column."""
+    allowed: dict[tuple[int, ...], tuple[int, int]]
+    if along_m:
+        allowed = {(shape[-2],): (-1, 1)}
+    else:
+        allowed = {(shape[-1],): (1, -1), (1, shape[-1]): (1, -1), (shape[-2], 1): (-1, 1)}
+    if bias.shape not in allowed:
+        raise ShapeError("bias", f"shape {bias.shape}", " or ".join(map(str, allowed)))
+    return bias.reshape(allowed[bias.shape])
 
 
 def _padded(x: Array, rank: int) -> Array:

@@ -1,23 +1,28 @@
 """The product as a primitive of JAX: its abstract evaluation, lowering, derivatives and batching rule.
 
-Operands have equal numbers of dimensions, of which the first may be 1; c has the result's shape, and bias is (1, n) or
-(m, 1). A product without an epilogue is linear in either operand, so that JAX derives gradients of any order, forward
-and reverse, from its transpose; the derivative of an epilogue is written in JAX's own operations.
+Operands have equal numbers of dimensions, of which the first may be 1; c broadcasts to the result's shape, and bias is
+(1, n) or (m, 1). A product with alpha alone is linear in either operand, so that JAX derives gradients of any order,
+forward and reverse, from its transpose; the derivative of an epilogue is written in JAX's own operations. What follows
+a product there is computed in the dtype of its epilogue, and rounded once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from math import frexp, ldexp
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from gemmhub import dtypes
 from gemmhub._doors.jax import target
+from gemmhub.errors import InputError
 
 Array = Any
 
@@ -30,11 +35,8 @@ class Call(NamedTuple):
     beta: complex
     activation: str | None
     options: tuple[tuple[str, Any], ...]
-
-    @property
-    def plain(self) -> Call:
-        """The parameters of the product without its epilogue."""
-        return self._replace(alpha=1, beta=0, activation=None)
+    rounded: Any = None
+    """Dtype that the cotangent of a sum in a wider one is rounded to, for a product with an operand as narrow."""
 
 
 gemm = Primitive("gemmhub_matmul")
@@ -94,6 +96,7 @@ def _alike(x: Array, y: Array) -> tuple[Array, Array]:
 
 def _transposed_product(x: Array, y: Array, like: Any, call: Call) -> Array:
     """``x @ y``, summed to the shape of an operand; in float32 for 16-bit operands with summed dimensions."""
+    call = call._replace(rounded=None)
     x, y = _alike(x, y)
     natural = np.dtype(x.dtype)
     whole = _shape(x, y) == tuple(like.shape)
@@ -106,11 +109,18 @@ def _transposed_product(x: Array, y: Array, like: Any, call: Call) -> Array:
 
 
 def _left(cotangent: Array, a: Any, b: Array, *, call: Call, has: Any) -> Array:
-    return _transposed_product(cotangent, b.swapaxes(-1, -2), a.aval, call)
+    return _transposed_product(_narrow(cotangent, b, call), b.swapaxes(-1, -2), a.aval, call)
 
 
 def _right(cotangent: Array, a: Array, b: Any, *, call: Call, has: Any) -> Array:
-    return _transposed_product(a.swapaxes(-1, -2), cotangent, b.aval, call)
+    return _transposed_product(a.swapaxes(-1, -2), _narrow(cotangent, a, call), b.aval, call)
+
+
+def _narrow(cotangent: Array, other: Array, call: Call) -> Array:
+    """The cotangent in the dtype that it had before JAX widened it, where the other operand is no wider."""
+    if call.rounded is None or other.dtype.itemsize > call.rounded.itemsize:
+        return cotangent
+    return cotangent.astype(call.rounded)
 
 
 ad.defbilinear(gemm, _left, _right)
@@ -129,43 +139,93 @@ def _mapped(operands: Any, dims: Any, *, call: Call, has: tuple[bool, bool]) -> 
         a = jnp.broadcast_to(a, (shape[0], *a.shape[1:]))
     if c is not None:
         c = jnp.broadcast_to(c, shape)
-    if bias is not None and dims[-1] is None:
-        bias = bias[0]
-    elif bias is not None:
-        added = bias.reshape(bias.shape[0], *(1,) * (len(shape) - 3), *bias.shape[1:])
-        c = added if c is None else c * jnp.asarray(call.beta, c.dtype) + added
-        c, bias, call = jnp.broadcast_to(c, shape), None, call._replace(beta=1)
-    return bound(call, a, b, c, bias), 0
+    if bias is None or dims[-1] is None:
+        return bound(call, a, b, c, None if bias is None else bias[0]), 0
+    # A different bias for each product follows the sum.
+    wide = _epilogue_dtype(a, b, call)
+    whole = bound(call._replace(activation=None, dtype=wide), a, b, None if c is None else c.astype(wide))
+    whole = whole + bias.reshape(bias.shape[0], *(1,) * (len(shape) - 3), *bias.shape[1:]).astype(wide)
+    return (whole if call.activation is None else activation_of(call.activation)(whole)).astype(call.dtype), 0
 
 
 batching.primitive_batchers[gemm] = _mapped
 
 
+def _epilogue_dtype(a: Array, b: Array, call: Call) -> Any:
+    """The dtype in which a product computes its epilogue."""
+    accumulator = dtypes.compute_dtype(np.dtype(a.dtype), np.dtype(b.dtype), np.dtype(call.dtype))
+    return accumulator if dtypes.info(accumulator).inexact else call.dtype
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def epilogue(call: Call, a: Array, b: Array, c: Array | None, bias: Array | None) -> Array:
     """Compute ``activation(alpha * a @ b + beta * c + bias)``."""
-    return bound(call, a, b, c, bias)
+    return bound(call, a, b, None if c is None else jnp.broadcast_to(c, _shape(a, b)), bias)
 
 
-_ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=True), "silu": jax.nn.silu}
+_FLAT = 1000.0
+"""Beyond this argument the gradients of gelu and silu are exactly 0 or 1, in float64, too. JAX's own formulas give NaN
+where the cube of the argument overflows.
+"""
 
 
-@epilogue.defjvp
+def _gelu(x: Array) -> Array:
+    return jax.nn.gelu(jnp.clip(x, -_FLAT, _FLAT), approximate=True) + jax.nn.relu(x - _FLAT)
+
+
+def _silu(x: Array) -> Array:
+    return jax.nn.silu(jnp.clip(x, -_FLAT, _FLAT)) + jax.nn.relu(x - _FLAT)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "gelu": _gelu, "silu": _silu}
+
+
+def activation_of(name: str) -> Callable[[Array], Array]:
+    """JAX's form of an activation of epilogues; minus infinity becomes 0. InputError for one that has none here."""
+    if name not in _ACTIVATIONS:
+        raise InputError(
+            "activation", f"{name!r}, which has no form and no gradient for JAX", ", ".join(_ACTIVATIONS),
+            "apply it to the product",
+        )  # fmt: skip
+    return _ACTIVATIONS[name]
+
+
+def _scaled(x: Array, factor: Any) -> Array:
+    """``factor * x``, also where the factor alone is beyond the dtype's range."""
+    if factor == 1 or dtypes.single(factor) or x.dtype != np.float32:
+        return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
+    part, exponent = frexp(factor)
+    half = max(-126, min(126, exponent // 2))
+    return x * jnp.asarray(part, x.dtype) * ldexp(1.0, half) * ldexp(1.0, max(-126, min(126, exponent - half)))
+
+
+def _tangent(call: Call, primals: Any, tangents: Any, shape: tuple[int, ...], wide: Any) -> Array:
+    """The tangent of the sum before the activation, in the dtype ``wide``."""
+    a, b, _, _ = primals
+    of_a, of_b, of_c, of_bias = (None if isinstance(x, SymbolicZero) else x for x in tangents)
+    rounded = call.dtype if np.dtype(wide).itemsize > np.dtype(call.dtype).itemsize else None
+    product = call._replace(beta=0, activation=None, dtype=wide, rounded=rounded)
+    parts = []
+    if of_a is not None:
+        parts.append(bound(product, of_a, b))
+    if of_b is not None:
+        parts.append(bound(product, a, of_b))
+    if of_c is not None:
+        parts.append(_scaled(of_c.astype(wide), call.beta))
+    if of_bias is not None:
+        parts.append(of_bias.astype(wide))
+    return jnp.broadcast_to(sum(parts[1:], parts[0]) if parts else jnp.zeros((), wide), shape)
+
+
+@partial(epilogue.defjvp, symbolic_zeros=True)
 def _derivative(call: Call, primals: Any, tangents: Any) -> tuple[Array, Array]:
     a, b, c, bias = primals
-    of_a, of_b, of_c, of_bias = tangents
-    linear = call._replace(activation=None)
-    x = epilogue(linear, a, b, c, bias)
-    tangent = jnp.zeros(x.shape, x.dtype)
-    for left, right, moved in ((of_a, b, of_a), (a, of_b, of_b)):
-        if moved is not None and moved.dtype != jax.dtypes.float0:
-            part = bound(call.plain, left, right)
-            tangent = tangent + (part if call.alpha == 1 else part * jnp.asarray(call.alpha, part.dtype))
-    if c is not None:
-        tangent = tangent + (of_c * jnp.asarray(call.beta, of_c.dtype)).astype(x.dtype)
-    if bias is not None:
-        tangent = tangent + of_bias.astype(x.dtype)
+    wide = _epilogue_dtype(a, b, call)
+    tangent = _tangent(call, primals, tangents, _shape(a, b), wide)
     if call.activation is None:
-        return x, tangent
-    result, moved = jax.jvp(_ACTIVATIONS[call.activation], (x,), (tangent,))
-    return result, moved
+        return epilogue(call, a, b, c, bias), tangent.astype(call.dtype)
+    function = activation_of(call.activation)
+    c, bias = (None if x is None else x.astype(wide) for x in (c, bias))
+    x = epilogue(call._replace(activation=None, dtype=wide), a, b, c, bias)
+    result, moved = jax.jvp(function, (x,), (tangent,))
+    return result.astype(call.dtype), moved.astype(call.dtype)

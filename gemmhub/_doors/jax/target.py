@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import blake2b
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,15 @@ from gemmhub import api, dtypes
 from gemmhub.errors import InputError
 from gemmhub.kit import install
 
-_OLDEST = "Python 3.11, jax 0.7.2 and jax-tvm-ffi"
+_LACKING = {
+    "jax-tvm-ffi": ((0, 1, 3), "has no float64"),
+    "apache-tvm-ffi": ((0, 1, 13), "gives no addresses of arrays"),
+}
+"""The oldest versions that serve, and what earlier ones lack."""
+_VERSIONS = "jax 0.9.1 or later, jax-tvm-ffi 0.1.3, apache-tvm-ffi 0.1.13 or later, Python 3.11 or later"
+"""What pyproject.toml allows. A jax-tvm-ffi is built for one version of XLA's interface, and an older jax refuses its
+functions: 0.1.3 needs jax 0.9.1.
+"""
 
 
 _calls: dict[int, tuple[Any, ...]] = {}
@@ -36,7 +46,7 @@ def registered(platform: str) -> str:
         import jax_tvm_ffi  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "a, b", f"arrays that JAX traces, without jax-tvm-ffi ({error})", _OLDEST,
+            "a, b", f"arrays that JAX traces, without jax-tvm-ffi ({error})", _VERSIONS,
             f"{install.command('gemmhub[jax]')}, or call gemmhub outside of the traced function",
         ) from error  # fmt: skip
     return _register(platform)
@@ -47,12 +57,32 @@ def _register(platform: str) -> str:
     import jax_tvm_ffi
     import tvm_ffi
 
+    for distribution, (oldest, lack) in _LACKING.items():
+        if tuple(map(int, re.findall(r"\d+", _version(distribution))[:3])) < oldest:
+            raise _unfit(f"{distribution} {lack}")
     name = f"gemmhub_matmul_{platform}"
     function = tvm_ffi.convert(_run_on_cpu if platform == "cpu" else _run_on_gpu)
-    jax_tvm_ffi.register_ffi_target(
-        name, function, ["attrs.call", "args", "rets"], platform=platform, allow_cuda_graph=platform == "gpu"
-    )
+    try:
+        jax_tvm_ffi.register_ffi_target(
+            name, function, ["attrs.call", "args", "rets"], platform=platform, allow_cuda_graph=platform == "gpu"
+        )
+    except Exception as error:  # whatever XLA raises for a function of another version of its interface
+        raise _unfit(f"jax refuses its functions: {error}") from error
     return name
+
+
+def _unfit(why: str) -> InputError:
+    """The error for installed versions that do not work together."""
+    found = ", ".join(f"{x} {_version(x)}" for x in ("jax", *_LACKING))
+    return InputError(
+        "a, b", f"arrays that JAX traces, with {found} ({why})", _VERSIONS,
+        "pip install 'jax>=0.9.1' 'jax-tvm-ffi==0.1.3' 'apache-tvm-ffi>=0.1.13', or call gemmhub outside of the traced "
+        "function",
+    )  # fmt: skip
+
+
+def _version(distribution: str) -> str:
+    return metadata.version(distribution)
 
 
 def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:

@@ -451,6 +451,21 @@ def backends() -> list[BackendStatus]:
 
 
 @memory_errors
+def backend_names() -> list[str] | None:
+    """The names that ``backend=`` may have, installed or not; None while not every plugin has answered."""
+    if not _imported:
+        with locks.deciding:
+            _import()
+    from gemmhub._choice import registry
+
+    found = registry.names()
+    return found if registry.registry().complete else None
+
+
+config.backend_names = backend_names
+
+
+@memory_errors
 def reload() -> None:
     """Drop all decisions: read settings and records, discover and probe backends anew at the next call.
 

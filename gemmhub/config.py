@@ -276,6 +276,10 @@ def read() -> Settings:
 context: ContextVar[Settings | None] = ContextVar("gemmhub_settings", default=None)
 """Settings of the innermost ``use``; None outside of any. Part of the key of every cached decision."""
 
+backend_names: Callable[[], list[str] | None] | None = None
+"""A function for the names that a backend may be asked for by; its result is None where they are not known.
+:mod:`gemmhub.api` sets it: backends are found in a layer above."""
+
 _outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_settings", default=())
 """Settings that each ``use`` entered in this context restores, innermost last. Not stored in the ``use`` object, which
 several threads and tasks may share."""
@@ -338,7 +342,8 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
 
     Raises
     ------
-    ConfigError : a value that is not allowed.
+    ConfigError : a value that is not allowed, such as a name that no backend has. A backend that is not installed, or
+        that is for another device, is an error of the calls within.
 
     Examples
     --------
@@ -386,6 +391,10 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
 
     def __enter__(self) -> Settings:
         settings = override(current(), "use()", **self._changes)
+        asked = self._changes["backend"]
+        names = None if asked is None or backend_names is None else backend_names()
+        if names is not None and settings.backend[0] not in names:
+            raise ConfigError(f"use(): backend = {asked!r} is not valid; allowed: {', '.join(names)}")
         _outer.set((*_outer.get(), context.get()))
         context.set(settings)
         return settings

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import ConfigError, Kernel, config
+from gemmhub import ConfigError, Kernel, NoBackendError, api, config
+from gemmhub._choice import registry
 from gemmhub.capability import CPU
 from gemmhub.dtypes import PRECISIONS
-from gemmhub.errors import InputError
 from gemmhub.numpy_backend.backend import NumpyBackend
 from plugins import add
 
@@ -91,6 +91,9 @@ def test_each_source_beats_the_next(home, monkeypatch, name):
         assert found.settings.get("workspace_mib", user) == user
         return found.chosen, found.settings.get("backend"), found.why
 
+    gemmhub.reload()
+    for backend in backends.values():
+        add(backend)  # a block is entered for backends that are known
     with gemmhub.use(backend="by-context"):
         assert decision(backend="by-call") == ("by-call", "the call", "asked for by the call")
         assert decision() == ("by-context", "use()", "asked for by use()")
@@ -524,7 +527,8 @@ def test_equal_settings_are_one_object():
     assert config.override(base, "the call", backend="numpy") is not config.override(base, "use()", backend="numpy")
 
 
-def test_settings_of_contexts_are_bounded():
+def test_settings_of_contexts_are_bounded(monkeypatch):
+    monkeypatch.setattr(config, "backend_names", None)  # these names are of no backend
     for number in range(2 * config._MOST):
         with gemmhub.use(backend=f"backend{number}") as outer, gemmhub.use(precision="tf32") as inner:
             assert (inner.backend, inner.precision) == (outer.backend, "tf32") == ((f"backend{number}",), "tf32")
@@ -622,9 +626,27 @@ def test_use_takes_one_backend(backend):
     assert config.context.get() is None
 
 
-def test_use_of_an_unknown_backend_is_an_error_of_the_call():
-    with gemmhub.use(backend="nunpy"), pytest.raises(InputError, match=r"no backend is called 'nunpy'.*numpy"):
+def test_use_of_an_unknown_backend_is_an_error_of_the_block():
+    """Which is not entered: a block without a product would otherwise pass over the misspelling."""
+    with pytest.raises(ConfigError, match=r"use\(\): backend = 'nunpy' is not valid; allowed: cpu, .*numpy"):
+        gemmhub.use(backend="nunpy").__enter__()
+    assert config.context.get() is None
+
+
+def test_use_of_a_backend_that_is_not_installed_is_an_error_of_the_call(monkeypatch):
+    """What could be installed, or is switched off, is no misspelling."""
+    monkeypatch.setattr(registry, "SUGGESTIONS", (registry.Suggestion("absent", "gemmhub-absent", "cuda", "kernels"),))
+    with gemmhub.use(backend="absent"), pytest.raises(NoBackendError, match=r"absent .*not installed"):
         gemmhub.matmul(ONE, ONE)
+
+
+def test_use_of_a_backend_while_plugins_have_not_answered(monkeypatch):
+    """A plugin that lacked memory may have a backend of any name: the call, which asks it again, finds out."""
+    monkeypatch.setattr(registry.registry(), "complete", False)
+    monkeypatch.setattr(registry.Registry, "_discover", lambda self: None)
+    assert api.backend_names() is None
+    with gemmhub.use(backend="nunpy"):
+        pass
 
 
 def test_use_is_a_decorator():

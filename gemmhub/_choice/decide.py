@@ -114,8 +114,7 @@ def _decide(
         for entry in registry.registry().entries:
             if entry.passing == "memory":  # the name may be one of its backends
                 raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
-        known = sorted({e.name for e in registry.registry()} | {s.backend for s in registry.SUGGESTIONS})
-        raise InputError("backend", f"no backend is called {forced!r}", ", ".join(known))
+        raise InputError("backend", f"no backend is called {forced!r}", ", ".join(registry.names()))
     ranked, why = _rank(able, settings, forced)
     if settings.forced and problem.packed_by not in (None, forced):
         ranked, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"

@@ -385,6 +385,11 @@ def _status(entry: Entry) -> BackendStatus:
     return BackendStatus(entry.name, entry.distribution, summary, "ready", dict(ready.versions), tuple(ready.features))
 
 
+def names() -> list[str]:
+    """The names that a backend may be asked for by: of those discovered, and of those that could be installed."""
+    return sorted({entry.name for entry in registry()} | {s.backend for s in SUGGESTIONS})
+
+
 def suggestions(device_kind: str | None = None) -> list[Suggestion]:
     """Distributions of this project that are not installed (for one kind of device, or all)."""
     installed = {entry.distribution for entry in registry()}

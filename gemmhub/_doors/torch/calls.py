@@ -4,19 +4,72 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
-from gemmhub._call.options import ARRAYS, EXTRA, refuse_extra
+from gemmhub._call.options import ARRAYS, EXTRA, refuse_extra, request
 from gemmhub._doors.torch import gradients
-from gemmhub.errors import InputError, OutputError
+from gemmhub.errors import GemmhubError, InputError, OutputError
 from gemmhub.packed import PackedB
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gemmhub._call.options import Options
 
 _TENSORS = ("out", *ARRAYS)
 """Options that may be tensors."""
+
+_EVERY_OPERATOR = (
+    ("torch._subclasses.fake_tensor", "FakeTensor"), ("torch._subclasses.functional_tensor", "FunctionalTensor"),
+    ("torch.distributed.tensor", "DTensor"), ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
+)  # fmt: skip
+"""Subclasses of torch's tracers and of its distributed tensors, which handle any operator, gemmhub's included."""
+
+
+def multiplies_itself(*found: Any) -> bool:
+    """Whether one of these tensors is of a subclass that defines itself what torch's products of it are.
+
+    Quantised weights, packed sparse weights and quantities with units are such tensors: their elements are not in their
+    memory, or are not all that counts. Only their own code can multiply them.
+    """
+    for x in found:
+        kind = type(x)
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter and isinstance(x, torch.Tensor) and _own(kind):
+            return True
+    return False
+
+
+def _own(kind: Any) -> bool:
+    default = torch.Tensor.__torch_function__.__func__
+    function = kind.__torch_function__
+    if function is not torch._C._disabled_torch_function_impl and getattr(function, "__func__", None) is not default:
+        return True
+    if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        return False
+    known = [getattr(sys.modules.get(module), name, None) for module, name in _EVERY_OPERATOR]
+    return not any(x is not None and issubclass(kind, x) for x in known)
+
+
+def kept(precision: str | None, deterministic: bool, backend: str | None) -> dict[str, Any]:
+    """The options that a layer, or a block, gives to each of its products; InputError where no product takes them."""
+    given = {"precision": precision, "deterministic": deterministic, "backend": backend}
+    options = {name: x for name, x in given.items() if x is not None and x is not False}
+    _allowed(**options)
+    return options
+
+
+@torch.compiler.assume_constant_result
+def _allowed(**options: Unpack[Options]) -> bool:
+    """Check options before any call. torch's compiler, which cannot trace it, runs it when it traces a block."""
+    request(options)
+    backend, names = options.get("backend"), api.backend_names()
+    if backend is not None and names is not None and backend not in names:
+        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
+    return True
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -88,7 +141,18 @@ def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> A
     """The product by torch's operator ``gemmhub::matmul``, which tracers and transforms handle."""
     from gemmhub._doors.torch import ops
 
-    return ops.matmul(*operands, **options)
+    try:
+        return ops.matmul(*operands, **options)
+    except (NotImplementedError, TypeError) as error:
+        named = {**dict(zip("abc", operands)), **options}
+        name = next((name for name, x in named.items() if multiplies_itself(x)), None)
+        if name is None or isinstance(error, GemmhubError):
+            raise
+        raise InputError(
+            name, f"a {type(named[name]).__qualname__}, which does not implement torch.ops.gemmhub.matmul",
+            "tensors, and subclasses that implement it",
+            f"multiply by torch, or pass a plain tensor ({name}.dequantize())",
+        ) from error  # fmt: skip
 
 
 def autocast(found: Any, options: Mapping[str, Any]) -> Callable[[Any], Any] | None:

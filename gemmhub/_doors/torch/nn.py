@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gemmhub import api
-from gemmhub._doors.torch import gradients
+from gemmhub._doors.torch import calls, gradients
 from gemmhub.dtypes import ACTIVATIONS
 from gemmhub.errors import InputError
 
@@ -31,7 +31,7 @@ class Linear(torch.nn.Linear):
 
     Raises
     ------
-    InputError : an unknown activation. Calls raise the errors of :func:`gemmhub.matmul`.
+    InputError : an unknown activation, precision or backend. Calls raise the errors of :func:`gemmhub.matmul`.
 
     Examples
     --------
@@ -40,9 +40,16 @@ class Linear(torch.nn.Linear):
     torch.Size([8, 32])
     """
 
-    activation: str | None = None
-    options: dict[str, Any] = {}  # noqa: RUF012  (never written)
-    _recent: tuple[Any, Any] | None = None
+    if TYPE_CHECKING:  # torch.jit.script cannot read annotations of attributes that are strings
+        activation: str | None
+        precision: str | None
+        deterministic: bool
+        backend: str | None
+        options: dict[str, Any]
+        _recent: tuple[Any, Any] | None
+
+    _recent = None
+    __jit_ignored_attributes__ = ("options", "_recent")
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
@@ -58,7 +65,7 @@ class Linear(torch.nn.Linear):
         deterministic: bool = False, backend: str | None = None,
     ) -> Linear:  # fmt: skip
         """Return a layer that shares the parameters of ``linear``. InputError unless it is a plain torch.nn.Linear."""
-        reason = _kept(linear)
+        reason = _kept(linear) or _computed(linear)
         if reason:
             raise InputError("linear", reason, "a torch.nn.Linear")
         made = cls.__new__(cls)
@@ -72,13 +79,29 @@ class Linear(torch.nn.Linear):
     def _set(self, activation: str | None, precision: str | None, deterministic: bool, backend: str | None) -> None:
         if activation is not None and activation not in ACTIVATIONS:
             raise InputError("activation", f"{activation!r}", ", ".join(ACTIVATIONS))
-        given = {"precision": precision, "deterministic": deterministic, "backend": backend}
-        self.activation, self.options = activation, {name: x for name, x in given.items() if x}
+        self.options = calls.kept(precision, deterministic, backend)
+        self.activation, self.precision, self.deterministic, self.backend = (
+            activation,
+            precision,
+            deterministic,
+            backend,
+        )
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
-        own = self._parameters  # faster than attributes of modules, which are looked up in Python
-        weight, bias, options = own["weight"], own["bias"], self.options
+        if torch.jit.is_scripting():  # torch.jit.script compiles this line alone
+            return torch.ops.gemmhub.matmul(
+                input, self.weight.t(), None, self.bias, 1, 0, None, self.activation, self.precision,
+                self.deterministic, self.backend,
+            )  # fmt: skip
+        return self._product(input)
+
+    @torch.jit.unused
+    def _product(self, input: torch.Tensor) -> torch.Tensor:
+        weight, bias, options = self.weight, self.bias, self.options  # parameters, or what a parametrization computes
+        if calls.multiplies_itself(input, weight, bias):
+            result = torch.nn.functional.linear(input, weight, bias)
+            return result if self.activation is None else gradients.ACTIVATIONS[self.activation](result)
         if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
             result = api.matmul(input, weight.t(), **options)
             result = result if bias is None else result + bias
@@ -132,12 +155,36 @@ class Accelerated:
         return "\n".join([*lines, *(f"  {name or 'the model itself'}: {reason}" for name, reason in self.left.items())])
 
 
+class _EqualToTorchs(type):
+    """The type of a class that look-ups by type take for :class:`torch.nn.Linear`."""
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is torch.nn.Linear
+
+    def __hash__(cls) -> int:
+        return hash(torch.nn.Linear)
+
+
+class Replaced(Linear, metaclass=_EqualToTorchs):
+    """A :class:`torch.nn.Linear` that :func:`accelerate` changed.
+
+    Libraries that exchange layers (torch.ao.quantization) find them by their exact type, and would pass over a layer of
+    any other one without a word. A :class:`Linear` that a user made may have an activation, which such an exchange
+    would lose, so that class is not equal to torch's.
+    """
+
+    def _get_name(self) -> str:
+        return "Linear"
+
+
 def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend: str | None = None) -> Accelerated:
     """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
 
-    Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes
-    :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before. Subclasses of
-    torch.nn.Linear, which may compute something else, and layers with parametrizations are unchanged.
+    Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes a subclass
+    of :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before, and so do
+    parametrizations, pruning and quantization that follow. Subclasses of torch.nn.Linear, which may compute something
+    else, layers that have parametrizations already, and layers whose weights multiply themselves (those that torchao
+    has quantised) are unchanged.
 
     Parameters
     ----------
@@ -148,6 +195,10 @@ def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend:
     -------
     The layers replaced, and the modules left with reasons. Print it.
 
+    Raises
+    ------
+    InputError : an unknown precision or backend; the model is unchanged.
+
     Examples
     --------
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Embedding(4, 8))
@@ -155,14 +206,13 @@ def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend:
     1 linear layers replaced, 1 modules left
       2: an Embedding: it looks rows up
     """
+    calls.kept(precision, False, backend)
     replaced, left = [], {}
     for name, module in model.named_modules():
-        if type(module) is Linear:
-            replaced.append(name)
-            continue
         reason = _kept(module)
         if not reason:
-            convert(module, precision, backend)
+            if type(module) is torch.nn.Linear:
+                convert(module, precision, backend)
             replaced.append(name)
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear):
             left[name] = reason
@@ -172,26 +222,44 @@ def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend:
 
 
 def convert(module: Any, precision: str | None = None, backend: str | None = None) -> None:
-    """Make a plain torch.nn.Linear a :class:`Linear`, in place."""
-    module.__class__ = Linear
+    """Let gemmhub compute a plain torch.nn.Linear, in place."""
+    module.__class__ = Replaced
     module._set(None, precision, False, backend)
 
 
 def _kept(module: Any) -> str:
-    """The reason why a module is not a plain linear layer; empty where it is one."""
+    """The reason why gemmhub does not compute a module as a linear layer; empty where it does, or may."""
     kind = type(module)
+    parametrized = torch.nn.utils.parametrize.is_parametrized(module)
+    if parametrized and isinstance(module, Linear):
+        kind = kind.__bases__[0]  # parametrizations put a class of their own before that of the layer
+    kind = torch.nn.Linear if kind is Replaced else kind
+    article = "an" if kind.__name__[:1] in "AEIOU" else "a"
+    named = f"{article} {kind.__qualname__}"
     if kind not in (torch.nn.Linear, Linear):
-        article = "an" if kind.__name__[:1] in "AEIOU" else "a"
-        named = f"{article} {kind.__qualname__}"
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
             return f"{named}: it looks rows up"
-        if torch.nn.utils.parametrize.is_parametrized(module):
+        if parametrized:
             return f"{named}: its weight is recomputed in each call (parametrizations)"
         if isinstance(module, torch.nn.Linear):
             return f"{named}: a subclass of torch.nn.Linear, which may compute something else"
         return f"{named}: not a torch.nn.Linear"
     if "forward" in vars(module):
-        return f"a {kind.__qualname__} whose forward was replaced"
+        return f"{named} whose forward was replaced"
+    for name in ("weight", "bias"):
+        x = getattr(module, name)
+        if calls.multiplies_itself(x):
+            return (
+                f"{named} whose {name} is of type {type(x).__qualname__}, which multiplies itself (quantised weights)"
+            )
     if not (module.weight.is_floating_point() or module.weight.is_complex()):
-        return f"a {kind.__qualname__} with weights of {module.weight.dtype}"
+        return f"{named} with weights of {module.weight.dtype}"
+    return ""
+
+
+def _computed(module: Any) -> str:
+    """The reason why another layer cannot share the parameters of this one; empty where it can."""
+    for name in ("weight", "bias"):
+        if name not in module._parameters:
+            return f"a layer whose {name} is no parameter: something computes it anew (pruning, weight_norm, FSDP)"
     return ""

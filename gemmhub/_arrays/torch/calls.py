@@ -52,8 +52,8 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
 
         def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
             nonlocal last_new, last_out
-            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode:  # no guard detects these
-                return None
+            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode or state.recording():
+                return None  # no guard detects these
             slot: Any = None
             if options:
                 slot = (*options, out is None)

@@ -49,6 +49,12 @@ def memory(x: Any, argument: str) -> int:
 def address(x: Any, argument: str) -> int:
     """The address of a tensor that a product may read or write; InputError for any other tensor, with its kind."""
     found = memory(x, argument)
+    if recording():  # reached past the door: by a plan, or by tune
+        raise InputError(
+            argument, "a tensor of a function that torch.jit.trace records: a result computed from its memory would "
+            "become a constant of the trace", "tensors outside of such a function",
+            "call gemmhub.matmul, which is recorded as an operator",
+        )  # fmt: skip
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InputError(
             argument, "a tensor that requires grad: only gemmhub.matmul records gradients", "tensors that do not",
@@ -76,6 +82,16 @@ def _plain_subclass(kind: type) -> bool:
 def dispatched() -> bool:
     """Whether a dispatch mode (a tracer, a counter of operations) intercepts the operations of this thread."""
     return bool(dispatch_depth()())
+
+
+def recording() -> bool:
+    """Whether torch.jit.trace, or the export to ONNX that is built on it, records the operations of this thread."""
+    return bool(_recording_test()())
+
+
+@cache
+def _recording_test() -> Callable[[], bool]:
+    return getattr(getattr(sys.modules["torch"], "_C", None), "_is_tracing", bool)
 
 
 def forward_mode() -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
-from gemmhub._call.options import ARRAYS, EXTRA, refuse_extra, request
+from gemmhub._call.options import ARRAYS, EXTRA, NUMBERS, refuse_extra, request
 from gemmhub._doors.torch import gradients
 from gemmhub.errors import GemmhubError, InputError, OutputError
 from gemmhub.packed import PackedB
@@ -123,7 +123,9 @@ def traced(found: Iterable[torch.Tensor]) -> bool:
     It must under a tracer, a transform or a dispatch mode, on the device meta, and for subclasses that handle operators
     themselves.
     """
-    if tensors.dispatched() or tensors.forward_mode() or torch._C._are_functorch_transforms_active():
+    if tensors.recording() or tensors.dispatched() or tensors.forward_mode():
+        return True
+    if torch._C._are_functorch_transforms_active():
         return True
     for x in found:
         if type(x) is not torch.Tensor and not tensors.plain_subclass(type(x)):
@@ -141,6 +143,8 @@ def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> A
     """The product by torch's operator ``gemmhub::matmul``, which tracers and transforms handle."""
     from gemmhub._doors.torch import ops
 
+    if tensors.recording():
+        _refuse_constants(options)
     try:
         return ops.matmul(*operands, **options)
     except (NotImplementedError, TypeError) as error:
@@ -153,6 +157,21 @@ def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> A
             "tensors, and subclasses that implement it",
             f"multiply by torch, or pass a plain tensor ({name}.dequantize())",
         ) from error  # fmt: skip
+
+
+def _refuse_constants(options: Mapping[str, Any]) -> None:
+    """Raise InputError for what a trace of torch.jit, or the export to ONNX that is built on it, cannot hold."""
+    if torch.onnx.is_in_onnx_export():
+        raise InputError(
+            "a", "a tensor in an export to ONNX, whose files are run without gemmhub", "tensors outside of an export",
+            "export the model before accelerate() and without use(): torch's own products have ONNX operators",
+        )  # fmt: skip
+    for name in NUMBERS:
+        if isinstance(options.get(name), torch.Tensor):
+            raise InputError(
+                name, "a tensor of a function that torch.jit.trace records, where it would become a constant",
+                "numbers", "multiply by it outside of the product",
+            )  # fmt: skip
 
 
 def autocast(found: Any, options: Mapping[str, Any]) -> Callable[[Any], Any] | None:

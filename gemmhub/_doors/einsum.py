@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
 from string import ascii_letters
 from typing import Any, NamedTuple
 
@@ -38,7 +37,13 @@ class Contraction(NamedTuple):
 
     def shape(self, sizes: dict[str, Any], *groups: str) -> tuple[Any, ...]:
         """Sizes of the batch letters, and of each group of letters as one axis."""
-        return *(sizes[x] for x in self.batch), *(prod(sizes[x] for x in group) for group in groups)
+        found = [sizes[x] for x in self.batch]
+        for group in groups:
+            size = 1  # math.prod of a generator is more than torch's compiler traces
+            for x in group:
+                size = size * sizes[x]
+            found.append(size)
+        return tuple(found)
 
     def result(self) -> list[int]:
         """The order of the product's axes in the result, once they are separate."""

@@ -8,7 +8,7 @@ import pytest
 
 import gemmhub
 
-torch = pytest.importorskip("torch", minversion="2.5", reason="torch is not installed")
+torch = pytest.importorskip("torch", minversion="2.6", reason="torch is not installed")
 if not torch.cuda.is_available():
     pytest.skip("no NVIDIA GPU", allow_module_level=True)
 import gemmhub.torch as door  # noqa: E402

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
-from gemmhub._doors.einsum import contraction
+from gemmhub._doors.einsum import Contraction, contraction
+from gemmhub._doors.torch import calls
+from gemmhub.dtypes import single
+from gemmhub.errors import InputError
 
 Tensor = Any
 
-_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+OLDEST = "2.6"
+"""The first version of torch whose compiler traces a mode like this one. An earlier one passes over it."""
+
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+"""Dtypes of the operands that torch.autocast rounds, all to one dtype."""
+_FLOATING = (*_NARROW, torch.float64, torch.complex64, torch.complex128)
 """Dtypes whose products have the same dtype in torch and in gemmhub. (torch multiplies int8 modulo 256.)"""
 
 
@@ -32,6 +40,7 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
 
     Raises
     ------
+    InputError : an unknown precision or backend; a torch older than 2.6, whose compiler would pass over the block.
     NoBackendError : a product that no backend here can compute. There is no fallback to torch.
 
     Examples
@@ -45,94 +54,165 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
         self, *, precision: str | None = None, deterministic: bool = False, backend: str | None = None
     ) -> None:
         super().__init__()
-        given = {"precision": precision, "deterministic": deterministic, "backend": backend}
-        self.options: dict[str, Any] = {name: x for name, x in given.items() if x}
+        if not _TRACED:
+            raise InputError(
+                "use", f"torch {torch.__version__}, whose compiler passes over such a block",
+                f"torch {OLDEST} or later", "upgrade torch, or call gemmhub.matmul",
+            )  # fmt: skip
+        self.options = calls.kept(precision, deterministic, backend)
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
         named = named or {}
-        product = _PRODUCTS.get(function)
-        if product is not None:
-            call = product(*arguments, **named)
-            if call is not None:
-                a, b, options = call
-                return api.matmul(a, b, **{**self.options, **options})
-        elif function in _EINSUM:
-            result = _einsum(arguments, self.options)
-            if result is not None:
-                return result
+        taken = _TAKEN.get(function)
+        if taken is not None:
+            product = _untraced(taken.product, arguments, named)
+            if product is not None:
+                b = product.b.t() if product.transposed else product.b
+                return api.matmul(product.a, b, **{**self.options, **product.options})
+        elif function in _EINSUM and not named:
+            asked = _untraced(_contraction, arguments)
+            if asked is not None:
+                return _einsum(asked, _operands(arguments), self.options)
         return function(*arguments, **named)
 
 
-Call = tuple[Tensor, Tensor, dict[str, Any]]
-"""Operands and options of gemmhub's product that is equivalent to a call of torch."""
+def _untraced(analyse: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of an analysis, whose questions about sizes torch.jit.trace would otherwise record."""
+    if torch.compiler.is_compiling() or not tensors.recording():
+        return analyse(*arguments)
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        return analyse(*arguments)
+    finally:
+        torch._C._set_tracing_state(state)
+
+
+class Product(NamedTuple):
+    """gemmhub's product that is equivalent to a call of torch."""
+
+    a: Tensor
+    b: Tensor
+    options: dict[str, Any]
+    transposed: bool = False
+    """Whether ``b`` is the right operand's transpose."""
+
+
+class Taken(NamedTuple):
+    """A function of torch that gemmhub takes."""
+
+    names: tuple[str, ...]
+    """torch's names of the operands, which may be given by position."""
+    keywords: tuple[str, ...]
+    """Names of the other arguments that gemmhub understands."""
+    equivalent: Callable[..., Product | None]
+    """A function of the operands, in this order, and of the keywords."""
+
+    def product(self, given: tuple[Any, ...], named: dict[str, Any]) -> Product | None:
+        """The equivalent product; None for a call that torch must run: another overload, or one that it refuses."""
+        if not named and len(given) == len(self.names):
+            return self.equivalent(*given)
+        if len(given) > len(self.names) or any(name in named for name in self.names[: len(given)]):
+            return None
+        if any(name not in self.names and name not in self.keywords for name in named):
+            return None
+        operands = [*given, *(named.get(name) for name in self.names[len(given) :])]
+        return self.equivalent(*operands, **{name: named[name] for name in self.keywords if name in named})
 
 
 def _alike(*found: Any) -> bool:
     """Whether these are dense tensors on one device whose product has the same dtype in torch and gemmhub."""
-    first = found[0]
     for x in found:
-        if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested or x.device != first.device:
+        if not isinstance(x, torch.Tensor):
             return False
-        if x.dtype not in _FLOATING:
+    first = found[0]
+    if calls.multiplies_itself(*found) or first.device.type not in ("cpu", "cuda", "musa"):
+        return False
+    for x in found:
+        if x.layout is not torch.strided or x.is_nested or x.device != first.device or x.dtype not in _FLOATING:
             return False
-        if not torch.compiler.is_compiling() and (x.is_conj() or x.is_neg()):  # the compiler resolves them
+        if hasattr(x, "device_mesh") is not hasattr(first, "device_mesh"):  # a DTensor and another tensor
             return False
-        if x.dtype is not first.dtype and not tensors.casting(first.device.type):
+        if not torch.compiler.is_compiling() and (x.is_conj() or x.is_neg() or _named(x)):
+            return False  # the compiler resolves them
+        if x.dtype is not first.dtype and not (
+            x.dtype in _NARROW and first.dtype in _NARROW and torch.is_autocast_enabled(first.device.type)
+        ):
             return False
-    return first.device.type in ("cpu", "cuda", "musa")
+    return True
+
+
+_named = getattr(torch.Tensor, "has_names", lambda x: False)
+"""Whether a tensor's dimensions have names, which torch gives to results. (torch 2.13 has no such tensors.)"""
 
 
 def _written(options: dict[str, Any], out: Any, shape: tuple[int, ...], found: tuple[Any, ...]) -> bool:
-    """Add ``out`` to the options; False where torch would resize it, or round to its dtype."""
-    if out is None:
-        return True
-    if not _alike(out, *found) or tuple(out.shape) != shape:
+    """Add ``out`` to the options; False where torch would resize it, round to its dtype, or refuse it."""
+    if not _alike(out, *found) or tuple(out.shape) != shape or any(x.dtype is not out.dtype for x in found):
+        return False
+    if any(step == 0 and size > 1 for step, size in zip(out.stride(), shape)):
+        return False
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *found)):
         return False
     options["out"] = out
     return True
 
 
-def _matmul(a: Any, b: Any, *, out: Any = None) -> Call | None:
-    if not _alike(a, b) or not a.dim() or not b.dim():
+def _matmul(a: Any, b: Any, *, out: Any = None) -> Product | None:
+    if not _alike(a, b) or not a.dim() or not b.dim() or (out is not None and (a.dim() > 2 or b.dim() > 2)):
         return None
-    if a.shape[-1] != b.shape[0 if b.dim() == 1 else -2] or (out is not None and (a.dim() > 2 or b.dim() > 2)):
+    if a.shape[-1] != b.shape[0 if b.dim() == 1 else -2] or not _broadcast(a.shape[:-2], b.shape[:-2]):
         return None
+    return _plain(a, b, out)
+
+
+def _plain(a: Tensor, b: Tensor, out: Any) -> Product | None:
+    """The product alone, of matrices or vectors where ``out`` is given."""
+    if out is None:
+        return Product(a, b, {})
     options: dict[str, Any] = {}
     shape = (*a.shape[:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
-    return (a, b, options) if _written(options, out, shape, (a, b)) else None
+    return Product(a, b, options) if _written(options, out, shape, (a, b)) else None
 
 
-def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Call | None]:
+def _broadcast(*shapes: Any, to: Any = None) -> bool:
+    """Whether these shapes broadcast, to the shape ``to`` where it is given."""
+    if not all(shapes) and to is None:
+        return True  # matrices: one has no batch dimension
+    try:
+        found = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return False
+    return to is None or tuple(found) == tuple(to)
+
+
+def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
     """mm, bmm and mv: torch.matmul for operands of these numbers of dimensions only."""
 
-    def product(a: Any, b: Any, *, out: Any = None) -> Call | None:
+    def product(a: Any, b: Any, *, out: Any = None) -> Product | None:
         if not _alike(a, b) or a.dim() != a_rank or b.dim() != b_rank:
             return None
         if a.shape[-1] != b.shape[0 if b_rank == 1 else -2] or (a_rank == 3 and a.shape[0] != b.shape[0]):
             return None
-        options: dict[str, Any] = {}
-        shape = (*a.shape[:-1], *(b.shape[-1:] if b_rank > 1 else ()))
-        return (a, b, options) if _written(options, out, shape, (a, b)) else None
+        if b_rank == 1 and a.device.type != "cuda" and torch.is_autocast_enabled(a.device.type):
+            return None  # torch.autocast rounds the operands of torch.mv on CUDA devices only
+        return _plain(a, b, out)
 
     return product
 
 
-def _added(rank: int) -> Callable[..., Call | None]:
+def _added(rank: int) -> Callable[..., Product | None]:
     """addmm and baddbmm."""
     plain = _of_rank(rank, rank)
 
-    def product(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Call | None:
-        call = plain(a, b, out=out)
-        if call is None or not _alike(c, a):
+    def product(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Product | None:
+        found = plain(a, b, out=out)
+        if found is None or not _alike(c, a, b) or (out is not None and not _written({}, out, out.shape, (c, a))):
             return None
-        shape, options = (*a.shape[:-1], b.shape[-1]), call[2]
-        try:
-            fits = torch.broadcast_shapes(c.shape, shape) == torch.Size(shape)
-        except RuntimeError:
-            fits = False
-        if not fits:
+        shape, options = (*a.shape[:-1], b.shape[-1]), found.options
+        if not _broadcast(c.shape, shape, to=shape) or not (_number(alpha, a) and _number(beta, a)):
             return None
         if alpha != 1:
             options["alpha"] = alpha
@@ -140,47 +220,86 @@ def _added(rank: int) -> Callable[..., Call | None]:
             options["bias"] = c
         elif beta != 0:
             options["c"], options["beta"] = c, beta
-        return call
+        elif c.requires_grad and torch.is_grad_enabled():
+            return None  # its gradient is 0; gemmhub, which does not read c, records none
+        return found
 
     return product
 
 
-def _linear(input: Any, weight: Any, bias: Any = None) -> Call | None:
+def _number(x: Any, of: Tensor) -> bool:
+    """Whether torch and gemmhub multiply such a tensor by ``x``."""
+    if isinstance(x, bool) or not isinstance(x, (int, float, complex)):
+        return False
+    if isinstance(x, complex) and not of.is_complex():
+        return False
+    if torch.compiler.is_compiling():
+        return True  # x may be a symbol
+    if isinstance(x, int) and not -(2**63) <= x < 2**63:
+        return False
+    return of.dtype not in (*_NARROW, torch.complex64) or single(x)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Product | None:
     found = (input, weight) if bias is None else (input, weight, bias)
     if not _alike(*found) or not input.dim() or weight.dim() != 2 or input.shape[-1] != weight.shape[1]:
         return None
     if bias is not None and (bias.shape != weight.shape[:1] or (weight.is_cuda and weight.dtype in _FLOATING[3:])):
         return None  # no library on a GPU adds a bias in double precision or to complex numbers
-    return input, weight.t(), {} if bias is None else {"bias": bias}
-
-
-def _einsum(arguments: tuple[Any, ...], given: dict[str, Any]) -> Tensor | None:
-    """A contraction of two operands as one product; None for every other einsum."""
-    equation, *operands = arguments
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = list(operands[0])
-    if not isinstance(equation, str) or len(operands) != 2 or not _alike(*operands):
+    options = {} if bias is None else {"bias": bias}
+    if out is not None and not _written(options, out, (*input.shape[:-1], weight.shape[0]), found):
         return None
-    asked = contraction(equation.replace(" ", ""))
+    return Product(input, weight, options, transposed=True)
+
+
+def _operands(arguments: tuple[Any, ...]) -> list[Any]:
+    """The operands of an einsum, which torch takes one by one or as a list."""
+    operands = [*arguments[1:]]
+    return [*operands[0]] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+
+
+def _contraction(arguments: tuple[Any, ...]) -> Contraction | None:
+    """The contraction of two operands that an einsum is; None for every other one."""
+    operands = _operands(arguments)
+    if len(operands) != 2 or not isinstance(arguments[0], str) or not _alike(*operands):
+        return None
+    parse = contraction.__wrapped__ if torch.compiler.is_compiling() else contraction  # the compiler warns of caches
+    asked = parse(arguments[0].replace(" ", ""))
     a, b = operands
-    sizes = None if asked is None else asked.sizes(a.shape, b.shape)
-    if asked is None or sizes is None:
-        return None
+    return None if asked is None or asked.sizes(a.shape, b.shape) is None else asked
+
+
+def _einsum(asked: Contraction, operands: list[Tensor], given: dict[str, Any]) -> Tensor:
+    """A contraction of two operands as one product."""
+    a, b = operands
+    sizes = {**dict(zip(asked.b, b.shape)), **dict(zip(asked.a, a.shape))}
     left = a.permute(asked.left()).reshape(asked.shape(sizes, asked.rows, asked.inner))
     right = b.permute(asked.right()).reshape(asked.shape(sizes, asked.inner, asked.columns))
     result = api.matmul(left, right, **given)
     return result.reshape([sizes[x] for x in asked.batch + asked.rows + asked.columns]).permute(asked.result())
 
 
-_T = torch.Tensor
-_PRODUCTS: dict[Any, Callable[..., Call | None]] = {
-    **dict.fromkeys((torch.matmul, torch.linalg.matmul, _T.matmul, _T.__matmul__), _matmul),
-    _T.__rmatmul__: lambda b, a: _matmul(a, b),
-    **dict.fromkeys((torch.mm, _T.mm), _of_rank(2, 2)),
-    **dict.fromkeys((torch.bmm, _T.bmm), _of_rank(3, 3)),
-    **dict.fromkeys((torch.mv, _T.mv), _of_rank(2, 1)),
-    **dict.fromkeys((torch.addmm, _T.addmm), _added(2)),
-    **dict.fromkeys((torch.baddbmm, _T.baddbmm), _added(3)),
-    torch.nn.functional.linear: _linear,
+_T, _OUT, _SUM = torch.Tensor, ("out",), ("beta", "alpha")
+_MM, _BMM, _MV = _of_rank(2, 2), _of_rank(3, 3), _of_rank(2, 1)
+_ADDMM, _BADDBMM = _added(2), _added(3)
+_TAKEN: dict[Any, Taken] = {
+    torch.matmul: Taken(("input", "other"), _OUT, _matmul),
+    torch.linalg.matmul: Taken(("input", "other"), _OUT, _matmul),
+    _T.matmul: Taken(("self", "other"), (), _matmul),
+    _T.__matmul__: Taken(("self", "other"), (), _matmul),
+    _T.__rmatmul__: Taken(("self", "other"), (), lambda b, a: _matmul(a, b)),
+    torch.mm: Taken(("input", "mat2"), _OUT, _MM),
+    _T.mm: Taken(("self", "mat2"), (), _MM),
+    torch.bmm: Taken(("input", "mat2"), _OUT, _BMM),
+    _T.bmm: Taken(("self", "mat2"), (), _BMM),
+    torch.mv: Taken(("input", "vec"), _OUT, _MV),
+    _T.mv: Taken(("self", "vec"), (), _MV),
+    torch.addmm: Taken(("input", "mat1", "mat2"), (*_SUM, "out"), _ADDMM),
+    _T.addmm: Taken(("self", "mat1", "mat2"), _SUM, _ADDMM),
+    torch.baddbmm: Taken(("input", "batch1", "batch2"), (*_SUM, "out"), _BADDBMM),
+    _T.baddbmm: Taken(("self", "batch1", "batch2"), _SUM, _BADDBMM),
+    torch.nn.functional.linear: Taken(("input", "weight", "bias"), _OUT, _linear),
 }
 _EINSUM = (torch.einsum, torch.functional.einsum)
+_TRACED = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= tuple(map(int, OLDEST.split(".")))
+"""Whether torch's compiler traces the mode."""

@@ -15,8 +15,8 @@ from gemmhub._base import guard
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """``(call, operands, options) -> result`` of a deferring library; NotImplemented leaves the call to gemmhub.
 
-``call`` is "matmul", "plan", "pack", "explain", "spot_check" or "tune"; ``operands`` are its positional arguments
-as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
+``call`` is "matmul", "plan", "pack", "explain", "spot_check", "compare" or "tune"; ``operands`` are its positional
+arguments as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
 """
 
 _direct: dict[type, Callable[[Any], Any]] = {}

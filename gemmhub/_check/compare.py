@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from gemmhub import accuracy
-from gemmhub._base import printing, progress
+from gemmhub._base import printing, progress, registered
 from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._call import bind, describe
@@ -147,6 +147,11 @@ def compare(
             "operands and the other options of matmul",
             "omit out=: each backend allocates its own result",
         )
+    if registered.deferring or registered.doors:
+        given: dict[str, Any] = {"backends": backends, "seed": seed, **options}
+        deferred = registered.deferred("compare", (a, b), given)
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
     named = _named(backends)
     generator(seed)  # before anything is computed
     with locks.deciding:

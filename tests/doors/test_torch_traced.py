@@ -10,7 +10,9 @@ import pytest
 import gemmhub
 from gemmhub.errors import GemmhubError, InputError
 
-torch = pytest.importorskip("torch", minversion="2.5", reason="torch is not installed")
+torch = pytest.importorskip("torch", minversion="2.6", reason="torch is not installed")
+import gemmhub.torch  # noqa: E402  (it defines torch.ops.gemmhub)
+
 func = torch.func
 
 
@@ -296,3 +298,35 @@ def test_autocast(grad, operands):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             gemmhub.matmul(x, w).sum().backward()
         assert w.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("wanted", ["bfloat16", "float16"])
+def test_what_describes_a_product_under_autocast(wanted, grad, operands):
+    """explain, spot_check, compare and tune are about the product that matmul runs: of rounded operands."""
+    x, w, bias, _ = operands
+    w = w.clone().requires_grad_(grad)
+    dtype, out = getattr(torch, wanted), torch.zeros(5, 6)
+    with torch.autocast("cpu", dtype=dtype):
+        products = [gemmhub.matmul(x, w), gemmhub.matmul(x, w, out_dtype=torch.float32)]
+        with torch.no_grad():
+            products.append(gemmhub.matmul(x, w, out=out))
+        assert [p.dtype for p in products] == [dtype, torch.float32, torch.float32]
+        for product in products:
+            assert gemmhub.spot_check(x, w, product, seed=1)
+            assert not gemmhub.spot_check(x, w, product + 0.25)
+        named = {"a": wanted, "b": wanted, "out": wanted}
+        for options, changed in (({}, {}), ({"bias": bias}, {}), ({"out_dtype": "float32"}, {"out": "float32"})):
+            problem = gemmhub.explain(x, w, **options).problem
+            assert {name: getattr(problem, name).dtype.name for name in named} == named | changed
+        with torch.no_grad():
+            assert (
+                gemmhub.explain(x, w, out=out).problem.a.dtype.name == "float32"
+            )  # as for torch.mm, out is not rounded
+            assert gemmhub.explain(x.double(), w).problem.out.dtype.name == "float64"
+            assert f"{wanted},{wanted}->{wanted}" in gemmhub.compare(x, w).problem
+            assert f"{wanted},{wanted}->{wanted}" in str(gemmhub.tune(x, w))
+    assert gemmhub.explain(x, w).problem.a.dtype.name == "float32"
+    assert not gemmhub.spot_check(x, w, products[1])  # outside of the region it is not the product of these operands
+    with torch.autocast("cpu", dtype=dtype):
+        assert gemmhub.spot_check(x.numpy(), w.detach().numpy(), products[2])  # arrays of NumPy are not rounded

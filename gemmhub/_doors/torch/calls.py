@@ -82,13 +82,14 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
         from gemmhub._doors.torch import sharded
 
         return sharded.take(call, operands, options)
-    if call in ("explain", "spot_check") and recorded:  # they compute nothing that has a gradient
-        return _without_gradients(call, operands, options)
-    if call != "matmul":
-        return NotImplemented  # plan and pack refuse tensors that require grad: they would lose it
-    if traced(found.values()):
+    if call in ("plan", "pack"):
+        return NotImplemented  # they refuse tensors that require grad, which they would lose, and round no operand
+    if call == "matmul" and traced(found.values()):
         return through_operator(operands, options)
-    cast = autocast([x for name, x in found.items() if name not in EXTRA], options)
+    rounded = [x for name, x in found.items() if name not in EXTRA and (call, name) != ("spot_check", "c")]
+    cast = autocast(rounded, options)
+    if call != "matmul":
+        return _about(call, operands, options, recorded, cast)
     if recorded:
         return _recorded(operands, options, found, cast)
     if cast is None:
@@ -179,8 +180,11 @@ def autocast(found: Any, options: Mapping[str, Any]) -> Callable[[Any], Any] | N
 
     As for torch.matmul, products into ``out`` and tensors of float64 are not converted.
     """
-    kind = next(iter(found)).device.type
-    if "out" in options or not tensors.rounded(kind, tuple(x.dtype for x in found)):
+    found = [*found]
+    if not found or found[0].is_meta or "out" in options:
+        return None
+    kind = found[0].device.type
+    if not tensors.rounded(kind, tuple(x.dtype for x in found)):
         return None
     wanted = torch.get_autocast_dtype(kind)
 
@@ -216,9 +220,36 @@ def _cast(options: Mapping[str, Any], cast: Callable[[Any], Any]) -> dict[str, A
     return {name: x if name in EXTRA else cast(x) for name, x in options.items()}
 
 
-def _without_gradients(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def _about(
+    call: str, operands: tuple[Any, ...], options: Mapping[str, Any], recorded: bool,
+    cast: Callable[[Any], Any] | None,
+) -> Any:  # fmt: skip
+    """The result of a call that describes, checks or measures the product that ``matmul`` would run.
+
+    NotImplemented where that is the product of the operands as they are.
+    """
+    if cast is None and not (recorded and call in ("explain", "spot_check")):
+        return NotImplemented
+    from gemmhub._check.compare import compare
     from gemmhub._check.spot_check import spot_check
 
-    function: Callable[..., Any] = api.explain if call == "explain" else spot_check
-    with torch.no_grad():
+    functions: Mapping[str, Callable[..., Any]] = {
+        "explain": api.explain,
+        "tune": api.tune,
+        "compare": compare,
+        "spot_check": spot_check,
+    }
+    function = functions[call]
+    if recorded and call in ("explain", "spot_check"):  # they compute nothing that has a gradient
+        with torch.no_grad():
+            return function(*operands, **options)
+    assert cast is not None
+    if call != "spot_check":
+        return function(*map(cast, operands), **_cast(options, cast))
+    a, b, c = operands
+    checked = function(cast(a), cast(b), c, **options)
+    kind = next(x for x in operands if isinstance(x, torch.Tensor)).device.type
+    if checked or getattr(c, "dtype", None) is torch.get_autocast_dtype(kind):
+        return checked
+    with torch.autocast(kind, enabled=False):  # c may be an out=, whose product is not rounded
         return function(*operands, **options)

@@ -237,7 +237,10 @@ def test_look_ups_by_type_find_replaced_layers(layer, rng):
 def test_quantization_by_torchao(layer, rng):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+        try:
+            import torchao.quantization as quantization
+        except Exception as error:  # a torchao for another torch may raise anything
+            pytest.skip(f"torchao is not installed for this torch: {type(error).__name__}")
         model, x = torch.nn.Sequential(layer), whole(rng, 5, 8)
         expected, accelerated = copy.deepcopy(model), copy.deepcopy(model)
         door.accelerate(accelerated)

@@ -11,6 +11,7 @@ from numbers import Number
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from gemmhub import config
+from gemmhub._arrays.torch.tensors import is_tensor
 from gemmhub._base.guard import words
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info, scaled_dtype, single
@@ -194,7 +195,7 @@ def refuse_recorded(options: Mapping[str, Any]) -> None:
     """InputError for a number that is a tensor whose gradient is recorded: products have none for numbers."""
     for name in NUMBERS:
         value = options.get(name)
-        if getattr(value, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+        if value is not None and is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
             whole = "gemmhub.matmul(a, b)" if name == "alpha" else "c, with beta=1"
             raise InputError(
                 name, "a tensor that requires grad, for which products record no gradient", "numbers",

@@ -200,4 +200,7 @@ def test_progress_is_shown_on_terminals_only(tmp_path, name, terminal):
     if terminal:
         assert all(text in told for text in steps), told
     else:
-        assert (told, done.stderr) == ("", b"")
+        others = [
+            line for line in done.stderr.splitlines() if not line.startswith(b"tuned ")
+        ]  # a warning of a loaded machine
+        assert (told, others) == ("", [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -274,10 +275,10 @@ def test_what_no_program_can_do_is_done_at_once(rng):
     assert np.array_equal(np.asarray(door.matmul(x.real, packed)), np.asarray(gemmhub.matmul(x.real, packed)))
 
 
-@pytest.mark.filterwarnings("error")
 def test_results_of_64_bits_without_x64():
-    """A DTypeError, not JAX's warning about a dtype that nobody asked for."""
-    with jax.enable_x64(False):
+    """A DTypeError, not JAX's warning about a dtype that the caller did not request."""
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("error")
         i, u, f = (jnp.ones((2, 2), x) for x in ("int32", "uint32", "float32"))
         for call in (door.matmul, jax.jit(door.matmul), jax.jit(gemmhub.matmul)):
             for a, b in ((i, f), (u, i), (f, i)):

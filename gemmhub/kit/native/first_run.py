@@ -31,7 +31,7 @@ class FirstRun:
     """The outcome of a self-check."""
 
     output: str
-    """What it printed, also before a failure."""
+    """Its output, also that before a failure."""
     failure: str
     """How it failed ("was killed by signal 11 (SIGSEGV)"); empty where its exit code was 0."""
     signal: int = 0
@@ -43,7 +43,7 @@ class FirstRun:
 
     @property
     def remedy(self) -> str:
-        """What to do about a failure."""
+        """The advice for a failure."""
         again = f"; to run the self-check again, remove {self.kept}" if self.kept else ""
         return f"upgrade its distribution, or report this to its authors{again}"
 

@@ -99,10 +99,10 @@ def _checked(check: Path, path: Path, units: Sequence[Unit]) -> tuple[set[str], 
     """
     passed: set[str] = set()
     reasons: list[str] = []
-    left = list(units)
+    here, left = facts(), list(units)
     while left:
         arguments = [f"{unit.index}:{unit.pair}{':amx' if unit.amx else ''}" for unit in left]
-        found = native.first_run(check, (path, *arguments), facts=facts())
+        found = native.first_run(check, (path, *arguments), facts=here)
         if isinstance(found, Refusal):
             return passed, [*reasons, f"{found.reason}; {found.remedy}"]
         lines = found.output.splitlines()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from contextlib import contextmanager
 
 import numpy as np
-from gemmhub_musa import runtime, testing
+from gemmhub_musa import first_run, runtime, testing
 from gemmhub_musa.sdk import Sdk
 from gemmhub_musa_kernels.choose import defines
 from gemmhub_musa_kernels.launch import Product
@@ -33,8 +34,13 @@ class Simulator:
         self.rt = loaded_runtime()
 
     def set(self, **options):
+        """Set options here; another ARCH also in the child process of first runs, whose card is the same one."""
         for name, value in options.items():
             assert self.rt.musaSimSetOption(name.encode(), value)
+        arch = options.get("ARCH")
+        if arch is not None and os.environ.get("MUSA_SIM_ARCH") != str(arch):
+            os.environ["MUSA_SIM_ARCH"] = str(arch)
+            first_run._close()
 
     @contextmanager
     def restored(self):

@@ -100,6 +100,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     array([[300,   0],
            [300,   0]], dtype=int32)
     """
+    key = None
     try:
         kind = a.__class__
         if kind is not _ndarray and kind in _fast:
@@ -107,7 +108,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
             if result is not None:
                 return result
         if options:
-            run = _find(kind_of(a, b, out, options))
+            key = kind_of(a, b, out, options)
+            run = _find(key)
             if run is not None and run is not LOOK_CLOSELY:
                 return run(a, b, out, options)
         else:
@@ -129,12 +131,25 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     except BaseException as error:
         if propagates(error):
             raise
-    return _call(a, b, out, options)
+    return _call(a, b, out, options, key)
 
 
-def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
-    """Look up the kind of the call, options and strides included; decide where it is new."""
+def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object) -> Array:
+    """Look up the family of the call, then its kind, strides included; decide where it is new. ``kind``: that without
+    strides, where it is known.
+    """
     cache = _cache  # before settings are read
+    families = cache.families
+    if families is not None:
+        try:
+            run = families.find(a, b, out, options, cache, kind)
+            if run is not None:
+                return run(a, b, out, options) if options else run(a, b, out)
+        except Exception:
+            pass  # what follows finds the reason
+        except BaseException as error:
+            if propagates(error):
+                raise
     given: Mapping[str, Any] = options
     try:
         if registered.deferring or registered.doors:
@@ -168,6 +183,10 @@ def _call(a: Array, b: Array, out: Array | None, options: Options) -> Array:
     if key is not None and decision.lasting:
         with suppress(MemoryError):  # the result exists; a later call may fill the cache
             _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
+            if kernel.any_size and decision.bucketed:
+                from gemmhub._call.family import learn
+
+                learn(cache, call, decision, kernel, (a, b, out), options)
     return result
 
 
@@ -241,20 +260,36 @@ def _learn(
         cache.put(kind, run)
 
 
-def _decided(a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache) -> tuple[Call, Decision, Any]:
+def _decided(
+    a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache, planned: bool = False
+) -> tuple[Call, Decision, Any]:
+    """Describe a call, decide it by its bucket, and prepare it. What is ``planned`` is decided by its own sizes, unless
+    its bits must be those of :func:`matmul`.
+    """
     from gemmhub._call import bind, describe
     from gemmhub._choice import decide
 
     call = describe.describe(a, b, out, asked)
-    key = call.problem, asked.settings, bind.overlaps(call)
+    problem, settings, copies = call.problem, asked.settings, bind.overlaps(call)
+    exact = planned and not problem.deterministic
+    key = problem, settings, copies
     decided = cache.find(key)  # looked up once: another thread may drop it at any time
-    if decided is None:
+    if decided is None or (exact and decided[0].ranked_at):
         raced = ""
         if asked.settings.tune != "off":
             from gemmhub._measure import race
 
             raced = race.race(call, asked, a, b)
-        found, kernel = decide.resolve(*key)
+        ranked = None if exact else decide.ranked_at(problem, settings)
+        winner = None if ranked is None else cache.winners.get((ranked, settings))
+        kernel = None if winner is None else winner.prepared(problem, settings)
+        if winner is not None and kernel is not None:
+            found = replace(winner.decision, problem=problem, copies=copies)
+        else:
+            winner = decide.resolve(problem, settings, copies, ranked)
+            found, kernel = winner.decision, winner.kernel
+            if found.lasting and winner.ranked is not None:
+                cache.put_winner((winner.ranked, settings), winner)
         decided = replace(found, race=raced) if raced else found, kernel
         if found.lasting:
             cache.put(key, decided)
@@ -299,7 +334,7 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
         from gemmhub._call.recipe import Recipe
 
         asked = request(options)
-        call, decision, kernel = _decided(a, b, out, asked, cache)
+        call, decision, kernel = _decided(a, b, out, asked, cache, planned=True)
     with_epilogue = not options.keys().isdisjoint(PLANNED)
     recipe = Recipe(a, b, out, options)
     return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue, recipe)

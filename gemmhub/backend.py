@@ -77,9 +77,12 @@ class Kernel:
     with demands.
 
     Called with NumPy arrays of two dimensions or more, as the caller passed them; ``c`` broadcasts to the result,
-    ``bias`` has one or two dimensions; ``out`` has the result's shape. It may
-    overlap any operand, and is written last, when nothing can fail.
+    ``bias`` has one or two dimensions; ``out`` has the result's shape. It may overlap any operand, and is written last,
+    when nothing can fail. It may return NotImplemented for sizes at which ``run`` is faster.
     """
+    any_size: bool = False
+    """True promises that ``run``, ``direct`` and ``direct_epilogue`` take the sizes from their operands: they serve any
+    problem on the CPU that differs from the prepared one in sizes alone."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class Backend(ABC):
     """Lower case, unique: what ``backend=`` takes."""
     layout_sensitive: bool = True
     """False promises that ``supports``, ``estimate`` and kernels do not depend on strides or alignment."""
+    by_bucket: bool = False
+    """True promises that within a bucket of sizes (:mod:`gemmhub.buckets`) only times differ: a candidate for the end
+    of the bucket is one for each problem in it, or ``prepare`` raises. Each new size then comes to ``prepare`` alone.
+    """
     takes: frozenset[str] = frozenset()
     """The fields of :attr:`GemmProblem.demands` that ``supports`` and kernels read. :func:`answer` refuses a problem
     with any other: a backend that was written before a field existed cannot compute without it.
@@ -171,9 +178,13 @@ def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
         names = " and ".join(f"{name}=" for name in unread)
         scales = all(isinstance(getattr(problem, name), Scale) for name in unread)
         out = f"leave {names} out" + (" (pass one factor per operand as alpha=)" if scales else "")
-        return Refusal(f"it has no {what}", f"{out}, or choose a backend that has {what}", any_layout=True)
+        return Refusal(
+            f"it has no {what}", f"{out}, or choose a backend that has {what}", any_layout=True, any_size=True
+        )
     if problem.activation is not None and problem.activation not in backend.activations:
-        return Refusal(f"it has no activation {problem.activation}", "apply it to the product", any_layout=True)
+        return Refusal(
+            f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
+        )
     return backend.supports(problem)
 
 

@@ -36,6 +36,8 @@ class Refusal:
     any_layout: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether operands of the same dtypes and sizes are refused for any strides and alignment. Such a refusal adds no
     cost to calls that another backend runs."""
+    any_size: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    """Whether operands of the same dtypes, orders and numbers of dimensions are refused for any sizes."""
 
     def __post_init__(self) -> None:
         for name in ("reason", "remedy", "traceback"):

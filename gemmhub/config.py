@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -287,7 +288,7 @@ several threads and tasks may share."""
 _root: list[Settings] = []
 """The settings of files and environment, once read."""
 _MOST = 256
-_interned: dict[tuple[Any, ...], Settings] = {}
+_interned: OrderedDict[tuple[Any, ...], Settings] = OrderedDict()
 """Settings that :func:`override` made, at most _MOST. Calls by settings that were evicted are decided anew."""
 
 

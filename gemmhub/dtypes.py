@@ -122,6 +122,12 @@ def info(dtype: DType) -> DTypeInfo:
     return DTypeInfo(name, kind, dtype.itemsize, 0.0, 0.0, float(np.iinfo(dtype).max))
 
 
+@cache
+def name_of(dtype: DType) -> str:
+    """Return ``dtype.name``, which takes NumPy microseconds at each time."""
+    return str(dtype.name)
+
+
 def holds(wide: DType, narrow: DType) -> bool:
     """Whether the inexact dtype ``wide`` represents every number of ``narrow``. (NumPy calls int64 to float64 safe.)"""
     if info(narrow).inexact:

@@ -18,7 +18,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -303,6 +304,8 @@ class _Index:
         self._lines: dict[bytes, list[bytes]] = {}
         self._parsed: dict[bytes, list[Record]] = {}
         """Parsed records by problem, at most as many as the file has lines."""
+        self.sizes: set[tuple[int, ...]] = set()
+        """m, n and k of all records."""
         for line in content.split(b"\n"):
             problem = line.partition(self._MARK)[2].partition(b'"')[0]
             if line and (not problem or b"\\" in problem):  # not a line that gemmhub wrote
@@ -311,6 +314,8 @@ class _Index:
                     continue
                 problem = self._key(parsed.problem)
             self._lines.setdefault(problem, []).append(line)
+        for problem in self._lines:
+            self._add_sizes(problem)
 
     def of(self, problem: str) -> list[Record]:
         """The records of one problem."""
@@ -332,7 +337,13 @@ class _Index:
         """Add records of this process, which replace those of the same identity."""
         for entry in found:
             kept = [x for x in self.of(entry.problem) if x.identity != entry.identity]
-            self._parsed[self._key(entry.problem)] = [*kept, entry]
+            key = self._key(entry.problem)
+            self._parsed[key] = [*kept, entry]
+            self._add_sizes(key)
+
+    def _add_sizes(self, problem: bytes) -> None:
+        with suppress(ValueError):  # no key of a problem
+            self.sizes.add(tuple(map(int, problem.partition(b" ")[0].split(b"x"))))
 
     @staticmethod
     def _key(problem: str) -> bytes:
@@ -389,10 +400,23 @@ def put(found: Iterable[Record]) -> None:
         _index().add(found)
 
 
+def sizes() -> Set[tuple[int, ...]]:
+    """Return m, n and k of all records."""
+    return _index().sizes
+
+
+def measured(problem: GemmProblem) -> bool:
+    """Whether there is a record of exactly this problem, by any backend and version."""
+    index = _index()
+    return (problem.m, problem.n, problem.k) in index.sizes and bool(index.of(problem.key))
+
+
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
     """Return the fastest record for this problem, backend, device and exactly these versions and thread limits, of a
     given candidate. One that failed is returned where there is no other.
     """
+    if not measured(problem):
+        return None
     found = [entry for entry in _index().of(problem.key) if entry.backend == backend and entry.candidate in candidates]
     if not found:
         return None
@@ -403,6 +427,8 @@ def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequenc
 
 def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
     """Return a clause on why :func:`lookup` does not use an existing record; empty where there is none."""
+    if not measured(problem):
+        return ""
     found = [entry for entry in _index().of(problem.key) if entry.backend == backend]
     if not found:
         return ""

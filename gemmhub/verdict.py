@@ -35,6 +35,8 @@ class Verdict:
     traceback: str | None = field(default=None, repr=False)
     any_layout: bool = field(default=False, repr=False)
     """Whether the refusal holds for operands of any strides and alignment."""
+    any_size: bool = field(default=False, repr=False)
+    """Whether the refusal holds for operands of any sizes."""
     passing: str = field(default="", repr=False)
     """Cause of a temporary refusal ("memory", "stack", "loading"), after which the next call asks again."""
 
@@ -53,10 +55,16 @@ class Decision:
     """Copies that the call makes before any backend runs: of an ``out`` that overlaps an operand."""
     packing: str = ""
     """Time of the product of a packed b, beside that of b itself; empty where b is not packed."""
+    ranked_at: str = ""
+    """Sizes that the candidates were ranked at, where these are the end of a bucket and not the problem's."""
     race: str = ""
     """Candidates of the race at the first call, or why there is none; empty where the setting ``tune`` is "off"."""
     layout_free: bool = field(default=False, repr=False)
     """Whether no answer depends on strides: then the decision holds for any."""
+    bucketed: bool = field(default=False, repr=False)
+    """Whether it holds for all sizes of the bucket."""
+    size_free: bool = field(default=False, repr=False)
+    """Whether no answer depends on sizes: the chosen backend is the only one that can run any."""
     chosen_layout_free: bool = field(default=False, repr=False)
     """Whether the chosen backend ignores strides: then its kernel, and so a plan, serves any."""
     lasting: bool = field(default=True, repr=False)
@@ -76,6 +84,7 @@ class Decision:
             "why": self.why,
             "settings": dict(self.settings),
             "packing": self.packing,
+            "ranked_at": self.ranked_at,
             "race": self.race,
             "copies": [asdict(copy) for copy in self.copies],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
@@ -93,6 +102,7 @@ class Decision:
         lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
         lines += [f"copy:    {copy}" for copy in self.copies]
         lines += [f"packed:  {self.packing}"] if self.packing else []
+        lines += [f"ranked:  at {self.ranked_at}, the end of the bucket"] if self.ranked_at else []
         lines += [f"race:    {self.race}"] if self.race else []
         return "\n".join(printing.line(line.rstrip()) for line in lines)
 
@@ -104,6 +114,7 @@ class Decision:
         foot = [("setting", f"{key} from {where}") for key, where in self.settings.items()]
         foot += [("copy", str(copy)) for copy in self.copies]
         foot += [("packed", self.packing)] if self.packing else []
+        foot += [("ranked", f"at {self.ranked_at}, the end of the bucket")] if self.ranked_at else []
         foot += [("race", self.race)] if self.race else []
         verdicts = markup.table(("backend", "verdict", "time", "remarks"), self.rows(), marked=("verdict",))
         return markup.facts(head) + verdicts + markup.facts(foot)

@@ -31,12 +31,22 @@ def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
     Only KeyboardInterrupt is raised; SystemExit and other classes beside Exception are refusals, too.
     """
     try:
+        if _here.neutral:
+            return call()
         with neutral():
             return call()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         return Raised(f"{doing} raised {words(error)}", remedy, _trace(), type(error))
+
+
+class _Here(threading.local):
+    neutral = False
+    """Whether this thread is in a :func:`neutral` block, within which another one costs nothing."""
+
+
+_here = _Here()
 
 
 @contextmanager
@@ -47,14 +57,19 @@ def neutral() -> Iterator[None]:
     this thread is concerned. (``warnings.catch_warnings`` replaces the filters of all threads, and leaves the wrong
     ones where two threads overlap.)
     """
+    if _here.neutral:
+        yield
+        return
     pattern = _ThisThread()
     mine = ("ignore", pattern, Warning, None, 0)
     filters = cast("list[Any]", warnings.filters)
     try:
         filters.insert(0, mine)
+        _here.neutral = True
         with np.errstate(all="ignore"):
             yield
     finally:
+        _here.neutral = False
         pattern.thread = None  # a copy of the filters that another thread made meanwhile keeps the entry
         with suppress(ValueError):
             filters.remove(mine)

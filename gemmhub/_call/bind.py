@@ -50,18 +50,19 @@ def _ndim(b: object) -> int:
     return b.ndim if isinstance(b, (np.ndarray, DeviceView)) else 2
 
 
-def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
+def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Execute:
     """``execute(a, b, out=None, c=None, bias=None, alpha=1, beta=0, stream=None, extra=()) -> result``.
 
     For operands of the same kind, shapes and dtypes (and layouts, where the backend is sensitive to them)
-    as ``call``'s. Raises KernelError or AllocationError.
+    as ``call``'s; with ``any_size``, of NumPy's arrays that make a product of any sizes. Raises KernelError or
+    AllocationError.
     """
     if call.problem.device.kind != "cpu":
         return bind_device.bind(call, kernel.run, lambda error: translated(error, backend))
-    arrays, problem, out_shape = call.arrays, call.problem, call.out_shape
+    arrays, problem, fixed_shape, fixed_empty = call.arrays, call.problem, call.out_shape, call.problem.empty
     out_dtype, run = problem.out.dtype, kernel.run
     a_ndim, b_ndim = call.a.ndim, 2 if problem.packed_by else _ndim(call.b)
-    scalar = out_shape == () and arrays is NUMPY
+    scalar = fixed_shape == () and arrays is NUMPY
     a_dtype, b_dtype = problem.a.dtype, problem.b.dtype
     # numpy.int64 and numpy.longlong are equal dtypes, so that calls with either come here; each has its own scalars.
     follows = call.natural and arrays is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
@@ -73,13 +74,17 @@ def bind(call: Call, backend: str, kernel: Kernel) -> Execute:
     ) -> Array:  # fmt: skip
         left = arrays.view(a, "a")
         right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
+        out_shape, empty = fixed_shape, fixed_empty
+        if any_size:
+            out_shape = left.shape[: -2 if a_ndim > 1 else -1] + left.shape[-2:-1] + right.shape[-1:] * (b_ndim > 1)
+            empty = 0 in out_shape
         if out is not None:
             result = arrays.target(out, out_shape)
         elif follows and not (left.dtype is a_dtype and right.dtype is b_dtype):
             result = arrays.empty(out_shape, dtypes.result_dtype(left.dtype, right.dtype))
         else:
             result = arrays.empty(out_shape, out_dtype)
-        if not problem.empty:
+        if not empty:
             target = expand(result, a_ndim, b_ndim)
             addend = (
                 None if c is None or beta == 0 else expand(broadcast(arrays.view(c, "c"), out_shape), a_ndim, b_ndim)
@@ -122,8 +127,16 @@ def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
         if call.problem.plain:
             return kernel.direct or execute
         if kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
-            return kernel.direct_epilogue
+            return _direct_or(kernel.direct_epilogue, execute)
     return execute
+
+
+def _direct_or(direct: Execute, execute: Execute) -> Execute:
+    def run(a: Array, b: Array, out: Array | None, *rest: Any) -> Array:
+        result = direct(a, b, out, *rest)
+        return execute(a, b, out, *rest) if result is NotImplemented else result
+
+    return run
 
 
 def warm(call: Call, kernel: Kernel, execute: Execute, operands: tuple[Array, ...]) -> Execute:

@@ -7,6 +7,7 @@ that a call that was seen before checks nothing again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,14 @@ from gemmhub.dtypes import scalar_kind
 from gemmhub.packed import PackedB
 
 if TYPE_CHECKING:
+    from gemmhub._call.family import Families
+    from gemmhub._choice.decide import Winner
     from gemmhub.array_library import FastPath
 
 LOOK_CLOSELY = object()
 """Kept under the key of calls whose decision depends on strides: the decision is under a key with strides."""
+_MOST_BUCKETS = 4096
+"""The most buckets whose winners are kept."""
 _MOST = 12_288
 """The most keys: of 4096 sizes on a CPU, three each, which take about 14 MB."""
 _SCALARS = (int, float, complex)
@@ -38,13 +43,17 @@ class CallCache:
     keeps the cache that it began with, so that what it decides by old records and settings is forgotten with them.
     """
 
-    __slots__ = ("_found", "fast", "find")
+    __slots__ = ("_found", "families", "fast", "find", "winners")
 
     def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
+        self._found: OrderedDict[Any, Any] = OrderedDict()
         self.find = self._found.get
         """The function, or the decision, that was put under a key; None where there is none. TypeError for a key that
         cannot be hashed."""
+        self.families: Families | None = None
+        """What runs new sizes of families that were met, if any. It has a table of its own: many sizes evict none."""
+        self.winners: OrderedDict[Any, Winner] = OrderedDict()
+        """The winners of buckets, by representative and settings."""
         self.fast: dict[type, FastPath] = {}
         """The fast path of each type of device arrays that was met."""
 
@@ -66,6 +75,9 @@ class CallCache:
     def put(self, key: Any, value: Any) -> None:
         """Keep ``value`` under ``key``; where the cache is full, the oldest entry goes."""
         keep(self._found, key, value, _MOST)
+
+    def put_winner(self, key: Any, value: Winner) -> None:
+        keep(self.winners, key, value, _MOST_BUCKETS)
 
 
 def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool = False) -> tuple[Any, ...] | None:
@@ -95,12 +107,11 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
             key += (name, value.dtype, value.shape)
         elif name in VALUES:
             key += (name, kind, value)
-        elif kind is float and _SMALL <= value <= _LARGE and value != 1:
-            key += (name, kind, value < 2**31 and value.is_integer())
         elif name in NUMBERS:
-            if kind not in _SCALARS:
+            number = number_kind(value)
+            if number is None:
                 return None
-            key += (name, scalar_kind(value))
+            key += (name, number)
         elif name == "stream" or value is None:
             key += (name, value is None)
         else:
@@ -109,6 +120,14 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
                 return None
             key += (name, *facts)
     return key
+
+
+def number_kind(value: Any) -> object:
+    """What counts of a number for the kind of a call; None for what is no number of Python."""
+    kind = value.__class__
+    if kind is float and _SMALL <= value <= _LARGE and value != 1:
+        return value < 2**31 and value.is_integer()
+    return scalar_kind(value) if kind in _SCALARS else None
 
 
 def _facts(x: Any, closely: bool) -> tuple[Any, ...] | None:

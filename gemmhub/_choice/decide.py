@@ -4,6 +4,8 @@ Filter: a backend for another kind of device is skipped; one that is absent, fai
 with its reason. Rank, highest precedence first: the backend that the call or a ``use`` context forces; the order of
 preference in environment or file; the shortest time, measured (tuning records of this exact problem on this machine) or
 estimated, where an estimate counts as :data:`MARGIN` times as long next to a measurement; the order of discovery.
+
+Estimates are those of the bucket that the sizes are in (:mod:`gemmhub.buckets`): a :class:`Winner` runs all of it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gemmhub import records
+from gemmhub import buckets, records
 from gemmhub._base.evicting import keep
-from gemmhub._base.guard import guarded
+from gemmhub._base.guard import guarded, neutral
 from gemmhub._choice import registry
 from gemmhub.backend import WORKSPACE, Backend, Kernel
 from gemmhub.backend import answer as answer_of
@@ -50,7 +53,7 @@ class Able:
     remark: str
 
 
-_failures: dict[tuple[str, GemmProblem], Refusal] = {}
+_failures: OrderedDict[tuple[str, GemmProblem], Refusal] = OrderedDict()
 """Refusals of problems whose preparation raised, kept so that it is not repeated."""
 
 
@@ -59,13 +62,48 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
 
     Raises InputError where ``settings`` name an unknown backend.
     """
-    return _decide(problem, settings, copies, {}, ask_all=True)[0]
+    with neutral():
+        return _decide(problem, settings, copies, {}, True, ranked_at(problem, settings) or problem)[0]
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What runs the problems of a bucket."""
+
+    able: Able
+    ranked: GemmProblem | None
+    """The representative of the bucket; None where one problem was decided by itself."""
+    decision: Decision
+    kernel: Kernel
+    """The kernel of the problem that was met first."""
+
+    def prepared(self, problem: GemmProblem, settings: Settings) -> Kernel | None:
+        """Return the kernel of ``problem``, another one of the bucket; None where it has to be decided by itself."""
+        if self.kernel.any_size:
+            return self.kernel
+        kernel = prepared(self.able, self.able.candidate, problem, settings)
+        return kernel if isinstance(kernel, Kernel) else None
+
+
+def ranked_at(problem: GemmProblem, settings: Settings) -> GemmProblem | None:
+    """Return the representative of the bucket of ``problem``, whose estimates decide it.
+
+    None where it is decided by itself: it was measured or is to be raced, or a backend makes no promise for buckets.
+    """
+    if settings.tune != "off" or records.measured(problem):
+        return None
+    for entry in registry.registry():
+        if not entry.device_kinds or problem.device.kind in entry.device_kinds:
+            answer = entry.get()
+            if not (isinstance(answer, Refusal) or answer[0].by_bucket):
+                return None
+    return buckets.representative(problem)
 
 
 def answers(problem: GemmProblem) -> list[Able | Verdict]:
     """The answer of every backend for the problem's kind of device, in order of discovery."""
     return [
-        _ask(entry, problem, {})
+        _ask(entry, problem, problem, {})
         for entry in registry.registry()
         if (not entry.device_kinds or problem.device.kind in entry.device_kinds)
         and problem.packed_by in (None, entry.name)
@@ -78,17 +116,20 @@ def able_backends(problem: GemmProblem) -> list[Able]:
 
 
 def _decide(
-    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], ask_all: bool
-) -> tuple[Decision, Able | None]:
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], ask_all: bool,
+    ranked: GemmProblem,
+) -> tuple[Decision, Able | None]:  # fmt: skip
     """Decide; return the decision and the chosen backend.
 
     Without ``ask_all`` only a forced backend is asked, because some take long for a first answer. ``short`` has the
-    refusals of the backends that were short of memory in this call.
+    refusals of the backends that were short of memory in this call. ``ranked`` is what is asked about: ``problem``, or
+    the representative of its bucket.
     """
     forced = settings.backend[0] if settings.forced else problem.packed_by
     able: list[Able] = []
     verdicts: list[Verdict] = []
     layout_free = problem.device.kind == "cpu"  # on devices kernels get addresses: the problem has the strides
+    size_free = layout_free
     for entry in registry.registry():
         if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
             continue
@@ -96,7 +137,9 @@ def _decide(
             verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
-        answer = _ask(entry, problem, short)
+        answer = _ask(entry, ranked, problem if ask_all else ranked, short)
+        if isinstance(answer, Verdict):
+            size_free &= answer.any_size or isinstance(loaded, Refusal)
         layout_free &= (
             isinstance(loaded, Refusal)
             or not loaded[0].layout_sensitive
@@ -115,14 +158,15 @@ def _decide(
             if entry.passing == "memory":  # the name may be one of its backends
                 raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
         raise InputError("backend", f"no backend is called {forced!r}", ", ".join(registry.names()))
-    ranked, why = _rank(able, settings, forced)
+    order, why = _rank(able, settings, forced)
     if settings.forced and problem.packed_by not in (None, forced):
-        ranked, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
-    ranked = _hinted(ranked)
-    chosen = ranked[0] if ranked else None
+        order, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
+    order = _hinted(order)
+    chosen = order[0] if order else None
+    size_free &= chosen is not None and len(order) == 1 and type(chosen.backend).candidates is Backend.candidates
     shown = [
         _able_verdict(x, "chosen", "") if x is chosen else _able_verdict(x, "able", _why_not(chosen))
-        for x in ranked or able
+        for x in order or able
     ]
     decision = Decision(
         problem,
@@ -131,13 +175,20 @@ def _decide(
         tuple(shown + verdicts),
         _origins(settings, problem, chosen),
         copies,
+        ranked_at="" if ranked is problem or ranked == problem else _sizes(ranked),
         layout_free=layout_free,
+        size_free=size_free,
         chosen_layout_free=(
             problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive
         ),
         lasting=registry.registry().complete and not any(verdict.passing for verdict in verdicts),
     )
     return decision, chosen
+
+
+def _sizes(problem: GemmProblem) -> str:
+    batch = f", batch {' x '.join(map(str, problem.batch))}" if problem.batch else ""
+    return f"{problem.m} x {problem.n} x {problem.k}{batch}"
 
 
 def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> Mapping[str, str]:
@@ -164,15 +215,17 @@ def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
     )
 
 
-def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusal]) -> Able | Verdict:
-    """One backend's answer: able, or a negative verdict."""
+def _ask(
+    entry: registry.Entry, problem: GemmProblem, copied: GemmProblem, short: Mapping[str, Refusal]
+) -> Able | Verdict:
+    """One backend's answer: able, or a negative verdict. ``copied`` is the problem whose copies are listed."""
 
     def no(refusal: Refusal, status: str = "") -> Verdict:
         failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
         status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
         return Verdict(
             entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
-            passing=refusal.passing, any_layout=refusal.any_layout,
+            passing=refusal.passing, any_layout=refusal.any_layout, any_size=refusal.any_size,
         )  # fmt: skip
 
     answer = entry.get()
@@ -192,7 +245,7 @@ def _ask(entry: registry.Entry, problem: GemmProblem, short: Mapping[str, Refusa
         return no(refusal)
     if refusal is not None:
         return no(Refusal(f"supports() returned {type(refusal).__name__}", remedy), "failed")
-    copies = guarded(lambda: tuple(backend.copies(problem)), "copies()", remedy)
+    copies = guarded(lambda: tuple(backend.copies(copied)), "copies()", remedy)
     if isinstance(copies, Refusal):
         return no(copies)
     names = guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
@@ -313,25 +366,34 @@ def _hinted(ranked: list[Able]) -> list[Able]:
     ]
 
 
-def resolve(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> tuple[Decision, Kernel]:
-    """Decide and prepare. A backend whose ``prepare`` raises is skipped, and the decision reports it.
+def resolve(
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = (), ranked: GemmProblem | None = None
+) -> Winner:
+    """Decide and prepare; return what runs ``problem``, and the others of its bucket where ``ranked`` stands for that.
 
-    Raises NoBackendError, carrying the decision, where no backend may run the problem; AllocationError where a backend
-    was refused only for lack of memory. Such a backend is asked again at the next call.
+    A backend whose ``prepare`` raises is skipped, and the decision reports it. Raises NoBackendError, carrying the
+    decision, where no backend may run the problem; AllocationError where a backend was refused only for lack of memory.
+    Such a backend is asked again at the next call.
     """
     short: dict[str, Refusal] = {}
     while True:
-        decision, chosen = _decide(problem, settings, copies, short, ask_all=False)
+        asked = ranked or problem
+        with neutral():  # once, and not for each question
+            decision, chosen = _decide(problem, settings, copies, short, False, asked)
         if chosen is None:
             for verdict in decision.verdicts:
                 if verdict.passing == "memory":
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
-            decision = _decide(problem, settings, copies, short, ask_all=True)[0]
+            decision = _decide(problem, settings, copies, short, True, asked)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         kernel = prepared(chosen, chosen.candidate, problem, settings)
         if isinstance(kernel, Kernel):
             _report(decision, settings)
-            return decision, kernel
+            bucket = decision if ranked is None else replace(decision, bucketed=True)
+            return Winner(chosen, ranked, bucket, kernel)
+        if not kernel.passing and asked != problem:
+            ranked = None  # the candidate is none for these sizes
+            continue
         _log.warning("backend %s: %s", chosen.entry.name, kernel.reason)
         if kernel.passing:
             short[chosen.entry.name] = kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +30,7 @@ class MachineBackend(Backend, Generic[M]):
         self._found: M | Absent | None = None
         self._lock = locks.lock()
         """Lock for other facts that are determined once."""
-        self._analyses: dict[GemmProblem, Any] = {}
+        self._analyses: OrderedDict[GemmProblem, Any] = OrderedDict()
 
     @abstractmethod
     def _ready(self, machine: M) -> Ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     layout_sensitive = False
+    by_bucket = True
     takes = frozenset({"scale_a", "scale_b"})
     activations = frozenset(IN_PLACE)
 
@@ -49,7 +51,12 @@ class NumpyBackend(Backend):
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
         if problem.activation is not None and problem.activation not in IN_PLACE:
-            return Refusal(f"NumPy has no activation {problem.activation}", "apply it to the product", any_layout=True)
+            return Refusal(
+                f"NumPy has no activation {problem.activation}",
+                "apply it to the product",
+                any_layout=True,
+                any_size=True,
+            )
         return None
 
     def estimate(self, problem: GemmProblem) -> float:
@@ -99,9 +106,8 @@ class NumpyBackend(Backend):
         if problem.plain and _is_native(problem):
             return _native_kernel(problem)
         kernel = blocked_kernel(problem, workspace_limit)
-        small = problem.m * problem.n * problem.batch_count <= _SMALL
-        if small and _is_native(problem) and not (problem.deterministic or problem.packed_by):
-            return replace(kernel, direct_epilogue=with_epilogue(problem))
+        if _is_native(problem) and not (problem.deterministic or problem.packed_by or problem.demands):
+            return replace(kernel, direct_epilogue=with_epilogue(problem, _SMALL))
         return kernel
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
@@ -145,53 +151,44 @@ def _is_native(problem: GemmProblem) -> bool:
 
 def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np.copyto) -> Kernel:
     """A kernel on converted blocks; with a shared b and dense operands the batch is one GEMM."""
-    stacked = BlockedGemm(problem, workspace_limit, copy)
+    gemm = BlockedGemm(problem, workspace_limit, copy)
     # Only a dense out can be folded as well, and the blocks of a folded batch are different.
-    one = None if problem.deterministic else _as_one(problem)
-    folded = stacked if one is None else BlockedGemm(one, workspace_limit, copy)
+    folds = _shares_b(problem) and not (problem.deterministic or problem.per_row)
 
     def run(
         a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any,
         **scales: Array,
     ) -> None:  # fmt: skip
-        if one is not None and b.ndim == 2 and all(_is_stack(x, problem.batch) for x in (a, out, c)):
-            a, out = a.reshape(one.m, one.k), out.reshape(one.m, one.n)
-            c = None if c is None else c.reshape(one.m, one.n)
-            folded(a, b, out, c, bias, alpha, beta, **scales)
-        else:
-            stacked(a, b, out, c, bias, alpha, beta, **scales)
+        if folds and b.ndim == 2:
+            *batch, m, n = out.shape
+            if all(_is_stack(x, batch) for x in (a, out, c)):
+                rows = prod(batch) * m
+                a, out = a.reshape(rows, a.shape[-1]), out.reshape(rows, n)
+                c = None if c is None else c.reshape(rows, n)
+        gemm(a, b, out, c, bias, alpha, beta, **scales)
 
-    blocks = folded.blocks
+    blocks = gemm.blocks
     description = (
         f"{blocks.work.name} BLAS in blocks of {blocks.rows} x {blocks.cols} x {blocks.depth}, "
         f"added up in {blocks.accumulator.name}"
     )
-    return Kernel(run, description, max(stacked.blocks.scratch_bytes, blocks.scratch_bytes))
+    return Kernel(run, description, blocks.scratch_bytes, any_size=True)
 
 
-def _as_one(problem: GemmProblem) -> GemmProblem | None:
-    """(batch, m, k) @ (k, n) as one GEMM of batch * m rows; None where b is not shared.
-
-    Only the sizes are considered: the kernel tests at each call whether its arrays can be viewed so.
-    """
-    if problem.batch_count <= 1 or problem.per_row or any(problem.b.layout.batch_strides):
-        return None
-    return replace(problem, m=problem.batch_count * problem.m, batch=())
+def _shares_b(problem: GemmProblem) -> bool:
+    """Whether one b serves a whole batch, which may then be one GEMM of more rows."""
+    return bool(problem.batch) and not any(problem.b.layout.batch_strides)
 
 
-def _is_stack(x: Array | None, batch: tuple[int, ...]) -> bool:
+def _is_stack(x: Array | None, batch: Sequence[int]) -> bool:
     """Whether a reshape turns the whole batch into one matrix. (A single matrix for all of it qualifies, too.)"""
-    return x is None or (x.shape[:-2] == batch and bool(x.flags.c_contiguous))
+    return x is None or (x.shape[:-2] == tuple(batch) and bool(x.flags.c_contiguous))
 
 
 def _native_kernel(problem: GemmProblem) -> Kernel:
-    one, description = _as_one(problem), "numpy.matmul"
     multiply: Callable[[Array, Array, Array | None], Array] = np.matmul
-    # NumPy calls the BLAS once a matrix. One call for all is faster from about 2**15 multiplications on (below, the
-    # reshapes cost more) and gains nothing once each matrix occupies all cores.
-    work = problem.m * problem.n * problem.k
-    if one is not None and work * problem.batch_count >= 2**15 and work <= 2**25:
-        multiply, description = _folded(problem, one), "numpy.matmul, the batch folded into one GEMM"
+    if _shares_b(problem):
+        multiply = _folding
     if problem.deterministic:
         multiply = _as_without_out(multiply)
 
@@ -200,7 +197,9 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
     ) -> None:
         multiply(a, b, out)
 
-    return Kernel(run, description, direct=multiply)
+    folded = _shares_b(problem) and _worth_folding(problem.batch_count, problem.m * problem.n * problem.k)
+    description = "numpy.matmul" + ", the batch folded into one GEMM" * folded
+    return Kernel(run, description, direct=multiply, any_size=True)
 
 
 def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> Callable[..., Array]:
@@ -221,19 +220,28 @@ def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> 
     return product
 
 
-def _folded(problem: GemmProblem, one: GemmProblem) -> Callable[[Array, Array, Array | None], Array]:
-    rows, n, k, batch = one.m, one.n, one.k, problem.batch
+def _worth_folding(batch: int, work: int) -> bool:
+    """Whether one GEMM for a whole batch is faster than NumPy's one for each matrix. ``work``: m * n * k.
 
-    def folded(a: Array, b: Array, out: Array | None) -> Array:
-        # Where the reshape is a view, nothing is copied; other strides take NumPy's own code path.
-        if b.ndim != 2 or not (_is_stack(a, batch) and _is_stack(out, batch)):
-            return np.matmul(a, b, out)
-        if out is None:
-            return np.matmul(a.reshape(rows, k), b).reshape(*batch, problem.m, n)
-        np.matmul(a.reshape(rows, k), b, out.reshape(rows, n))
-        return out
+    It is from about 2**15 multiplications on (below, the reshapes cost more), and gains nothing once each matrix
+    occupies all cores.
+    """
+    return batch > 1 and work * batch >= 2**15 and work <= 2**25
 
-    return folded
+
+def _folding(a: Array, b: Array, out: Array | None = None) -> Array:
+    """numpy.matmul, as one GEMM where a batch shares b and a reshape is a view: then nothing is copied."""
+    shape = a.shape
+    batch = shape[:-2]
+    if batch and b.ndim == 2 and _worth_folding(prod(batch), shape[-2] * b.size):
+        made = (*shape[:-1], b.shape[-1])
+        if a.flags.c_contiguous and (out is None or (out.shape == made and out.flags.c_contiguous)):
+            rows = prod(shape[:-1])
+            if out is None:
+                return np.matmul(a.reshape(rows, shape[-1]), b).reshape(made)
+            np.matmul(a.reshape(rows, shape[-1]), b, out.reshape(rows, made[-1]))
+            return out
+    return np.matmul(a, b, out)
 
 
 def _loop_kernel(problem: GemmProblem) -> Kernel:
@@ -254,4 +262,4 @@ def _loop_kernel(problem: GemmProblem) -> Kernel:
         finish(unleased(), tile, c, vector, alpha, beta, problem.activation)
         np.copyto(out, tile, casting="unsafe")
 
-    return Kernel(run, f"numpy.matmul's loops in {compute.name}")
+    return Kernel(run, f"numpy.matmul's loops in {compute.name}", any_size=True)

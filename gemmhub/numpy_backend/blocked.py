@@ -9,13 +9,17 @@ operands would double or quadruple memory; blocks bound it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from gemmhub._base.evicting import keep
+from gemmhub.buckets import end
 from gemmhub.dtypes import DType, info
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.activations import IN_PLACE, activate
@@ -55,29 +59,40 @@ def exact_depth(a: DType, b: DType, work: DType) -> int:
 
 def work_dtypes(problem: GemmProblem) -> tuple[DType, DType, int] | None:
     """(work, accumulator, longest exact K) of a problem; None where no BLAS type can hold its products."""
-    a, b = problem.a.dtype, problem.b.dtype
     if problem.compute_dtype.kind in "fc":
         return problem.compute_dtype, problem.compute_dtype, max(1, problem.k)
+    return _integers(problem.a.dtype, problem.b.dtype, problem.out.dtype)
+
+
+@lru_cache(maxsize=256)
+def _integers(a: DType, b: DType, out: DType) -> tuple[DType, DType, int] | None:
     if not all(info(x).kind in ("int", "uint") and x.itemsize <= 2 for x in (a, b)):
         return None
     work: DType = np.dtype(np.float32)
     if exact_depth(a, b, work) < 256:
         work = np.dtype(np.float64)
     # Sums of blocks added in float32 are below 2**24; those in float64 may exceed 32 bits.
-    wide = work == np.float64 or (problem.out.dtype.itemsize == 8 and problem.out.dtype.kind != "f")
+    wide = work == np.float64 or (out.itemsize == 8 and out.kind != "f")
     return work, np.dtype(np.int64 if wide else np.int32), exact_depth(a, b, work)
 
 
+_MOST = 256
+"""The most buckets of sizes whose blocks a product keeps."""
 _SLACK = 1024
 """Bytes for the alignment of the blocks of one call."""
 
 
-def blocking(problem: GemmProblem, limit: int) -> Blocking:
-    """Choose blocks whose scratch memory is within ``limit`` bytes, or as close as blocks of 64 permit."""
+def blocking(problem: GemmProblem, limit: int, sizes: tuple[int, int, int, int] | None = None) -> Blocking:
+    """Choose blocks whose scratch memory is within ``limit`` bytes, or as close as blocks of 64 permit.
+
+    ``sizes``: m, n, k and the innermost batch dimension, by default those of ``problem``.
+    """
     kinds = work_dtypes(problem)
     assert kinds is not None
     work, accumulator, exact = kinds
-    m, n, k = max(1, problem.m), max(1, problem.n), max(1, problem.k)
+    m, n, k, innermost = sizes or (problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
+    m, n, k = max(1, m), max(1, n), max(1, k)
+    exact = k if accumulator.kind != "i" else exact
     integers = accumulator.kind == "i"
     size = max(work.itemsize, accumulator.itemsize, problem.out.dtype.itemsize if integers else 0)
     budget = max((limit - _SLACK) // size, 3 * 64 * 64)
@@ -92,7 +107,6 @@ def blocking(problem: GemmProblem, limit: int) -> Blocking:
 
     stacks, rows, cols, depth, panel = 1, m, n, min(k, exact), k
     if needed(rows, cols) <= budget:
-        innermost = problem.batch[-1] if problem.batch else 1
         stacks = max(1, min(innermost, budget // needed(rows, cols)))
     else:
         # A is converted once for every block of columns, B once: prefer wide blocks, then tall ones, and cut
@@ -112,7 +126,7 @@ def _half(size: int) -> int:
     return -(-size // 2 // 64) * 64
 
 
-def _stacks(batch: tuple[int, ...], count: int) -> Iterator[tuple[tuple[int, ...], slice]]:
+def _stacks(batch: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], slice]]:
     """Yield indices of the outer batch dimensions with slices of the innermost one."""
     if not batch:
         yield (), slice(0, 1)
@@ -138,17 +152,30 @@ def _part(x: Array, dims: int, lead: tuple[int, ...], stack: slice) -> Array:
 
 
 class BlockedGemm:
-    """A problem with its blocks, callable with the operands, also from several threads at once."""
+    """A product in blocks, callable with operands of any sizes, also from several threads at once.
+
+    Blocks are chosen for the bucket that the sizes are in, so that equal products have equal blocks, and equal bits.
+    """
 
     def __init__(self, problem: GemmProblem, limit: int, copy: CopyTo = np.copyto) -> None:
-        """Choose the blocks; ``limit`` bounds scratch memory in bytes, ``copy`` converts blocks."""
+        """``problem`` with any sizes; ``limit`` bounds scratch memory in bytes, ``copy`` converts blocks."""
         self.problem = problem
-        self.blocks = blocking(problem, limit)
-        self._copy = copy
+        self._limit, self._copy = limit, copy
+        self._known: OrderedDict[tuple[int, int, int, int], Blocking] = OrderedDict()
+        self.blocks = self._blocking(problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
+        """The blocks of the sizes of ``problem``."""
         work, accumulator = self.blocks.work, self.blocks.accumulator
         # Integers wrap to the width of the result before the epilogue, floats are rounded after it.
         self._finish_dtype = problem.out.dtype if accumulator.kind == "i" else accumulator
         self._adds_directly = work == accumulator
+
+    def _blocking(self, m: int, n: int, k: int, innermost: int) -> Blocking:
+        sizes = end(m), end(n), end(k), end(innermost)
+        found = self._known.get(sizes)
+        if found is None:
+            found = blocking(self.problem, self._limit, sizes)
+            keep(self._known, sizes, found, _MOST)
+        return found
 
     def __call__(
         self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
@@ -156,16 +183,17 @@ class BlockedGemm:
     ) -> None:  # fmt: skip
         """Compute the whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
-        with DefaultMode(), quiet, scratch.lease(self.blocks.scratch_bytes) as lease:
+        *batch, m, n = out.shape
+        blocks = self._blocking(m, n, a.shape[-1], batch[-1] if batch else 1)
+        with DefaultMode(), quiet, scratch.lease(blocks.scratch_bytes) as lease:
             if bias is not None:
                 bias = bias.astype(self._finish_dtype, copy=False)
             scales = self._scales(scale_a, scale_b)
-            batch = self.problem.batch
-            for lead, stack in _stacks(batch, self.blocks.stacks):
+            for lead, stack in _stacks(batch, blocks.stacks):
                 lease.used = 0
                 left, right, result = (_part(x, len(batch), lead, stack) for x in (a, b, out))
                 addend = None if c is None else _part(c, len(batch), lead, stack)
-                self._stack(lease, left, right, result, addend, bias, alpha, beta, scales)
+                self._stack(lease, blocks, left, right, result, addend, bias, alpha, beta, scales)
 
     def _scales(self, scale_a: Array | None, scale_b: Array | None) -> list[tuple[Array, str | None]]:
         """The factors as rows and columns, and the axis of the result that each has an element for."""
@@ -184,23 +212,23 @@ class BlockedGemm:
         return block
 
     def _stack(
-        self, lease: Lease, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
-        scales: list[tuple[Array, str | None]],
+        self, lease: Lease, blocks: Blocking, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None,
+        alpha: Any, beta: Any, scales: list[tuple[Array, str | None]],
     ) -> None:  # fmt: skip
-        problem, blocks = self.problem, self.blocks
+        problem, (m, n), k = self.problem, out.shape[-2:], a.shape[-1]
         start = lease.used
-        for col in range(0, problem.n, blocks.cols):
-            cols = slice(col, min(col + blocks.cols, problem.n))
+        for col in range(0, n, blocks.cols):
+            cols = slice(col, min(col + blocks.cols, n))
             lease.used = start
             panel = b[..., cols]
-            if blocks.panel >= problem.k:
+            if blocks.panel >= k:
                 panel = self._convert(lease, panel, blocks.work)
             inner = lease.used
-            for row in range(0, problem.m, blocks.rows):
-                rows = slice(row, min(row + blocks.rows, problem.m))
+            for row in range(0, m, blocks.rows):
+                rows = slice(row, min(row + blocks.rows, m))
                 lease.used = inner
                 target = out[..., rows, cols]
-                product = self._product(lease, a[..., rows, :], panel, target.shape)
+                product = self._product(lease, blocks, a[..., rows, :], panel, target.shape)
                 tile = self._convert(lease, product, self._finish_dtype)
                 vector = None
                 if bias is not None and problem.bias is not None:
@@ -213,9 +241,9 @@ class BlockedGemm:
                 finish(lease, tile, addend, vector, alpha, beta, problem.activation)
                 self._copy(target, tile, casting="unsafe")
 
-    def _product(self, lease: Lease, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
+    def _product(self, lease: Lease, blocks: Blocking, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
         """One tile of a @ b in the accumulator dtype, over all of K."""
-        k, blocks = self.problem.k, self.blocks
+        k = a.shape[-1]
         tile = lease.take(shape, blocks.accumulator)
         after = lease.used
         if k == 0:

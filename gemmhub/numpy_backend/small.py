@@ -14,28 +14,26 @@ from gemmhub.problem import GemmProblem
 Array = Any
 
 
-def with_epilogue(problem: GemmProblem) -> Callable[..., Array]:
+def with_epilogue(problem: GemmProblem, most: int) -> Callable[..., Array]:
     """``(a, b, out, c, bias, alpha, beta, stream) -> result`` for operands and results of the BLAS's own dtype.
 
-    The result is computed outside ``out`` and copied when complete: ``out`` may overlap every operand.
+    NotImplemented for a result of more than ``most`` elements, where an epilogue in blocks is faster. The result is
+    computed outside ``out`` and copied when complete: ``out`` may overlap every operand.
     """
     activation, scaled = problem.activation, not problem.alpha_is_one
     matmul, multiply, add, maximum = np.matmul, np.multiply, np.add, np.maximum
     zero = np.zeros((), problem.out.dtype)
     relu = activation == "relu"
-    single = problem.m * problem.n * problem.batch_count == 1  # in place NumPy takes twice as long there
 
     def run(
         a: Array, b: Array, out: Array | None, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
     ) -> Array:
-        if scaled and alpha == 0:
-            result = _zeros(a, b)
-            place = None if single else result
-        else:
-            result = matmul(a, b)
-            place = None if single else result
-            if scaled:
-                result = multiply(result, alpha, place)
+        if a.size > 0 and a.size // a.shape[-1] * b.shape[-1] > most:
+            return NotImplemented
+        result = _zeros(a, b) if scaled and alpha == 0 else matmul(a, b)
+        place = None if result.size == 1 else result  # in place NumPy takes twice as long for one element
+        if scaled and alpha != 0:
+            result = multiply(result, alpha, place)
         if c is not None and beta != 0:
             result = add(result, c if beta == 1 else multiply(c, beta), place)
         if bias is not None:

@@ -66,6 +66,8 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
             if kernel.direct is not None and problem.plain and memory.device.kind == "cpu":
                 operands.fill(case.seed)
                 _direct(operands, kernel.direct)
+            if kernel.any_size:
+                worst = max(worst, _other_sizes(operands, kernel, name))
         if problem.empty:
             return Outcome()
         if case.deterministic:
@@ -162,6 +164,27 @@ def _run(operands: Operands, kernel: Kernel, name: str) -> float:
     worst = _once(operands, kernel, f"candidate {name!r}")
     operands.fill(case.seed + 1)
     return max(worst, _once(operands, kernel, f"candidate {name!r}, after operands were rewritten in place"))
+
+
+def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
+    """Run a kernel that takes its sizes from the operands on other ones; return the worst error/bound."""
+    case, problem = operands.case, operands.problem
+    require(problem.device.kind == "cpu", f"candidate {name!r} says any_size, which addresses alone do not give")
+
+    def size(x: int, step: int) -> int:
+        return x // 2 if case.seed % 3 == 0 else x + step if case.seed % 3 == 1 else 2 * x + step
+
+    batch = tuple(x and x + 1 for x in case.batch)
+    other = Operands(replace(case, m=size(case.m, 1), n=size(case.n, 3), k=size(case.k, 2), batch=batch), HOST)
+    if other.problem.empty:
+        return 0.0
+    label = f"candidate {name!r}, prepared for other sizes"
+    worst = _run(other, kernel, label)
+    if kernel.direct is not None and other.problem.plain:
+        with np.errstate(all="ignore"):
+            made = _call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
+        worst = max(worst, _compare(other, np.asarray(made).reshape(other.out.shape), label))
+    return worst
 
 
 def _once(operands: Operands, kernel: Kernel, label: str, packed: object = None) -> float:

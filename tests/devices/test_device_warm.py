@@ -320,3 +320,21 @@ def test_several_threads(library, backend, machine, rng):
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(work, range(6))) == 0
     assert set(backend.streams) <= {base + seed for base in (0x100, 0x200) for seed in range(6)}
+
+
+def test_a_new_m_in_a_known_bucket_is_prepared_and_nothing_else(library, backend, rng):
+    """Where backends promise that candidates hold for a bucket: one question for each of the sizes 97 to 100."""
+    backend.by_bucket = True
+    b = library.array(small(rng, (4, 6)))
+    asked = []
+    for m in (98, 97, 100, 99):
+        before = backend.questions
+        a = small(rng, (m, 4))
+        assert np.array_equal(gemmhub.matmul(library.array(a), b).host, a @ b.host)
+        asked.append(backend.questions - before)
+    assert asked[0] > 1
+    assert asked[1:] == [1, 1, 1]
+    assert [problem.m for problem in backend.problems] == [98, 97, 100, 99]
+    before = backend.questions
+    gemmhub.matmul(library.array(small(rng, (101, 4))), b)
+    assert backend.questions - before > 1

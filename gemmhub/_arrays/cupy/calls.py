@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     The kind of the previous call is compared first: comparing two keys takes a tenth of the time of hashing dtypes.
     """
     cupy = arrays.module
-    entries: dict[Any, Entry] = {}
+    entries: OrderedDict[Any, Entry] = OrderedDict()
     ndarray, current, find = cupy.ndarray, cupy.cuda.get_current_stream, entries.get
     nothing: tuple[Any, Entry | None] = (None, None)
     last, last_new = nothing, nothing

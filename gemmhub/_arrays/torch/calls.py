@@ -9,6 +9,7 @@ and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -37,7 +38,7 @@ Replay = Callable[[Any, Any, Any, Mapping[str, Any], bool], Any]
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`."""
     torch = arrays.module
-    kinds: dict[Any, tuple[Replay, bool]] = {}
+    kinds: OrderedDict[Any, tuple[Replay, bool]] = OrderedDict()
     grad, find, kind = torch.is_grad_enabled, kinds.get, arrays.device.kind
     place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
 

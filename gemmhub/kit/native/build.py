@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Recipe:
 
 _MOST = 1024
 
-_failures: dict[str, Refusal] = {}
+_failures: OrderedDict[str, Refusal] = OrderedDict()
 """Failures of this process by key, at most _MOST: a second request must not cost another half minute."""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Ready, Refusal
+from gemmhub.dtypes import name_of
 from gemmhub.numpy_backend.activations import IN_PLACE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
@@ -41,6 +42,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     layout_sensitive = True
+    by_bucket = True
 
     def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
         """For tests: ``machine`` masks what is there; not ``by_cost`` opens the gates that sizes decide."""
@@ -61,7 +63,9 @@ class CpuBackend(Backend):
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
         if problem.activation is not None and problem.activation not in IN_PLACE:  # its results are finished by those
-            return Refusal(f"it has no activation {problem.activation}", "apply it to the product", any_layout=True)
+            return Refusal(
+                f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
+            )
         kinds = work_dtypes(problem)
         dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
         if kinds is None or dtypes <= {kinds[0]}:
@@ -69,6 +73,7 @@ class CpuBackend(Backend):
                 f"{problem.a.dtype} by {problem.b.dtype}: this plugin has nothing faster than NumPy's own product",
                 "use the numpy backend",
                 any_layout=True,
+                any_size=True,
             )
         if self._by_cost and problem.packed_by is None and model.too_small(problem):
             return Refusal(
@@ -103,7 +108,7 @@ class CpuBackend(Backend):
 
     def _unit_gate(self, problem: GemmProblem) -> str | None:
         """Whether the machine has a faster way at all, whatever the size."""
-        machine, pair = self.machine, (problem.a.dtype.name, problem.b.dtype.name)
+        machine, pair = self.machine, (name_of(problem.a.dtype), name_of(problem.b.dtype))
         if pair not in (("bfloat16", "bfloat16"), ("int8", "int8")):
             return f"{pair[0]} by {pair[1]}: no library beats conversion"
         if not machine.numkong:
@@ -120,7 +125,7 @@ class CpuBackend(Backend):
 
     def unit(self, problem: GemmProblem) -> Unit | None:
         """The best unit of our own kernels that multiplies such operands here; None where there is none."""
-        names = (problem.a.dtype.name, problem.b.dtype.name)
+        names = (name_of(problem.a.dtype), name_of(problem.b.dtype))
         if not _in_32_bits(problem) or set(names) == {"float32"}:
             return None
         for unit in UNITS:
@@ -132,12 +137,12 @@ class CpuBackend(Backend):
         """The gate that keeps our own kernels from ``problem``; None when they may run it."""
         unit = self.unit(problem)
         if unit is None:
-            names = f"{problem.a.dtype.name} by {problem.b.dtype.name}"
+            names = f"{name_of(problem.a.dtype)} by {name_of(problem.b.dtype)}"
             return self.machine.why_no_native or f"no unit for {names} accumulated in {problem.compute_dtype}"
         if not self._by_cost:
             return None
         vector = native_engine.by_vector(problem)
-        if problem.n < 4 and not vector and "float16" not in (problem.a.dtype.name, problem.b.dtype.name):
+        if problem.n < 4 and not vector and "float16" not in (name_of(problem.a.dtype), name_of(problem.b.dtype)):
             return "too few columns for a micro-kernel"
         on_one_core = min(self._numpy.estimate(problem), model.converted(problem, 1))
         if model.native(problem, unit, self.machine) > on_one_core:
@@ -184,7 +189,7 @@ class CpuBackend(Backend):
         if candidate == "native" and unit is not None:
             own = NativeGemm(problem, unit, workspace_limit)
             if own.scratch_bytes:
-                return Kernel(own, f"{unit.name}, up to {own.threads} threads", own.scratch_bytes)
+                return Kernel(own, f"{unit.name}, up to {own.threads} threads", own.scratch_bytes, any_size=True)
         if candidate == "numkong":
             gemm = NumkongGemm(problem, workspace_limit)
             if gemm.width:
@@ -196,7 +201,7 @@ class CpuBackend(Backend):
         if candidate == "packed":
             return _packed_kernel(self._packs_for(problem, workspace_limit), converted)
         description = f"converted by {self.machine.cores} cores: {converted.description}"
-        return Kernel(converted.run, description, converted.workspace_bytes)
+        return Kernel(converted.run, description, converted.workspace_bytes, any_size=True)
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         """Which gate decided."""

@@ -6,6 +6,7 @@ the machine at hand. They decide which candidate goes first; tuning replaces the
 
 from __future__ import annotations
 
+from gemmhub.dtypes import name_of
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import native_engine
@@ -47,10 +48,10 @@ def too_small(problem: GemmProblem) -> bool:
 def converted(problem: GemmProblem, cores: int) -> float:
     """Seconds through blocks converted by ``cores`` for SGEMM."""
     elements = sum(
-        operand.layout.distinct_elements * _TO_FLOAT.get(operand.dtype.name, _OTHER)
+        operand.layout.distinct_elements * _TO_FLOAT.get(name_of(operand.dtype), _OTHER)
         for operand in ((problem.a, problem.b) if problem.packed_by is None else (problem.a,))
     )
-    elements += _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, _OTHER)
+    elements += _results(problem) * _FROM_FLOAT.get(name_of(problem.out.dtype), _OTHER)
     product = max(problem.flops / sgemm_rate(), _reading(problem, 4, cores))
     return _CALL + product + elements / cores
 
@@ -60,9 +61,9 @@ def numkong(problem: GemmProblem, machine: Machine) -> float:
     unit = "matrix" if machine.has(BF16_UNITS) else "dot"
     b = problem.b.layout.distinct_elements if problem.packed_by is None else 0
     transposed = 0.0 if problem.b.layout.stored("col") else b * problem.b.dtype.itemsize * _TRANSPOSE
-    product = problem.flops / (sgemm_rate() * GAIN[f"{problem.a.dtype.name} {unit}"])
+    product = problem.flops / (sgemm_rate() * GAIN[f"{name_of(problem.a.dtype)} {unit}"])
     product = max(product, _reading(problem, problem.b.dtype.itemsize, machine.cores))
-    finished = _results(problem) * _FROM_FLOAT.get(problem.out.dtype.name, 0.0)
+    finished = _results(problem) * _FROM_FLOAT.get(name_of(problem.out.dtype), 0.0)
     return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
 
 
@@ -79,11 +80,11 @@ def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
         dense = x.layout.stored("row") or x.layout.stored("col")
         seconds = _OWN_PACK if dense else _OWN_GATHER
         if x is problem.b and problem.m <= _FEW_ROWS and not x.layout.stored("col"):
-            seconds = _OWN_STRIPS[x.dtype.name]
+            seconds = _OWN_STRIPS[name_of(x.dtype)]
         elements += x.layout.distinct_elements * seconds
     finished = _results(problem) * _OWN_PACK
     call = _OWN_CALL * max(1, problem.batch_count if problem.b.layout.matrices > 1 else 1)
-    as_summed = problem.plain and problem.out.dtype.name == "int32"
+    as_summed = problem.plain and name_of(problem.out.dtype) == "int32"
     if problem.activation not in (None, "relu") or (unit.pair == "int8" and not as_summed):
         call += _PYTHON_EPILOGUE
         finished += _results(problem) * 1e-9

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -106,43 +107,50 @@ def by_vector(problem: GemmProblem) -> bool:
 
 
 class NativeGemm:
-    """A problem bound to a unit: call it with the operands. Usable from several threads at once."""
+    """A product bound to a unit: call it with operands of any sizes. Usable from several threads at once."""
 
     def __init__(self, problem: GemmProblem, unit: Unit, limit: int) -> None:
-        """``limit`` bounds scratch memory in bytes; :attr:`scratch_bytes` is 0 where it does not suffice."""
+        """``limit`` bounds scratch memory in bytes; :attr:`scratch_bytes` is 0 where ``problem`` needs more."""
         self.problem = problem
         self.unit = unit
         self._library = library.load().library
         self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
         self._fused = self._finishes()
-        # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
-        share = limit if self._fused else limit // 4
+        self._limit = limit
+        self._last: tuple[tuple[int, ...], tuple[int, int, int, int]] = (), (0, 0, 0, 0)
         self.threads = limits.ceiling()
         """Threads that the workspace has room for: a call uses fewer where its thread may run on fewer processors."""
-        need = self._workspace(share)
+        # One row is packed otherwise than many; the matrices of a batch may be one of more rows.
+        rows = {1, problem.m, problem.m * max(1, problem.batch_count)}
+        need = self._least(rows)
         while not need and self.threads > 1:
             self.threads //= 2
-            need = self._workspace(share)
-        self._width = problem.n
-        if not self._fused:
-            row = max(1, packed_bytes(self._library, unit, 1, problem.k) // unit.columns)
-            self._width = min(problem.n, limit // 2 // row // unit.columns * unit.columns)
-            self._rows = max(16, (limit // 16) // (4 * max(1, self._width)))
-            # A tile, an addend in its dtype, and one more block of an activation.
-            tiles = 3 * 8 * self._width * min(self._rows, max(1, problem.m))
-            need = 0 if self._width < 1 or tiles > limit // 4 else need
-            need += (packed_bytes(self._library, unit, self._width, problem.k) + tiles) if need else 0
+            need = self._least(rows)
         self.scratch_bytes = need
-        self._share = share
 
-    def _workspace(self, limit: int) -> int:
-        """Bytes for one matrix of a batch, and for all of them in one; 0 where ``limit`` does not suffice."""
-        problem = self.problem
-        needs = []
-        for rows in {problem.m, problem.m * max(1, problem.batch_count)}:
-            sizes = _sizes(self.unit, rows, problem.n, problem.k, limit=limit, threads=self.threads)
-            needs.append(int(self._library.gemmhub_cpu_workspace(sizes)))
+    def _least(self, rows: set[int]) -> int:
+        """The most bytes that one of these numbers of rows needs; 0 where one does not fit."""
+        needs = [self._workspace(m, self.problem.n, self.problem.k)[0] for m in rows]
         return max(needs) if all(needs) else 0
+
+    def _workspace(self, m: int, n: int, k: int) -> tuple[int, int, int, int]:
+        """Bytes for a product of two matrices, those of a call of the kernels among them, and the columns and rows of
+        the parts that NumPy finishes. 0 bytes where the limit does not suffice.
+        """
+        unit, limit = self.unit, self._limit
+        # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
+        sizes = _sizes(unit, m, n, k, limit=limit if self._fused else limit // 4, threads=self.threads)
+        need = share = int(self._library.gemmhub_cpu_workspace(sizes))
+        if self._fused:
+            return need, share, n, m
+        row = max(1, packed_bytes(self._library, unit, 1, k) // unit.columns)
+        width = min(n, limit // 2 // row // unit.columns * unit.columns)
+        rows = max(16, (limit // 16) // (4 * max(1, width)))
+        # A tile, an addend in its dtype, and one more block of an activation.
+        tiles = 3 * 8 * width * min(rows, max(1, m))
+        if not need or width < 1 or tiles > limit // 4:
+            return 0, share, width, rows
+        return need + packed_bytes(self._library, unit, width, k) + tiles, share, width, rows
 
     def _finishes(self) -> bool:
         """Whether the kernel finishes its tiles: any epilogue in floats but for activations other than relu."""
@@ -167,7 +175,7 @@ class NativeGemm:
 
     def _matrices(self, a: Array, b: Array | Packed, out: Array, c: Array | None) -> Iterator[tuple[Any, ...]]:
         """The products of two matrices that a call is made of: one, where a batch shares b and is dense."""
-        batch = self.problem.batch
+        *batch, m, n = out.shape
         if not batch:
             yield a, b, out, c
             return
@@ -175,9 +183,9 @@ class NativeGemm:
         shared = isinstance(b, Packed) or b.ndim == 2
         if shared and along_n and not self.problem.deterministic:
             stacks = [x for x in (a, out, c) if x is not None]
-            if all(x.shape[:-2] == batch and x.flags.c_contiguous for x in stacks):
-                rows = self.problem.batch_count * self.problem.m  # not -1, which a size of 0 leaves unknown
-                left, result = a.reshape(rows, self.problem.k), out.reshape(rows, self.problem.n)
+            if all(x.shape[:-2] == out.shape[:-2] and x.flags.c_contiguous for x in stacks):
+                rows = prod(batch) * m  # not -1, which a size of 0 leaves unknown
+                left, result = a.reshape(rows, a.shape[-1]), out.reshape(rows, n)
                 yield left, b, result, None if c is None else c.reshape(result.shape)
                 return
         left = np.broadcast_to(a, (*batch, *a.shape[-2:]))
@@ -195,20 +203,30 @@ class NativeGemm:
             with DefaultMode():
                 single = bias.astype(np.float32, copy=False)
             vector = np.broadcast_to(single if self.problem.bias.axis == "n" else single[:, np.newaxis], out.shape)
-        with _memory.lease(self._share_needed()) as lease:
+        need = self._needed(a, out)[1]
+        with _memory.lease(need) as lease:
             if self.problem.plain:
-                self._run(lease, a, b, out)
+                self._run(lease, need, a, b, out)
                 return
             self._run(
-                lease, a, b, out, c=c, bias=vector, relu=self.problem.activation == "relu", alpha=float(alpha),
+                lease, need, a, b, out, c=c, bias=vector, relu=self.problem.activation == "relu", alpha=float(alpha),
                 beta=float(beta),
             )  # fmt: skip
 
-    def _share_needed(self) -> int:
-        return min(self._share, self.scratch_bytes)
+    def _needed(self, a: Array, out: Array) -> tuple[int, int, int, int]:
+        """What :meth:`_workspace` returns for these operands. Sizes that repeat are not looked at again."""
+        m, n = out.shape
+        sizes, last = (m, n, a.shape[1]), self._last
+        if last[0] == sizes:
+            return last[1]
+        found = self._workspace(*sizes)
+        if not found[0] and out.size:
+            raise MemoryError(f"{self._limit} bytes of scratch memory do not suffice for this product")
+        self._last = sizes, found
+        return found
 
-    def _run(self, lease: Lease, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
-        memory = lease.take((self._share_needed(),), np.dtype(np.uint8))
+    def _run(self, lease: Lease, need: int, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
+        memory = lease.take((need,), np.dtype(np.uint8))
         workspace = _address(memory), memory.nbytes
         threads = min(self.threads, limits.chosen())  # fewer where the library finds a narrower affinity
         call = described(self.unit, a, b, out, workspace=workspace, threads=threads, **epilogue)
@@ -221,9 +239,10 @@ class NativeGemm:
         """Sums in blocks of rows, which NumPy finishes: epilogues that the kernels do not have."""
         if bias is not None and self._accumulator == np.float32:
             bias = bias.astype(np.float32, copy=False)
-        with DefaultMode(), _memory.lease(self.scratch_bytes) as lease:
-            for start in range(0, out.shape[1], max(1, self._width)):
-                cols = slice(start, min(start + self._width, out.shape[1]))
+        whole, need, width, height = self._needed(a, out)
+        with DefaultMode(), _memory.lease(whole) as lease:
+            for start in range(0, out.shape[1], max(1, width)):
+                cols = slice(start, min(start + width, out.shape[1]))
                 lease.used = 0
                 packed: Array | Packed
                 if isinstance(b, Packed):
@@ -231,16 +250,16 @@ class NativeGemm:
                 elif by_vector(self.problem):
                     packed = b[:, cols]
                 else:
-                    size = packed_bytes(self._library, self.unit, cols.stop - start, self.problem.k)
+                    size = packed_bytes(self._library, self.unit, cols.stop - start, a.shape[1])
                     panel = lease.take((size,), np.dtype(np.uint8))
                     packed = Packed(self._library, self.unit, b[:, cols], panel)
                 mark = lease.used
-                for top in range(0, out.shape[0], self._rows):
-                    rows = slice(top, min(top + self._rows, out.shape[0]))
+                for top in range(0, out.shape[0], height):
+                    rows = slice(top, min(top + height, out.shape[0]))
                     lease.used = mark
                     tile = lease.take((rows.stop - top, cols.stop - start), self._accumulator)
                     after = lease.used
-                    self._run(lease, a[rows], packed, tile)
+                    self._run(lease, need, a[rows], packed, tile)
                     lease.used = after
                     self._finish(tile, out[rows, cols], c, bias, alpha, beta, rows, cols)
 

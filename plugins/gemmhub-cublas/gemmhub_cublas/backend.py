@@ -63,6 +63,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
     """cuBLASLt on NVIDIA GPUs."""
 
     name = "cublas"
+    by_bucket = True
 
     def __init__(
         self,

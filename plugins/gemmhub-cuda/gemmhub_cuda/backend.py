@@ -48,6 +48,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
     """Handwritten CUDA kernels for every NVIDIA GPU."""
 
     name = "cuda"
+    by_bucket = True
 
     def __init__(
         self,
@@ -66,23 +67,26 @@ class CudaBackend(MachineBackend[probe.Machine]):
         answer = self._analyse(problem)
         return answer if isinstance(answer, Refusal) else None
 
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """Return the analysis or refusal of ``problem``; None where the result has no elements."""
+    def _lower(self, problem: GemmProblem) -> Lowering | Refusal | None:
+        """Return the lowering or refusal of ``problem``; None where the result has no elements."""
         indices = [gpu.index for gpu in self.machine.usable]
         if problem.device.kind != "cuda" or problem.device.index not in indices:
             return Refusal(
                 f"the operands are on {problem.device}, for which there are no kernels",
                 f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
             )
-        if problem.empty:
-            return check_types(problem, self.machine.cards[problem.device.index].capability)
+        capability = self.machine.cards[problem.device.index].capability
+        return check_types(problem, capability) if problem.empty else lowered(problem, capability)
+
+    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        """Return the analysis or refusal of ``problem``; None where the result has no elements."""
         return self.remembered(problem, lambda: self._choose(problem))
 
-    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
-        card = self.machine.cards[problem.device.index]
-        lowering = lowered(problem, card.capability)
-        if isinstance(lowering, Refusal):
+    def _choose(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        lowering = self._lower(problem)
+        if not isinstance(lowering, Lowering):
             return lowering
+        card = self.machine.cards[problem.device.index]
         correction = corrections.find(lowering, card)
         timed = corrections.ranked(lowering, card, WORKSPACE, correction)
         if not timed:
@@ -103,7 +107,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
-        words = _words(_named(analysis, candidate))
+        words = _words(model.named(analysis.lowering, candidate))
         return words if analysis.measured else f"{words}, {NOTE}"
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
@@ -116,13 +120,13 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
         Raises ValueError for an unknown candidate, CompilerError, DriverError or AllocationError.
         """
-        analysis = self._analyse(problem)
-        if analysis is None:
+        lowering = self._lower(problem)
+        if lowering is None:
             return NOTHING_TO_DO
-        if isinstance(analysis, Refusal):
-            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
+        if isinstance(lowering, Refusal):
+            raise ValueError(f"{lowering.reason}; {lowering.remedy}")
         machine, index = self.machine, problem.device.index
-        card, choice = machine.cards[index], _named(analysis, candidate)
+        card, choice = machine.cards[index], model.named(lowering, candidate)
         refusal, note = model.refusal(choice, card, workspace_limit), ""
         if refusal is not None and choice.splits > 1:
             note = f" ({candidate}: {refusal})"
@@ -148,11 +152,6 @@ class CudaBackend(MachineBackend[probe.Machine]):
                 image = nvrtc.cubin(self.machine.compiler, sources.source(variant, gpu.capability))
                 self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
             return self._functions[key]
-
-
-def _named(analysis: Analysis, name: str) -> Choice:
-    """Return the choice called ``name``, proposed or not. Raises ValueError where there is no such shape."""
-    return next((x for x in analysis.choices if x.name == name), None) or model.named(analysis.lowering, name)
 
 
 def _words(choice: Choice) -> str:

@@ -190,14 +190,15 @@ def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Ite
             yield choice
 
 
+_SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)}
+
+
 def named(lowering: Lowering, name: str) -> Choice:
     """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is no such shape."""
     found = _NAME.fullmatch(name)
-    every: tuple[Shape, ...] = (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)
-    shapes = {shape.name: shape for shape in every}
-    if found is None or found[1] not in shapes:
+    if found is None or found[1] not in _SHAPES:
         raise ValueError(f"there is no kernel called {name}")
-    return Choice(lowering, shapes[found[1]], int(found[2] or 1))
+    return Choice(lowering, _SHAPES[found[1]], int(found[2] or 1))
 
 
 def refusal(choice: Choice, card: Card, workspace: int) -> str | None:

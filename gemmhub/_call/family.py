@@ -1,0 +1,199 @@
+"""Families of calls of NumPy arrays: what a call is when its sizes are left out.
+
+A kernel that takes its sizes from the operands runs each call of a family, or of a bucket of sizes where several
+backends can. A call of new sizes is then looked up by its family, and neither described nor decided.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from gemmhub import config, records
+from gemmhub._base.evicting import keep
+from gemmhub._call import bind
+from gemmhub._call.cache import LOOK_CLOSELY, CallCache, number_kind
+from gemmhub._call.describe import Call
+from gemmhub._call.options import NUMBERS, VALUES
+from gemmhub.backend import Kernel
+from gemmhub.buckets import end
+from gemmhub.layout import MatrixLayout
+from gemmhub.verdict import Decision
+
+_BY_BUCKET = object()
+"""Kept under the key of a family whose decision depends on sizes: the decision is under a key with the bucket."""
+_PLAIN = 5
+"""Parts of the key of a family without out and options."""
+_MOST = 16_384
+"""The most families and buckets that are kept."""
+Key = tuple[Any, ...]
+_settings = config.context.get
+_ndarray = np.ndarray
+
+
+def _like_result(x: Any, m: int, n: int, batch: tuple[int, ...]) -> object:
+    return x.shape == (*batch, m, n)
+
+
+def _vector(x: Any, m: int, n: int, batch: tuple[int, ...]) -> object:
+    """The axis of a bias, and its number of dimensions."""
+    shape = x.shape
+    if shape in ((n,), (1, n)):
+        return "n", len(shape)
+    return ("m",) if shape == (m, 1) else False
+
+
+def _factors(x: Any, m: int, n: int, batch: tuple[int, ...], along: int) -> object:
+    """Whether an operand has one factor, or one for each row (``along`` 0) or column (1)."""
+    size, shape = (m, n)[along], x.shape
+    if x.size == 1:
+        return "one", size == 1
+    return "each" if shape in ((size,), ((size, 1), (1, size))[along]) else False
+
+
+_PATTERNS: dict[str, Callable[[Any, int, int, tuple[int, ...]], object]] = {
+    "c": _like_result,
+    "bias": _vector,
+    "scale_a": lambda x, m, n, batch: _factors(x, m, n, batch, 0),
+    "scale_b": lambda x, m, n, batch: _factors(x, m, n, batch, 1),
+}
+"""What counts of the shape of an operand among the options, given the sizes of the product; False for a shape that has
+to be decided, or refused, by itself."""
+
+
+class Families:
+    """What runs the families that were met."""
+
+    def __init__(self, measured: Set[tuple[int, ...]]) -> None:
+        """``measured``: sizes that have tuning records, which decide them exactly."""
+        self._measured = measured
+        self._runs: OrderedDict[Any, Any] = OrderedDict()
+        self._plain: OrderedDict[Any, Any] = OrderedDict()
+        """What runs a product of two matrices of any sizes, by settings and dtypes."""
+
+    def find(self, a: Any, b: Any, out: Any, options: Mapping[str, Any], cache: CallCache, kind: object) -> Any:
+        """Return what runs a call of new sizes; None where its family, or its bucket, was not met.
+
+        It takes (a, b, out), and the options where there are some. ``cache`` keeps it for calls of these sizes, with
+        options under the key ``kind``.
+        """
+        if not options and out is None and a.__class__ is _ndarray and b.__class__ is _ndarray:
+            left, right = a.shape, b.shape
+            if len(left) == 2 and len(right) == 2 and left[1] == right[0]:  # the commonest, in half the time
+                settings, first, second = _settings(), a.dtype, b.dtype
+                run = self._plain.get((settings, first, second))
+                if run is not None and (left[0], right[1], right[0]) not in self._measured:
+                    cache.put((_ndarray, _ndarray, first, second, left, right, settings), run)
+                    return run
+        family = self.key_of(a, b, out, options)
+        if family is None:
+            return None
+        run = self._runs.get(family[0])
+        if run is _BY_BUCKET:
+            bucket = _bucket(family)
+            run = self._runs.get(bucket)
+            if run is LOOK_CLOSELY:
+                return self._runs.get((bucket, _order(a), _order(b)))
+        if run is not None:
+            if options and kind is not None:
+                cache.put(kind, run)
+            elif out is None:
+                cache.put((_ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings()), run)
+        return run
+
+    def put(self, family: tuple[Key, tuple[int, ...]], decision: Decision, run: Any, a: Any, b: Any) -> None:
+        """Keep ``run`` for a family, or for a bucket where the decision depends on sizes."""
+        if decision.size_free and decision.layout_free:
+            keep(self._runs, family[0], run, _MOST)
+            if len(family[0]) == _PLAIN and a.ndim == 2 and b.ndim == 2:
+                keep(self._plain, family[0][:3], run, _MOST)
+            return
+        keep(self._runs, family[0], _BY_BUCKET, _MOST)
+        bucket = _bucket(family)
+        keep(self._runs, bucket, run if decision.layout_free else LOOK_CLOSELY, _MOST)
+        if not decision.layout_free:
+            keep(self._runs, (bucket, _order(a), _order(b)), run, _MOST)
+
+    def key_of(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> tuple[Key, tuple[int, ...]] | None:
+        """The family of a call and its sizes; None for what is no plain call of NumPy's arrays, or does not fit."""
+        if a.__class__ is not _ndarray or b.__class__ is not _ndarray:
+            return None
+        left, right = a.shape, b.shape
+        rows, cols = len(left), len(right)
+        if rows == 2 and cols == 2:
+            m, k = left
+            inner, n = right
+            batch: tuple[int, ...] = ()
+        elif rows and cols:
+            m, k = left[-2:] if rows > 1 else (1, *left)
+            inner, n = right[-2:] if cols > 1 else (*right, 1)
+            batch = left[:-2]
+            if right[:-2] not in ((), batch):
+                return None
+        else:
+            return None
+        if k != inner or (m, n, k) in self._measured:
+            return None
+        key: Key = (_settings(), a.dtype, b.dtype, rows, cols)
+        if out is not None:
+            made = left[: -2 if rows > 1 else -1] + left[-2:-1] + right[-1:] * (cols > 1)
+            if out.__class__ is not _ndarray or out.shape != made or not out.flags.carray:
+                return None
+            key += (out.dtype,)
+        for name, value in options.items():
+            kind = value.__class__
+            if name in _PATTERNS and kind is _ndarray:
+                pattern = rows > 1 and cols > 1 and _PATTERNS[name](value, m, n, batch)
+                if pattern is False:
+                    return None
+                key += (name, value.dtype, pattern)
+            elif name in VALUES:
+                key += (name, kind, value)
+            elif name in NUMBERS:
+                facts = number_kind(value)
+                if facts is None:
+                    return None
+                key += (name, facts)
+            elif value is None:
+                key += (name, None)
+            else:
+                return None
+        return key, (m, n, k, *batch)
+
+
+def _bucket(family: tuple[Key, tuple[int, ...]]) -> Key:
+    key, sizes = family
+    return key, tuple(map(end, sizes))
+
+
+def _order(x: Any) -> tuple[str | None, bool]:
+    """The storage order of a stack of matrices, and whether its elements are aligned: what a bucket may depend on."""
+    if x.ndim < 2:
+        return "row", bool(x.flags.aligned)
+    size = x.itemsize
+    row, col = x.strides[-2:]
+    if row % size or col % size:
+        return None, False
+    layout = MatrixLayout(x.shape[-2], x.shape[-1], row // size, col // size)
+    return layout.order, bool(x.flags.aligned)
+
+
+def learn(
+    cache: CallCache, call: Call, decision: Decision, kernel: Kernel, operands: tuple[Any, Any, Any],
+    options: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Keep the kernel of a decided call for other sizes."""
+    if call.problem.device.kind != "cpu":
+        return
+    if cache.families is None:
+        cache.families = Families(records.sizes())
+    family = cache.families.key_of(*operands, options)
+    if family is None:
+        return
+    run = bind.shortcut(call, kernel, bind.bind(call, decision.chosen or "", kernel, any_size=True))
+    if options:
+        run = bind.by_options(run, run is kernel.direct, options)
+    cache.families.put(family, decision, run, *operands[:2])

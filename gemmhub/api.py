@@ -16,7 +16,9 @@ import numpy as np
 from gemmhub import config
 from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
-from gemmhub._call.cache import LOOK_CLOSELY, CallCache, kind_of
+from gemmhub._call.cache import CallCache
+from gemmhub._call.family import Families
+from gemmhub._call.kinds import LOOK_CLOSELY, kind_of
 from gemmhub._call.options import ARRAYS, NUMBERS, PLANNED, Options, request, signature, with_scalars
 from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
@@ -142,7 +144,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
     families = cache.families
     if families is not None:
         try:
-            run = families.find(a, b, out, options, cache, kind)
+            run = families.find(a, b, out, options, cache.put, kind)
             if run is not None:
                 return run(a, b, out, options) if options else run(a, b, out)
         except Exception:
@@ -183,10 +185,12 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
     if key is not None and decision.lasting:
         with suppress(MemoryError):  # the result exists; a later call may fill the cache
             _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
-            if kernel.any_size and decision.bucketed:
-                from gemmhub._call.family import learn
+            if kernel.any_size and decision.bucketed and call.problem.device.kind == "cpu":
+                if cache.families is None:
+                    from gemmhub import records
 
-                learn(cache, call, decision, kernel, (a, b, out), options)
+                    cache.families = Families(records.sizes())
+                cache.families.learn(call, decision, kernel, (a, b, out), options)
     return result
 
 

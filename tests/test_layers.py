@@ -13,7 +13,7 @@ import gemmhub
 ROOT = Path(gemmhub.__file__).parent
 LAYERS = (
     # The public words, and what they are printed, read and computed with.
-    {"_base", "accuracy", "backend", "capability", "config", "dtypes", "epilogues", "errors", "hookspecs", "layout",
+    {"_base", "accuracy", "backend", "buckets", "capability", "config", "dtypes", "epilogues", "errors", "hookspecs", "layout",
      "packed", "problem", "verdict"},
     {"array_library", "kit", "lowering", "records"},
     {"_arrays", "numpy_backend"},

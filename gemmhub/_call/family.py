@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemmhub import config, records
+from gemmhub import config
 from gemmhub._base.evicting import keep
-from gemmhub._call import bind
-from gemmhub._call.cache import LOOK_CLOSELY, CallCache, number_kind
-from gemmhub._call.describe import Call
+from gemmhub._call.kinds import LOOK_CLOSELY, number_kind
 from gemmhub._call.options import NUMBERS, VALUES
-from gemmhub.backend import Kernel
 from gemmhub.buckets import end
 from gemmhub.layout import MatrixLayout
-from gemmhub.verdict import Decision
+
+if TYPE_CHECKING:
+    from gemmhub._call.describe import Call
+    from gemmhub.backend import Kernel
+    from gemmhub.verdict import Decision
 
 _BY_BUCKET = object()
 """Kept under the key of a family whose decision depends on sizes: the decision is under a key with the bucket."""
@@ -74,10 +75,12 @@ class Families:
         self._plain: OrderedDict[Any, Any] = OrderedDict()
         """What runs a product of two matrices of any sizes, by settings and dtypes."""
 
-    def find(self, a: Any, b: Any, out: Any, options: Mapping[str, Any], cache: CallCache, kind: object) -> Any:
+    def find(
+        self, a: Any, b: Any, out: Any, options: Mapping[str, Any], put: Callable[[Any, Any], None], kind: object
+    ) -> Any:
         """Return what runs a call of new sizes; None where its family, or its bucket, was not met.
 
-        It takes (a, b, out), and the options where there are some. ``cache`` keeps it for calls of these sizes, with
+        It takes (a, b, out), and the options where there are some. ``put`` keeps it for calls of these sizes, with
         options under the key ``kind``.
         """
         if not options and out is None and a.__class__ is _ndarray and b.__class__ is _ndarray:
@@ -86,7 +89,7 @@ class Families:
                 settings, first, second = _settings(), a.dtype, b.dtype
                 run = self._plain.get((settings, first, second))
                 if run is not None and (left[0], right[1], right[0]) not in self._measured:
-                    cache.put((_ndarray, _ndarray, first, second, left, right, settings), run)
+                    put((_ndarray, _ndarray, first, second, left, right, settings), run)
                     return run
         family = self.key_of(a, b, out, options)
         if family is None:
@@ -99,13 +102,24 @@ class Families:
                 return self._runs.get((bucket, _order(a), _order(b)))
         if run is not None:
             if options and kind is not None:
-                cache.put(kind, run)
+                put(kind, run)
             elif out is None:
-                cache.put((_ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings()), run)
+                put((_ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings()), run)
         return run
 
-    def put(self, family: tuple[Key, tuple[int, ...]], decision: Decision, run: Any, a: Any, b: Any) -> None:
-        """Keep ``run`` for a family, or for a bucket where the decision depends on sizes."""
+    def learn(
+        self, call: Call, decision: Decision, kernel: Kernel, operands: tuple[Any, Any, Any], options: Mapping[str, Any]
+    ) -> None:
+        """Keep the kernel of a decided call for its family, or for its bucket where the decision depends on sizes."""
+        from gemmhub._call import bind  # here, so that importing gemmhub does not
+
+        family = self.key_of(*operands, options)
+        if family is None:
+            return
+        run: Any = bind.shortcut(call, kernel, bind.bind(call, decision.chosen or "", kernel, any_size=True))
+        if options:
+            run = bind.by_options(run, run is kernel.direct, options)
+        a, b, _ = operands
         if decision.size_free and decision.layout_free:
             keep(self._runs, family[0], run, _MOST)
             if len(family[0]) == _PLAIN and a.ndim == 2 and b.ndim == 2:
@@ -179,21 +193,3 @@ def _order(x: Any) -> tuple[str | None, bool]:
         return None, False
     layout = MatrixLayout(x.shape[-2], x.shape[-1], row // size, col // size)
     return layout.order, bool(x.flags.aligned)
-
-
-def learn(
-    cache: CallCache, call: Call, decision: Decision, kernel: Kernel, operands: tuple[Any, Any, Any],
-    options: Mapping[str, Any],
-) -> None:  # fmt: skip
-    """Keep the kernel of a decided call for other sizes."""
-    if call.problem.device.kind != "cpu":
-        return
-    if cache.families is None:
-        cache.families = Families(records.sizes())
-    family = cache.families.key_of(*operands, options)
-    if family is None:
-        return
-    run = bind.shortcut(call, kernel, bind.bind(call, decision.chosen or "", kernel, any_size=True))
-    if options:
-        run = bind.by_options(run, run is kernel.direct, options)
-    cache.families.put(family, decision, run, *operands[:2])

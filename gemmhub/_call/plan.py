@@ -19,8 +19,9 @@ import numpy as np
 from gemmhub._arrays.find import layout_key
 from gemmhub._base.guard import out_of_memory, propagates
 from gemmhub._call.bind import Array, Execute, bind, by_options, product, shortcut
-from gemmhub._call.cache import CallCache, kind_of
+from gemmhub._call.cache import CallCache
 from gemmhub._call.describe import Call
+from gemmhub._call.kinds import kind_of
 from gemmhub._call.options import EXTRA, Request, scalar, stream_handle
 from gemmhub.backend import Kernel
 from gemmhub.dtypes import scalar_kind

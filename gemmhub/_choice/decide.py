@@ -93,6 +93,8 @@ def ranked_at(problem: GemmProblem, settings: Settings) -> GemmProblem | None:
     if settings.tune != "off" or records.measured(problem):
         return None
     for entry in registry.registry():
+        if settings.forced and entry.name != settings.backend[0]:
+            continue  # it is not asked
         if not entry.device_kinds or problem.device.kind in entry.device_kinds:
             answer = entry.get()
             if not (isinstance(answer, Refusal) or answer[0].by_bucket):

@@ -162,6 +162,7 @@ class BlockedGemm:
         self.problem = problem
         self._limit, self._copy = limit, copy
         self._known: OrderedDict[tuple[int, int, int, int], Blocking] = OrderedDict()
+        self._last: tuple[tuple[int, ...], Blocking | None] = (), None
         self.blocks = self._blocking(problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
         """The blocks of the sizes of ``problem``."""
         work, accumulator = self.blocks.work, self.blocks.accumulator
@@ -170,11 +171,15 @@ class BlockedGemm:
         self._adds_directly = work == accumulator
 
     def _blocking(self, m: int, n: int, k: int, innermost: int) -> Blocking:
+        given, last = (m, n, k, innermost), self._last
+        if last[0] == given and last[1] is not None:
+            return last[1]
         sizes = end(m), end(n), end(k), end(innermost)
         found = self._known.get(sizes)
         if found is None:
             found = blocking(self.problem, self._limit, sizes)
             keep(self._known, sizes, found, _MOST)
+        self._last = given, found
         return found
 
     def __call__(

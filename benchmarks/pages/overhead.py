@@ -51,6 +51,20 @@ def imports() -> list[str]:
     return rows(head, [(f"{own:.1f}", f"{other:.1f}", f"{own - other:.1f}")])
 
 
+def ragged() -> list[str]:
+    """Return microseconds of calls of new sizes, of the same again, and of NumPy's."""
+    seconds = results.load(results.FOLDER / "cpu" / "ragged.json")["seconds"]
+
+    def us(row: Any, name: str, kind: str) -> str:
+        return f"{row[name][kind] * 1e6:.2f}"
+
+    body = [
+        (name, us(row, "other", "median"), us(row, "new", "median"), us(row, "again", "median"), us(row, "new", "mean"))
+        for name, row in seconds.items()
+    ]
+    return rows(("sizes", "NumPy, µs", "new size, µs", "again, µs", "mean of new sizes, µs"), body)
+
+
 def first_call() -> list[str]:
     """Return the time of the first call of a process with gemmhub-hopper, of the newest runs."""
     text = (results.FOLDER / "h200" / "hopper_tests.txt").read_text(encoding="utf-8")

@@ -107,6 +107,12 @@ class DTypeInfo:
 
 
 @cache
+def name_of(dtype: DType) -> str:
+    """Return ``dtype.name``, which takes NumPy microseconds at each time."""
+    return str(dtype.name)
+
+
+@cache
 def info(dtype: DType) -> DTypeInfo:
     """Return the facts about a supported dtype; :class:`~gemmhub.errors.DTypeError` for any other."""
     name = dtype.name
@@ -120,12 +126,6 @@ def info(dtype: DType) -> DTypeInfo:
         return DTypeInfo(name, "bool", 1, 0.0, 0.0, 1.0)
     kind = "int" if dtype.kind == "i" else "uint"
     return DTypeInfo(name, kind, dtype.itemsize, 0.0, 0.0, float(np.iinfo(dtype).max))
-
-
-@cache
-def name_of(dtype: DType) -> str:
-    """Return ``dtype.name``, which takes NumPy microseconds at each time."""
-    return str(dtype.name)
 
 
 def holds(wide: DType, narrow: DType) -> bool:
@@ -187,11 +187,11 @@ def result_dtype(a: DType, b: DType) -> DType:
         )
     if a.itemsize == b.itemsize == 1 and kinds <= {"int", "uint"}:
         return np.dtype(np.int32)
-    if a == b and a.name == "bfloat16":
+    if a == b and name_of(a) == "bfloat16":
         return a
-    if "bfloat16" in (a.name, b.name):
-        other = b if a.name == "bfloat16" else a
-        if other.name == "float16":
+    if "bfloat16" in (name_of(a), name_of(b)):
+        other = b if name_of(a) == "bfloat16" else a
+        if name_of(other) == "float16":
             return np.dtype(np.float32)
         # Of other dtypes float16 and bfloat16 hold the same ones: bool and 8-bit integers.
         promoted: DType = np.result_type(np.float16, other)
@@ -214,7 +214,7 @@ def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
         allowed = tuple(name for name in STANDARD if not name.startswith("complex"))
     else:
         allowed = tuple(n for n in STANDARD if n.startswith(("int", "uint"))) + ("float32", "float64")
-    if wanted.name not in allowed:
+    if name_of(wanted) not in allowed:
         raise DTypeError("out_dtype", f"{wanted} for {a} by {b}", ", ".join(allowed), "omit out_dtype= or convert")
     return wanted
 
@@ -255,7 +255,7 @@ def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> D
     That dtype is the accumulator's, or the dtype of a floating result of integers.
     """
     epilogue = compute if info(compute).inexact else out
-    if epilogue.name not in ("float32", "complex64") or (single(alpha) and single(beta)):
+    if name_of(epilogue) not in ("float32", "complex64") or (single(alpha) and single(beta)):
         return compute
     return np.dtype(np.complex128 if epilogue.kind == "c" else np.float64)
 

@@ -98,7 +98,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     else:
         out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
     new_aligned = out_dtype.itemsize if arrays.device.kind == "cpu" else MOST_ALIGNED
-    single = compute.name in ("float32", "complex64")
+    single = dtypes.name_of(compute) in ("float32", "complex64")
     reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
     problem = GemmProblem(
         m=m,

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemmhub.backend import Array, Backend, Kernel
 from gemmhub.capability import CPU, Copy, Ready, Refusal
-from gemmhub.dtypes import DType, holds
+from gemmhub.dtypes import DType, holds, name_of
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend.activations import IN_PLACE
@@ -63,7 +63,7 @@ class NumpyBackend(Backend):
         kinds = work_dtypes(problem)
         if kinds is None:
             return _CALL + problem.flops / _SCALAR_RATE
-        seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[kinds[0].name])
+        seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[name_of(kinds[0])])
         if _is_native(problem):
             return seconds
         operands = [problem.a, problem.b, problem.out]
@@ -146,7 +146,7 @@ def _is_new(x: Operand) -> bool:
 def _is_native(problem: GemmProblem) -> bool:
     """Whether NumPy's BLAS takes the operands without conversion and returns the result dtype."""
     dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
-    return len(dtypes) == 1 and problem.compute_dtype in dtypes and problem.out.dtype.name in _SPEED
+    return len(dtypes) == 1 and problem.compute_dtype in dtypes and name_of(problem.out.dtype) in _SPEED
 
 
 def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np.copyto) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import ml_dtypes
 import numpy as np
@@ -50,6 +51,7 @@ class ByBucket(Scripted):
         def run(a, b, out, c, bias, alpha, beta, stream):
             self.used.append((a.shape[0], candidate))
             np.matmul(a, b, out=out)
+            self._answer("run", None, a, b, out, candidate)
 
         return Kernel(run, candidate, any_size=True)
 
@@ -128,17 +130,18 @@ def test_a_forced_backend_with_candidates_is_ranked_by_bucket():
 def test_a_measured_size_has_its_own_winner():
     backend = ByBucket()
     add(backend)
-    for m in (49, 51):
+    for m in (50, 51):
         right(m, 4, 3)
-    with gemmhub.use(backend="buckets"):
-        gemmhub.tune(*ones(50, 4, 3))
-    assert (50, 4, 3) in records.sizes()
+    backend.answers["run"] = lambda *given: time.sleep(1e-3)
+    gemmhub.tune(*ones(49, 4, 3))
+    assert (49, 4, 3) in records.sizes()
     backend.used.clear()
-    assert "measured" in str(gemmhub.explain(*ones(50, 4, 3)))
-    assert not gemmhub.explain(*ones(50, 4, 3)).ranked_at
-    for m in (49, 51, 50):
+    measured = gemmhub.explain(*ones(49, 4, 3))
+    assert (measured.chosen, measured.why, measured.ranked_at) == ("numpy", "fastest measured", "")
+    for m in (50, 49, 50):
         right(m, 4, 3)
-    assert "measured" not in str(gemmhub.explain(*ones(51, 4, 3)))
+    assert backend.used == [(50, "small"), (50, "small")]
+    assert gemmhub.explain(*ones(50, 4, 3)).why == "smallest estimate"
 
 
 def test_a_plan_is_ranked_by_its_own_size():
@@ -252,6 +255,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written():
         gemmhub.matmul(*ones(6, 5, 3), bias=bias)
     with pytest.raises(DTypeError, match="dtype >f4 is not supported"):
         gemmhub.matmul(*ones(6, 4, 2, np.dtype(">f4")))
+    shared = np.lib.stride_tricks.as_strided(out, (5, 4), (0, 4))
+    gemmhub.matmul(*ones(6, 4, 3), out=np.empty((6, 4), F32))
+    with pytest.raises(OutputError, match="share"):
+        gemmhub.matmul(*ones(5, 4, 3), out=shared)
     out.flags.writeable = False
     with pytest.raises(OutputError, match="read-only"):
         gemmhub.matmul(*ones(6, 4, 3), out=out)

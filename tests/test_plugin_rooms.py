@@ -33,9 +33,9 @@ OWN = {
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
-        "build", "candidate", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv", "gemv_launch",
-        "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "staged", "tensor_map", "tile_schedule",
-        "wgmma",
+        "build", "candidate", "compiled", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv",
+        "gemv_launch", "gemv_model", "k_passes", "offer", "operands", "pdl", "prepass", "shapes", "staged",
+        "tensor_map", "tile_schedule", "wgmma", "words",
     },
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},
     "gemmhub-mudnn": {"engine"},

@@ -99,6 +99,18 @@ def find(file_name: str) -> Path | None:
     return None
 
 
+def stored() -> frozenset[str]:
+    """The names under which files are stored in the usable folders; the files need not be intact."""
+    names = set()
+    for place in _places():
+        with suppress(OSError):
+            for name in os.listdir(place):
+                stem, suffix = os.path.splitext(name)
+                if _digest_of(Path(name)):
+                    names.add(stem[: -1 - _DIGITS] + suffix)
+    return frozenset(names)
+
+
 def shipped(place: Path, file_name: str) -> Path | None:
     """The intact file of a distribution that is stored as ``file_name`` in its folder ``place``; None without one.
 

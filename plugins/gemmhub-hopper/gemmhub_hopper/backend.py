@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gemmhub._base.evicting import keep
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.kit import cuda_clusters, locks, nvrtc
-from gemmhub.kit.corrections import NOTE, UNMEASURED
+from gemmhub.kit import cuda_clusters, nvrtc
+from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
-from gemmhub.kit.nvrtc import Compiler, Source
+from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import (
     choose,
     complex_operands,
-    corrections,
     f16_planes,
     gemv,
     lower,
@@ -26,41 +26,42 @@ from gemmhub_hopper import (
     packed,
     prepass,
     probe,
-    sources,
+    words,
 )
-from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import BF16X3, Variant
+from gemmhub_hopper.candidate import Choice, named, parsed, runnable
+from gemmhub_hopper.choose import Timed
+from gemmhub_hopper.compiled import F16_PREPASS, Code
 from gemmhub_hopper.f16_staged import F16Staged
-from gemmhub_hopper.gemv import GemvChoice, GemvKernel
+from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.gemv_launch import GemvLaunch
 from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.launch import Launch
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card
+from gemmhub_hopper.offer import Offer, Offers
 from gemmhub_hopper.shapes import shapes
 from gemmhub_hopper.staged import Staged
 
-_PROPOSED = 8
-"""Number of candidates that tuning times."""
 MARGIN = 1.02
 """Factor on every estimate that is compared with other backends. The least of many estimates is too low on average
 (selection bias), and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
-_F16_PREPASS = -1
-"""Key of that pre-pass among the loaded functions."""
+_UNLIMITED = 2**62
+_KEPT = 128
+"""The most problems whose analyses are kept: what is decided is kept by gemmhub, and each holds all candidates."""
 _NOTHING = "nothing"
 """Name of the only candidate for a result without elements."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Analysis:
-    """The lowerings and the fastest candidates of a problem."""
+    """The lowerings and the candidates of a problem."""
 
     lowerings: tuple[Lowering, ...]
-    choices: tuple[Choice | GemvChoice, ...]
-    """The fastest candidates, the fastest first."""
-    seconds: float
-    """The estimate of the first."""
+    timed: list[Timed]
+    """The estimates and the candidates, the fastest first."""
+    offer: Offer | None = None
+    """What was offered last."""
 
 
 class HopperBackend(MachineBackend[probe.Machine]):
@@ -75,10 +76,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
     ) -> None:
         """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
-        self._functions: dict[tuple[int, Variant | GemvKernel | int], int] = {}
-        """Handles by device index and kernel; the key of a pre-pass is its number in ``prepass.KINDS``."""
         self._cards: dict[int, Card] = {}
-        self._loading = locks.lock()
+        self._offers = Offers()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
@@ -103,24 +102,33 @@ class HopperBackend(MachineBackend[probe.Machine]):
             card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu), gpu.name)
         return card
 
+    def _elsewhere(self, problem: GemmProblem) -> Refusal | None:
+        """Return a refusal where the operands are on no Hopper GPU."""
+        indices = [gpu.index for gpu in self.machine.hoppers]
+        if problem.device.kind == "cuda" and problem.device.index in indices:
+            return None
+        return Refusal(
+            f"the operands are on {problem.device}, which is no Hopper GPU",
+            f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
+        )
+
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
         """Return the analysis or refusal of ``problem``; None where the result has no elements."""
-        indices = [gpu.index for gpu in self.machine.hoppers]
-        if problem.device.kind != "cuda" or problem.device.index not in indices:
-            return Refusal(
-                f"the operands are on {problem.device}, which is no Hopper GPU",
-                f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
-            )
-        if problem.empty:
-            return lower.check_types(problem)
-        return self.remembered(problem, lambda: self._choose(problem))
+        refusal = self._elsewhere(problem)
+        if refusal is not None or problem.empty:
+            return refusal or lower.check_types(problem)
+        analysis = self._analyses.get(problem)
+        if analysis is None:
+            analysis = self._choose(problem)
+            keep(self._analyses, problem, analysis, _KEPT)
+        return analysis
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
         lowerings = lower.lowerings(problem)
         if isinstance(lowerings, Refusal):
             return lowerings
         workspace = self.default_workspace(problem.device)
-        timed = self._timed(lowerings, self._card(problem), workspace)
+        timed = choose.timed(lowerings, self._card(problem), workspace)
         if not timed:
             why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
             narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
@@ -128,144 +136,128 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 f"no tile shape of the kernel runs it: {why}",
                 "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
             )
-        return Analysis(lowerings, tuple(choice for _, choice in timed[:_PROPOSED]), timed[0][0])
+        return Analysis(lowerings, timed)
 
-    @staticmethod
-    def _timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice | GemvChoice]]:
-        """Return the estimates and choices that run in ``workspace`` bytes, the fastest first."""
-        kinds = dict.fromkeys(lowering.form.scheme for lowering in lowerings)
-        by_kind = [tuple(x for x in lowerings if x.form.scheme == kind) for kind in kinds]
-        every: list[Sequence[tuple[float, Choice | GemvChoice]]]
-        every = [choose.choices(some, card, workspace) for some in by_kind]
-        every.append(choose.vectors(lowerings, card))
-        timed: list[tuple[float, Choice | GemvChoice]] = []
-        for found in every:  # all choices of a list have one kind of correction
-            factor = UNMEASURED if found and not _measured(found[0][1], card) else 1.0
-            timed += [(seconds * factor, choice) for seconds, choice in found]
-        return sorted(timed, key=lambda x: x[0])
+    def _offer(self, problem: GemmProblem, analysis: Analysis) -> Offer:
+        """Return the candidates of ``problem``; what is compiled by now decides which is the first."""
+        kernels, offer = self.machine.kernels, analysis.offer
+        if offer is None or offer.loaded != kernels.loaded:
+            device = problem.device
+            offer = analysis.offer = self._offers.of(
+                kernels, device.index, analysis.lowerings, analysis.timed, self._card(problem),
+                self.default_workspace(device), problem.deterministic,
+            )  # fmt: skip
+        return offer
 
     def estimate(self, problem: GemmProblem) -> float:
-        """Return the seconds of the fastest candidate."""
+        """Return the seconds of the first candidate."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return model.LAUNCH
-        return MARGIN * analysis.seconds
+        return MARGIN * self._offer(problem, analysis).timed[0][0]
 
     def remark(self, problem: GemmProblem, candidate: str) -> str:
         """Return a description of ``candidate``: tile, cluster, split-K, copies."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ""
-        choice = _named(analysis.lowerings, candidate)
-        words = _gemv_words(choice) if isinstance(choice, GemvChoice) else _words(choice)
-        return words if _measured(choice, self._card(problem)) else f"{words}, {NOTE}"
+        choice, offer = _named(analysis.lowerings, candidate), self._offer(problem, analysis)
+        said = [words.of(choice)] + [NOTE] * (not choose.measured(choice, self._card(problem)))
+        first = offer.timed[0][1].name == candidate
+        return "; ".join(filter(None, (", ".join(said), offer.remark if first else "")))
 
     def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Return the copies of the fastest candidate."""
+        """Return the copies of the first candidate."""
         analysis = self._analyse(problem)
         if not isinstance(analysis, Analysis):
             return ()
-        choice = analysis.choices[0]  # the copies of other candidates are in their remarks
+        choice = self._offer(problem, analysis).timed[0][1]  # the copies of other candidates are in their remarks
         lowering = choice.lowering
         return [Copy(x.name, x.copy_bytes(lowering.form, lowering.k), x.why) for x in choice.copied]
 
     def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the fastest candidates, the fastest first."""
-        analysis = self._analyse(problem)
-        return [choice.name for choice in analysis.choices] if isinstance(analysis, Analysis) else (_NOTHING,)
+        """Return the names of the fastest candidates, the fastest first, or a compiled one that is nearly as fast.
 
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Return ``candidate`` ready to run, or the fastest one that fits where it does not fit into the workspace.
-
-        Raises ValueError for an unknown candidate, CompilerError, DriverError or AllocationError.
+        One of them runs in a workspace of 1 MiB if any candidate does.
         """
         analysis = self._analyse(problem)
-        if analysis is None:
+        if not isinstance(analysis, Analysis):
+            return (_NOTHING,)
+        return [choice.name for _, choice in self._offer(problem, analysis).timed]
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        """Return ``candidate`` ready to run: that one, in more K passes where its copies do not fit in one.
+
+        Raises ValueError for an unknown candidate and for one that does not run in this workspace; CompilerError,
+        DriverError or AllocationError.
+        """
+        refusal = self._elsewhere(problem) or (lower.check_types(problem) if problem.empty else None)
+        if refusal is not None:
+            raise ValueError(f"{refusal.reason}; {refusal.remedy}")
+        if problem.empty:
             return NOTHING_TO_DO
-        if isinstance(analysis, Refusal):
-            raise ValueError(f"{analysis.reason}; {analysis.remedy}")
-        index = problem.device.index
-        choice, note = _named(analysis.lowerings, candidate), ""
-        why = None if isinstance(choice, GemvChoice) else self._why_another(problem, choice, workspace_limit)
-        if why is not None:
-            fitting = self._timed(analysis.lowerings, self._card(problem), workspace_limit)
-            if not fitting:
-                raise ValueError(f"{candidate} does not run {problem}: {why}; raise the setting workspace_mib")
-            choice, note = fitting[0][1], f" ({candidate}: {why})"
+        index, choice = problem.device.index, _choice(problem, candidate)
         if isinstance(choice, GemvChoice):
-            run = _unpacked(self.gemv(index, choice).run, choice.lowering, "tf32")
-            return Kernel(run, _gemv_words(choice) + note)
+            return Kernel(_unpacked(self.gemv(index, choice).run, choice.lowering, "tf32"), words.of_vectors(choice))
         passes = runnable(choice, workspace_limit)
-        assert not isinstance(passes, str), passes
+        if isinstance(passes, str):
+            fits = not isinstance(runnable(choice, _UNLIMITED), str)
+            remedy = "raise the setting workspace_mib, or name" if fits else "name"
+            raise ValueError(
+                f"{candidate} does not run {problem} in {workspace_limit} bytes of workspace: {passes}; {remedy} "
+                "another candidate (candidates() returns the fastest)"
+            )
         if passes.nbytes:
             self.machine.workspaces[index].reserve(passes.nbytes, workspace_limit)
-        launch = self.launch(index, choice, workspace_limit)
+        launch = self.launch(index, choice, workspace_limit, passes)
         run = launch.run
         if isinstance(launch, Launch):
             form = choice.lowering.form
             run = _unpacked(run, choice.lowering, "tf32" if form.split_planes_b else form.input)
-        return Kernel(run, _words(choice, passes) + note, passes.nbytes)
+        return Kernel(run, words.of_matrices(choice, passes), passes.nbytes)
 
-    def _why_another(self, problem: GemmProblem, choice: Choice, workspace: int) -> str | None:
-        """Return why another choice may be faster in this workspace, or the only one that runs; else None."""
-        passes = runnable(choice, workspace)
-        if isinstance(passes, str) or passes == runnable(choice, self.default_workspace(problem.device)):
-            return passes if isinstance(passes, str) else None
-        return f"{passes.count} K passes in {workspace} bytes of workspace"
+    def launch(self, index: int, choice: Choice, limit: int, passes: KPasses | None = None) -> Launch | Staged:
+        """Return ``choice`` ready to run on a device, in a workspace of at most ``limit`` bytes, into which it fits.
 
-    def launch(self, index: int, choice: Choice, limit: int) -> Launch | Staged:
-        """Return ``choice`` ready to run on a device, in a workspace of at most ``limit`` bytes, into which it fits."""
+        ``passes``: the K passes in that workspace, where the caller knows them.
+        """
+        if passes is None:
+            found = choice.k_passes(limit)
+            assert not isinstance(found, str), found
+            passes = found
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
         form, card = choice.lowering.form, self._card_of(index)
         with gpu:  # encoding tensor maps needs a context, and this thread may have none
             if form.input == f16_planes.INPUT:
-                return self._by_float16_planes(index, choice, limit)
+                return self._by_float16_planes(index, choice, limit, passes)
             if choice.lowering.copied or (form.input == "split" and not (form.split_planes_b and choice.splits == 1)):
-                copier = self._prepass(index, form.input) if choice.lowering.copied else 0
+                copier = self._function(index, prepass.KINDS[form.input]) if choice.lowering.copied else 0
                 return Staged(
-                    gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit
+                    gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit, passes
                 )
             alone = len(self.machine.gpus) == 1
-            return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, alone)
+            return Launch(gpu, card, choice, self._function(index, choice.variant), workspace, limit, passes, alone)
 
-    def _by_float16_planes(self, index: int, choice: Choice, limit: int) -> F16Staged:
+    def _by_float16_planes(self, index: int, choice: Choice, limit: int, passes: KPasses) -> F16Staged:
         """Return a product by float16 planes, with one by bfloat16 planes for operands that these do not hold."""
         gpu, workspace, card = self.machine.gpus[index], self.machine.workspaces[index], self._card_of(index)
-        passes = choice.k_passes(limit)
-        assert not isinstance(passes, str), passes
 
-        def kernel(variant: Variant) -> int:
-            return self._function(index, variant)
+        def kernel(what: Code) -> int:
+            return self._function(index, what)
 
         other = choose.by_bfloat16_planes(choice, passes, card)
-        fallback = Staged(gpu, card, other, kernel, self._prepass(index, "split"), workspace, limit, passes)
-        return F16Staged(gpu, card, choice, kernel, self._f16_prepass(index), workspace, limit, fallback)
+        fallback = Staged(gpu, card, other, kernel, kernel(prepass.KINDS["split"]), workspace, limit, passes, True)
+        return F16Staged(gpu, card, choice, kernel, kernel(F16_PREPASS), workspace, limit, passes, fallback)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """Return ``choice`` ready to run on a device."""
-        kernel = choice.kernel
-        function = self._loaded(index, kernel, lambda: sources.gemv(kernel), sources.GEMV, kernel.shared_bytes)
-        return GemvLaunch(self.machine.gpus[index], choice, function, len(self.machine.gpus) == 1)
+        return GemvLaunch(
+            self.machine.gpus[index], choice, self._function(index, choice.kernel), len(self.machine.gpus) == 1
+        )
 
-    def _function(self, index: int, variant: Variant) -> int:
-        """Return the handle of a variant on a device; it is compiled and loaded once."""
-        return self._loaded(index, variant, lambda: sources.source(variant), sources.KERNEL, variant.shared_bytes)
-
-    def _prepass(self, index: int, kind: str) -> int:
-        return self._loaded(index, prepass.KINDS[kind], lambda: sources.prepass(kind), sources.PREPASS, 0)
-
-    def _f16_prepass(self, index: int) -> int:
-        return self._loaded(index, _F16_PREPASS, sources.f16_prepass, sources.F16_PREPASS, 0)
-
-    def _loaded(
-        self, index: int, what: Variant | GemvKernel | int, source: Callable[[], Source], name: str, shared: int
-    ) -> int:
-        with self._loading:  # a lock of its own: analysing other problems need not wait for a compiler
-            key = index, what
-            if key not in self._functions:
-                image = nvrtc.cubin(self.machine.compiler, source())
-                self._functions[key] = self.machine.gpus[index].function(image, name, shared)
-            return self._functions[key]
+    def _function(self, index: int, what: Code) -> int:
+        """Return the handle of a kernel on a device; it is compiled and loaded once."""
+        return self.machine.kernels.function(index, what)
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Return ``b`` packed, or the reason why it cannot be."""
@@ -286,9 +278,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
         index, dtype = problem.device.index, problem.b.dtype.name
         kinds = ("tf32", "split") if dtype == "float32" else (dtype,)
         try:
-            copiers = {kind: self._prepass(index, kind) for kind in kinds}
+            copiers = {kind: self._function(index, prepass.KINDS[kind]) for kind in kinds}
             if dtype == "float32" and problem.k >= f16_planes.FEWEST_K:
-                copiers[f16_planes.INPUT] = self._f16_prepass(index)
+                copiers[f16_planes.INPUT] = self._function(index, F16_PREPASS)
             return packed.pack(self.machine.gpus[index], copiers, b, problem)
         except (KernelError, DriverError, nvrtc.CompilerError) as error:
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")
@@ -296,13 +288,20 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
 def _named(lowerings: tuple[Lowering, ...], name: str) -> Choice | GemvChoice:
     """Return the choice called ``name``. Raises ValueError where there is none."""
-    vectors = {choice.name: choice for choice in gemv.choices(lowerings)}
-    return vectors.get(name) or named(lowerings, name)
+    return gemv.named(lowerings, name) or named(lowerings, name)
 
 
-def _measured(choice: Choice | GemvChoice, card: Card) -> bool:
-    """Return whether a correction for candidates of this kind was fitted on this card."""
-    return corrections.find(corrections.kind_of(choice), card) is not None
+def _choice(problem: GemmProblem, name: str) -> Choice | GemvChoice:
+    """Return the choice called ``name`` from the one lowering that it has. Raises ValueError where there is none."""
+    vectors = name.startswith(gemv.PREFIX)
+    parts = None if vectors else parsed(name)
+    lowerings = lower.one_by_one(problem, None if parts is None else (parts.letters, parts.swapped))
+    if isinstance(lowerings, Refusal):
+        raise ValueError(f"{lowerings.reason}; {lowerings.remedy}")
+    found = gemv.named(lowerings, name) if vectors else named(lowerings, name)
+    if found is None:
+        raise ValueError(f"there is no kernel called {name} for this problem")
+    return found
 
 
 def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:
@@ -314,47 +313,3 @@ def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:
         run(a, b.of(kind), out, c, bias, alpha, beta, stream)
 
     return packed
-
-
-_SCHEMES = {
-    "split": "three bfloat16 planes, six products",
-    BF16X3: "two bfloat16 planes, three products",
-    f16_planes.INPUT: "two float16 planes, three products; by bfloat16 planes where exponents differ too much",
-}
-"""Descriptions of planes, by the kernel's input."""
-
-
-def _words(choice: Choice, passes: KPasses | None = None) -> str:
-    """Return the description of ``choice`` for remarks."""
-    shape, lowering, form = choice.shape, choice.lowering, choice.lowering.form
-    words = [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
-    if shape.pingpong:
-        words.append("ping-pong")
-    if shape.cluster_size > 1:
-        shared = f", K shared by {shape.cluster_k} CTAs" if shape.cluster_k > 1 else ""
-        words.append(f"cluster {shape.cluster_m}x{shape.cluster_n}{shared}")
-    if lowering.swapped:
-        words.append("operands swapped")
-    if choice.splits > 1:
-        words.append(f"split-K of {choice.splits}")
-    if form.registers_a:
-        rows = ", as TMA cannot take its rows" if form.shifted_rows else ""
-        words.append(f"{lowering.a.name} through registers{rows}")
-    if form.stored_planes > 1:
-        words.append(f"float32 split into {_SCHEMES[form.input]}")
-        words += [f"planes of {x.name} made by a pre-pass" for x in lowering.copied]
-        words += [f"planes of {lowering.b.name} made in shared memory"] if form.split_planes_b else []
-    else:
-        words += [f"{x.name} {x.why}" for x in lowering.copied]
-    if passes is not None and passes.count > 1:
-        words.append(f"{passes.count} K passes for a small workspace")
-    if not form.tma_store and not form.shifted_rows:
-        words.append("result stored without TMA: its address, rows or strides are not aligned to 16 bytes")
-    return ", ".join(words)
-
-
-def _gemv_words(choice: GemvChoice) -> str:
-    """Return the description of ``choice`` for remarks."""
-    words = f"few vectors by a matrix, {choice.kernel.threads_per_result} threads per result"
-    words += f", cluster {choice.kernel.cluster_size}" if choice.kernel.cluster_size > 1 else ""
-    return words + (", loads by cp.async" if choice.kernel.cp_async else "")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from gemmhub_hopper import config, k_passes
 from gemmhub_hopper.config import Shape, Variant
@@ -120,16 +120,32 @@ class Choices(Choice):
     splits: Any
 
 
-def named(lowerings: Sequence[Lowering], name: str) -> Choice:
-    """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is none."""
+class Name(NamedTuple):
+    """The parts of :attr:`Choice.name`."""
+
+    shape: str
+    letters: str
+    swapped: bool
+    splits: int
+
+
+@lru_cache(maxsize=1024)
+def parsed(name: str) -> Name:
+    """Return the parts of a candidate's name. Raises ValueError where no kernel has such a name."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise ValueError(f"there is no kernel called {name}")
+    return Name(found[1], found[2], bool(found[3]), int(found[4] or 1))
+
+
+def named(lowerings: Iterable[Lowering], name: str) -> Choice:
+    """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is none."""
+    parts = parsed(name)
     for lowering in lowerings:
-        if (lowering.form.letters, lowering.swapped) == (found[2], bool(found[3])):
-            for shape in shapes(lowering.form):
-                if shape.name == found[1]:
-                    return Choice(lowering, shape, int(found[4] or 1))
+        if (lowering.form.letters, lowering.swapped) == (parts.letters, parts.swapped):
+            shape = shapes(lowering.form).by_name.get(parts.shape)
+            if shape is not None:
+                return Choice(lowering, shape, parts.splits)
     raise ValueError(f"there is no kernel called {name} for this problem")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemmhub._base.evicting import keep
+from gemmhub.kit.corrections import UNMEASURED
 from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
 from gemmhub_hopper.candidate import Choice, Choices, runnable
 from gemmhub_hopper.config import BF16X3, BY_ROWS, Shape
@@ -16,6 +20,9 @@ from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card, Numbers, Work
 from gemmhub_hopper.shapes import shapes
+
+Timed = tuple[float, Choice | GemvChoice]
+"""An estimate in seconds, and the candidate."""
 
 
 class Ranked(NamedTuple):
@@ -130,24 +137,55 @@ def corrected(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> li
     return sorted(every, key=lambda x: x[0])
 
 
-def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
-    """Return the estimates and choices of one product, the fastest first.
+def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Timed]:
+    """Return the estimates and the :func:`distinct` choices of one product by one scheme, the fastest first."""
+    return distinct(_by_matrices(lowerings, card, workspace))
 
-    Each shape stands there once for each place where operands are split (a in registers, b in shared memory), with its
-    faster orientation and split-K.
-    """
+
+def _by_matrices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
+    """Return the estimates and choices of one product by one scheme, the fastest first."""
     if _small_by_rows(lowerings[0]):
         return []
-    best: dict[tuple[Shape, bool, bool], tuple[float, Choice]] = {}
     timed = [
         (max(x.seconds, _least(x.choice.lowering, card)) + model.epilogue(x.choice.lowering), x.choice)
         for x in corrected(lowerings, card, workspace)
     ]
     short = [x for x in timed if not _long(x[1])]
     timed = short or ([] if lowerings[0].form.input == BF16X3 else timed)  # another scheme takes such products
-    for seconds, choice in sorted(timed, key=lambda pair: pair[0]):
-        form = choice.lowering.form
-        best.setdefault((choice.shape, form.registers_a, form.split_planes_b), (seconds, choice))
+    return sorted(timed, key=lambda pair: pair[0])
+
+
+def timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Timed]:
+    """Return the estimates and choices of one product that run in ``workspace`` bytes, the fastest first."""
+    every: list[Sequence[Timed]] = [_by_matrices(some, card, workspace) for some in by_scheme(lowerings)]
+    every.append(vectors(lowerings, card))
+    found: list[Timed] = []
+    for some in every:  # all choices of a list have one kind of correction
+        factor = UNMEASURED if some and not measured(some[0][1], card) else 1.0
+        found += [(seconds * factor, choice) for seconds, choice in some]
+    return sorted(found, key=lambda x: x[0])
+
+
+def by_scheme(lowerings: tuple[Lowering, ...]) -> list[tuple[Lowering, ...]]:
+    """Return the lowerings in groups of one scheme, whose candidates are ranked together."""
+    schemes = dict.fromkeys(lowering.form.scheme for lowering in lowerings)
+    return [tuple(x for x in lowerings if x.form.scheme == scheme) for scheme in schemes]
+
+
+def measured(choice: Choice | GemvChoice, card: Card) -> bool:
+    """Return whether a correction for candidates of this kind was fitted on this card."""
+    return corrections.find(corrections.kind_of(choice), card) is not None
+
+
+def distinct(timed: Iterable[Timed]) -> list[Timed]:
+    """Return the fastest of the candidates that share a shape and split their operands in the same places.
+
+    They differ in their orientation and split-K.
+    """
+    best: dict[object, Timed] = {}
+    for seconds, choice in timed:
+        key: object = choice.kernel if isinstance(choice, GemvChoice) else (choice.lowering.form.letters, choice.shape)
+        best.setdefault(key, (seconds, choice))
     return list(best.values())
 
 
@@ -195,12 +233,35 @@ def _long(choice: Choice) -> bool:
 def by_bfloat16_planes(choice: Choice, passes: KPasses, card: Card) -> Choice:
     """Return the fastest choice, by the model, that multiplies what float16 planes of ``choice`` do not hold."""
     lowering = lower.by_bfloat16_planes(choice.lowering)
-    choices = [Choice(lowering, shape, 1) for shape in shapes(lowering.form)]
-    choices = [
-        x for x in choices
-        if not any(v.refusal for v in k_passes.variants(x.shape, lowering.form, False, passes.count))
+    # Sizes are rounded up to powers of 16, so that one shape, which is compiled once, serves many of them.
+    m, n = (16 ** -(-(x - 1).bit_length() // 4) for x in (lowering.m, lowering.n))
+    read = tuple((x.count, x.size, x.direct and x.direct.ld) for x in (lowering.a, lowering.b))
+    key = lowering.form, m, n, lowering.k, lowering.batch, read, passes.k_blocks, passes.count, card
+    shape = _for_rejected.get(key)
+    if shape is None:
+        a, b = replace(lowering.a, rows=m), replace(lowering.b, rows=n)
+        shape = _fastest(replace(lowering, m=m, n=n, a=a, b=b), passes, card)
+        keep(_for_rejected, key, shape, _KEPT)
+    return Choice(lowering, shape, 1)
+
+
+_for_rejected: dict[tuple[Any, ...], Shape] = {}
+"""Shapes by what :func:`by_bfloat16_planes` depends on."""
+_KEPT = 256
+
+
+def _fastest(lowering: Lowering, passes: KPasses, card: Card) -> Shape:
+    """Return the fastest shape, by the model, without split-K in these K passes."""
+    every = shapes(lowering.form)
+    runs = [
+        i for i, shape in enumerate(every)
+        if not any(v.refusal for v in k_passes.variants(shape, lowering.form, False, passes.count))
     ]  # fmt: skip
-    return min(choices, key=lambda x: model.seconds(x, passes, card))
+    many = np.ones(len(runs), int)
+    work = model.works(
+        Choices(lowering, every.arrays.some(runs), many), many * passes.k_blocks, many * passes.count, card
+    )
+    return every[runs[int(np.argmin(model.seconds_of(work, card, CONSTANTS[lowering.form.scheme])))]]
 
 
 _LARGE = 2**26

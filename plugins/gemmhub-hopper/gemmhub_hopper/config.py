@@ -8,7 +8,7 @@ of kernels/config.cuh.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 
 SHARED_LIMIT = 232448
 """Largest shared memory of a CTA, in bytes (227 KiB)."""
@@ -154,10 +154,8 @@ class Form:
 
     @property
     def letters(self) -> str:
-        """Letters of a candidate's name: "h" float16 planes, "x" two bfloat16 planes, "r" a through registers, "s" b
-        split in shared memory.
-        """
-        return {"f16x3": "h", BF16X3: "x"}.get(self.input, "") + "r" * self.registers_a + "s" * self.split_planes_b
+        """Letters of a candidate's name (:func:`letters`)."""
+        return letters(self.input, self.registers_a, self.split_planes_b)
 
     @property
     def scheme(self) -> str:
@@ -199,6 +197,17 @@ class Form:
     def tile_bytes(self, mn_major: bool, rows: int) -> int:
         """Return the bytes of one plane of an operand's tile in a stage: ``tile_bytes`` of smem_desc.cuh."""
         return (-(-rows // 64) * 64 if mn_major else rows) * self.block_k_bytes
+
+
+def letters(kind: str, registers_a: bool, split_planes_b: bool) -> str:
+    """Return the letters of a candidate's name: "h" float16 planes, "x" two bfloat16 planes, "r" a through registers,
+    "s" b split in shared memory. ``kind``: the form's input.
+    """
+    return {"f16x3": "h", BF16X3: "x"}.get(kind, "") + "r" * registers_a + "s" * split_planes_b
+
+
+form_of = lru_cache(maxsize=1024)(Form)
+"""One object for each form: its cached properties are computed once, and every lowering has one."""
 
 
 @dataclass(frozen=True)

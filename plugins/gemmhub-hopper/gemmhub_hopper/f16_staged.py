@@ -11,6 +11,7 @@ from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub_hopper import f16_planes
 from gemmhub_hopper.candidate import Choice, Occupancy
 from gemmhub_hopper.config import Variant
+from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.launch import Function
 from gemmhub_hopper.staged import Staged
 
@@ -27,11 +28,11 @@ class F16Staged(Staged):
 
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], f16_prepass: int,
-        workspace: Scratch, limit: int, fallback: Staged,
+        workspace: Scratch, limit: int, passes: KPasses, fallback: Staged,
     ) -> None:  # fmt: skip
         """``fallback``: the same product by bfloat16 planes, in the same K passes."""
         self._fallback, self._by_rows = fallback, choice.lowering.form.registers_a
-        super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit)
+        super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit, passes)
         self._scales = {
             side.name: (side.copy or 0) + f16_planes.scales_offset(self._planes(side.reading)) for side in self._copied
         }

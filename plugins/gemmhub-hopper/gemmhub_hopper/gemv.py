@@ -7,14 +7,17 @@ tensor cores would help.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from gemmhub_hopper import f16_planes
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import FROM_BF16, FROM_F16, Reading
 
+PREFIX = "gemv"
+"""The beginning of the names of these candidates."""
 THREADS = 256
 """Threads of a CTA."""
 INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
@@ -33,6 +36,7 @@ _STAGED = ((16, 1), (32, 1), (64, 1), (32, 2), (64, 2), (16, 8), (32, 8))
 _STAGED_UNITS = 1024
 """Units of 16 bytes of the vectors that a buffer holds at least, as in the kernel."""
 _LONGEST = 2**30
+_MOST_CTAS = 2**31
 _WIDENED = {FROM_BF16: "bfloat16", FROM_F16: "float16"}
 """Dtype of a 16-bit operand that is multiplied by a float32 one, by ``Reading.source_kind``."""
 
@@ -70,7 +74,7 @@ class GemvKernel:
         wide = self.n_major and self.split_threads < _usual(self.load_bytes)
         shared = self.cluster_size > 1 and (wide or self.staged)
         threads = f"{self.split_threads}x{self.cluster_size}" if shared else str(self.threads_per_result)
-        return f"gemv{threads}{'a' if self.cp_async else ''}"
+        return f"{PREFIX}{threads}{'a' if self.cp_async else ''}"
 
     @property
     def threads_per_result(self) -> int:
@@ -218,15 +222,59 @@ def _usual(load_bytes: int) -> int:
     return THREADS // min(32, _LINE // load_bytes)
 
 
-def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
+class _Family(NamedTuple):
+    """What of a product decides which kernels there are for it."""
+
+    input: str
+    vectors: int
+    n_major: bool
+    load_bytes: int
+    strided_x: bool
+    x_input: str
+    stageable: bool
+
+
+@lru_cache(maxsize=256)
+def _kernels_of(family: _Family) -> dict[str, GemvKernel]:
+    """Return the kernels by name."""
+    kind, vectors, n_major, load = family[:4]
+    made = [
+        replace(kernel, strided_x=family.strided_x, x_input=family.x_input)
+        for kernel in kernels(kind, vectors, n_major, load)
+    ]
+    if family.stageable:
+        made += staged_kernels(vectors, n_major)
+    return {kernel.name: kernel for kernel in made}
+
+
+def choices(lowerings: Iterable[Lowering]) -> list[GemvChoice]:
     """Return the choices for a problem; none where it has many rows and columns, or would need a copy."""
+    found = _found(lowerings)
+    if found is None:
+        return []
+    every = [GemvChoice(found[0], kernel) for kernel in _kernels_of(found[1]).values()]
+    return [choice for choice in every if choice.grid < _MOST_CTAS]
+
+
+def named(lowerings: Iterable[Lowering], name: str) -> GemvChoice | None:
+    """Return the one of :func:`choices` that is called ``name``; None where there is none."""
+    found = _found(lowerings)
+    kernel = None if found is None else _kernels_of(found[1]).get(name)
+    if found is None or kernel is None:
+        return None
+    choice = GemvChoice(found[0], kernel)
+    return choice if choice.grid < _MOST_CTAS else None
+
+
+def _found(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
+    """Return the lowering that the kernels read, and their family; None where they do not take the product."""
     lowering = next((x for x in lowerings if x.m <= VECTORS[-1] and _is_taken(x)), None)
     if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
-        return []
+        return None
     w, x, size = lowering.b, lowering.a, lowering.b.size
     k_major = lowering.k == 1 or w.strides[1] == 1
     if not (k_major or lowering.n == 1 or w.strides[0] == 1):
-        return []
+        return None
     strided_x = k_major and lowering.k > 1 and x.strides[1] != 1
     inner, outer, ld = (lowering.k, lowering.n, w.strides[0]) if k_major else (lowering.n, lowering.k, w.strides[1])
     units = [w.alignment, inner * size, w.strides[2] * size, ld * size if outer > 1 else 0]
@@ -240,16 +288,11 @@ def choices(lowerings: Sequence[Lowering]) -> list[GemvChoice]:
     wide_x = k_major and x.size > size
     load = math.gcd(MAX_LOAD_BYTES // 2 if crowded or wide_x else MAX_LOAD_BYTES, *units)
     if load < size:
-        return []
+        return None
     kind, kind_of_x = _dtype(lowering, w), _dtype(lowering, x)
     x_input = kind_of_x if kind_of_x != kind else ""
-    made = [
-        replace(kernel, strided_x=strided_x, x_input=x_input) for kernel in kernels(kind, vectors, not k_major, load)
-    ]
-    if kind == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k):
-        made += staged_kernels(vectors, not k_major)
-    found = [GemvChoice(lowering, kernel) for kernel in made]
-    return [choice for choice in found if choice.grid < 2**31]
+    staged = kind == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k)
+    return lowering, _Family(kind, vectors, not k_major, load, strided_x, x_input, staged)
 
 
 def _is_taken(lowering: Lowering) -> bool:

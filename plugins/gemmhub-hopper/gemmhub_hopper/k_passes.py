@@ -11,6 +11,7 @@ time and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub_hopper import f16_planes
@@ -125,7 +126,12 @@ def _copy_bytes(reading: Reading, form: Form, k: int) -> int:
     if form.input != f16_planes.INPUT or not nbytes:
         return nbytes
     planes = f16_planes.nbytes(reading.rows, k, reading.count, reading.copy(form, k))
-    return max(planes, reading.copy_bytes(replace(form, input="split"), k))
+    return max(planes, reading.copy_bytes(_by_bfloat16_planes(form), k))
+
+
+@lru_cache(maxsize=1024)
+def _by_bfloat16_planes(form: Form) -> Form:
+    return replace(form, input="split")
 
 
 def variants(shape: Shape, form: Form, split_k: bool, count: int) -> tuple[Variant, ...]:

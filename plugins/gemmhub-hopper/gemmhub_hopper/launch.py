@@ -197,7 +197,7 @@ class Gemm(Function):
             if made is not None:
                 data = tensor_map.encode(gpu.driver, made, dummy)
                 ctypes.memmove(addressof(arguments) + place, data, len(data))
-                word = tensor_map.address_word(gpu.driver, made)
+                word = tensor_map.address_word_of(gpu.driver, made, data, dummy)
             self.words.append(None if word is None else place // WORD + word)
         fields = Params.a.offset, Params.b.offset, Params.d.offset
         self.address_words = tuple((Arguments.p.offset + offset) // WORD for offset in fields)
@@ -230,14 +230,13 @@ class Launch:
     """A prepared product without copies: :attr:`run` launches its kernel. Safe in any number of threads."""
 
     def __init__(
-        self, gpu: Gpu, card: Occupancy, choice: Choice, function: int, workspace: Scratch, limit: int, alone: bool
-    ) -> None:
+        self, gpu: Gpu, card: Occupancy, choice: Choice, function: int, workspace: Scratch, limit: int,
+        passes: KPasses, alone: bool,
+    ) -> None:  # fmt: skip
         """``function``: the kernel of ``choice.variant``. ``alone``: the machine has no other device.
 
         Raises DriverError where the driver refuses the tensor maps.
         """
-        passes = choice.k_passes(limit)
-        assert not isinstance(passes, str), passes
         self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         self._alone = alone
         self._dummy = workspace.dummy()

@@ -10,15 +10,17 @@ and needs none either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from gemmhub.capability import Refusal
-from gemmhub.lowering import BlasCall, fold_batch, lower
+from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper import complex_operands, f16_planes
-from gemmhub_hopper.config import ACTIVATIONS, BF16X3, OUTPUTS, Form
-from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, packed_form, reading, stored
+from gemmhub_hopper.config import ACTIVATIONS, BF16X3, OUTPUTS, Form, form_of, letters
+from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, name_of, packed_form, reading, stored
 from gemmhub_hopper.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -78,6 +80,19 @@ class Lowering:
         return tuple(x for x in (self.a, self.b) if x.direct is None)
 
 
+class Scheme(NamedTuple):
+    """A code path for a problem: what the tensor cores multiply, and where the operands are split or copied."""
+
+    input: str
+    """A key of ``config.INPUTS``."""
+    registers: bool
+    """Whether the kernel's a goes through registers."""
+    split_b: bool
+    """Whether the kernel's b is split in shared memory."""
+    swapped: bool
+    """Whether the kernel's a is the problem's b."""
+
+
 def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     """Return the lowerings of ``problem``, whose result has elements, or the reason why the kernel does not take it.
 
@@ -86,102 +101,120 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     with a through registers; and with the precision "bf16x3" by two planes of bfloat16. Complex operands, and those of
     two dtypes, have some of these only.
     """
+    found = one_by_one(problem)
+    return found if isinstance(found, Refusal) else tuple(found)
+
+
+def one_by_one(problem: GemmProblem, only: tuple[str, bool] | None = None) -> Iterator[Lowering] | Refusal:
+    """Return :func:`lowerings` as an iterator, which makes each lowering when it is asked for it.
+
+    ``only``: the letters of a candidate's name, and whether operands are swapped. Other lowerings are left out.
+    """
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
     folded = fold_batch(problem)
     if folded is not None and folded.m <= LONGEST:
         problem = folded
-    # a and b may have any strides: what the kernel cannot read is copied.
-    call = lower(replace(problem, a=_dense(problem.a), b=_dense(problem.b)))
+    call = lower(problem)
+    if isinstance(call, Refusal):  # a and b may have any strides: what the kernel cannot read is copied
+        call = lower(replace(problem, a=_dense(problem.a), b=_dense(problem.b)))
     if isinstance(call, Refusal):
         return call
     refusal = _check_sizes(problem, call)
     if refusal is not None:
         return refusal
-    count, stride_a, stride_b, stride_c, stride_d = 1, 0, 0, 0, 0
-    for dim in call.batch:
-        count, stride_a, stride_b, stride_c, stride_d = (
-            dim.count, dim.stride_a, dim.stride_b, dim.stride_c, dim.stride_d,
-        )  # fmt: skip
-    order, is_complex = _order(problem), problem.a.dtype.name == complex_operands.DTYPE
-    is_mixed = problem.a.dtype != problem.b.dtype
-    if is_complex:
-        problem = complex_operands.as_real(problem, order)
-        refusal = _check_sizes(problem, call)
+    order, dim = _order(problem), call.batch[0] if call.batch else SINGLE
+    if name_of(problem.a.dtype) == complex_operands.DTYPE:
+        expanded = complex_operands.as_real(problem, order)
+        refusal = _check_sizes(expanded, call)
         if refusal is not None:
             return refusal
-        stride_a, stride_b, stride_d = 2 * stride_a, 2 * stride_b, 2 * stride_d
-    out = problem.out
-    size = out.dtype.itemsize
-    kind = _kind(problem)
-    plain = Form(False, False, kind, out.dtype.name)
-    a = reading(problem, "a", problem.a, count, stride_a, plain)
-    b = reading(problem, "b", problem.b, count, stride_b, plain)
-    from_a = in_registers(problem, "a", problem.a, count, stride_a, plain)
-    from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
-    d_ld, d = stored(out.layout, order, size, count, stride_d)
+        dim = BatchDim(dim.count, 2 * dim.stride_a, 2 * dim.stride_b, dim.stride_c, 2 * dim.stride_d)
+        schemes = _schemes(problem, expanded, only)
+        return _lowerings(expanded, order, dim, schemes, is_complex=True)
+    return _lowerings(problem, order, dim, _schemes(problem, problem, only), is_complex=False)
+
+
+def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | None) -> list[Scheme]:
+    """Return the schemes for ``problem``, in the order of :func:`lowerings`; ``real``: as it is multiplied.
+
+    ``only``: the letters and the orientation of those that are asked for.
+    """
+    kind = _kind(real)
+    is_complex, is_mixed = problem is not real, problem.a.dtype != problem.b.dtype
+    places = [(False, False), (True, False)] + [(True, True)] * (kind == "split")
+    if is_complex:  # only planes of float16 are made of these
+        places = []
+    elif is_mixed and real.k >= f16_planes.FEWEST_K:
+        # Only planes are made of the 16-bit operand, and the other one needs none in registers.
+        places = [(True, False)]
+    found = [(kind, *place) for place in places]
+    if kind == "split" and real.k >= f16_planes.FEWEST_K:
+        found.append((f16_planes.INPUT, False, False))
+        few = min(real.m, real.n) < f16_planes.FEWEST_ROWS
+        if not (is_complex or is_mixed or few) and real.c is None:  # a result may be computed twice
+            found.append((f16_planes.INPUT, True, False))
+    if kind == "split" and real.precision == BF16X3 and not (is_complex or is_mixed or real.packed_by):
+        found.append((BF16X3, False, False))
+    if only is not None:
+        return [Scheme(*scheme, only[1]) for scheme in found if letters(*scheme) == only[0]]
+    return [Scheme(*scheme, swapped) for scheme in found for swapped in (False, True)]
+
+
+def _lowerings(
+    problem: GemmProblem, order: str, dim: BatchDim, schemes: list[Scheme], is_complex: bool
+) -> Iterator[Lowering]:
+    """Yield the lowerings by ``schemes``. ``dim``: the batch; ``order``: that of the result."""
+    out, size, output = problem.out, problem.out.dtype.itemsize, name_of(problem.out.dtype)
+    d_ld, d = stored(out.layout, order, size, dim.count, dim.stride_d)
     c_ld = problem.c.layout.leading_dimension(order) if problem.c else 0
     # TMA stores whole units of 16 bytes, also where the last one of a row ends behind the result.
     units = d.inner * size, d.ld, d.stride, out.alignment
     tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
-    pairs = not (d_ld % 2 or stride_d % 2) and out.alignment >= 2 * size
-    found = []
-    options: list[tuple[str, bool, bool, bool, Reading | None, Reading | None]] = [
-        (kind, False, False, False, a, b), (kind, False, False, True, b, a),
-        (kind, True, False, False, from_a, b), (kind, True, False, True, from_b, a),
-        (kind, True, True, False, from_a, from_b), (kind, True, True, True, from_b, from_a),
-    ]  # fmt: skip
-    if kind == "split" and problem.k >= f16_planes.FEWEST_K:
-        plain = replace(plain, input=f16_planes.INPUT)
-        a = reading(problem, "a", problem.a, count, stride_a, plain)
-        b = reading(problem, "b", problem.b, count, stride_b, plain)
-        if is_complex:
-            a, b = complex_operands.read(a, order), complex_operands.read(b, order)
-        if is_complex:  # only planes of float16 are made of these
-            options = []
-        elif is_mixed:  # only planes are made of the 16-bit one, and the other one needs none in registers
-            options = [x for x in options if x[1] and not x[2]]
-        options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
-        few = min(problem.m, problem.n) < f16_planes.FEWEST_ROWS
-        if not (is_complex or is_mixed or few) and problem.c is None:  # a result may be computed twice
-            from_a = in_registers(problem, "a", problem.a, count, stride_a, plain)
-            from_b = in_registers(problem, "b", problem.b, count, stride_b, plain)
-            a, b = (replace(x, mn_major=False) for x in (a, b))  # planes of a tile of any width fill whole boxes
-            options += [(plain.input, True, False, False, from_a, b), (plain.input, True, False, True, from_b, a)]
-    if kind == "split" and problem.precision == BF16X3 and not (is_complex or is_mixed or problem.packed_by):
-        plain = replace(plain, input=BF16X3)
-        a = reading(problem, "a", problem.a, count, stride_a, plain)
-        b = reading(problem, "b", problem.b, count, stride_b, plain)
-        options += [(plain.input, False, False, False, a, b), (plain.input, False, False, True, b, a)]
-    for input_kind, registers, split, swapped, first, second in options:
-        if first is None or second is None or (split and input_kind != "split"):
+    pairs = not (d_ld % 2 or dim.stride_d % 2) and out.alignment >= 2 * size
+    given = {"a": (problem.a, dim.stride_a), "b": (problem.b, dim.stride_b)}
+    read: dict[tuple[str, str, bool], Reading | None] = {}
+
+    def operand(name: str, scheme: Scheme, registers: bool) -> Reading | None:
+        """Return how the operand is read, through registers or not; None where it cannot go through them."""
+        key = name, scheme.input, registers
+        if key not in read:
+            form, look = form_of(False, False, scheme.input, output), in_registers if registers else reading
+            found = look(problem, name, given[name][0], dim.count, given[name][1], form)
+            if is_complex and found is not None:
+                found = complex_operands.read(found, order)
+            read[key] = found
+        return read[key]
+
+    for scheme in schemes:
+        names = ("b", "a") if scheme.swapped else ("a", "b")
+        first, second = operand(names[0], scheme, scheme.registers), operand(names[1], scheme, scheme.split_b)
+        if first is None or second is None:
             continue
-        transposed = (order == "col") != swapped
+        if scheme.input == f16_planes.INPUT and scheme.registers and second.mn_major:
+            second = replace(second, mn_major=False)  # planes of a tile of any width fill whole boxes
         bias = problem.bias.axis if problem.bias else None
-        form = Form(
-            mn_major_a=first.mn_major,
-            mn_major_b=second.mn_major,
-            input=input_kind,
-            output=out.dtype.name,
-            transposed_d=transposed,
+        form = form_of(
+            first.mn_major,
+            second.mn_major,
+            scheme.input,
+            output,
+            transposed_d=(order == "col") != scheme.swapped,
             tma_store=tma_store and not first.shifted,
             has_alpha=not problem.alpha_is_one or problem.k == 0,
-            addend=problem.c.dtype.name if problem.c else None,
-            bias={"m": "n", "n": "m", None: None}[bias] if swapped else bias,
-            bias_type=problem.bias.dtype.name if problem.bias else "float32",
+            addend=name_of(problem.c.dtype) if problem.c else None,
+            bias={"m": "n", "n": "m", None: None}[bias] if scheme.swapped else bias,
+            bias_type=name_of(problem.bias.dtype) if problem.bias else "float32",
             activation=problem.activation,
-            registers_a=registers,
-            split_planes_b=split,
+            registers_a=scheme.registers,
+            split_planes_b=scheme.split_b,
         )
-        m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-        found.append(
-            Lowering(
-                swapped, m, n, max(problem.k, 1), problem.k == 0, count, first, second, form, d, d_ld, stride_d, c_ld,
-                stride_c, pairs,
-            )
+        m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
+        yield Lowering(
+            scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, dim.count, first, second, form, d, d_ld,
+            dim.stride_d, c_ld, dim.stride_c, pairs,
         )  # fmt: skip
-    return tuple(found)
 
 
 def by_bfloat16_planes(lowering: Lowering) -> Lowering:
@@ -193,7 +226,7 @@ def by_bfloat16_planes(lowering: Lowering) -> Lowering:
 
 def check_types(problem: GemmProblem) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that there is no kernel for."""
-    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    a, b, out = (name_of(x.dtype) for x in (problem.a, problem.b, problem.out))
     if a == b == complex_operands.DTYPE:
         return complex_operands.refusal(problem)
     if {a, b} in ({"bfloat16", "float32"}, {"float16", "float32"}) and problem.packed_by is None:
@@ -207,7 +240,7 @@ def check_types(problem: GemmProblem) -> Refusal | None:
         return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
     if problem.activation not in ACTIVATIONS:
         return Refusal(f"the kernels have no activation {problem.activation}", "apply it to the product afterwards")
-    if problem.bias is not None and problem.bias.dtype.name not in OUTPUTS:
+    if problem.bias is not None and name_of(problem.bias.dtype) not in OUTPUTS:
         return Refusal(f"the bias is {problem.bias.dtype}", f"convert it to one of {', '.join(OUTPUTS)}")
     if problem.bias is not None and problem.bias.stride != 1:
         return Refusal(
@@ -219,8 +252,8 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 def _kind(problem: GemmProblem) -> str:
     """Return what the tensor cores multiply: a key of ``config.INPUTS``. Where K is 0, any would do."""
-    name = problem.a.dtype.name
-    if name != problem.b.dtype.name:
+    name = name_of(problem.a.dtype)
+    if name != name_of(problem.b.dtype):
         return "split"
     if name != "float32":
         return name

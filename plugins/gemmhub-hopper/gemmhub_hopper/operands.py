@@ -10,7 +10,9 @@ split, and rows of 16-bit elements may be any number of bytes apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
+from gemmhub.dtypes import DType
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper.config import BF16X3, Form
@@ -27,6 +29,12 @@ LONGEST_ROW = 2**27
 """Elements between shifted rows, at most: eight rows are one line of a tensor map, whose coordinates are 32-bit."""
 _FURTHEST = 2**40
 """Bound of the strides of a tensor map, in bytes."""
+
+
+@cache
+def name_of(dtype: DType) -> str:
+    """Return the name of a dtype. NumPy composes it at each access."""
+    return dtype.name
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def reading(problem: GemmProblem, name: str, operand: Operand, count: int, strid
         mn_major = problem.k == 1 or (rows > 1 and abs(along) < abs(deep))
         planes = {"split": "three bfloat16", BF16X3: "two bfloat16"}.get(form.input, "two float16")
         why = f"split into {planes} planes, which the tensor cores multiply"
-        source = _SOURCES.get(operand.dtype.name, REAL)
+        source = _SOURCES.get(name_of(operand.dtype), REAL)
         return Reading(
             name,
             rows,

@@ -12,6 +12,7 @@ from gemmhub.kit.cuda import Driver, Gpu
 from gemmhub.kit.cuda_scratch import Scratch
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub_hopper import pdl
+from gemmhub_hopper.compiled import Kernels
 
 OLDEST_DRIVER = (12, 4)
 """The oldest CUDA version of the driver."""
@@ -43,6 +44,7 @@ class Machine:
         self.gpus = gpus
         """All devices, Hopper or not: their indices are those of gemmhub's devices."""
         self.workspaces = tuple(map(Scratch, gpus))
+        self.kernels = Kernels(compiler, gpus)
 
     @property
     def hoppers(self) -> tuple[Gpu, ...]:

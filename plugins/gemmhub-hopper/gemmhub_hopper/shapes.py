@@ -47,6 +47,11 @@ class ShapeList(tuple[Shape, ...]):
         return Shapes.of(self)
 
     @cached_property
+    def by_name(self) -> dict[str, Shape]:
+        """The shapes by their names."""
+        return {shape.name: shape for shape in self}
+
+    @cached_property
     def whole(self) -> ShapeList:
         """The shapes for a b that is contiguous along N: those whose n is a multiple of 16.
 

@@ -25,10 +25,15 @@ _OTHERS = ("prepass.cu", "f16_prepass.cu", "gemv_kernel.cu")
 """Files that gemm_kernel.cu does not include."""
 
 
+def name(what: str) -> str:
+    """Return the name of the source of a kernel for a shape, or of one for vectors of that name."""
+    return f"hopper-{what}"
+
+
 def source(variant: Variant) -> Source:
     """Return the source of a variant; the header wgmma.cuh is generated for it."""
     return _source(
-        f"hopper-{variant.shape.name}",
+        name(variant.shape.name),
         "gemm_kernel.cu",
         {**{name: text for name, text in _files().items() if name not in _OTHERS}, "wgmma.cuh": wgmma.header(variant)},
         variant.macros,
@@ -51,12 +56,12 @@ def f16_prepass() -> Source:
 def gemv(kernel: GemvKernel) -> Source:
     """Return the source of a kernel for vectors."""
     files = {name: _files()[name] for name in _GEMV_FILES}
-    return _source(f"hopper-{kernel.name}", "gemv_kernel.cu", files, kernel.macros)
+    return _source(name(kernel.name), "gemv_kernel.cu", files, kernel.macros)
 
 
-def _source(name: str, main: str, files: dict[str, str], macros: dict[str, int]) -> Source:
+def _source(title: str, main: str, files: dict[str, str], macros: dict[str, int]) -> Source:
     options = (f"--gpu-architecture={ARCH}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items()))
-    return Source(name=name, main=main, files=files, options=options)
+    return Source(name=title, main=main, files=files, options=options)
 
 
 @cache

@@ -46,18 +46,16 @@ class Staged:
 
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], copier: int,
-        workspace: Scratch, limit: int, fallback_of: KPasses | None = None,
+        workspace: Scratch, limit: int, passes: KPasses, only_rejected: bool = False,
     ) -> None:  # fmt: skip
         """``kernel`` compiles a variant. ``copier``: the pre-pass for the form's input, where copies are needed.
 
-        ``fallback_of``: the K passes of this product, which multiplies what float16 planes do not hold. Then pre-passes
-        and kernels do nothing where no operand is rejected.
+        ``only_rejected``: the product multiplies what float16 planes do not hold. Then pre-passes and kernels do
+        nothing where no operand is rejected.
 
         Raises DriverError where the driver refuses the tensor maps.
         """
-        passes = fallback_of or choice.k_passes(limit)
-        assert not isinstance(passes, str), passes
-        self._card, self._only_rejected = card, fallback_of is not None
+        self._card, self._only_rejected = card, only_rejected
         self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         lowering, form = choice.lowering, choice.lowering.form
         self._sums = k_passes.sums(lowering) if passes.sums is not None else None

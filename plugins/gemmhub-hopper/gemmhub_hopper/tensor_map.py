@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+from gemmhub._base.evicting import keep
 from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub_hopper.config import Form, Variant
 
@@ -21,6 +22,12 @@ _SWIZZLE = {16: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by its span in bytes."""
 _PROMOTION = 2
 """CU_TENSOR_MAP_L2_PROMOTION_L2_128B. With 256 bytes, rows that are not aligned to 256 are read slower."""
+
+
+_MEMORY = c_char * (NBYTES + 64)
+"""A map, wherever 64 bytes begin."""
+_SIZES, _STRIDES, _BOX = c_uint64 * 3, c_uint64 * 2, c_uint32 * 3
+_ELEMENT_STRIDES = _BOX(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -96,15 +103,14 @@ def result(stored: Stored, variant: Variant) -> MapArguments:
 
 def encode(driver: Driver, arguments: MapArguments, address: int) -> bytes:
     """Return the map of a matrix at ``address``, a multiple of 16. Raises DriverError where the driver refuses it."""
-    memory = ctypes.create_string_buffer(NBYTES + 64)
-    start = -addressof(memory) % 64
-    place = (c_char * NBYTES).from_buffer(memory, start)
+    memory = _MEMORY()
+    start = addressof(memory)
+    place = start + -start % 64
     driver.call(
-        "cuTensorMapEncodeTiled", addressof(place), arguments.type, 3, address, (c_uint64 * 3)(*arguments.sizes),
-        (c_uint64 * 2)(*arguments.strides), (c_uint32 * 3)(*arguments.box), (c_uint32 * 3)(1, 1, 1), 0,
-        arguments.swizzle, _PROMOTION, 0,
+        "cuTensorMapEncodeTiled", place, arguments.type, 3, address, _SIZES(*arguments.sizes),
+        _STRIDES(*arguments.strides), _BOX(*arguments.box), _ELEMENT_STRIDES, 0, arguments.swizzle, _PROMOTION, 0,
     )  # fmt: skip
-    return bytes(place)
+    return memory.raw[place - start : place - start + NBYTES]
 
 
 def address_word(driver: Driver, arguments: MapArguments) -> int | None:
@@ -121,3 +127,22 @@ def address_word(driver: Driver, arguments: MapArguments) -> int | None:
     if len(differing) == 1 and all(row[differing[0]] == address for row, address in zip(rows, addresses)):
         return differing[0]
     return None
+
+
+_Kind = tuple[int, tuple[int, int, int], int]
+_words: WeakKeyDictionary[Driver, dict[_Kind, int | None]] = WeakKeyDictionary()
+"""For each driver, the words of :func:`address_word` by the type, the box and the swizzle of the map."""
+_KEPT = 1024
+
+
+def address_word_of(driver: Driver, arguments: MapArguments, data: bytes, address: int) -> int | None:
+    """Return :func:`address_word` of a map that is encoded as ``data`` for ``address``.
+
+    It is found once for maps of one type, box and swizzle, whatever their sizes. Of each map its content is checked.
+    """
+    words = _words.setdefault(driver, {})
+    kind = arguments.type, arguments.box, arguments.swizzle
+    if kind not in words:
+        keep(words, kind, address_word(driver, arguments), _KEPT)
+    word = words[kind]
+    return word if word is not None and memoryview(data).cast("Q")[word] == address else None

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import choose, corrections, gemv, lower, pdl, tensor_map
-from gemmhub_hopper.backend import MARGIN, HopperBackend
+from gemmhub_hopper import choose, corrections, gemv, lower, offer, pdl, tensor_map
+from gemmhub_hopper.backend import MARGIN
+from gemmhub_hopper.candidate import named, runnable
 from gemmhub_hopper.config import Shape
 from problems import H200, problem
 from products import Product, stored
@@ -268,9 +269,9 @@ def test_unmeasured_candidates_are_remarked(backend, monkeypatch):
 def test_unmeasured_candidates_stand_behind(monkeypatch):
     """Candidates of a kind without a correction get the same factor next to measured ones."""
     lowerings = lower.lowerings(VECTOR)
-    plain = {choice.name: t for t, choice in HopperBackend._timed(lowerings, H200, LIMIT)}
+    plain = {choice.name: t for t, choice in choose.timed(lowerings, H200, LIMIT)}
     measured(monkeypatch, "half")
-    assert {choice.name: t for t, choice in HopperBackend._timed(lowerings, H200, LIMIT)} == pytest.approx(
+    assert {choice.name: t for t, choice in choose.timed(lowerings, H200, LIMIT)} == pytest.approx(
         {name: t if name.startswith("gemv") else t / UNMEASURED for name, t in plain.items()}
     )
 
@@ -291,23 +292,41 @@ def test_candidates_by_name(backend):
 
 
 def test_a_workspace_too_small_for_split_k(backend):
-    kernel = backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
-    assert kernel.workspace_bytes == 0
-    assert "needs" in kernel.description
+    """Nothing is substituted: without split-K the bits would be others."""
+    with pytest.raises(ValueError, match=r"64x64x12/4 does not run .*it needs \d+ bytes .*1000 are allowed; raise the"):
+        backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
 
 
 def test_a_small_workspace(backend):
-    """The candidate is the fastest in this workspace: that of a larger one would need many K passes, or fail."""
-    asked = problem(2048, 2048, 2048, "float32")
-    first, limit = backend.candidates(asked)[0], 2**20
-    kernel = backend.prepare(asked, first, limit)
-    lowerings, card = lower.lowerings(asked), backend._card(asked)
-    seconds, best = choose.choices(lowerings, card, limit)[0]
-    assert kernel.description.startswith(f"tile {best.shape.m}x{best.shape.n}, {best.shape.stages} stages")
-    assert f"({first}: " in kernel.description
-    assert kernel.workspace_bytes <= limit
-    assert seconds >= backend.estimate(asked) / (MARGIN * UNMEASURED)
-    assert f"({first}: " not in backend.prepare(asked, first, LIMIT).description
+    """A candidate runs in more K passes or is refused; one of those that are proposed runs."""
+    asked, limit = problem(2048, 2048, 2048, "float32"), 2**20
+    names = backend.candidates(asked)
+    lowerings = lower.lowerings(asked)
+    small = [x for x in names if not isinstance(runnable(named(lowerings, x), limit), str)]
+    assert 0 < len(small) < len(names)
+    for name in names:
+        description = backend.prepare(asked, name, LIMIT).description
+        if name in small:
+            kernel = backend.prepare(asked, name, limit)
+            assert kernel.workspace_bytes <= limit
+            assert kernel.description.startswith(description)
+        else:
+            with pytest.raises(ValueError, match=f"{name} does not run .*raise the setting workspace_mib"):
+                backend.prepare(asked, name, limit)
+    several = backend.prepare(problem(300, 500, 3000, "float32", precision="tf32", b="row"), "64x64x12", limit)
+    assert several.description.endswith("K passes for a small workspace")
+
+
+def test_one_of_the_candidates_runs_in_the_least_workspace(backend):
+    """It is the last where none of the fastest does."""
+    asked = problem(4096, 4096, 4096, "float32")
+    distinct = choose.distinct(choose.timed(lower.lowerings(asked), backend._card(asked), 2**28))
+    fastest = [choice.name for _, choice in distinct[: offer.PROPOSED]]
+    assert all(isinstance(runnable(choice, offer.SMALL), str) for _, choice in distinct[: offer.PROPOSED])
+    names = list(backend.candidates(asked))
+    assert names[:-1] == fastest[:-1]
+    assert names[-1] not in fastest
+    backend.prepare(asked, names[-1], offer.SMALL)
 
 
 def test_workspace_is_there_before_the_call():
@@ -331,9 +350,8 @@ def test_a_batch_that_folds_into_too_many_rows(backend):
 def test_k_passes_too_short_for_a_cluster_that_shares_k(backend):
     """Four CTAs cannot share the last K pass, which has three blocks of K; in a larger workspace there is one pass."""
     asked = problem(70, 73, 330, "float32", precision="tf32")
-    kernel = backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
-    assert "K shared by 4 CTAs" not in kernel.description
-    assert "the last K pass has 3 blocks of K: fewer than the 4 CTAs that share them" in kernel.description
+    with pytest.raises(ValueError, match="the last K pass has 3 blocks of K: fewer than the 4 CTAs that share them"):
+        backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
     assert "K shared by 4 CTAs" in backend.prepare(asked, "64x64x12k4", LIMIT).description
 
 

@@ -1,0 +1,118 @@
+"""What is offered for a problem: the fastest candidate, or a compiled one that is nearly as fast.
+
+Real calls bring new sizes all the time, and the fastest candidate changes with them, while compiling one takes as long
+as thousands of calls. So a candidate that needs no compiler goes before a faster one that does, up to a limit. The
+faster one stays among the candidates, so that tuning compiles and times it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gemmhub._base.evicting import keep
+from gemmhub_hopper import choose
+from gemmhub_hopper.candidate import Choice, runnable
+from gemmhub_hopper.choose import Timed
+from gemmhub_hopper.compiled import Code, Kernels, code
+from gemmhub_hopper.gemv import GemvChoice
+from gemmhub_hopper.lower import Lowering
+from gemmhub_hopper.model import Card
+
+NEARLY = 1.15
+"""Largest estimate of a compiled candidate that goes first, as a multiple of the fastest one's."""
+MOST_COMPILED = 12
+"""The most kernels that M alone compiles for a family in a process: from then on, the fastest compiled candidate runs.
+"""
+PROPOSED = 8
+"""Number of candidates that tuning times."""
+SMALL = 2**20
+"""Bytes of the least workspace that a user can set, in which one of the proposed candidates runs if any does."""
+_FAMILIES = 1024
+"""The most families whose kernels are counted."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The candidates of a problem."""
+
+    timed: tuple[Timed, ...]
+    """Estimates and candidates. The first runs without tuning; the others are sorted by their estimates."""
+    remark: str
+    """Why the first is not the fastest; else empty."""
+    loaded: int
+    """Kernels that were loaded at that time."""
+
+
+class Offers:
+    """Offers for the problems of a machine. It counts what M alone compiles for each family."""
+
+    def __init__(self) -> None:
+        self._families: dict[Hashable, frozenset[Code]] = {}
+        """Kernels of winners that were not compiled, by the family."""
+
+    def of(
+        self, kernels: Kernels, index: int, lowerings: tuple[Lowering, ...], timed: Sequence[Timed], card: Card,
+        workspace: int, pinned: bool,
+    ) -> Offer:  # fmt: skip
+        """Return the offer for a problem on device ``index`` with these estimates, of which there is at least one.
+
+        ``pinned``: sizes alone decide, as bits must not depend on what is compiled.
+        """
+        loaded = kernels.loaded
+        proposed = _proposed(timed)
+        fastest, best = proposed[0]
+        needed = _uncompiled(kernels, best, card, workspace)
+        if pinned or not needed:
+            return Offer(proposed, "", loaded)
+        family = _family(index, lowerings)
+        wanted = self._families.get(family, frozenset())
+        spent = sum(map(kernels.compiled, wanted)) >= MOST_COMPILED
+        for seconds, choice in timed if not spent else _all(timed, lowerings, card, workspace):
+            if seconds > NEARLY * fastest and not spent:
+                break
+            if not _uncompiled(kernels, choice, card, workspace):
+                others = [x for x in proposed if x[1] is not choice]
+                percent = math.ceil(100 * (seconds / fastest - 1))
+                remark = f"{best.name} would be {percent} % faster and is not compiled: tune, or gemmhub build"
+                return Offer(((seconds, choice), *others[: PROPOSED - 1]), remark, loaded)
+        wanted = wanted | {what for what in needed if not isinstance(what, int)}  # without pre-passes
+        keep(self._families, family, wanted, _FAMILIES)
+        return Offer(proposed, "", loaded)
+
+
+def _family(index: int, lowerings: tuple[Lowering, ...]) -> Hashable:
+    """Return a key of everything of a problem but M and the alignment of what depends on it."""
+    first = lowerings[0]
+    return index, first.n, first.k, first.batch, first.form
+
+
+def _uncompiled(kernels: Kernels, choice: Choice | GemvChoice, card: Card, workspace: int) -> list[Code]:
+    """Return the kernels of ``choice`` that a compiler would have to make."""
+    passes = None if isinstance(choice, GemvChoice) else choice.k_passes(workspace)
+    assert not isinstance(passes, str), passes
+    return [what for what in code(choice, passes, card) if not kernels.compiled(what)]
+
+
+def _all(
+    timed: Sequence[Timed], lowerings: tuple[Lowering, ...], card: Card, workspace: int
+) -> Iterator[Timed]:  # fmt: skip
+    """Yield ``timed``, and then every other candidate by the model alone."""
+    yield from timed
+    ranked = (x for some in choose.by_scheme(lowerings) for x in choose.ranked(some, card, workspace))
+    yield from sorted(((x.seconds, x.choice) for x in ranked), key=lambda x: x[0])
+
+
+def _proposed(timed: Sequence[Timed]) -> tuple[Timed, ...]:
+    """Return the fastest candidates that differ in their shape, one of which runs in a small workspace if any does."""
+    distinct = choose.distinct(timed)
+    found = distinct[:PROPOSED]
+    if not any(_is_small(choice) for _, choice in found):
+        found[PROPOSED - 1 :] = [x for x in distinct[PROPOSED - 1 :] if _is_small(x[1])][:1] or found[PROPOSED - 1 :]
+    return tuple(found)
+
+
+def _is_small(choice: Choice | GemvChoice) -> bool:
+    """Return whether ``choice`` runs in a small workspace."""
+    return isinstance(choice, GemvChoice) or not isinstance(runnable(choice, SMALL), str)

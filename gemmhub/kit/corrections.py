@@ -72,11 +72,11 @@ class Correction:
     """Network that predicts log(measured seconds / modelled seconds) from a row of features."""
     origin: Origin
 
-    def factors(self, rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
+    def factors(self, rows: Sequence[Sequence[float]] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The factors on the modelled seconds, one for each row of features."""
-        if not rows:
+        if not len(rows):
             return np.empty(0)
-        found: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.array(rows)), -LIMIT, LIMIT))
+        found: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.asarray(rows)), -LIMIT, LIMIT))
         return found
 
 

@@ -17,7 +17,7 @@ from gemmhub_hopper.shapes import shapes
 
 _NAME = re.compile(r"(\d+x\d+x\d+p?(?:c\dx\d)?(?:k\d)?)([hx]?r?s?)(t?)(?:/([1-9]\d*))?")
 """The name of a choice: shape, letters of the form, operands swapped, splits of split-K."""
-_MAX_WORK_TILES = 2**31 - 2**16
+MAX_WORK_TILES = 2**31 - 2**16
 """Bound of the work tiles: their numbers are 31-bit, and clusters count beyond the last one."""
 _MIN_SPLITS, _MIN_WORK = 6, 40
 """Splits, and quads of registers of all splits, from which on each CTA reduces a slice: as in kernels/split_k.cuh."""
@@ -165,8 +165,8 @@ def runnable(choice: Choice, workspace: int) -> KPasses | str:
         most = k_passes.counters(choice.lowering.form)
         if choice.counters > most:
             return f"split-K takes {choice.counters} counters: there are {most}"
-    if choice.work_tiles >= _MAX_WORK_TILES:
-        return f"{choice.work_tiles} work tiles: fewer than {_MAX_WORK_TILES} are allowed"
+    if choice.work_tiles >= MAX_WORK_TILES:
+        return f"{choice.work_tiles} work tiles: fewer than {MAX_WORK_TILES} are allowed"
     for variant in k_passes.variants(choice.shape, choice.lowering.form, choice.splits > 1, passes.count):
         if variant.refusal is not None:
             return variant.refusal

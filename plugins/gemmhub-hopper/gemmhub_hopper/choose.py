@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gemmhub._base.evicting import keep
 from gemmhub.kit.corrections import UNMEASURED
+from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
-from gemmhub_hopper.candidate import Choice, Choices, runnable
-from gemmhub_hopper.config import BF16X3, BY_ROWS, Shape
+from gemmhub_hopper.candidate import MAX_WORK_TILES, Choice, Choices
+from gemmhub_hopper.config import BF16X3, BY_ROWS, Form, Shape
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.k_passes import KPasses
@@ -25,12 +27,21 @@ Timed = tuple[float, Choice | GemvChoice]
 """An estimate in seconds, and the candidate."""
 
 
-class Ranked(NamedTuple):
-    """A choice with its estimate in seconds and the work that the model derived."""
+@dataclass(frozen=True)
+class Ranked:
+    """A choice with its estimate in seconds."""
 
     seconds: float
     choice: Choice
-    work: Work
+    works: Work = field(compare=False, repr=False)
+    """The work of all choices, as arrays."""
+    at: int = field(compare=False)
+    """The index of this one there."""
+
+    @property
+    def work(self) -> Work:
+        """The work that the model derived."""
+        return self.works.one_by_one([self.at])[0]
 
 
 def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: int | None = None) -> list[Ranked]:
@@ -39,30 +50,55 @@ def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: in
     They cover every lowering and every shape, with the numbers of splits that may be faster than none.
     """
     works: list[Work] = []
+    runs: list[Numbers] = []
     places: list[tuple[Lowering, int, int]] = []
     for lowering in lowerings:
         passes = k_passes.fewest(lowering, 0, workspace)
         if not isinstance(passes, str):
             numbers, splits = _splits(lowering, passes, card)
             every = Choices(lowering, shapes(lowering.form).arrays.some(numbers), splits)
-            works.append(model.works(every, *_passes_of(every, passes, workspace), card))
+            blocks, count = _passes_of(every, passes, workspace)
+            works.append(model.works(every, blocks, count, card))
+            runs.append(_runnable(every, numbers, blocks, count, workspace))
             places += zip(repeat(lowering), numbers.tolist(), splits.tolist())
     if not works:
         return []
     work = model.together(works)
     seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.scheme])
-    kept: list[int] = []
-    found: list[Choice] = []
-    for i in np.argsort(seconds, kind="stable").tolist():
-        if len(found) == most:
-            break
-        lowering, number, count = places[i]
-        choice = Choice(lowering, shapes(lowering.form)[number], count)
-        if not isinstance(runnable(choice, workspace), str):
-            kept.append(i)
-            found.append(choice)
-    rows = zip(seconds[kept].tolist(), found, work.one_by_one(kept))
-    return [Ranked(*row) for row in rows]
+    order = np.argsort(seconds, kind="stable")
+    order = order[np.concatenate(runs)[order]][:most]
+    found = (places[i] for i in order.tolist())
+    made = (Choice(lowering, shapes(lowering.form)[number], count) for lowering, number, count in found)
+    return [Ranked(t, choice, work, i) for t, choice, i in zip(seconds[order].tolist(), made, order.tolist())]
+
+
+def _runnable(choices: Choices, numbers: Numbers, blocks: Numbers, count: Numbers, workspace: int) -> Numbers:
+    """Return which choices :func:`candidate.runnable` does not refuse.
+
+    ``numbers`` are the indices of their shapes; ``blocks`` and ``count`` are the blocks of K in a pass and the number
+    of passes, 0 where there are none.
+    """
+    lowering, splits, shared = choices.lowering, choices.splits, choices.shape.cluster_k
+    split = splits > 1
+    runs = (count > 0) & (shared <= lowering.k_blocks - (count - 1) * blocks) & (splits <= k_passes.MAX_SPLITS)
+    runs &= ~split | ((splits * shared <= blocks) & (choices.counters <= k_passes.counters(lowering.form)))
+    runs &= choices.work_tiles < MAX_WORK_TILES
+    if not lowering.copied:
+        partials = np.asarray(choices.partial_bytes)
+        marks = lowering.form.num_planes > 1 and not lowering.form.split_planes_b
+        runs &= ((partials == 0) & (not marks)) | (COUNTERS + partials <= workspace)
+    for number in set(count[runs].tolist()):
+        for which in (False, True):
+            made = _made(lowering.form, which, min(number, 3))
+            runs &= (count != number) | (split != which) | made[numbers]
+    return runs
+
+
+@lru_cache(maxsize=1024)
+def _made(form: Form, split_k: bool, count: int) -> Numbers:
+    """Return of which shapes there are kernels for ``count`` K passes; three stand for more."""
+    variants = (k_passes.variants(shape, form, split_k, count) for shape in shapes(form))
+    return np.array([not any(x.refusal for x in some) for some in variants])
 
 
 def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, Numbers]:
@@ -110,15 +146,17 @@ def _in_whole_waves(work_tiles: Numbers, at_once: Numbers, k_blocks: int) -> Num
 
 
 def _passes_of(choices: Choices, unsplit: KPasses, workspace: int) -> tuple[Numbers, Numbers]:
-    """Return the blocks of K in a pass, and the number of passes; ``unsplit`` are the passes without split-K."""
+    """Return the blocks of K in a pass, and the number of passes, 0 where the workspace has no room for any.
+
+    ``unsplit`` are the passes without split-K.
+    """
     lowering, partials = choices.lowering, np.asarray(choices.partial_bytes)
     blocks, count = np.full(len(partials), unsplit.k_blocks), np.full(len(partials), unsplit.count)
     if lowering.copied:  # partial sums take workspace from the copies
         crowded = (unsplit.count > 1) | (unsplit.nbytes + partials > workspace)
         for i in np.flatnonzero((partials > 0) & crowded).tolist():
             passes = k_passes.fewest(lowering, int(partials[i]), workspace)
-            if not isinstance(passes, str):
-                blocks[i], count[i] = passes.k_blocks, passes.count
+            blocks[i], count[i] = (1, 0) if isinstance(passes, str) else (passes.k_blocks, passes.count)
     return blocks, count
 
 
@@ -128,13 +166,15 @@ def corrected(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> li
     correction = corrections.find(corrections.kind_of(ranking[0].choice), card) if ranking else None
     if correction is None:
         return ranking
-    apart = [0.0] * len(ranking)
-    if ranking[0].choice.lowering.form.input == BF16X3:  # the network is that of 16-bit products, without the pre-pass
-        apart = [float(model.copying(x.work, card, CONSTANTS[BF16X3])) for x in ranking]
-    rows = [corrections.features(x.choice, x.work, x.seconds - t, card) for x, t in zip(ranking, apart)]
-    factors = correction.factors(rows).tolist()
-    every = (x._replace(seconds=(x.seconds - t) * f + t) for x, f, t in zip(ranking, factors, apart))
-    return sorted(every, key=lambda x: x[0])
+    chosen, works = [x.choice for x in ranking], ranking[0].works
+    work = works.some([x.at for x in ranking])
+    seconds, apart = np.array([x.seconds for x in ranking]), np.zeros(1)
+    if chosen[0].lowering.form.input == BF16X3:  # the network is that of 16-bit products, without the pre-pass
+        apart = model.copying(work, card, CONSTANTS[BF16X3])
+    factors = correction.factors(corrections.rows(chosen, work, seconds - apart, card))
+    times = (seconds - apart) * factors + apart
+    order = np.argsort(times, kind="stable")
+    return [Ranked(t, chosen[i], works, ranking[i].at) for t, i in zip(times[order].tolist(), order.tolist())]
 
 
 def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Timed]:
@@ -146,10 +186,11 @@ def _by_matrices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) ->
     """Return the estimates and choices of one product by one scheme, the fastest first."""
     if _small_by_rows(lowerings[0]):
         return []
-    timed = [
-        (max(x.seconds, _least(x.choice.lowering, card)) + model.epilogue(x.choice.lowering), x.choice)
-        for x in corrected(lowerings, card, workspace)
-    ]
+    bounds = {id(lowering): (_least(lowering, card), model.epilogue(lowering)) for lowering in lowerings}
+    timed = []
+    for x in corrected(lowerings, card, workspace):
+        least, added = bounds[id(x.choice.lowering)]
+        timed.append((max(x.seconds, least) + added, x.choice))
     short = [x for x in timed if not _long(x[1])]
     timed = short or ([] if lowerings[0].form.input == BF16X3 else timed)  # another scheme takes such products
     return sorted(timed, key=lambda pair: pair[0])

@@ -8,8 +8,11 @@ network of a card; on other cards the models serve alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
@@ -17,10 +20,10 @@ from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import BF16X3, BY_ROWS, SHIFTED
+from gemmhub_hopper.config import BF16X3, BY_ROWS, SHIFTED, Shape
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
-from gemmhub_hopper.model import Card, Work
+from gemmhub_hopper.model import Card, Numbers, Work
 from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
@@ -112,33 +115,68 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
 
 
 def features(choice: Choice, work: Work, seconds: float, card: Card) -> list[float]:
-    """Return the features of a kernel for matrices whose modelled time is ``seconds``; a and b are the kernel's own.
+    """Return the features of a kernel for matrices whose modelled time is ``seconds``: a row of :func:`rows`."""
+    found: list[float] = rows([choice], work, np.array([seconds]), card)[0].tolist()
+    return found
 
-    With two bfloat16 planes they are those of a 16-bit product, and ``seconds`` are without the pre-pass.
+
+def rows(choices: Sequence[Choice], work: Work, seconds: Numbers, card: Card) -> Numbers:
+    """Return the features of kernels for matrices, a row for each of ``choices``; a and b are the kernel's own.
+
+    ``seconds`` are the modelled times, and ``work`` is what they were derived from. With two bfloat16 planes features
+    are those of a 16-bit product, and ``seconds`` are without the pre-pass.
     """
-    lowering, shape, form = choice.lowering, choice.shape, choice.lowering.form
-    tiles = choice.tiles
-    covered = tiles[0] * shape.m * shape.cluster_m * tiles[1] * shape.n * shape.cluster_n
-    k = lowering.k * form.k_rounds
-    copied = 0.0 if form.input == BF16X3 else work.copied_bytes  # as of a product of planes, which are there
+    lowerings = {id(choice.lowering): choice.lowering for choice in choices}
+    products = {key: _product(lowering) for key, lowering in lowerings.items()}
+    m, n, k, batch, *product = np.array([products[id(choice.lowering)] for choice in choices], float).T
+    shape = np.array([_shape(choice.shape) for choice in choices], float).T
+    height, width, cluster_size = shape[:3]
+    vertical, horizontal = np.ceil(m / height), np.ceil(n / width)
+    copied = 0.0 if choices[0].lowering.form.input == BF16X3 else work.copied_bytes  # as of a product of planes
     waves = work.full_waves + work.last_wave
-    whole_waves = math.ceil(waves)
-    return [
+    whole_waves = np.ceil(waves)
+    at_once = np.array([card.max_active_clusters(int(size)) for size in cluster_size])
+    columns = [
         # The product: sizes, orders, alignment of rows, bytes of copies, and how the result is stored.
-        math.log(lowering.m), math.log(lowering.n), math.log(k), math.log(lowering.batch),
-        form.mn_major_a, form.mn_major_b, form.transposed_d, form.registers_a + form.split_planes_b,
-        _row_alignment(lowering.a), _row_alignment(lowering.b), math.log1p(copied), form.tma_store,
-        form.output_bytes,
+        np.log(m), np.log(n), np.log(k), np.log(batch), *product[:6], np.log1p(copied), *product[6:],
         # The shape; wgmma, swizzles and stores prefer widths that are multiples of powers of two.
-        shape.m, shape.n, math.log2(math.gcd(shape.n, 64)), shape.consumers, shape.pingpong, shape.stages,
-        math.log2(shape.cluster_m), math.log2(shape.cluster_n), math.log2(shape.cluster_k), math.log2(choice.splits),
+        *shape[3:], np.log2([choice.splits for choice in choices]),
         # The tiling: the share of tiles within the product, waves, and the idle share of the last one.
-        lowering.m * lowering.n / covered, math.log(waves), whole_waves - waves, math.log(max(1, work.k_blocks)),
-        math.log(choice.group(card)),
+        m * n / (vertical * height * horizontal * width), np.log(waves), whole_waves - waves,
+        np.log(np.maximum(1, work.k_blocks)), np.log(_group(vertical, height, width, at_once)),
         # The modelled time, and the rates that follow from it: operations and bytes a second.
-        math.log(seconds), math.log(2 * lowering.m * lowering.n * k * lowering.batch / seconds),
-        math.log((work.read_bytes + work.written_bytes) / seconds),
+        np.log(seconds), np.log(2 * m * n * k * batch / seconds),
+        np.log((work.read_bytes + work.written_bytes) / seconds),
     ]  # fmt: skip
+    return np.array(np.broadcast_arrays(*columns)).T
+
+
+def _product(lowering: Lowering) -> tuple[float, ...]:
+    """Return m, n, K over all rounds, the batch, and the features that depend on nothing but the lowering."""
+    form = lowering.form
+    return (
+        lowering.m, lowering.n, lowering.k * form.k_rounds, lowering.batch, form.mn_major_a, form.mn_major_b,
+        form.transposed_d, form.registers_a + form.split_planes_b, _row_alignment(lowering.a),
+        _row_alignment(lowering.b), form.tma_store, form.output_bytes,
+    )  # fmt: skip
+
+
+@cache
+def _shape(shape: Shape) -> tuple[float, ...]:
+    """Return the height and the width of a cluster tile, the CTAs of a cluster, and the features of a shape."""
+    return (
+        shape.m * shape.cluster_m, shape.n * shape.cluster_n, shape.cluster_size,
+        shape.m, shape.n, math.log2(math.gcd(shape.n, 64)), shape.consumers, shape.pingpong, shape.stages,
+        math.log2(shape.cluster_m), math.log2(shape.cluster_n), math.log2(shape.cluster_k),
+    )  # fmt: skip
+
+
+def _group(vertical: Numbers, height: Numbers, width: Numbers, at_once: Numbers) -> Numbers:
+    """Return :meth:`Choice.group` for tiles of ``height`` x ``width``, of which ``vertical`` cover M."""
+    sizes = np.array([1, 2, 4, 8, 16, 32])[:, None]
+    high = np.minimum(sizes, vertical)
+    read = np.where(sizes < 2 * vertical, high * height + np.ceil(at_once / high) * width, np.inf)
+    return sizes[np.argmin(read, axis=0), 0]
 
 
 def _row_alignment(reading: Reading) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,8 @@ LAUNCH = 1e-6
 """Seconds of an empty kernel in a row of such kernels, whose launches overlap."""
 _SHARPNESS = 6
 """Exponent of the norm that adds up a stage's resources: the larger, the less the smaller ones count."""
-_COPIES = ((8, 8), (16, 4), (32, 2))
-"""Accumulators of a thread up to which it loads how many splits at once; above the last, it loads one."""
+_UP_TO, _AT_ONCE = np.array([8, 16, 32]), np.array([8, 4, 2, 1])
+"""Accumulators of a thread up to which it loads so many splits at once; above the last, it loads one."""
 EPILOGUE = 4e-7
 """Seconds of any epilogue but the plain one."""
 ACTIVATIONS = {None: 1.5e-13, "relu": 1.5e-13, "gelu": 7e-13, "silu": 7e-13}
@@ -135,14 +136,18 @@ class Work(NamedTuple):
         """Bytes of a stage by the alignment of their rows."""
         return self.aligned_128, self.aligned_64, self.aligned_32, self.aligned_16
 
+    def some(self, which: Any) -> Work:
+        """Return the work of the candidates at these indices."""
+        return Work(*np.array(self)[:, which])
+
     def one_by_one(self, which: Any) -> list[Work]:
         """Return the work of the candidates at these indices, in plain numbers."""
-        return [Work(*row) for row in zip(*(column[which].tolist() for column in self))]
+        return [Work(*row) for row in np.array(self)[:, which].T.tolist()]
 
 
 def together(works: Sequence[Work]) -> Work:
     """Return ``works``, of one candidate or of many each, joined into one."""
-    return Work(*(np.concatenate([np.atleast_1d(x) for x in column]) for column in zip(*works)))
+    return works[0] if len(works) == 1 else Work(*np.concatenate([np.array(x) for x in works], axis=1))
 
 
 def work(choice: Choice, passes: KPasses, card: Card) -> Work:
@@ -163,9 +168,12 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         (lowering.a, variant.a_bytes / shape.cluster_n),
         (lowering.b, variant.b_bytes / shape.cluster_m),
     ):
-        loaded[_misalignment(reading, lowering, blocks), np.arange(count)] += nbytes
-    added = form.addend is not None
-    width = np.array([config.store_block_n(x, form.output_bytes, added) for x in columns.tolist()], int)
+        which = _misalignment(reading, lowering, blocks)
+        if reading.direct is None:
+            loaded[which, np.arange(count)] += nbytes
+        else:
+            loaded[which] += nbytes
+    width = _widths(form.output_bytes, form.addend is not None)[columns]
     store_blocks = -(-columns // width)
     accumulators = shape.m // shape.warpgroups_per_tile * columns // 128
     results = float(lowering.m * lowering.n * lowering.batch)  # their bytes may exceed 64-bit integers
@@ -195,14 +203,23 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         splits=splits,
         reduces_by_slices=choices.reduces_by_slices(at_once),
         partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,
-        splits_at_once=np.select([accumulators <= most for most, _ in _COPIES], [added for _, added in _COPIES], 1),
+        splits_at_once=_AT_ONCE[np.searchsorted(_UP_TO, accumulators)],
         k_passes=k_passes,
         launches=k_passes * (4 if form.input == f16_planes.INPUT else 2 if lowering.copied else 1),
         read_bytes=lowering.nbytes - stored + partials + sums,
         written_bytes=stored + partials + sums,
         copied_bytes=float(sum(x.elements * (x.size + form.stored_planes * form.input_bytes) for x in lowering.copied)),
     )  # fmt: skip
-    return Work(*(np.broadcast_to(column, count) for column in found))
+    table = np.empty((len(found), count))
+    for row, column in zip(table, found):
+        row[:] = column
+    return Work(*table)
+
+
+@cache
+def _widths(nbytes: int, added: bool) -> Numbers:
+    """Return the columns of a store block by those of a tile."""
+    return np.array([config.store_block_n(columns, nbytes, added) for columns in range(257)])
 
 
 def clusters(shapes: Any, card: Card) -> Numbers:

@@ -43,13 +43,10 @@ class Machine:
         self.compiler = compiler
         self.gpus = gpus
         """All devices, Hopper or not: their indices are those of gemmhub's devices."""
+        self.hoppers = tuple(gpu for gpu in gpus if gpu.capability == CAPABILITY)
+        """The Hopper devices."""
         self.workspaces = tuple(map(Scratch, gpus))
         self.kernels = Kernels(compiler, gpus)
-
-    @property
-    def hoppers(self) -> tuple[Gpu, ...]:
-        """The Hopper devices."""
-        return tuple(gpu for gpu in self.gpus if gpu.capability == CAPABILITY)
 
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:

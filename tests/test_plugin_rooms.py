@@ -33,8 +33,8 @@ OWN = {
     "gemmhub-cublas": {"descriptors", "recorded"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
-        "build", "candidate", "compiled", "complex_operands", "config", "f16_planes", "f16_staged", "fitted", "gemv",
-        "gemv_launch", "gemv_model", "k_passes", "offer", "operands", "pdl", "prepass", "shapes", "staged",
+        "build", "candidate", "columns", "compiled", "complex_operands", "config", "f16_planes", "f16_staged", "fitted",
+        "gemv", "gemv_launch", "gemv_model", "k_passes", "offer", "operands", "pdl", "prepass", "shapes", "staged",
         "tensor_map", "tile_schedule", "wgmma", "words",
     },
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gemmhub_hopper import config, k_passes
 from gemmhub_hopper.config import Shape, Variant
@@ -107,17 +107,6 @@ class Choice:
         height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
         return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
-
-
-@dataclass(frozen=True)
-class Choices(Choice):
-    """Many choices of one lowering at once: numbers are arrays, and so are ``tiles``, ``work_tiles``, ``counters``,
-    ``partial_bytes`` and ``reduces_by_slices``.
-    """
-
-    shape: Any
-    """:class:`gemmhub_hopper.shapes.Shapes`."""
-    splits: Any
 
 
 class Name(NamedTuple):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -13,14 +11,15 @@ import numpy as np
 from gemmhub._base.evicting import keep
 from gemmhub.kit.corrections import UNMEASURED
 from gemmhub.kit.cuda_scratch import COUNTERS
-from gemmhub_hopper import corrections, gemv, gemv_model, k_passes, lower, model
-from gemmhub_hopper.candidate import MAX_WORK_TILES, Choice, Choices
-from gemmhub_hopper.config import BF16X3, BY_ROWS, Form, Shape
+from gemmhub_hopper import columns, corrections, gemv, gemv_model, k_passes, lower, model
+from gemmhub_hopper.candidate import MAX_WORK_TILES, Choice
+from gemmhub_hopper.columns import Choices, Columns, Numbers, Table
+from gemmhub_hopper.config import BF16X3, BY_ROWS, Shape
 from gemmhub_hopper.fitted import CONSTANTS
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.lower import Lowering
-from gemmhub_hopper.model import Card, Numbers, Work
+from gemmhub_hopper.model import Card, Work
 from gemmhub_hopper.shapes import shapes
 
 Timed = tuple[float, Choice | GemvChoice]
@@ -49,89 +48,84 @@ def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, most: in
 
     They cover every lowering and every shape, with the numbers of splits that may be faster than none.
     """
-    works: list[Work] = []
-    runs: list[Numbers] = []
-    places: list[tuple[Lowering, int, int]] = []
-    for lowering in lowerings:
-        passes = k_passes.fewest(lowering, 0, workspace)
-        if not isinstance(passes, str):
-            numbers, splits = _splits(lowering, passes, card)
-            every = Choices(lowering, shapes(lowering.form).arrays.some(numbers), splits)
-            blocks, count = _passes_of(every, passes, workspace)
-            works.append(model.works(every, blocks, count, card))
-            runs.append(_runnable(every, numbers, blocks, count, workspace))
-            places += zip(repeat(lowering), numbers.tolist(), splits.tolist())
-    if not works:
+    divided = [(x, k_passes.fewest(x, 0, workspace)) for x in lowerings]
+    unsplit = [(x, passes) for x, passes in divided if not isinstance(passes, str)]
+    if not unsplit:
         return []
-    work = model.together(works)
+    some, passes = tuple(x for x, _ in unsplit), [passes for _, passes in unsplit]
+    rows = columns.table(some)
+    numbers, splits = _splits(some, rows, passes, card)
+    every = Choices.some(some, rows, numbers, splits)
+    blocks, count = _passes_of(every, passes, workspace)
+    work = model.works(every, blocks, count, card)
     seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.scheme])
     order = np.argsort(seconds, kind="stable")
-    order = order[np.concatenate(runs)[order]][:most]
-    found = (places[i] for i in order.tolist())
-    made = (Choice(lowering, shapes(lowering.form)[number], count) for lowering, number, count in found)
-    return [Ranked(t, choice, work, i) for t, choice, i in zip(seconds[order].tolist(), made, order.tolist())]
+    order = order[_runnable(every, rows, numbers, blocks, count, workspace)[order]][:most]
+    listed = [(lowering, shape) for lowering in some for shape in shapes(lowering.form)]
+    found = zip(seconds[order].tolist(), numbers[order].tolist(), splits[order].tolist(), order.tolist())
+    return [
+        Ranked(t, Choice(listed[number][0], listed[number][1], split), work, i) for t, number, split, i in found
+    ]  # fmt: skip
 
 
-def _runnable(choices: Choices, numbers: Numbers, blocks: Numbers, count: Numbers, workspace: int) -> Numbers:
+def _runnable(
+    choices: Choices, rows: Table, numbers: Numbers, blocks: Numbers, count: Numbers, workspace: int
+) -> Numbers:
     """Return which choices :func:`candidate.runnable` does not refuse.
 
-    ``numbers`` are the indices of their shapes; ``blocks`` and ``count`` are the blocks of K in a pass and the number
-    of passes, 0 where there are none.
+    ``numbers`` are their rows in the table; ``blocks`` and ``count`` are the blocks of K in a pass and the number of
+    passes, 0 where there are none.
     """
     lowering, splits, shared = choices.lowering, choices.splits, choices.shape.cluster_k
-    split = splits > 1
-    runs = (count > 0) & (shared <= lowering.k_blocks - (count - 1) * blocks) & (splits <= k_passes.MAX_SPLITS)
+    split, partials = splits > 1, choices.partial_bytes
+    last = lowering.of(lambda x: x.k_blocks) - (count - 1) * blocks
+    runs = (count > 0) & (shared <= last) & (splits <= k_passes.MAX_SPLITS)
     runs &= ~split | ((splits * shared <= blocks) & (choices.counters <= k_passes.counters(lowering.form)))
     runs &= choices.work_tiles < MAX_WORK_TILES
-    if not lowering.copied:
-        partials = np.asarray(choices.partial_bytes)
-        marks = lowering.form.num_planes > 1 and not lowering.form.split_planes_b
-        runs &= ((partials == 0) & (not marks)) | (COUNTERS + partials <= workspace)
+    # Beside copies, partial sums were fitted into the workspace when these were divided into passes.
+    runs &= (partials == 0) | lowering.of(lambda x: bool(x.copied)) | (COUNTERS + partials <= workspace)
     for number in set(count[runs].tolist()):
-        for which in (False, True):
-            made = _made(lowering.form, which, min(number, 3))
-            runs &= (count != number) | (split != which) | made[numbers]
+        made = (rows.made(which, min(number, 3))[numbers] for which in (False, True))
+        runs &= (count != number) | np.where(split, *reversed(list(made)))
     return runs
 
 
-@lru_cache(maxsize=1024)
-def _made(form: Form, split_k: bool, count: int) -> Numbers:
-    """Return of which shapes there are kernels for ``count`` K passes; three stand for more."""
-    variants = (k_passes.variants(shape, form, split_k, count) for shape in shapes(form))
-    return np.array([not any(x.refusal for x in some) for some in variants])
-
-
-def _splits(lowering: Lowering, passes: KPasses, card: Card) -> tuple[Numbers, Numbers]:
-    """Return indices of shapes, each with a number of splits that may be fastest: 1, or what fills one or two waves.
+def _splits(
+    lowerings: tuple[Lowering, ...], rows: Table, passes: Sequence[KPasses], card: Card
+) -> tuple[Numbers, Numbers]:
+    """Return rows, each with a number of splits that may be fastest: 1, or what fills one or two waves.
 
     Where a chain of float32 sums would be long, the fewest splits with shorter ones are returned besides.
 
     Shapes whose CTAs share K are returned where all clusters run at once: they are for products of few tiles.
     """
-    every: Any = shapes(lowering.form).arrays
-    shared: Numbers = every.cluster_k
+    shared: Numbers = rows.shape.cluster_k
     unsplit = np.ones(len(shared), int)
-    work_tiles = Choices(lowering, every, unsplit).work_tiles
-    at_once = model.clusters(every, card)
+    every = Choices(Columns(lowerings, rows.which), rows.shape, unsplit, rows.a_bytes, rows.b_bytes)
+    work_tiles, k_blocks = every.work_tiles, np.array([x.k_blocks for x in passes])[rows.which]
+    at_once = model.clusters(rows.shape, card)
     allowed = (shared == 1) | (work_tiles <= at_once)
-    divided = allowed & ((shared == 1) | lowering.form.split_planes_b)
+    divided = allowed & ((shared == 1) | every.lowering.of(lambda x: x.form.split_planes_b))
     one, two = (
-        np.minimum(np.minimum(waves * at_once // work_tiles, passes.k_blocks // (2 * shared)), k_passes.MAX_SPLITS)
+        np.minimum(np.minimum(waves * at_once // work_tiles, k_blocks // (2 * shared)), k_passes.MAX_SPLITS)
         for waves in (1, 2)
     )
-    short = -(-lowering.k // _LONGEST.get(lowering.form.input, lowering.k))
-    fewest = unsplit * min(short, k_passes.MAX_SPLITS, max(1, passes.k_blocks // 2))
+    first = lowerings[0]
+    short = -(-first.k // _LONGEST.get(first.form.input, first.k))
+    fewest = np.minimum(min(short, k_passes.MAX_SPLITS), np.maximum(1, k_blocks // 2))
     kept = [
         allowed, divided & (one > 1), divided & (two > np.maximum(one, 1)),
         divided & (fewest > 1) & (fewest != one) & (fewest != two),
     ]  # fmt: skip
     counts = [unsplit, one, two, fewest]
-    if lowering.form.scheme == BY_ROWS:
-        whole = _in_whole_waves(work_tiles, at_once, passes.k_blocks)
+    if first.form.scheme == BY_ROWS:
+        whole = _in_whole_waves(work_tiles, at_once, passes[0].k_blocks)
         counts.append(whole)
         kept.append(divided & (whole > 1) & (whole != one) & (whole != two))
-    splits = [count[which] for count, which in zip(counts, kept)]
-    return np.concatenate([np.flatnonzero(which) for which in kept]), np.concatenate(splits)
+    numbers = np.concatenate([np.flatnonzero(which) for which in kept])
+    splits = np.concatenate([count[which] for count, which in zip(counts, kept)])
+    order = np.argsort(rows.which[numbers], kind="stable")  # of equal estimates the first lowering's is taken
+    return numbers[order], splits[order]
 
 
 _MOST_WAVES = 8
@@ -145,18 +139,19 @@ def _in_whole_waves(work_tiles: Numbers, at_once: Numbers, k_blocks: int) -> Num
     return np.asarray(splits[:, 0][np.argmin(waves, axis=0)])
 
 
-def _passes_of(choices: Choices, unsplit: KPasses, workspace: int) -> tuple[Numbers, Numbers]:
+def _passes_of(choices: Choices, unsplit: Sequence[KPasses], workspace: int) -> tuple[Numbers, Numbers]:
     """Return the blocks of K in a pass, and the number of passes, 0 where the workspace has no room for any.
 
-    ``unsplit`` are the passes without split-K.
+    ``unsplit`` are the passes of each lowering without split-K.
     """
-    lowering, partials = choices.lowering, np.asarray(choices.partial_bytes)
-    blocks, count = np.full(len(partials), unsplit.k_blocks), np.full(len(partials), unsplit.count)
-    if lowering.copied:  # partial sums take workspace from the copies
-        crowded = (unsplit.count > 1) | (unsplit.nbytes + partials > workspace)
-        for i in np.flatnonzero((partials > 0) & crowded).tolist():
-            passes = k_passes.fewest(lowering, int(partials[i]), workspace)
-            blocks[i], count[i] = (1, 0) if isinstance(passes, str) else (passes.k_blocks, passes.count)
+    columns: Columns = choices.lowering
+    partials: Numbers = choices.partial_bytes
+    blocks, count, nbytes = np.array([(x.k_blocks, x.count, x.nbytes) for x in unsplit]).T[:, columns.which]
+    # Partial sums take workspace from the copies.
+    crowded = columns.of(lambda x: bool(x.copied)) & ((count > 1) | (nbytes + partials > workspace))
+    for i in np.flatnonzero((partials > 0) & crowded).tolist():
+        passes = k_passes.fewest(columns.lowerings[columns.which[i]], int(partials[i]), workspace)
+        blocks[i], count[i] = (1, 0) if isinstance(passes, str) else (passes.k_blocks, passes.count)
     return blocks, count
 
 
@@ -293,16 +288,13 @@ _KEPT = 256
 
 def _fastest(lowering: Lowering, passes: KPasses, card: Card) -> Shape:
     """Return the fastest shape, by the model, without split-K in these K passes."""
-    every = shapes(lowering.form)
-    runs = [
-        i for i, shape in enumerate(every)
-        if not any(v.refusal for v in k_passes.variants(shape, lowering.form, False, passes.count))
-    ]  # fmt: skip
-    many = np.ones(len(runs), int)
-    work = model.works(
-        Choices(lowering, every.arrays.some(runs), many), many * passes.k_blocks, many * passes.count, card
-    )
-    return every[runs[int(np.argmin(model.seconds_of(work, card, CONSTANTS[lowering.form.scheme])))]]
+    rows = columns.table([lowering])
+    numbers = np.flatnonzero(rows.made(False, min(passes.count, 3)))
+    many = np.ones(len(numbers), int)
+    every = Choices.some([lowering], rows, numbers, many)
+    work = model.works(every, many * passes.k_blocks, many * passes.count, card)
+    fastest = int(np.argmin(model.seconds_of(work, card, CONSTANTS[lowering.form.scheme])))
+    return shapes(lowering.form)[int(numbers[fastest])]
 
 
 _LARGE = 2**26

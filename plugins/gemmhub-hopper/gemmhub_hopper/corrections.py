@@ -20,10 +20,11 @@ from gemmhub.kit.corrections import Correction, Described
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import gemv, gemv_model, lower, model
 from gemmhub_hopper.candidate import Choice, named, runnable
+from gemmhub_hopper.columns import Numbers
 from gemmhub_hopper.config import BF16X3, BY_ROWS, SHIFTED, Shape
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.lower import Lowering
-from gemmhub_hopper.model import Card, Numbers, Work
+from gemmhub_hopper.model import Card, Work
 from gemmhub_hopper.operands import Reading
 
 DATA = Path(__file__).with_name("data")
@@ -175,8 +176,7 @@ def _group(vertical: Numbers, height: Numbers, width: Numbers, at_once: Numbers)
     """Return :meth:`Choice.group` for tiles of ``height`` x ``width``, of which ``vertical`` cover M."""
     sizes = np.array([1, 2, 4, 8, 16, 32])[:, None]
     high = np.minimum(sizes, vertical)
-    read = np.where(sizes < 2 * vertical, high * height + np.ceil(at_once / high) * width, np.inf)
-    return sizes[np.argmin(read, axis=0), 0]
+    return sizes[np.argmin(high * height + np.ceil(at_once / high) * width, axis=0), 0]
 
 
 def _row_alignment(reading: Reading) -> float:

@@ -10,7 +10,6 @@ A product has hundreds of candidates, and the model estimates all of them at onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,16 +18,13 @@ import numpy as np
 
 from gemmhub.kit.cuda_clusters import estimated
 from gemmhub_hopper import config, f16_planes
-from gemmhub_hopper.candidate import Choice, Choices
-from gemmhub_hopper.config import Variant
+from gemmhub_hopper.candidate import Choice
+from gemmhub_hopper.columns import Choices, Columns, Numbers
 from gemmhub_hopper.fitted import CONSTANTS, Constants
 from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.operands import Reading
-from gemmhub_hopper.shapes import Shapes
 
-Numbers = Any
-"""A number, or an array with one for each candidate."""
 LAUNCH = 1e-6
 """Seconds of an empty kernel in a row of such kernels, whose launches overlap."""
 _SHARPNESS = 6
@@ -145,15 +141,10 @@ class Work(NamedTuple):
         return [Work(*row) for row in np.array(self)[:, which].T.tolist()]
 
 
-def together(works: Sequence[Work]) -> Work:
-    """Return ``works``, of one candidate or of many each, joined into one."""
-    return works[0] if len(works) == 1 else Work(*np.concatenate([np.array(x) for x in works], axis=1))
-
-
 def work(choice: Choice, passes: KPasses, card: Card) -> Work:
     """Return the work of one choice, in plain numbers."""
-    many = Choices(choice.lowering, Shapes.of([choice.shape]), np.array([choice.splits]))
-    return works(many, np.array([passes.k_blocks]), np.array([passes.count]), card).one_by_one([0])[0]
+    blocks, count = np.array([passes.k_blocks]), np.array([passes.count])
+    return works(Choices.of(choice), blocks, count, card).one_by_one([0])[0]
 
 
 def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> Work:
@@ -162,33 +153,27 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
     count, columns = len(splits), shape.out_n
     at_once = clusters(shape, card)
     full, remainder = np.divmod(choices.work_tiles, at_once)
-    variant = Variant(shape, form)  # its sizes in bytes are arrays
-    loaded = np.zeros((4, count))
-    for reading, nbytes in (
-        (lowering.a, variant.a_bytes / shape.cluster_n),
-        (lowering.b, variant.b_bytes / shape.cluster_m),
-    ):
-        which = _misalignment(reading, lowering, blocks)
-        if reading.direct is None:
-            loaded[which, np.arange(count)] += nbytes
-        else:
-            loaded[which] += nbytes
+    loaded, every = np.zeros((4, count)), np.arange(count)
+    aligned_a, aligned_b = _misalignments(lowering, blocks)
+    loaded[aligned_a, every] += choices.a_bytes / shape.cluster_n
+    loaded[aligned_b, every] += choices.b_bytes / shape.cluster_m
     width = _widths(form.output_bytes, form.addend is not None)[columns]
     store_blocks = -(-columns // width)
     accumulators = shape.m // shape.warpgroups_per_tile * columns // 128
-    results = float(lowering.m * lowering.n * lowering.batch)  # their bytes may exceed 64-bit integers
+    results = lowering.of(lambda x: float(x.m * x.n * x.batch))  # their bytes may exceed 64-bit integers
+    registers_a = lowering.of(lambda x: x.form.registers_a)
     sums = (k_passes - 1) * results * 4  # read and written again by each further pass
     partials = choices.partial_bytes * k_passes
     stored = results * form.output_bytes
     found = Work(
         k_blocks=form.k_rounds * -(-blocks // (splits * shape.cluster_k)),
         wgmma_cycles=shape.n / 2,
-        wgmma_bytes=(shape.n if form.registers_a else 64 + shape.n) * 32,
+        wgmma_bytes=(64 * ~registers_a + shape.n) * 32,
         wgmmas=form.wgmmas_per_stage,
         fragments=shape.m / 64,
-        partial_boxes=(form.mn_major_b and not form.split_planes_b) & (shape.n % 64 > 0),
-        registers_a=form.registers_a,
-        split_columns=shape.n / 64 * form.split_planes_b,
+        partial_boxes=lowering.of(lambda x: x.form.mn_major_b and not x.form.split_planes_b) & (shape.n % 64 > 0),
+        registers_a=registers_a,
+        split_columns=shape.n / 64 * lowering.of(lambda x: x.form.split_planes_b),
         planes=form.num_planes > 1,
         one_consumer=shape.consumers == 1,
         pingpong=shape.pingpong,
@@ -205,10 +190,10 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,
         splits_at_once=_AT_ONCE[np.searchsorted(_UP_TO, accumulators)],
         k_passes=k_passes,
-        launches=k_passes * (4 if form.input == f16_planes.INPUT else 2 if lowering.copied else 1),
-        read_bytes=lowering.nbytes - stored + partials + sums,
+        launches=k_passes * lowering.of(_launches),
+        read_bytes=lowering.of(lambda x: float(x.nbytes)) - stored + partials + sums,
         written_bytes=stored + partials + sums,
-        copied_bytes=float(sum(x.elements * (x.size + form.stored_planes * form.input_bytes) for x in lowering.copied)),
+        copied_bytes=lowering.of(_copied_bytes),
     )  # fmt: skip
     table = np.empty((len(found), count))
     for row, column in zip(table, found):
@@ -228,10 +213,30 @@ def clusters(shapes: Any, card: Card) -> Numbers:
     return np.array([0, *(card.max_active_clusters(size) for size in sizes)])[shapes.cluster_size]
 
 
-def _misalignment(reading: Reading, lowering: Lowering, blocks: Numbers) -> Numbers:
-    """Return the index in :attr:`Work.loaded` for the rows that TMA reads: 0 for 128 bytes to 3 for 16 bytes."""
-    ld = np.asarray(reading.stored(lowering.form, blocks * lowering.form.block_k).ld)
-    return (ld % 128 > 0).astype(int) + (ld % 64 > 0) + (ld % 32 > 0)
+def _launches(lowering: Lowering) -> int:
+    """Return the launches of a K pass."""
+    return 4 if lowering.form.input == f16_planes.INPUT else 2 if lowering.copied else 1
+
+
+def _copied_bytes(lowering: Lowering) -> float:
+    """Return the bytes that pre-passes read and write."""
+    element = lowering.form.stored_planes * lowering.form.input_bytes
+    return float(sum(x.elements * (x.size + element) for x in lowering.copied))
+
+
+def _misalignments(columns: Columns, blocks: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the indices in :attr:`Work.loaded` for the rows of a, and of b, that TMA reads: 0 for 128 bytes to 3 for
+    16 bytes.
+    """
+    pairs, inverse = np.unique(columns.which * 2**32 + blocks, return_inverse=True)
+    found = [(columns.lowerings[pair >> 32], pair % 2**32) for pair in pairs.tolist()]
+    a, b = np.array([[_misalignment(side, x, some) for side in (x.a, x.b)] for x, some in found]).T
+    return a[inverse], b[inverse]
+
+
+def _misalignment(reading: Reading, lowering: Lowering, blocks: int) -> int:
+    ld = reading.stored(lowering.form, blocks * lowering.form.block_k).ld
+    return (ld % 128 > 0) + (ld % 64 > 0) + (ld % 32 > 0)
 
 
 def seconds_of(w: Work, card: Card, c: Constants) -> Numbers:

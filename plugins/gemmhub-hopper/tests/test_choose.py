@@ -94,6 +94,52 @@ def check_ranking(lowerings, limit):
             assert (choice in whole) is not isinstance(runnable(choice, limit), str)
 
 
+@pytest.mark.parametrize("limit", [0, 2**18, 2**21, LIMIT, 2**45])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"m": 300, "n": 500, "k": 700}, {"m": 64, "n": 520, "k": 16384, "dtype": "float32"},
+        {"m": 70, "n": 73, "k": 1330, "dtype": "float32", "precision": "tf32"},
+        {"m": 2048, "n": 1024, "k": 4096, "dtype": "float32", "activation": "gelu"},
+        {"m": 1030, "n": 520, "k": 8192, "out": "float32"}, {"m": 20000, "n": 20000, "k": 96, "batch": (40,)},
+        {"m": 24, "n": 30, "k": 2048, "batch": (3000,)}, {"m": 2**21, "n": 2**21, "k": 64},
+        {"m": 8192, "n": 8192, "k": 40000, "dtype": "float32"},
+        {"m": 512, "n": 512, "k": 512, "dtype": "float32", "packed_by": "hopper"},
+    ],
+)  # fmt: skip
+def test_what_runs_is_found_for_all_at_once(given, limit, monkeypatch):
+    """It is what is found one by one, for every shape and number of splits that is considered."""
+    seen = set()
+    real = choose._runnable
+
+    def checked(choices, rows, numbers, blocks, count, workspace):
+        runs = real(choices, rows, numbers, blocks, count, workspace)
+        listed = [(form, shape) for form, some in zip(rows.forms, rows.lists) for shape in some]
+        for i, number in enumerate(numbers.tolist()):
+            lowering = choices.lowering.lowerings[choices.lowering.which[i]]
+            passes = runnable(Choice(lowering, listed[number][1], int(choices.splits[i])), workspace)
+            assert runs[i] == (not isinstance(passes, str)), passes
+            assert not runs[i] or (blocks[i], count[i]) == (passes.k_blocks, passes.count)
+            seen.add(bool(runs[i]))
+        return runs
+
+    monkeypatch.setattr(choose, "_runnable", checked)
+    for some in choose.by_scheme(lower.lowerings(problem(**given))):
+        choose.ranked(some, H200, limit)
+    assert seen or limit < LIMIT
+
+
+def test_equal_estimates_keep_the_order_of_the_lowerings():
+    """A square product of square tiles is as fast with swapped operands: then it is computed as it is."""
+    lowerings = tuple(x for x in lower.lowerings(problem(4096, 4096, 4096, b="col")) if not x.form.registers_a)
+    found = {}
+    for x in choose.ranked(lowerings, H200, LIMIT):
+        found.setdefault((x.seconds, x.choice.shape, x.choice.splits), []).append(x.choice.lowering.swapped)
+    both = [swapped for swapped in found.values() if len(swapped) == 2]
+    assert len(both) > 10
+    assert all(swapped == [False, True] for swapped in both)
+
+
 def test_nothing_can_be_run():
     """Candidates that need no copies are chosen where the workspace has no room for copies."""
     assert choose.ranked(lower.lowerings(problem(300, 500, 70)), H200, 0) == []

@@ -271,3 +271,20 @@ def test_one_choice_of_each_shape():
                 assert len(set(kinds)) == len(kinds)
                 before = choose.ranked(lowerings, H200, LIMIT, corrections.CORRECTED)
                 assert {x[0] for x in kinds} == {x.choice.shape for x in before}
+
+
+def test_features_of_many_are_those_of_each():
+    """In one table: also the rows of tiles that are scheduled together, which a candidate computes for its launch."""
+    for some in choose.by_scheme(lower.lowerings(problem(1000, 264, 4096, "float32"))):
+        found = choose.ranked(some, H200, LIMIT, 48)
+        seconds = np.array([x.seconds for x in found])
+        rows = corrections.rows([x.choice for x in found], found[0].works.some([x.at for x in found]), seconds, H200)
+        assert len({x.choice.group(H200) for x in found}) > 1
+        for x, row in zip(found, rows):
+            assert row.tolist() == corrections.features(x.choice, x.work, x.seconds, H200)
+            assert math.exp(row[-4]) == pytest.approx(x.choice.group(H200))
+            assert math.exp(row[-3]) == pytest.approx(x.seconds)
+            m, n = x.choice.tiles
+            shape = x.choice.shape
+            covered = m * n * shape.m * shape.n * shape.num_multicast
+            assert row[-8] == pytest.approx(x.choice.lowering.m * x.choice.lowering.n / covered)

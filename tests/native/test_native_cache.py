@@ -227,6 +227,23 @@ def needs_root():
         pytest.skip("only root gives files away")
 
 
+def test_the_names_of_what_is_stored(cache_dir, monkeypatch, tmp_path):
+    """Without digests, from both folders, also of files that are damaged; other files have no such names."""
+    assert cache.stored() == set()
+    store("one-1.cubin", b"1")
+    store("two-2.so", b"2").write_bytes(b"damaged")
+    for name in ("three.so", "four.0123.so", ".draft-five", "six"):
+        (cache_dir / name).write_text("")
+    assert cache.stored() == {"one-1.cubin", "two-2.so"}
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "wanted", lambda: tmp_path / "none" / "file")
+        (tmp_path / "none").write_text("")
+        store("seven.so", b"7")
+    assert cache.stored() == {"one-1.cubin", "two-2.so", "seven.so"}
+    cache_dir.chmod(0o777)
+    assert cache.stored() == {"seven.so"}
+
+
 def test_a_file_of_another_user_is_not_used(cache_dir):
     needs_root()
     path = store("a.so", b"content")

@@ -19,7 +19,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from gemmhub_hopper import pdl
+from gemmhub_hopper import choose, pdl
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.pdl import Next
@@ -110,7 +110,8 @@ def main() -> int:
         asked = problem(*size, options.dtype)
         if backend.supports(asked) is None:
             analysis: Any = backend._analyse(asked)
-            choices = [x for x in analysis.choices if isinstance(x, GemvChoice) == options.vectors][:_CHOICES]
+            fastest = [choice for _, choice in choose.distinct(analysis.timed)]
+            choices = [x for x in fastest if isinstance(x, GemvChoice) == options.vectors][:_CHOICES]
             if choices:
                 rows.append(measure(backend, size, rng.choice(choices), options.dtype))
     table(rows)

@@ -116,7 +116,7 @@ def measure(
 def host(backend: HopperBackend, n: int = 256) -> None:
     """Print the microseconds of host time a call: the least over batches, each launched on an idle card."""
     asked = problem(n, n, n, "nn", "bfloat16")
-    choice = next(choice for choice in backend._analyse(asked).choices if choice.splits == 1)
+    choice = next(choice for _, choice in backend._analyse(asked).timed if choice.splits == 1)
     a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # this creates a context
     launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
     assert isinstance(launch, Launch)

@@ -10,7 +10,7 @@ split, and rows of 16-bit elements may be any number of bytes apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from gemmhub.dtypes import DType
 from gemmhub.layout import MatrixLayout
@@ -82,8 +82,7 @@ class Reading:
     def copy(self, form: Form, k: int) -> Stored:
         """Return the layout of a copy of ``k`` elements along K: each plane is a matrix of its own."""
         inner, outer = (self.rows, k) if self.mn_major else (k, self.rows)
-        ld = _up(inner * form.input_bytes)
-        return Stored(inner, outer, form.stored_planes * self.count, ld, ld * outer)
+        return _dense(inner, outer, form.stored_planes * self.count, form.input_bytes)
 
     def stored(self, form: Form, k: int) -> Stored:
         """Return what the tensor map describes; copies have ``k`` elements along K."""
@@ -99,6 +98,13 @@ class Reading:
 
 def _up(nbytes: int) -> int:
     return -(-nbytes // TMA_ALIGNMENT) * TMA_ALIGNMENT
+
+
+@lru_cache(maxsize=256)
+def _dense(inner: int, outer: int, count: int, size: int) -> Stored:
+    """Return the layout of dense matrices; preparing a product asks for the same ones many times."""
+    ld = _up(inner * size)
+    return Stored(inner, outer, count, ld, ld * outer)
 
 
 def stored(layout: MatrixLayout, order: str, size: int, count: int, stride: int) -> tuple[int, Stored]:

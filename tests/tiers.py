@@ -30,8 +30,8 @@ _MUSA = (
 EMULATOR = {
     "gemmhub-hopper": (
         "test_addresses", "test_b_split", "test_backend", "test_bringup", "test_complex", "test_conformance",
-        "test_f16_planes", "test_float32", "test_gemv", "test_kernel", "test_mixed", "test_packed", "test_pdl",
-        "test_probe", "test_repair", "test_rows", "test_scheduler", "test_shifted_rows", "test_split_k",
+        "test_f16_planes", "test_float32", "test_gemv", "test_kernel", "test_mixed", "test_offer", "test_packed",
+        "test_pdl", "test_probe", "test_repair", "test_rows", "test_scheduler", "test_shifted_rows", "test_split_k",
         "test_tensor_map",
     ),
     "gemmhub-cuda": (

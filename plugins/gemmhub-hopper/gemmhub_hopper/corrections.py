@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +162,7 @@ def _product(lowering: Lowering) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _shape(shape: Shape) -> tuple[float, ...]:
     """Return the height and the width of a cluster tile, the CTAs of a cluster, and the features of a shape."""
     return (

@@ -11,7 +11,7 @@ A product has hundreds of candidates, and the model estimates all of them at onc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,7 +201,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
     return Work(*table)
 
 
-@cache
+@lru_cache(maxsize=16)
 def _widths(nbytes: int, added: bool) -> Numbers:
     """Return the columns of a store block by those of a tile."""
     return np.array([config.store_block_n(columns, nbytes, added) for columns in range(257)])

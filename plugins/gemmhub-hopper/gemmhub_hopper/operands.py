@@ -10,7 +10,7 @@ split, and rows of 16-bit elements may be any number of bytes apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from gemmhub.dtypes import DType
 from gemmhub.layout import MatrixLayout
@@ -31,7 +31,7 @@ _FURTHEST = 2**40
 """Bound of the strides of a tensor map, in bytes."""
 
 
-@cache
+@lru_cache(maxsize=64)
 def name_of(dtype: DType) -> str:
     """Return the name of a dtype. NumPy composes it at each access."""
     return dtype.name

@@ -26,7 +26,9 @@ MOST_COMPILED = 12
 """The most kernels that M alone compiles for a family in a process: from then on, the fastest compiled candidate runs.
 """
 PROPOSED = 8
-"""Number of candidates that tuning times."""
+"""Number of the fastest candidates, which tuning times; a compiled one that goes first may be one more. None is left
+out for it: tuning records of a candidate serve while it is among them.
+"""
 SMALL = 2**20
 """Bytes of the least workspace that a user can set, in which one of the proposed candidates runs if any does."""
 _FAMILIES = 1024
@@ -63,8 +65,8 @@ class Offers:
         loaded = kernels.loaded
         proposed = _proposed(timed)
         fastest, best = proposed[0]
-        needed = _uncompiled(kernels, best, card, workspace)
-        if pinned or not needed:
+        needed = [] if pinned else _uncompiled(kernels, best, card, workspace)
+        if not needed:
             return Offer(proposed, "", loaded)
         family = _family(index, lowerings)
         wanted = self._families.get(family, frozenset())
@@ -76,7 +78,7 @@ class Offers:
                 others = [x for x in proposed if x[1] is not choice]
                 percent = math.ceil(100 * (seconds / fastest - 1))
                 remark = f"{best.name} would be {percent} % faster and is not compiled: tune, or gemmhub build"
-                return Offer(((seconds, choice), *others[: PROPOSED - 1]), remark, loaded)
+                return Offer(((seconds, choice), *others), remark, loaded)
         wanted = wanted | {what for what in needed if not isinstance(what, int)}  # without pre-passes
         keep(self._families, family, wanted, _FAMILIES)
         return Offer(proposed, "", loaded)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gemmhub.capability import Refusal
@@ -219,9 +219,14 @@ def _lowerings(
 
 def by_bfloat16_planes(lowering: Lowering) -> Lowering:
     """Return the lowering for operands of ``lowering`` that float16 planes do not hold accurately enough."""
-    form = replace(lowering.form, input="split", rescaled=lowering.form.registers_a)
+    form = _by_bfloat16_planes(lowering.form)
     a, b = (replace(x, direct=packed_form(form, x.rows, x.k)) if x.packed else x for x in (lowering.a, lowering.b))
     return replace(lowering, form=form, a=a, b=b)
+
+
+@lru_cache(maxsize=1024)
+def _by_bfloat16_planes(form: Form) -> Form:
+    return replace(form, input="split", rescaled=form.registers_a)
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:

@@ -207,14 +207,14 @@ def kernels(kind: str, vectors: int, n_major: bool, load_bytes: int) -> list[Gem
     return found
 
 
-def staged_kernels(vectors: int, n_major: bool) -> list[GemvKernel]:
-    """Return the kernels for several vectors of float32 that load by cp.async.
+def staged_kernels(vectors: int, n_major: bool, divisions: Iterable[tuple[int, int]]) -> list[GemvKernel]:
+    """Return the kernels for several vectors of float32 that load by cp.async, one for each division of K.
 
     With a matrix that is contiguous along K, and up to four vectors, other kernels are faster.
     """
     if vectors == 1 or not (n_major or vectors == VECTORS[-1]):
         return []
-    return [GemvKernel("float32", vectors, n_major, MAX_LOAD_BYTES, *x, cp_async=True) for x in _STAGED]
+    return [GemvKernel("float32", vectors, n_major, MAX_LOAD_BYTES, *x, cp_async=True) for x in divisions]
 
 
 def _usual(load_bytes: int) -> int:
@@ -231,7 +231,8 @@ class _Family(NamedTuple):
     load_bytes: int
     strided_x: bool
     x_input: str
-    stageable: bool
+    staged: tuple[tuple[int, int], ...]
+    """Threads and CTAs that share K in the staged kernels that there are for it."""
 
 
 @lru_cache(maxsize=256)
@@ -242,8 +243,7 @@ def _kernels_of(family: _Family) -> dict[str, GemvKernel]:
         replace(kernel, strided_x=family.strided_x, x_input=family.x_input)
         for kernel in kernels(kind, vectors, n_major, load)
     ]
-    if family.stageable:
-        made += staged_kernels(vectors, n_major)
+    made += staged_kernels(vectors, n_major, family.staged)
     return {kernel.name: kernel for kernel in made}
 
 
@@ -292,7 +292,7 @@ def _found(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     kind, kind_of_x = _dtype(lowering, w), _dtype(lowering, x)
     x_input = kind_of_x if kind_of_x != kind else ""
     staged = kind == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k)
-    return lowering, _Family(kind, vectors, not k_major, load, strided_x, x_input, staged)
+    return lowering, _Family(kind, vectors, not k_major, load, strided_x, x_input, _STAGED if staged else ())
 
 
 def _is_taken(lowering: Lowering) -> bool:

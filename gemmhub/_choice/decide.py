@@ -49,6 +49,7 @@ class Able:
     seconds: float | None
     source: str
     candidate: str
+    candidates: tuple[str, ...]
     copies: tuple[Copy, ...]
     remark: str
 
@@ -276,7 +277,7 @@ def _ask(
     remark = "; ".join(filter(None, (remark, stale)))
     if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
         seconds, source = None, ""
-    return Able(entry, backend, ready, workspace, seconds, source, candidate, copies, remark)
+    return Able(entry, backend, ready, workspace, seconds, source, candidate, names, copies, remark)
 
 
 def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
@@ -388,7 +389,7 @@ def resolve(
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
             decision = _decide(problem, settings, copies, short, True, asked)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
-        kernel = prepared(chosen, chosen.candidate, problem, settings)
+        decision, chosen, kernel = _first_prepared(decision, chosen, problem, settings)
         if isinstance(kernel, Kernel):
             _report(decision, settings)
             bucket = decision if ranked is None else replace(decision, bucketed=True)
@@ -401,6 +402,28 @@ def resolve(
             short[chosen.entry.name] = kernel
             continue
         keep(_failures, (chosen.entry.name, problem), kernel, 4096)
+
+
+def _first_prepared(
+    decision: Decision, chosen: Able, problem: GemmProblem, settings: Settings
+) -> tuple[Decision, Able, Kernel | Refusal]:
+    """Prepare the candidate of the chosen backend, or where it is refused the first of the others that is not.
+
+    A smaller workspace than the one that candidates were ranked for may refuse some. ``decision`` then states which one
+    runs, and why.
+    """
+    first = prepared(chosen, chosen.candidate, problem, settings)
+    if isinstance(first, Kernel) or first.passing:
+        return decision, chosen, first
+    for candidate in chosen.candidates:
+        kernel = first if candidate == chosen.candidate else prepared(chosen, candidate, problem, settings)
+        if isinstance(kernel, Kernel):
+            remark = f"{chosen.candidate} is refused: {first.reason.partition(chr(10))[0]}; {candidate} runs"
+            chosen = replace(chosen, candidate=candidate, remark="; ".join(filter(None, (chosen.remark, remark))))
+            shown = _able_verdict(chosen, "chosen", "")
+            verdicts = tuple(shown if x.backend == shown.backend else x for x in decision.verdicts)
+            return replace(decision, verdicts=verdicts), chosen, kernel
+    return decision, chosen, first
 
 
 def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:

@@ -68,6 +68,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     """Handwritten TMA and wgmma kernels for Hopper GPUs."""
 
     name = "hopper"
+    by_bucket = True
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -281,7 +282,7 @@ def by_bfloat16_planes(choice: Choice, passes: KPasses, card: Card) -> Choice:
     return Choice(lowering, shape, 1)
 
 
-_for_rejected: dict[tuple[Any, ...], Shape] = {}
+_for_rejected: OrderedDict[tuple[Any, ...], Shape] = OrderedDict()
 """Shapes by what :func:`by_bfloat16_planes` depends on."""
 _KEPT = 256
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class Table:
         return found
 
 
-_tables: dict[tuple[Any, ...], Table] = {}
+_tables: OrderedDict[tuple[Any, ...], Table] = OrderedDict()
 
 
 def table(lowerings: Sequence[Lowering]) -> Table:

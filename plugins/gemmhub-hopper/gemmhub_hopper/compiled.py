@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from gemmhub._base.evicting import keep
@@ -60,7 +61,7 @@ class Kernels:
         self._loading = locks.lock()
         self._functions: dict[tuple[int, Code], int] = {}
         """Handles by device index and kernel."""
-        self._there: dict[Code, bool] = {}
+        self._there: OrderedDict[Code, bool] = OrderedDict()
         """Whether a kernel was loaded, or on disk when it was first asked for."""
         self._stored: frozenset[str] | None = None
         self._prefixes: frozenset[str] = frozenset()

@@ -8,6 +8,7 @@ faster one stays among the candidates, so that tuning compiles and times it.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class Offers:
     """Offers for the problems of a machine. It counts what M alone compiles for each family."""
 
     def __init__(self) -> None:
-        self._families: dict[Hashable, frozenset[Code]] = {}
+        self._families: OrderedDict[Hashable, frozenset[Code]] = OrderedDict()
         """Kernels of winners that were not compiled, by the family."""
 
     def of(

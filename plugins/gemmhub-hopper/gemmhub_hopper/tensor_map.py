@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -130,7 +131,7 @@ def address_word(driver: Driver, arguments: MapArguments) -> int | None:
 
 
 _Kind = tuple[int, tuple[int, int, int], int]
-_words: WeakKeyDictionary[Driver, dict[_Kind, int | None]] = WeakKeyDictionary()
+_words: WeakKeyDictionary[Driver, OrderedDict[_Kind, int | None]] = WeakKeyDictionary()
 """For each driver, the words of :func:`address_word` by the type, the box and the swizzle of the map."""
 _KEPT = 1024
 
@@ -140,7 +141,7 @@ def address_word_of(driver: Driver, arguments: MapArguments, data: bytes, addres
 
     It is found once for maps of one type, box and swizzle, whatever their sizes. Of each map its content is checked.
     """
-    words = _words.setdefault(driver, {})
+    words = _words.setdefault(driver, OrderedDict())
     kind = arguments.type, arguments.box, arguments.swizzle
     if kind not in words:
         keep(words, kind, address_word(driver, arguments), _KEPT)

@@ -158,7 +158,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
         Raises ValueError where the library does not run it or none fits, and MemoryError without device memory.
         """
-        analysis = self._analyse(problem)
+        analysis = self._checked(problem, candidate, workspace_limit) or self._analyse(problem)
         if analysis is None:
             return NOTHING_TO_DO
         if isinstance(analysis, Refusal):
@@ -175,6 +175,26 @@ class CublasBackend(MachineBackend[probe.Machine]):
         if first.config != candidate:
             description += f" ({candidate} needs more workspace than {workspace_limit} bytes)"
         return Kernel(gemm.run, description, workspace + lowered.zero_bytes)
+
+    def _checked(self, problem: GemmProblem, config: str, workspace_limit: int) -> Analysis | None:
+        """Return an analysis with the algorithm called ``config`` alone, which the library has checked for ``problem``.
+
+        None where more has to be asked: several forms, a result that is too large for the check, an algorithm that the
+        library does not run. So a new size of a known bucket needs no proposals, which take a millisecond.
+        """
+        if problem.empty or problem.device.kind != "cuda" or problem.device.index >= len(self.machine.gpus):
+            return None
+        lowered = lower.lowered(problem)
+        if isinstance(lowered, Refusal) or len(lowered.forms) > 1:
+            return None
+        form = lowered.forms[0]
+        if form.d.rows * form.d.cols > _LARGEST:
+            return None
+        with self.machine.gpus[problem.device.index]:
+            algorithm = self._chooser(problem, form).rebuilt(config)
+        if algorithm is None or algorithm.workspace + lowered.zero_bytes > workspace_limit:
+            return None
+        return Analysis(lowered, {form: [algorithm]})
 
     def _fitting(
         self, problem: GemmProblem, analysis: Analysis, form: Form, config: str | None, limit: int

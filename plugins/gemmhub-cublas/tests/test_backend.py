@@ -109,3 +109,17 @@ def test_estimates_for_every_card(backend, capability, dtype):
     gpu.capability = capability
     asked = problem(m=512, n=512, k=512, dtype=dtype, out="int32" if dtype == "int8" else None)
     assert 0 < backend.estimate(asked) < 1
+
+
+def test_a_size_of_a_known_bucket_is_checked_and_nothing_is_proposed(home, backend):
+    ranked = problem(dtype="float16", m=64)
+    name = backend.candidates(ranked)[0]
+    home.lt.calls.clear()
+    kernel = backend.prepare(problem(dtype="float16", m=61), name, 2**26)
+    assert name in kernel.description
+    assert "cublasLtMatmulAlgoCheck" in home.lt.calls
+    assert "cublasLtMatmulAlgoGetHeuristic" not in home.lt.calls
+    home.lt.faults["cublasLtMatmulAlgoCheck"] = 15
+    other = "66.20.9.0.0.0.35.0.3"
+    with pytest.raises(ValueError, match=f"cuBLASLt does not run algorithm {other}"):
+        backend.prepare(problem(dtype="float16", m=59), other, 2**26)

@@ -30,7 +30,7 @@ accumulator is never narrower than ``out_dtype``, and never real where ``out_dty
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, cast
 
@@ -106,7 +106,7 @@ class DTypeInfo:
         return self.kind in ("float", "float8", "complex")
 
 
-@cache
+@lru_cache(maxsize=256)
 def name_of(dtype: DType) -> str:
     """Return ``dtype.name``, which takes NumPy microseconds at each time."""
     return str(dtype.name)

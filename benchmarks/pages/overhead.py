@@ -52,17 +52,21 @@ def imports() -> list[str]:
 
 
 def ragged() -> list[str]:
-    """Return microseconds of calls of new sizes, of the same again, and of NumPy's."""
-    seconds = results.load(results.FOLDER / "cpu" / "ragged.json")["seconds"]
+    """Return microseconds of calls of new sizes on a CPU, of the same again, and of NumPy's."""
+    return _new_sizes("cpu", "NumPy, µs", 1e6, 2)
 
-    def us(row: Any, name: str, kind: str) -> str:
-        return f"{row[name][kind] * 1e6:.2f}"
 
-    body = [
-        (name, us(row, "other", "median"), us(row, "new", "median"), us(row, "again", "median"), us(row, "new", "mean"))
-        for name, row in seconds.items()
-    ]
-    return rows(("sizes", "NumPy, µs", "new size, µs", "again, µs", "mean of new sizes, µs"), body)
+def ragged_device() -> list[str]:
+    """Return the same in milliseconds on an H100, beside torch's."""
+    return _new_sizes("h100", "torch, ms", 1e3, 3)
+
+
+def _new_sizes(card: str, other: str, factor: float, digits: int) -> list[str]:
+    kinds = (("other", "median"), ("new", "median"), ("again", "median"), ("new", "mean"))
+    seconds = results.load(results.FOLDER / card / "ragged.json")["seconds"]
+    body = [(name, *(f"{row[x][kind] * factor:.{digits}f}" for x, kind in kinds)) for name, row in seconds.items()]
+    unit = other.rpartition(" ")[2]
+    return rows(("sizes", other, f"new size, {unit}", f"again, {unit}", f"mean of new sizes, {unit}"), body)
 
 
 def first_call() -> list[str]:

@@ -387,7 +387,8 @@ def resolve(
             for verdict in decision.verdicts:
                 if verdict.passing == "memory":
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
-            decision = _decide(problem, settings, copies, short, True, asked)[0]
+            with neutral():
+                decision = _decide(problem, settings, copies, short, True, asked)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         decision, chosen, kernel = _first_prepared(decision, chosen, problem, settings)
         if isinstance(kernel, Kernel):

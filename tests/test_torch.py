@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -171,3 +174,18 @@ def test_torch_beside_numpy(pair):
     a, b = pair
     with pytest.raises(DeviceError, match="a is torch on cpu, b is numpy on cpu"):
         gemmhub.matmul(a, b.numpy())
+
+
+FIRST = """
+import sys, torch, gemmhub
+a = torch.ones(8, 8)
+assert (gemmhub.matmul(a, a) == 8).all() and (gemmhub.matmul(a, a, bias=a[0]) == 9).all()
+assert gemmhub.matmul(a.requires_grad_(), a).requires_grad
+print(sorted({name.split(".")[1] for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}))
+"""
+
+
+def test_first_products_do_not_import_the_compiler():
+    """Its import takes a process a second or two."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

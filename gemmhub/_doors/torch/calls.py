@@ -56,13 +56,12 @@ def _own(kind: Any) -> bool:
 
 def kept(precision: str | None, deterministic: bool, backend: str | None) -> dict[str, Any]:
     """The options that a layer, or a block, gives to each of its products; InputError where no product takes them."""
-    given = {"precision": precision, "deterministic": deterministic, "backend": backend}
+    given: dict[str, Any] = {"precision": precision, "deterministic": deterministic, "backend": backend}
     options = {name: x for name, x in given.items() if x is not None and x is not False}
     _allowed(**options)
     return options
 
 
-@torch.compiler.assume_constant_result
 def _allowed(**options: Unpack[Options]) -> bool:
     """Check options before any call. torch's compiler, which cannot trace it, runs it when it traces a block."""
     request(options)
@@ -70,6 +69,10 @@ def _allowed(**options: Unpack[Options]) -> bool:
     if backend is not None and names is not None and backend not in names:
         raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
     return True
+
+
+# What torch.compiler.assume_constant_result does, without its import of the compiler, which takes a first call seconds.
+_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:

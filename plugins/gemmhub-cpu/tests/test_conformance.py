@@ -1,6 +1,6 @@
 """The kit (its problems are small, so the size gates are open): here, with no helpful unit, with every one.
 
-With TEST_MASKS in the environment (``make test-all``) under every mask of units, too.
+With TEST_MASKS in the environment (``make test-all``) under every mask of units, too, and all cases under each.
 """
 
 import dataclasses
@@ -15,6 +15,10 @@ from gemmhub_cpu.backend import CpuBackend
 from gemmhub_cpu.units import UNITS
 
 from gemmhub.testing import ConformanceSuite
+from gemmhub.testing.cases import matrix
+
+CASES = matrix() if os.environ.get("TEST_MASKS") else matrix()[::3]
+"""Every third case, or all: the machine as it is has them all in any case."""
 
 
 class TestHere(ConformanceSuite):
@@ -24,6 +28,7 @@ class TestHere(ConformanceSuite):
 class TestNoUnits(ConformanceSuite):
     """As on a CPU without AMX, VNNI, or numkong."""
 
+    cases = CASES
     backend = staticmethod(lambda: CpuBackend(probe.Machine(cores=2), by_cost=False))
     random_problems = 20
 
@@ -40,6 +45,7 @@ def _open_gates() -> CpuBackend:
 class TestThroughNumkong(ConformanceSuite):
     """Every bfloat16 and int8 problem through numkong, whatever units this CPU has and however small it is."""
 
+    cases = CASES
     backend = staticmethod(_open_gates)
 
 
@@ -55,6 +61,7 @@ def _masked(*kept: str) -> CpuBackend:
 class TestOnAvx512(ConformanceSuite):
     """VNNI, AVX512_BF16 and float32."""
 
+    cases = CASES
     backend = staticmethod(lambda: _masked("AVX-512", "AVX512"))
 
 
@@ -63,12 +70,14 @@ class TestOnAvx2(ConformanceSuite):
 
 
 class TestOnAmx(ConformanceSuite):
+    cases = CASES
     backend = staticmethod(lambda: _masked("AMX"))
 
 
 class TestWithoutOwnKernels(ConformanceSuite):
     """As without a compiler: numkong, where it is, or conversion."""
 
+    cases = CASES
     backend = staticmethod(
         lambda: CpuBackend(dataclasses.replace(probe.look(), native=frozenset(), why_no_native="masked"), by_cost=False)
     )

@@ -152,7 +152,7 @@ def test_a_record_made_with_a_dense_result(engine: CpuBackend, dtype: Any, monke
     problem = described(a, a)
     path = records.path()
     assert path is not None
-    records.write(path, [_record(problem, status.versions)])
+    records.write(path, [_record(problem, status.versions, engine)])
     gemmhub.reload()
     assert gemmhub.explain(a, a)["cpu"].candidate == "torch"
     fixed = placed(a, "read-only")
@@ -164,10 +164,12 @@ def test_a_record_made_with_a_dense_result(engine: CpuBackend, dtype: Any, monke
             assert (gemmhub.matmul(fixed, fixed, out=out) == 256).all()
 
 
-def _record(problem: GemmProblem, versions: dict[str, str]) -> records.Record:
+def _record(problem: GemmProblem, versions: dict[str, str], engine: CpuBackend) -> records.Record:
+    ready = engine.probe()
+    assert isinstance(ready, gemmhub.Ready)
     return records.Record(
         problem=problem.key, backend="cpu", candidate="torch", device=str(problem.device), versions=versions,
-        seconds=1e-9, recorded="2026-01-01T00:00:00+00:00",
+        seconds=1e-9, recorded="2026-01-01T00:00:00+00:00", threads=ready.threads(),
     )  # fmt: skip
 
 

@@ -288,7 +288,7 @@ def layers(mesh: Any) -> None:
     expected.square().sum().backward()
     styles = {"0": gemmhub.torch.ColumnParallel(), "2": gemmhub.torch.RowParallel()}
     parallelize_module(ours, mesh, styles)
-    assert type(ours[0]) is gemmhub.torch.Linear
+    assert isinstance(ours[0], gemmhub.torch.Linear)
     result = ours(x)
     torch.testing.assert_close(result, expected)
     result.square().sum().backward()

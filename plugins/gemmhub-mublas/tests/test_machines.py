@@ -41,7 +41,7 @@ def child(arguments, home, **variables):
     """What a process with that home prints, read as JSON."""
     environment = {**os.environ, "MUSA_HOME": str(home), **variables}
     done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
@@ -60,12 +60,12 @@ def copied(home, tmp_path):
 
 
 @pytest.mark.parametrize(("sdk", "options", "how", "step"), [
-    ("3.1", {}, "mangled", 1), ("5.1", {}, None, 1), ("4.3", {"symbols": "scanned"}, "scanned", 4),
+    ("3.1", {}, "mangled", 2), ("5.1", {}, None, 2), ("4.3", {"symbols": "scanned"}, "scanned", 4),
 ])  # fmt: skip
 def test_conformance_of_mublas_on_other_sdks(homes, sdk, options, how, step):
     found = child(["kit.py", "mublas", str(step)], homes(sdk, **options))
     for dtype in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8"):
-        assert found["accepted"][dtype] > 0 or step > 1, dtype
+        assert found["accepted"][dtype] > 0 or step > 2, dtype
     assert sum(found["accepted"].values()) > 400 / step
     assert [x for x in found["features"] if "C++ symbols" in x] == ([f"C++ symbols: {how}"] if how else [])
 

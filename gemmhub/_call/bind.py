@@ -76,7 +76,7 @@ def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Ex
         right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
         out_shape, empty = fixed_shape, fixed_empty
         if any_size:
-            out_shape = left.shape[: -2 if a_ndim > 1 else -1] + left.shape[-2:-1] + right.shape[-1:] * (b_ndim > 1)
+            out_shape = left.shape[:-1] + right.shape[-1:] * (b_ndim > 1)
             empty = 0 in out_shape
         if out is not None:
             result = arrays.target(out, out_shape)
@@ -132,6 +132,8 @@ def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
 
 
 def _direct_or(direct: Execute, execute: Execute) -> Execute:
+    """``direct``, or ``execute`` for sizes at which it is faster."""
+
     def run(a: Array, b: Array, out: Array | None, *rest: Any) -> Array:
         result = direct(a, b, out, *rest)
         return execute(a, b, out, *rest) if result is NotImplemented else result

@@ -39,7 +39,8 @@ class CallCache:
         """The function, or the decision, that was put under a key; None where there is none. TypeError for a key that
         cannot be hashed."""
         self.families: Families | None = None
-        """What runs new sizes of families that were met, if any. It has a table of its own: many sizes evict none."""
+        """The functions that run new sizes of families, once one was met. They have a table of their own: many sizes
+        evict none."""
         self.winners: OrderedDict[Any, Winner] = OrderedDict()
         """The winners of buckets, by representative and settings."""
         self.fast: dict[type, FastPath] = {}

@@ -61,19 +61,19 @@ _PATTERNS: dict[str, Callable[[Any, int, int, tuple[int, ...]], object]] = {
     "scale_a": lambda x, m, n, batch: _factors(x, m, n, batch, 0),
     "scale_b": lambda x, m, n, batch: _factors(x, m, n, batch, 1),
 }
-"""What counts of the shape of an operand among the options, given the sizes of the product; False for a shape that has
-to be decided, or refused, by itself."""
+"""The facts that count of the shape of an operand among the options, given the sizes of the product; False for a shape
+that has to be decided, or refused, by itself."""
 
 
 class Families:
-    """What runs the families that were met."""
+    """The functions that run the families that were met."""
 
     def __init__(self, measured: Set[tuple[int, ...]]) -> None:
         """``measured``: sizes that have tuning records, which decide them exactly."""
         self._measured = measured
         self._runs: OrderedDict[Any, Any] = OrderedDict()
         self._plain: OrderedDict[Any, Any] = OrderedDict()
-        """What runs a product of two matrices of any sizes, by settings and dtypes."""
+        """The functions that run a product of two matrices of any sizes, by settings and dtypes."""
 
     def find(
         self, a: Any, b: Any, out: Any, options: Mapping[str, Any], put: Callable[[Any, Any], None], kind: object
@@ -155,8 +155,8 @@ class Families:
             return None
         key: Key = (_settings(), a.dtype, b.dtype, rows, cols)
         if out is not None:
-            made = left[: -2 if rows > 1 else -1] + left[-2:-1] + right[-1:] * (cols > 1)
-            if out.__class__ is not _ndarray or out.shape != made or not out.flags.carray:
+            shape = left[:-1] + right[-1:] * (cols > 1)
+            if out.__class__ is not _ndarray or out.shape != shape or not out.flags.carray:
                 return None
             key += (out.dtype,)
         for name, value in options.items():

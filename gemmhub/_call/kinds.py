@@ -67,7 +67,7 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
 
 
 def number_kind(value: Any) -> object:
-    """What counts of a number for the kind of a call; None for what is no number of Python."""
+    """The facts of a number that count for the kind of a call; None where it is no number of Python."""
     kind = value.__class__
     if kind is float and _SMALL <= value <= _LARGE and value != 1:
         return value < 2**31 and value.is_integer()

@@ -63,13 +63,12 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
 
     Raises InputError where ``settings`` name an unknown backend.
     """
-    with neutral():
-        return _decide(problem, settings, copies, {}, True, ranked_at(problem, settings) or problem)[0]
+    return _decide(problem, settings, copies, {}, True, ranked_at(problem, settings) or problem)[0]
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What runs the problems of a bucket."""
+    """The backend and the candidate that run the problems of a bucket."""
 
     able: Able
     ranked: GemmProblem | None
@@ -118,6 +117,7 @@ def able_backends(problem: GemmProblem) -> list[Able]:
     return [answer for answer in answers(problem) if isinstance(answer, Able)]
 
 
+@neutral()  # once, and not for each question
 def _decide(
     problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], ask_all: bool,
     ranked: GemmProblem,
@@ -178,7 +178,7 @@ def _decide(
         tuple(shown + verdicts),
         _origins(settings, problem, chosen),
         copies,
-        ranked_at="" if ranked is problem or ranked == problem else _sizes(ranked),
+        ranked_at="" if ranked == problem else _sizes(ranked),
         layout_free=layout_free,
         size_free=size_free,
         chosen_layout_free=(
@@ -381,14 +381,12 @@ def resolve(
     short: dict[str, Refusal] = {}
     while True:
         asked = ranked or problem
-        with neutral():  # once, and not for each question
-            decision, chosen = _decide(problem, settings, copies, short, False, asked)
+        decision, chosen = _decide(problem, settings, copies, short, False, asked)
         if chosen is None:
             for verdict in decision.verdicts:
                 if verdict.passing == "memory":
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
-            with neutral():
-                decision = _decide(problem, settings, copies, short, True, asked)[0]
+            decision = _decide(problem, settings, copies, short, True, asked)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         decision, chosen, kernel = _first_prepared(decision, chosen, problem, settings)
         if isinstance(kernel, Kernel):

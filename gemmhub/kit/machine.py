@@ -15,14 +15,15 @@ from gemmhub.problem import GemmProblem
 
 M = TypeVar("M")
 A = TypeVar("A")
-_KEPT = 4096
-"""The most problems whose analyses are kept."""
 NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
 """The kernel for a result without elements."""
 
 
 class MachineBackend(Backend, Generic[M]):
     """A backend with cached machine and analyses; ``M`` is its class for a machine: drivers, libraries, devices."""
+
+    most_analyses = 4096
+    """The most problems whose analyses are kept."""
 
     def __init__(self, look: Callable[[], M | Absent]) -> None:
         """``look`` returns the machine, or Absent with what is missing."""
@@ -60,5 +61,5 @@ class MachineBackend(Backend, Generic[M]):
         if kept is None:
             kept = analyse()
             with self._lock:
-                keep(self._analyses, problem, kept, _KEPT)
+                keep(self._analyses, problem, kept, self.most_analyses)
         return kept

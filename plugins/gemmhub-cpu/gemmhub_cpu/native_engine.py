@@ -214,7 +214,7 @@ class NativeGemm:
             )  # fmt: skip
 
     def _needed(self, a: Array, out: Array) -> tuple[int, int, int, int]:
-        """What :meth:`_workspace` returns for these operands. Sizes that repeat are not looked at again."""
+        """The answer of :meth:`_workspace` for these operands. Sizes that repeat are not looked at again."""
         m, n = out.shape
         sizes, last = (m, n, a.shape[1]), self._last
         if last[0] == sizes:

@@ -83,16 +83,18 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
     def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
         """Return the analysis or refusal of ``problem``, made once; None where the result has no elements."""
+        return self.remembered(problem, lambda: self._choose(problem))
+
+    def _lower(self, problem: GemmProblem) -> Lowered | Refusal | None:
+        """Return the lowered problem or a refusal; None where the result has no elements."""
         devices = len(self.machine.gpus)
         if problem.device.kind != "cuda" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
-        if problem.empty:
-            return lower.check_types(problem)
-        return self.remembered(problem, lambda: self._choose(problem))
+        return lower.check_types(problem) if problem.empty else lower.lowered(problem)
 
-    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
-        lowered = lower.lowered(problem)
-        return lowered if isinstance(lowered, Refusal) else self._ask(problem, lowered)
+    def _choose(self, problem: GemmProblem) -> Analysis | Refusal | None:
+        lowered = self._lower(problem)
+        return self._ask(problem, lowered) if isinstance(lowered, Lowered) else lowered
 
     def _ask(self, problem: GemmProblem, lowered: Lowered) -> Analysis | Refusal:
         """Return the library's algorithms for every form that calls may need."""
@@ -182,10 +184,8 @@ class CublasBackend(MachineBackend[probe.Machine]):
         None where more has to be asked: several forms, a result that is too large for the check, an algorithm that the
         library does not run. So a new size of a known bucket needs no proposals, which take a millisecond.
         """
-        if problem.empty or problem.device.kind != "cuda" or problem.device.index >= len(self.machine.gpus):
-            return None
-        lowered = lower.lowered(problem)
-        if isinstance(lowered, Refusal) or len(lowered.forms) > 1:
+        lowered = self._lower(problem)
+        if not isinstance(lowered, Lowered) or len(lowered.forms) > 1:
             return None
         form = lowered.forms[0]
         if form.d.rows * form.d.cols > _LARGEST:

@@ -74,7 +74,7 @@ def test_remarks(backend):
 
 
 def test_remembering_is_bounded(backend, monkeypatch):
-    monkeypatch.setattr(module, "_KEPT", 4)
+    monkeypatch.setattr(module.MachineBackend, "most_analyses", 4)
     for m in range(1, 12):
         assert backend.supports(problem(m=m)) is None
     assert len(backend._analyses) <= 4

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemmhub._base.evicting import keep
 from gemmhub.backend import Array, Kernel, Run
 from gemmhub.capability import Copy, Device, Ready, Refusal
 from gemmhub.errors import KernelError
@@ -47,8 +46,6 @@ MARGIN = 1.02
 (selection bias), and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
 _UNLIMITED = 2**62
-_KEPT = 128
-"""The most problems whose analyses are kept: what is decided is kept by gemmhub, and each holds all candidates."""
 _NOTHING = "nothing"
 """Name of the only candidate for a result without elements."""
 
@@ -61,7 +58,7 @@ class Analysis:
     timed: list[Timed]
     """The estimates and the candidates, the fastest first."""
     offer: Offer | None = None
-    """What was offered last."""
+    """The offer that was made last."""
 
 
 class HopperBackend(MachineBackend[probe.Machine]):
@@ -69,6 +66,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     name = "hopper"
     by_bucket = True
+    most_analyses = 128
+    """Few, as each has all candidates, and what is decided is kept by gemmhub."""
 
     def __init__(
         self,
@@ -118,11 +117,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         refusal = self._elsewhere(problem)
         if refusal is not None or problem.empty:
             return refusal or lower.check_types(problem)
-        analysis = self._analyses.get(problem)
-        if analysis is None:
-            analysis = self._choose(problem)
-            keep(self._analyses, problem, analysis, _KEPT)
-        return analysis
+        return self.remembered(problem, lambda: self._choose(problem))
 
     def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
         lowerings = lower.lowerings(problem)

@@ -30,7 +30,7 @@ OWN = {
     "gemmhub-cpu": {
         "convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine", "units",
     },
-    "gemmhub-cublas": {"descriptors", "recorded"},
+    "gemmhub-cublas": {"descriptors"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
         "build", "candidate", "columns", "compiled", "complex_operands", "config", "f16_planes", "f16_staged", "fitted",

@@ -1,4 +1,4 @@
-"""Launches a prepared product: by cublasLtMatmul, or by a recorded launch."""
+"""Launches a prepared product by cublasLtMatmul."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import recorded
 from gemmhub_cublas.choose import Algorithm
 from gemmhub_cublas.descriptors import Descriptors
 from gemmhub_cublas.library import words
@@ -76,7 +75,6 @@ class Gemm:
         self._handle = machine.handle(index)
         self._memory = machine.workspaces[index]
         self._gpu = machine.gpus[index]
-        self._versions = machine.library.version, machine.driver.cuda_version
         self._alone = len(machine.gpus) == 1
         self._lowered = lowered
         self._limit = workspace_limit
@@ -93,20 +91,8 @@ class Gemm:
         if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
             launch = self._launches[main]
             if not launch.workspace:
-                fast_path = self._fast_path(launch)
-                return self._recorded(main, fast_path) or fast_path
+                return self._fast_path(launch)
         return self._run
-
-    def _recorded(self, form: Form, fast_path: Run) -> Run | None:
-        """Return a recorded launch of ``fast_path``; None where there is none."""
-        if self._versions not in recorded.VERIFIED:
-            return None
-
-        def enqueue(a: int, b: int, out: int, stream: int) -> None:
-            fast_path(a, b, out, None, None, 1, 0, stream)
-
-        first, second = (form.b, form.a) if self._lowered.swapped else (form.a, form.b)
-        return recorded.record(self._gpu, enqueue, (first.alignment, second.alignment, form.d.alignment), fast_path)
 
     def _fast_path(self, launch: Launch) -> Run:
         """Return the function for alpha 1, beta 0 and no bias, one launch without workspace, and one device."""

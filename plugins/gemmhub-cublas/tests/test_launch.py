@@ -39,6 +39,23 @@ def test_plain_products_are_one_call(home):
     assert home.cuda.calls == ["cuCtxGetCurrent"]
 
 
+def test_fresh_threads(home):
+    """That never met CUDA, whatever ran before: the library gives a thread no context."""
+    asked = problem(m=64, n=64, k=64)
+    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
+
+    def work():
+        arrays.out[...] = 0
+        arrays.run(run)
+        return home.cuda.stack
+
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == []
+        assert np.array_equal(arrays.out, arrays.a @ arrays.b)
+
+
 def test_a_nested_call_with_another_bias(home):
     """It may come after the outer one's bias is set: by a signal handler, a profiler, a finalizer."""
     asked = problem(m=8, n=12, k=16, bias=bias())

@@ -54,13 +54,12 @@ class MatrixLayout:
 
     def stored(self, order: str) -> bool:
         """Whether this is a legal matrix of ``order`` ("row" or "col") as BLAS understands it."""
-        inner, inner_stride, outer, outer_stride = (
-            (self.cols, self.col_stride, self.rows, self.row_stride)
-            if order == "row"
-            else (self.rows, self.row_stride, self.cols, self.col_stride)
-        )
+        if order == "row":
+            inner, inner_stride, outer, outer_stride = self.cols, self.col_stride, self.rows, self.row_stride
+        else:
+            inner, inner_stride, outer, outer_stride = self.rows, self.row_stride, self.cols, self.col_stride
         # The stride of a dimension of size 0 or 1 has no effect.
-        return self.empty or ((inner <= 1 or inner_stride == 1) and (outer <= 1 or outer_stride >= inner))
+        return ((inner <= 1 or inner_stride == 1) and (outer <= 1 or outer_stride >= inner)) or self.empty
 
     @property
     def order(self) -> str | None:

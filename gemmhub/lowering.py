@@ -106,15 +106,25 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
     """
     if order not in ("col", "row", "any"):
         raise InputError("order", repr(order), '"col", "row", "any"')
-    a, b, out = problem.a.layout, problem.b.layout, problem.out.layout
-    c = problem.c.layout if problem.c else out
-    for name, operand in (("a", problem.a), ("b", problem.b), ("out", problem.out), ("c", problem.c)):
-        if operand is not None and operand.alignment < operand.dtype.itemsize:
+    shared = _shared_orders(problem)
+    if isinstance(shared, Refusal):
+        return shared
+    order = shared[0] if order == "any" else order
+    return _call(problem, order, order not in shared)
+
+
+def _shared_orders(problem: GemmProblem) -> list[str] | Refusal:
+    """Return the storage orders that out and c have in common, or the refusal of :func:`lower`."""
+    out, c = problem.out, problem.c
+    for name, operand in (("a", problem.a), ("b", problem.b), ("out", out), ("c", c)):
+        if operand is None:
+            continue
+        if operand.alignment < operand.dtype.itemsize:
             return Refusal(
                 f"{name} has elements that are not aligned, or no whole number of elements apart",
                 f"pass a contiguous copy of {name} (numpy.ascontiguousarray or .copy())",
             )
-    for name, layout in (("a", a), ("b", b), ("out", out), ("c", c)):
+        layout = operand.layout
         if layout.order is None:
             return Refusal(
                 f"{name} ({layout.rows} x {layout.cols}) has strides ({layout.row_stride}, {layout.col_stride}): "
@@ -124,43 +134,39 @@ def lower(problem: GemmProblem, order: str = "any") -> BlasCall | Refusal:
                 else f"pass a contiguous copy of {name} (numpy.ascontiguousarray or .copy())",
             )
     # A result of one row or column has both storage orders: take the order of its addend.
-    shared = [either for either in ("row", "col") if out.stored(either) and c.stored(either)]
-    if not shared:
-        return Refusal(
-            "c and the result have different storage orders", "pass c in the order of out (or a copy in that order)"
-        )
-    if order == "any":
-        order = shared[0]
-    direct = order in shared
-    bias_axis = problem.bias.axis if problem.bias else None
-    if not direct:
-        # Read every matrix as its transpose: C^T = B^T A^T.
-        a, b, c, out = b.transposed, a.transposed, c.transposed, out.transposed
-        bias_axis = {"m": "n", "n": "m", None: None}[bias_axis]
+    shared = [order for order in _OTHER if out.layout.stored(order) and (c is None or c.layout.stored(order))]
+    return shared or Refusal(
+        "c and the result have different storage orders", "pass c in the order of out (or a copy in that order)"
+    )
+
+
+_OTHER = {"row": "col", "col": "row"}
+
+
+def _call(problem: GemmProblem, order: str, swapped: bool) -> BlasCall:
+    """Return the call in ``order``: of all matrices' transposes where ``swapped``, as C^T = B^T A^T."""
+    # A matrix that is stored in the other order is the transpose of one that is stored in this order.
+    read = _OTHER[order] if swapped else order
+    a, b, out = problem.a.layout, problem.b.layout, problem.out.layout
+    m, n, axis = problem.m, problem.n, problem.bias.axis if problem.bias else None
 
     def stored_as(layout: MatrixLayout) -> tuple[bool, int]:
-        if layout.stored(order):
-            return False, layout.leading_dimension(order)
-        return True, layout.transposed.leading_dimension(order)
+        if layout.stored(read):
+            return False, layout.leading_dimension(read)
+        return True, layout.leading_dimension(_OTHER[read])
 
-    trans_a, lda = stored_as(a)
-    trans_b, ldb = stored_as(b)
-    dims = collapse(problem.batch, *(strides_over(layout, problem.batch) for layout in (a, b, c, out)))
-    return BlasCall(
-        order=order,
-        swapped=not direct,
-        m=out.rows,
-        n=out.cols,
-        k=problem.k,
-        trans_a=trans_a,
-        trans_b=trans_b,
-        lda=lda,
-        ldb=ldb,
-        ldc=c.leading_dimension(order),
-        ldd=out.leading_dimension(order),
-        bias_axis=bias_axis,
-        batch=tuple(BatchDim(count, *steps) for count, steps in dims),
-    )
+    (trans_a, lda), (trans_b, ldb) = stored_as(a), stored_as(b)
+    ldd = out.leading_dimension(read)
+    c = problem.c.layout if problem.c else out
+    ldc = c.leading_dimension(read) if problem.c else ldd
+    if swapped:
+        a, b, m, n, trans_a, lda, trans_b, ldb = b, a, n, m, trans_b, ldb, trans_a, lda
+        axis = {"m": "n", "n": "m", None: None}[axis]
+    batch: tuple[BatchDim, ...] = ()
+    if problem.batch:
+        dims = collapse(problem.batch, *(strides_over(layout, problem.batch) for layout in (a, b, c, out)))
+        batch = tuple(BatchDim(count, *steps) for count, steps in dims)
+    return BlasCall(order, swapped, m, n, problem.k, trans_a, trans_b, lda, ldb, ldc, ldd, axis, batch)
 
 
 def flipped(call: BlasCall) -> BlasCall:
@@ -179,14 +185,11 @@ def readings(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal
     There are two where the result has one row or one column; the leading dimension of the first is the longer
     dimension of the result.
     """
-    found: list[BlasCall] = []
-    for stored in ("row", "col") if problem.n > 1 else ("col", "row"):
-        call = lower(problem, stored)
-        if isinstance(call, Refusal):
-            return call
-        if not call.swapped:  # out and c have that order
-            found.append(call if stored == order else flipped(call))
-    return tuple(found)
+    shared = _shared_orders(problem)
+    if isinstance(shared, Refusal):
+        return shared
+    preferred = ("row", "col") if problem.n > 1 else ("col", "row")
+    return tuple(_call(problem, order, stored != order) for stored in preferred if stored in shared)
 
 
 def with_bias(calls: Sequence[BlasCall], problem: GemmProblem, library: str) -> BlasCall | Refusal:
@@ -249,6 +252,8 @@ def split(
     batch: tuple[BatchDim, ...], fits: Callable[[BatchDim], bool] = forwards
 ) -> tuple[BatchDim, tuple[BatchDim, ...]]:
     """Split batch dimensions into the one that a call steps through, the longest that ``fits``, and the others."""
+    if not batch:
+        return SINGLE, ()
     fitting = [i for i, dim in enumerate(batch) if fits(dim)]
     if not fitting:
         return SINGLE, batch
@@ -258,6 +263,9 @@ def split(
 
 def offsets(outer: tuple[BatchDim, ...], itemsizes: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
     """Yield, for each call, the byte offsets of A, B, C and D, whose elements have ``itemsizes`` bytes."""
+    if not outer:
+        yield 0, 0, 0, 0
+        return
     for index in product(*(range(dim.count) for dim in outer)):
         a, b, c, d = (
             size * sum(i * dim.strides[which] for i, dim in zip(index, outer)) for which, size in enumerate(itemsizes)

@@ -103,7 +103,8 @@ class CublasBackend(MachineBackend[probe.Machine]):
             for form in lowered.forms:
                 chooser = self._chooser(problem, form)
                 proposed, status = chooser.proposed(_USUAL_WORKSPACE)
-                _add(proposed, chooser.proposed(WORKSPACE)[0])
+                if form is analysis.form or not proposed:
+                    _add(proposed, chooser.proposed(WORKSPACE)[0])
                 if status not in _ANSWERS:
                     raise StatusError("cublasLtMatmulAlgoGetHeuristic", status)
                 if not proposed:
@@ -115,7 +116,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
         return analysis
 
     def _chooser(self, problem: GemmProblem, form: Form) -> Chooser:
-        return Chooser(self.machine.library, self.machine.handle(problem.device.index), form)
+        return Chooser(self.machine, problem.device.index, form)
 
     def _no_algorithm(self, problem: GemmProblem, form: Form, status: int) -> Refusal:
         machine = self.machine
@@ -167,9 +168,11 @@ class CublasBackend(MachineBackend[probe.Machine]):
             raise ValueError(f"{analysis.reason}; {analysis.remedy}")
         lowered = analysis.lowered
         limit = workspace_limit - lowered.zero_bytes
-        chosen = {form: self._fitting(problem, analysis, form, None, limit) for form in lowered.forms}
-        chosen[analysis.form] = first = self._fitting(problem, analysis, analysis.form, candidate, limit)
-        workspace = max(algorithm.workspace for algorithm in chosen.values())
+        chosen = [
+            self._fitting(problem, analysis, form, None if i else candidate, limit)
+            for i, form in enumerate(lowered.forms)
+        ]
+        first, workspace = chosen[0], max(algorithm.workspace for algorithm in chosen)
         if workspace:
             self.machine.workspaces[problem.device.index].reserve(workspace, limit)
         gemm = Gemm(self.machine, problem, lowered, chosen, limit)
@@ -181,36 +184,44 @@ class CublasBackend(MachineBackend[probe.Machine]):
     def _checked(self, problem: GemmProblem, config: str, workspace_limit: int) -> Analysis | None:
         """Return an analysis with the algorithm called ``config`` alone, which the library has checked for ``problem``.
 
-        None where more has to be asked: several forms, a result that is too large for the check, an algorithm that the
-        library does not run. So a new size of a known bucket needs no proposals, which take a millisecond.
+        None where more has to be asked: a result that is too large for the check, an algorithm that the library does
+        not run. So a new size of a known bucket needs proposals, which take a millisecond, for other forms alone.
         """
         lowered = self._lower(problem)
-        if not isinstance(lowered, Lowered) or len(lowered.forms) > 1:
+        if not isinstance(lowered, Lowered):
             return None
-        form = lowered.forms[0]
+        form, *others = lowered.forms
         if form.d.rows * form.d.cols > _LARGEST:
             return None
         with self.machine.gpus[problem.device.index]:
             algorithm = self._chooser(problem, form).rebuilt(config)
-        if algorithm is None or algorithm.workspace + lowered.zero_bytes > workspace_limit:
-            return None
-        return Analysis(lowered, {form: [algorithm]})
+            if algorithm is None or algorithm.workspace + lowered.zero_bytes > workspace_limit:
+                return None
+            algorithms = {form: [algorithm]}
+            for other in others:
+                algorithms[other] = self._chooser(problem, other).proposed(_USUAL_WORKSPACE)[0]
+        return Analysis(lowered, algorithms) if all(algorithms.values()) else None
 
     def _fitting(
         self, problem: GemmProblem, analysis: Analysis, form: Form, config: str | None, limit: int
     ) -> Algorithm:
         """Return the algorithm called ``config``, else the best one, within ``limit`` bytes of workspace."""
-        proposed = analysis.algorithms[form]
-        wanted = [algorithm for algorithm in proposed if config in (None, algorithm.config)]
+        known = False
+        for algorithm in analysis.algorithms[form]:
+            if config is None or algorithm.config == config:
+                known = True
+                if algorithm.workspace <= limit:
+                    return algorithm
+        fitting: list[Algorithm] = []
         with self.machine.gpus[problem.device.index]:
-            if config is not None and not wanted:
-                rebuilt = self._chooser(problem, form).rebuilt(config)
+            chooser = self._chooser(problem, form)
+            if config is not None and not known:
+                rebuilt = chooser.rebuilt(config)
                 if rebuilt is None:
                     raise ValueError(f"cuBLASLt does not run algorithm {config} on {problem}")
-                wanted = [rebuilt]
-            fitting = [algorithm for algorithm in wanted if algorithm.workspace <= limit]
+                fitting = [rebuilt] if rebuilt.workspace <= limit else []
             if not fitting and limit >= 0:
-                fitting = self._chooser(problem, form).proposed(limit)[0]
+                fitting = chooser.proposed(limit)[0]
         if not fitting:
             raise ValueError(f"cuBLASLt needs more workspace for {problem}: raise the setting workspace_mib")
         return fitting[0]

@@ -14,19 +14,17 @@ import ctypes
 import re
 import struct
 from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from gemmhub_cublas.descriptors import Descriptors, Object
-from gemmhub_cublas.library import Library
+from gemmhub_cublas.descriptors import ALGO_BYTES, CONFIG, KEPT, Object
 from gemmhub_cublas.lower import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
+from gemmhub_cublas.probe import Machine
 
 WANTED = 16
 """Number of algorithms to ask for. The library returns at most 8."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
-_FIELDS = "iIiIIIIHH"
-"""The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
 _ID, _SPLIT, _REDUCTION, _SWIZZLE = 0, 2, 3, 4
 HOPPER = 66
 """The id of the algorithms for Hopper."""
@@ -35,8 +33,6 @@ _NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE = 0, 2
 _MAX_WORKSPACE, _REDUCTION_MASK, _MIN_ALIGNMENTS, _IMPLEMENTATIONS = 1, 3, (5, 6, 7, 8), 12
 _ANY_BUT_GAUSSIAN = 2**64 - 1 - 2**32
 """The implementations without Gaussian complex products, three real ones, whose error exceeds the bound."""
-_ALGO_BYTES = 64
-"""Bytes of cublasLtMatmulAlgo_t."""
 _STEP = 128
 """Bytes along K of one stage of the algorithms for Hopper."""
 
@@ -45,7 +41,7 @@ class _Result(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
-        ("algo", c_char * _ALGO_BYTES),
+        ("algo", c_char * ALGO_BYTES),
         ("workspace", c_size_t),
         ("state", c_int),
         ("waves", c_float),
@@ -53,8 +49,7 @@ class _Result(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """An algorithm, configured for one form."""
 
     config: str
@@ -65,13 +60,14 @@ class Algorithm:
     """Bytes of workspace that it needs."""
 
 
+@lru_cache(KEPT)
 def parse(config: str) -> tuple[int, ...]:
     """Return the nine numbers of a configuration. Raises ValueError for anything else."""
     words = config.split(".")
-    if len(words) != len(_FIELDS) or not all(_INTEGER.fullmatch(word) for word in words):
+    if len(words) != len(CONFIG) or not all(_INTEGER.fullmatch(word) for word in words):
         raise ValueError(f"{config!r} is no configuration, which is nine numbers separated by dots")
     numbers = tuple(map(int, words))
-    for number, width in zip(numbers, _FIELDS):
+    for number, width in zip(numbers, CONFIG):
         try:
             struct.pack(width, number)
         except struct.error:
@@ -85,18 +81,20 @@ def text(numbers: tuple[int, ...]) -> str:
 
 
 class Chooser:
-    """The algorithms for one form on one device, which is current; ``handle`` is the library's for that device."""
+    """The algorithms for one form on the device ``index``, which is current."""
 
-    def __init__(self, library: Library, handle: int, form: Form) -> None:
-        self._lt: Any = library.lt
-        self._library = library
-        self._handle = handle
+    def __init__(self, machine: Machine, index: int, form: Form) -> None:
+        """Raises StatusError where a descriptor or the library's handle cannot be made."""
+        self._lt = machine.library.lt
+        self._objects = machine.objects
+        self._handle = machine.handle(index)
         self._form = form
-        self._descriptors = Descriptors(library, form)
+        self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
+        self._handles = self._descriptors.handles
 
     def proposed(self, limit: int) -> tuple[list[Algorithm], int]:
         """Return the library's proposals within ``limit`` bytes of workspace, the best first, and its status."""
-        preference = Object(self._library, "MatmulPreference")
+        preference = Object(self._objects.preferences)
         preference.set(_MAX_WORKSPACE, "Q", limit)
         preference.set(_REDUCTION_MASK, "I", _REDUCTION_IN_COMPUTE_TYPE)
         preference.set(_IMPLEMENTATIONS, "Q", _ANY_BUT_GAUSSIAN)
@@ -105,7 +103,7 @@ class Chooser:
             preference.set(attribute, "I", matrix.alignment)
         results, count = (_Result * WANTED)(), c_int()
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
-            self._handle, *self._descriptors.handles, preference.handle, WANTED, results, byref(count)
+            self._handle, *self._handles, preference.handle, WANTED, results, byref(count)
         )
         found: dict[str, Algorithm] = {}
         for result in results[: 0 if status else count.value]:
@@ -118,40 +116,32 @@ class Chooser:
     def rebuilt(self, config: str) -> Algorithm | None:
         """Return the algorithm of that configuration; None where the library does not run it on this form."""
         numbers, form = parse(config), self._form
-        algo = ctypes.create_string_buffer(_ALGO_BYTES)
-        types = (form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type)
-        if not _keeps_the_bound(numbers, form) or self._lt.cublasLtMatmulAlgoInit(
-            self._handle, *types, numbers[0], algo
-        ):
+        if not _keeps_the_bound(numbers, form):
             return None
-        for attribute, (number, width) in enumerate(zip(numbers, _FIELDS)):
-            value = struct.pack(width, number)
-            # The id is set already; attributes that a version of the library lacks may stay at their default, 0.
-            refused = attribute and self._lt.cublasLtMatmulAlgoConfigSetAttribute(algo, attribute, value, len(value))
-            if refused and number:
-                return None
-        return self._checked(config, algo)
+        types = form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type
+        data = self._objects.algorithm(self._handle, types, numbers)
+        return None if data is None else self._checked(config, data)
 
     def swizzled(self, algorithm: Algorithm) -> Algorithm | None:
         """Return the algorithm with the other CTA swizzling; None where there is no such variant."""
         numbers = list(parse(algorithm.config))
         numbers[_SWIZZLE] = 0 if numbers[_SWIZZLE] else 1
-        algo = ctypes.create_string_buffer(algorithm.data, _ALGO_BYTES)
-        value = struct.pack(_FIELDS[_SWIZZLE], numbers[_SWIZZLE])
+        algo = ctypes.create_string_buffer(algorithm.data, ALGO_BYTES)
+        value = struct.pack(CONFIG[_SWIZZLE], numbers[_SWIZZLE])
         if self._lt.cublasLtMatmulAlgoConfigSetAttribute(algo, _SWIZZLE, value, len(value)):
             return None
-        return self._checked(text(tuple(numbers)), algo)
+        return self._checked(text(tuple(numbers)), bytes(algo))
 
-    def _checked(self, config: str, algo: Any) -> Algorithm | None:
+    def _checked(self, config: str, data: bytes) -> Algorithm | None:
         result = _Result()
-        if self._lt.cublasLtMatmulAlgoCheck(self._handle, *self._descriptors.handles, algo, byref(result)):
+        if self._lt.cublasLtMatmulAlgoCheck(self._handle, *self._handles, data, byref(result)):
             return None
-        return Algorithm(config, bytes(algo), result.workspace)
+        return Algorithm(config, data, result.workspace)
 
     def _config(self, data: bytes) -> tuple[int, ...]:
         numbers = []
-        algo, written = ctypes.create_string_buffer(data, _ALGO_BYTES), c_size_t()
-        for attribute, width in enumerate(_FIELDS):
+        algo, written = ctypes.create_string_buffer(data, ALGO_BYTES), c_size_t()
+        for attribute, width in enumerate(CONFIG):
             value = ctypes.create_string_buffer(struct.calcsize(width))
             status = self._lt.cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, value, len(value), byref(written))
             numbers.append(0 if status else struct.unpack(width, value.raw)[0])
@@ -160,7 +150,7 @@ class Chooser:
 
 def _bytes(result: Any) -> bytes:
     # Reading the field itself would stop at the first zero byte.
-    return ctypes.string_at(addressof(result), _ALGO_BYTES)
+    return ctypes.string_at(addressof(result), ALGO_BYTES)
 
 
 def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:

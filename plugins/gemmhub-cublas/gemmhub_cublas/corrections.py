@@ -73,7 +73,7 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:
     """Return the features of the product as lowered: column-major, a and b swapped where the result is row-major."""
     form = lowered.forms[0]
-    m, n, count = form.d.rows, form.d.cols, form.count * len(lowered.offsets)
+    m, n, count = form.d.rows, form.d.cols, form.products * len(lowered.offsets)
     tiles = []
     for rows, cols in _TILES:
         waves = ceil(m / rows) * ceil(n / cols) * count / card.sms

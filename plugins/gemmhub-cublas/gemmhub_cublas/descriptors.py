@@ -1,68 +1,170 @@
-"""The cuBLASLt descriptors of one form, which live as long as their Python object."""
+"""The library's opaque objects: matrix layouts, operations and configured algorithms, shared between products.
+
+Two sizes of a kind of product differ in a layout or two; the layout of b, the operation and the algorithm are the same.
+So objects are looked up by what they hold. A shared object is not changed once it is made, so that any number of
+threads may use it; only the address of a bias is part of an operation and differs from call to call, and such a call
+leases an operation of its own (:meth:`Operation.with_bias`).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from ctypes import byref, c_void_p
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from gemmhub_cublas.library import Library, check
 from gemmhub_cublas.lower import Form, Matrix
 
+CONFIG = "iIiIIIIHH"
+"""The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
+ALGO_BYTES = 64
+"""Bytes of cublasLtMatmulAlgo_t."""
+KEPT = 1024
+"""Largest number of objects of each kind that are kept for later products. Kernels keep those that they use."""
 _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 4, 7, 8, 26
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
+
+
+class Kind:
+    """The functions for one kind of opaque objects: cublasLt<name>Create, -SetAttribute and -Destroy."""
+
+    def __init__(self, library: Library, name: str) -> None:
+        self.name = name
+        self.create, self.set, self.destroy = (
+            getattr(library.lt, f"cublasLt{name}{verb}") for verb in ("Create", "SetAttribute", "Destroy")
+        )
 
 
 class Object:
     """An opaque object of the library, which is destroyed with this one."""
 
-    def __init__(self, library: Library, kind: str, *arguments: Any) -> None:
-        """Call cublasLt<kind>Create. Raises StatusError where it fails."""
-        lt, handle = library.lt, c_void_p()
-        self._destroy = getattr(lt, f"cublasLt{kind}Destroy")
-        self._set = getattr(lt, f"cublasLt{kind}SetAttribute")
+    __slots__ = ("_kind", "handle")
+
+    def __init__(self, kind: Kind, *arguments: Any) -> None:
+        """Create the object. Raises StatusError where that fails."""
+        handle = c_void_p()
         self._kind = kind
         self.handle = None
-        check(f"cublasLt{kind}Create", getattr(lt, f"cublasLt{kind}Create")(byref(handle), *arguments))
+        status = kind.create(byref(handle), *arguments)
+        if status:
+            check(f"cublasLt{kind.name}Create", status)
         self.handle = handle.value
 
     def set(self, attribute: int, width: str, value: int) -> None:
         """Set an attribute whose C type the :mod:`struct` letter ``width`` names."""
         data = struct.pack(width, value)
-        check(f"cublasLt{self._kind}SetAttribute({attribute})", self._set(self.handle, attribute, data, len(data)))
+        status = self._kind.set(self.handle, attribute, data, len(data))
+        if status:
+            check(f"cublasLt{self._kind.name}SetAttribute({attribute})", status)
 
     def __del__(self) -> None:
         if self.handle is not None:
-            self._destroy(self.handle)
+            self._kind.destroy(self.handle)
 
 
-def _layout(library: Library, matrix: Matrix, count: int) -> Object:
-    layout = Object(library, "MatrixLayout", matrix.type, matrix.rows, matrix.cols, matrix.ld)
-    if count > 1:
-        layout.set(_BATCH_COUNT, "i", count)
-        layout.set(_BATCH_STRIDE, "q", matrix.stride)
-    return layout
+class Operation:
+    """The operation of a form, and its variants with other addresses of the bias."""
+
+    def __init__(
+        self, kind: Kind, compute: int, scale: int, trans_a: bool, trans_b: bool, epilogue: int, bias_type: int | None,
+        bias_alignment: int,
+    ) -> None:  # fmt: skip
+        self._arguments = kind, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment
+        self._free: list[Object] = []
+        self.shared = self._made()
+        """The operation that is never changed; its bias, if any, has an address without memory."""
+
+    def _made(self) -> Object:
+        kind, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment = self._arguments
+        made = Object(kind, compute, scale)
+        made.set(_TRANS_A, "i", trans_a)
+        made.set(_TRANS_B, "i", trans_b)
+        made.set(_EPILOGUE, "I", epilogue)
+        if bias_type is not None:
+            made.set(_BIAS_TYPE, "i", bias_type)
+            # The library chooses algorithms by the alignment of this address, and does not read from it.
+            made.set(_BIAS_POINTER, "Q", 256 + bias_alignment)
+        return made
+
+    def with_bias(self, address: int) -> Object:
+        """Lease an operation with the bias at ``address`` for one call: a concurrent or nested call has another."""
+        try:
+            leased = self._free.pop()
+        except IndexError:
+            leased = self._made()
+        leased.set(_BIAS_POINTER, "Q", address)
+        return leased
+
+    def give_back(self, leased: Object) -> None:
+        """End the lease of ``leased``."""
+        self._free.append(leased)
 
 
-class Descriptors:
-    """The descriptors of the operation and of the layouts of A, B, C and D."""
+class Descriptors(NamedTuple):
+    """The operation of a form and the layouts of its matrices."""
 
-    def __init__(self, library: Library, form: Form) -> None:
-        self.operation = Object(library, "MatmulDesc", form.compute, form.scale)
-        self.operation.set(_TRANS_A, "i", form.trans_a)
-        self.operation.set(_TRANS_B, "i", form.trans_b)
-        self.operation.set(_EPILOGUE, "I", form.epilogue)
-        if form.bias_type is not None:
-            self.operation.set(_BIAS_TYPE, "i", form.bias_type)
-            # The library chooses algorithms by the alignment of this address; nothing reads it until it is replaced.
-            self.set_bias(256 + form.bias_alignment)
-        self.layouts = [_layout(library, matrix, form.count) for matrix in (form.a, form.b, form.c, form.d)]
-
-    def set_bias(self, address: int) -> None:
-        """Set the address of the bias for the next product."""
-        self.operation.set(_BIAS_POINTER, "Q", address)
+    operation: Operation
+    a: Object
+    b: Object
+    c: Object
+    d: Object
 
     @property
     def handles(self) -> tuple[int | None, ...]:
-        """The handles of the operation, A, B, C and D."""
-        return (self.operation.handle, *(layout.handle for layout in self.layouts))
+        """The handles of the shared operation, A, B, C and D."""
+        operation, a, b, c, d = self
+        return operation.shared.handle, a.handle, b.handle, c.handle, d.handle
+
+
+class Objects:
+    """The objects of a library that are kept for later products."""
+
+    def __init__(self, library: Library) -> None:
+        layouts, operations = Kind(library, "MatrixLayout"), Kind(library, "MatmulDesc")
+        self.preferences = Kind(library, "MatmulPreference")
+        self._layout = lru_cache(KEPT)(lambda *key: _layout(layouts, *key))
+        self._operation = lru_cache(KEPT)(lambda *key: Operation(operations, *key))
+        self.algorithm = lru_cache(KEPT)(lambda *key: _algorithm(library.lt, *key))
+        """:func:`_algorithm` of this library, by its other arguments."""
+        self.descriptors = lru_cache(KEPT)(self._descriptors)
+        """The descriptors of a form. Raises StatusError where one cannot be made."""
+
+    def _descriptors(self, form: Form) -> Descriptors:
+        count, layout = form.products, self._layout
+
+        def of(matrix: Matrix) -> Object:
+            code, rows, cols, ld, stride, _ = matrix
+            return layout(code, rows, cols, ld, count, stride if count > 1 else 0)
+
+        a, b, d = of(form.a), of(form.b), of(form.d)
+        operation = self._operation(
+            form.compute, form.scale, form.trans_a, form.trans_b, form.epilogue, form.bias_type, form.bias_alignment
+        )
+        return Descriptors(operation, a, b, d if form.c is form.d else of(form.c), d)
+
+
+def _layout(kind: Kind, code: int, rows: int, cols: int, ld: int, count: int, stride: int) -> Object:
+    layout = Object(kind, code, rows, cols, ld)
+    if count > 1:
+        layout.set(_BATCH_COUNT, "i", count)
+        layout.set(_BATCH_STRIDE, "q", stride)
+    return layout
+
+
+def _algorithm(lt: Any, handle: int, types: tuple[int, ...], numbers: tuple[int, ...]) -> bytes | None:
+    """Return the cublasLtMatmulAlgo_t of the configuration ``numbers``; None where the library has none for ``types``.
+
+    ``types`` are the compute type and those of scalars, A, B, C and D; ``handle`` is the library's for the device.
+    """
+    algo = ctypes.create_string_buffer(ALGO_BYTES)
+    if lt.cublasLtMatmulAlgoInit(handle, *types, numbers[0], algo):
+        return None
+    for attribute, (number, width) in enumerate(zip(numbers, CONFIG)):
+        value = struct.pack(width, number)
+        # The id is set already; attributes that a version of the library lacks may stay at their default, 0.
+        refused = attribute and lt.cublasLtMatmulAlgoConfigSetAttribute(algo, attribute, value, len(value))
+        if refused and number:
+            return None
+    return bytes(algo)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import nullcontext
-from ctypes import addressof
+from ctypes import addressof, c_size_t, c_void_p
 from typing import Any
 
 from gemmhub.backend import Run
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas.choose import Algorithm
-from gemmhub_cublas.descriptors import Descriptors
 from gemmhub_cublas.library import words
-from gemmhub_cublas.lower import BIAS_ALIGNMENT, Form, Lowered, bias_anywhere
+from gemmhub_cublas.lower import BIAS_ALIGNMENT, NAME, Form, Lowered
 from gemmhub_cublas.probe import Machine
 
 _REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}
 _PART: dict[str, Any] = {"complex64": ctypes.c_float, "complex128": ctypes.c_double}
 _NOTHING = nullcontext()
+_POINTER: Any = c_void_p.from_param
+_SIZE: Any = c_size_t.from_param
+"""Conversions of an argument as ctypes makes them where types are declared."""
 
 
 def scalar(value: Any, dtype: str) -> Any:
@@ -30,29 +32,20 @@ def scalar(value: Any, dtype: str) -> Any:
     return _REAL[dtype](int(value) if dtype == "int32" else value)
 
 
+_UNITS = {dtype: (scalar(1, dtype), scalar(0, dtype)) for dtype in (*_REAL, *_PART)}
+"""1 and 0, which nothing changes, by compute dtype."""
+
+
 class Launch:
     """A form with its algorithm, ready for cublasLtMatmul."""
 
+    __slots__ = ("_descriptors", "a", "algo", "b", "c", "d", "operation", "shared", "workspace")
+
     def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
-        self.workspace = algorithm.workspace
-        self._library, self._form = machine.library, form
-        self.descriptors = Descriptors(machine.library, form)
-        self.operation, self.a, self.b, self.c, self.d = self.descriptors.handles
-        self.free = [self.descriptors]
-        self._algo = ctypes.create_string_buffer(algorithm.data, len(algorithm.data))
-        self.algo = addressof(self._algo)
-
-    def with_bias(self, address: int) -> Descriptors:
-        """Return descriptors with the bias at ``address``, for one call; the caller puts them back into ``free``.
-
-        The address is part of the operation's descriptor, and a concurrent or nested call has another.
-        """
-        try:
-            descriptors = self.free.pop()
-        except IndexError:
-            descriptors = Descriptors(self._library, self._form)
-        descriptors.set_bias(address)
-        return descriptors
+        self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
+        self.shared, self.a, self.b, self.c, self.d = self._descriptors.handles
+        self.operation = self._descriptors.operation
+        self.algo, self.workspace = algorithm.data, algorithm.workspace
 
 
 class Gemm:
@@ -63,7 +56,7 @@ class Gemm:
         machine: Machine,
         problem: GemmProblem,
         lowered: Lowered,
-        algorithms: Mapping[Form, Algorithm],
+        algorithms: Sequence[Algorithm],
         workspace_limit: int,
     ) -> None:
         """``algorithms`` has one for each of ``lowered.forms``, whose workspaces are at most ``workspace_limit`` bytes.
@@ -71,35 +64,48 @@ class Gemm:
         Raises AllocationError or StatusError.
         """
         index = problem.device.index
-        self._matmul = machine.library.lt.cublasLtMatmul
+        self._matmul, self._untyped = machine.library.lt.cublasLtMatmul, machine.library.untyped_matmul
         self._handle = machine.handle(index)
         self._memory = machine.workspaces[index]
         self._gpu = machine.gpus[index]
         self._alone = len(machine.gpus) == 1
         self._lowered = lowered
         self._limit = workspace_limit
-        self._launches = {form: Launch(machine, form, algorithms[form]) for form in lowered.forms}
-        self._dtype = problem.compute_dtype.name
-        self._one, self._nil = scalar(1, self._dtype), scalar(0, self._dtype)
+        launches = [Launch(machine, form, algorithm) for form, algorithm in zip(lowered.forms, algorithms)]
+        # With a bias, as many launches for any of its addresses follow the usual ones.
+        pairs = list(zip(launches, launches[len(launches) // 2 if problem.bias else 0 :]))
+        self._main = pairs[0] if lowered.main else None
+        """The launch of the product for an aligned bias or none, and that for a bias at any address."""
+        self._zero = pairs[-1] if lowered.zero else None
+        """The same without the product."""
+        self._dtype = NAME[lowered.forms[0].scale]
+        self._one, self._nil = _UNITS[self._dtype]
         self._zeros = self._memory.zeros(lowered.zero_bytes) if lowered.zero else 0
         self._bare = problem.alpha_is_one and problem.c is None and problem.bias is None
 
     @property
     def run(self) -> Run:
         """The function of gemmhub's contract: a fast path where it is one call of the library."""
-        main = self._lowered.main
-        if main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
-            launch = self._launches[main]
+        if self._main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
+            launch = self._main[0]
             if not launch.workspace:
                 return self._fast_path(launch)
         return self._run
 
     def _fast_path(self, launch: Launch) -> Run:
-        """Return the function for alpha 1, beta 0 and no bias, one launch without workspace, and one device."""
-        matmul, handle, swapped = self._matmul, self._handle, self._lowered.swapped
-        operation, a_layout, b_layout, d_layout, algo = launch.operation, launch.a, launch.b, launch.d, launch.algo
-        one, nil, owner, gpu = addressof(self._one), addressof(self._nil), self, self._gpu
-        is_current, slow_path = gpu.is_current, self._run
+        """Return the function for alpha 1, beta 0 and no bias, one launch without workspace, and one device.
+
+        A function without declared types takes arguments that are converted already as they are: only the four that
+        change are converted in a call, which takes a third of the time.
+        """
+        matmul, pointer, no_bytes, swapped = self._untyped, _POINTER, _SIZE(0), self._lowered.swapped
+        constants = (
+            self._handle, launch.shared, addressof(self._one), launch.a, launch.b, addressof(self._nil), launch.d,
+            launch.algo,
+        )  # fmt: skip
+        handle, operation, one, a_layout, b_layout, nil, d_layout, algo = map(pointer, constants)
+        # The methods keep this object, and so what the constants point to.
+        is_current, slow_path, failed = self._gpu.is_current, self._run, self.failed
 
         def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
             if not is_current():
@@ -107,29 +113,28 @@ class Gemm:
                 return
             if swapped:
                 a, b = b, a
+            d = pointer(out)
             status = matmul(
-                handle, operation, one, a, a_layout, b, b_layout, nil, out, d_layout, out, d_layout, algo,
-                None, 0, stream,
+                handle, operation, one, pointer(a), a_layout, pointer(b), b_layout, nil, d, d_layout, d, d_layout, algo,
+                None, no_bytes, pointer(stream),
             )  # fmt: skip
             if status:
-                raise owner.failed(status)
+                raise failed(status)
 
         return run
 
     def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
-        lowered, form = self._lowered, self._lowered.main
-        product = form is not None and not (alpha == 0 and lowered.zero is not None)
+        lowered, pair = self._lowered, self._main
+        product = pair is not None and not (alpha == 0 and self._zero is not None)
         if not product:
             # alpha is 1, as some algorithms return early where it is 0, without the epilogue.
-            form, a, b, alpha = lowered.zero, self._zeros, self._zeros, 1
+            pair, a, b, alpha = self._zero, self._zeros, self._zeros, 1
         elif lowered.swapped:
             a, b = b, a
-        assert form is not None
-        launch = self._launches[form]
-        if bias is not None and bias % BIAS_ALIGNMENT:
-            launch = self._launches[bias_anywhere(form)]
-        descriptors = None if bias is None else launch.with_bias(bias)
-        operation = launch.operation if descriptors is None else descriptors.operation.handle
+        assert pair is not None
+        launch = pair[bias is not None and bias % BIAS_ALIGNMENT != 0]
+        leased = None if bias is None else launch.operation.with_bias(bias)
+        operation = launch.shared if leased is None else leased.handle
         # Local variables keep the scalars alive while the library reads them.
         alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
         alpha_at, beta_at = addressof(alpha_here), addressof(beta_here)
@@ -145,8 +150,8 @@ class Gemm:
                 )  # fmt: skip
                 if status:
                     raise self.failed(status)
-        if descriptors is not None:
-            launch.free.append(descriptors)
+        if leased is not None:
+            launch.operation.give_back(leased)
 
     def _workspace(self, launch: Launch, stream: Any) -> Any:
         """Return a lease of the workspace that the algorithm needs."""

@@ -102,6 +102,8 @@ class Library:
             function.restype = result
             function.argtypes = arguments
         self.lt = lt
+        self.untyped_matmul = ctypes.CFUNCTYPE(c_int)(ctypes.cast(lt.cublasLtMatmul, c_void_p).value or 0)
+        """cublasLtMatmul without declared types: its arguments must be converted already."""
         self.where = where
         number = lt.cublasLtGetVersion()
         self.major = number // 10000

@@ -6,19 +6,21 @@ bias with one element for each row of the column-major result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.lowering import BlasCall, fold_batch, readings, with_bias
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import GemmProblem, Operand
 
 TYPE = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "complex64": 4, "complex128": 5, "int32": 10,
     "bfloat16": 14, "float8_e4m3fn": 28, "float8_e5m2": 29,
 }  # fmt: skip
 """cudaDataType by dtype."""
+NAME = {code: name for name, code in TYPE.items()}
+"""The dtype's name by type code."""
 ITEMSIZE = {code: as_dtype(name).itemsize for name, code in TYPE.items()}
 """Bytes of an element, by type code."""
 COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex128": 70}
@@ -36,24 +38,29 @@ MAX_BATCH = 2**31 - 1
 BIAS_ALIGNMENT = 16
 """The usual alignment of a bias in bytes: arrays have it, slices may not."""
 
-_SMALL = {"float16", "bfloat16", "float32"}
+_CODE = {as_dtype(name): code for name, code in TYPE.items()}
+"""cudaDataType by the dtype itself, whose name takes numpy some microseconds."""
+_FLOAT32, _BFLOAT16, _E5M2 = map(as_dtype, ("float32", "bfloat16", "float8_e5m2"))
+_SMALL = "float16", "bfloat16", "float32"
 _RESULTS = {
-    ("float16", "float16"): {"float16", "float32"},
-    ("bfloat16", "bfloat16"): {"bfloat16", "float32"},
-    ("float32", "float32"): {"float32"},
-    ("float64", "float64"): {"float64"},
-    ("complex64", "complex64"): {"complex64"},
-    ("complex128", "complex128"): {"complex128"},
-    ("int8", "int8"): {"int32"},
-    ("float8_e4m3fn", "float8_e4m3fn"): _SMALL,
-    ("float8_e4m3fn", "float8_e5m2"): _SMALL,
-    ("float8_e5m2", "float8_e4m3fn"): _SMALL,
+    (as_dtype(a), as_dtype(b)): frozenset(map(as_dtype, results))
+    for a, b, *results in (
+        ("float16", "float16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16", "float32"),
+        ("float32", "float32", "float32"),
+        ("float64", "float64", "float64"),
+        ("complex64", "complex64", "complex64"),
+        ("complex128", "complex128", "complex128"),
+        ("int8", "int8", "int32"),
+        ("float8_e4m3fn", "float8_e4m3fn", *_SMALL),
+        ("float8_e4m3fn", "float8_e5m2", *_SMALL),
+        ("float8_e5m2", "float8_e4m3fn", *_SMALL),
+    )
 }
 """The result dtypes that the library supports for each pair of operands."""
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A batch of column-major matrices as they are stored, before any transposition."""
 
     type: int
@@ -68,8 +75,7 @@ class Matrix:
     """The alignment of every matrix in bytes."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """The parameters of one cublasLtMatmul without addresses and scalars: all that an algorithm may depend on."""
 
     compute: int
@@ -82,8 +88,8 @@ class Form:
     b: Matrix
     c: Matrix
     d: Matrix
-    count: int = 1
-    """Products of the batch."""
+    products: int = 1
+    """Number of products of the batch."""
     epilogue: int = NO_EPILOGUE
     bias_type: int | None = None
     bias_alignment: int = BIAS_ALIGNMENT
@@ -96,8 +102,7 @@ class Form:
         return self.a.rows if self.trans_a else self.a.cols
 
 
-@dataclass(frozen=True)
-class Lowered:
+class Lowered(NamedTuple):
     """A problem as one or several calls of cublasLtMatmul."""
 
     main: Form | None
@@ -108,22 +113,14 @@ class Lowered:
     """Whether the library's A is the problem's b, and its B the problem's a."""
     offsets: tuple[tuple[int, int, int, int], ...]
     """For each launch, the offsets in bytes of the library's A, B, C and D."""
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """All forms that calls may need, the usual one first."""
-        usual = tuple(form for form in (self.main, self.zero) if form is not None)
-        return usual + tuple(bias_anywhere(form) for form in usual if form.bias_type is not None)
+    forms: tuple[Form, ...]
+    """All forms that calls may need, the usual one first: ``main`` and ``zero``, then the same two with a bias at any
+    address."""
 
     @property
     def zero_bytes(self) -> int:
         """Bytes of the zeros that serve as A and as B of ``zero``."""
         return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
-
-
-def bias_anywhere(form: Form) -> Form:
-    """Return the variant of ``form`` for a bias at any address."""
-    return replace(form, bias_alignment=4 if form.bias_type == TYPE["float32"] else 2)
 
 
 _ZERO_COLUMN = 16
@@ -150,72 +147,69 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
             f"the batch is not evenly spaced and takes {launches} launches: at most {MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
-    c_operand = problem.c or problem.out
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
     m, n, k = call.m, call.n, call.k
-    sizes = ((k, m) if call.trans_a else (m, k), (n, k) if call.trans_b else (k, n), (m, n), (m, n))
-    lds = (call.lda, call.ldb, call.ldc, call.ldd)
-    strides = dim.strides
-    a, b, c, d = (
-        Matrix(
-            TYPE[operand.dtype.name], *sizes[i], lds[i], strides[i],
-            lowering.alignment(operand, [each.strides[i] for each in (*outer, dim)]),
-        )
-        for i, operand in enumerate((first, second, c_operand, problem.out))
-    )  # fmt: skip
-    epilogue = ACTIVATION[problem.activation] | (BIAS if problem.bias else 0)
-    compute = problem.compute_dtype.name
+    dims = (*outer, dim) if call.batch else ()
+
+    def matrix(operand: Operand, rows: int, cols: int, ld: int, which: int) -> Matrix:
+        alignment = lowering.alignment(operand, [each.strides[which] for each in dims]) if dims else operand.alignment
+        return Matrix(_CODE[operand.dtype], rows, cols, ld, dim.strides[which], alignment)
+
+    d = matrix(problem.out, m, n, call.ldd, 3)
+    bias, scale = problem.bias, _CODE[problem.compute_dtype]
     form = Form(
         # Also for "bf16": the library's own bfloat16 mode is no faster.
-        compute=FAST_TF32 if problem.permits_tf32 else COMPUTE[compute],
-        scale=TYPE[compute],
+        compute=FAST_TF32 if problem.permits_tf32 else COMPUTE[NAME[scale]],
+        scale=scale,
         trans_a=call.trans_a,
         trans_b=call.trans_b,
-        a=a,
-        b=b,
-        c=c,
+        a=matrix(first, k, m, call.lda, 0) if call.trans_a else matrix(first, m, k, call.lda, 0),
+        b=matrix(second, n, k, call.ldb, 1) if call.trans_b else matrix(second, k, n, call.ldb, 1),
+        c=d if problem.c is None else matrix(problem.c, m, n, call.ldc, 2),
         d=d,
-        count=dim.count,
-        epilogue=epilogue or NO_EPILOGUE,
-        bias_type=TYPE[problem.bias.dtype.name] if problem.bias else None,
+        products=dim.count,
+        epilogue=ACTIVATION[problem.activation] | (BIAS if bias else 0) or NO_EPILOGUE,
+        bias_type=_CODE[bias.dtype] if bias else None,
         addend=problem.c is not None,
     )
     refusal = _narrow(form) if k else None
     if refusal is not None:
         return refusal
     # An integer product is finite, so that alpha = 0 gives 0 without a form of its own.
-    zero = k == 0 or not (problem.alpha_is_one or compute == "int32")
-    return Lowered(
-        form if k else None,
-        _without_product(form, m, n, first.dtype.itemsize) if zero else None,
-        call.swapped,
-        tuple(lowering.offsets(outer, [x.dtype.itemsize for x in (first, second, c_operand, problem.out)])),
-    )
+    zero = k == 0 or not (problem.alpha_is_one or scale == TYPE["int32"])
+    main = form if k else None
+    without = _without_product(form, m, n, ITEMSIZE[form.a.type]) if zero else None
+    forms: tuple[Form, ...] = (form,)
+    if without is not None:
+        forms = (without,) if main is None else (main, without)
+    if bias is not None:
+        forms += tuple(x._replace(bias_alignment=ITEMSIZE[_CODE[bias.dtype]]) for x in forms)
+    offsets = tuple(lowering.offsets(outer, [ITEMSIZE[x.type] for x in (form.a, form.b, form.c, form.d)]))
+    return Lowered(main, without, call.swapped, offsets, forms)
 
 
 def check_types(problem: GemmProblem) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that the library does not support."""
-    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    a, b, out = problem.a.dtype, problem.b.dtype, problem.out.dtype
     results = _RESULTS.get((a, b))
     if results is None:
-        why = "no product of two float8_e5m2" if a == b == "float8_e5m2" else f"no product of {a} by {b}"
+        why = "no product of two float8_e5m2" if a == b == _E5M2 else f"no product of {a} by {b}"
         return Refusal(f"cuBLASLt has {why}", "convert an operand, so that both have the dtype of the wider one")
     if out not in results:
-        return Refusal(
-            f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {', '.join(sorted(results))}"
-        )
+        allowed = ", ".join(sorted(x.name for x in results))
+        return Refusal(f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {allowed}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds only a c of the result's dtype", f"convert c to {out}")
     if problem.activation not in ACTIVATION:
         return Refusal(f"cuBLASLt has no activation {problem.activation}", "apply it to the product afterwards")
-    if problem.compute_dtype.name != "float32" and (problem.bias or problem.activation):
+    if (problem.bias or problem.activation) and problem.compute_dtype != _FLOAT32:
         return Refusal(
             f"cuBLASLt has no bias or activation for products accumulated in {problem.compute_dtype}",
             "add a bias as c= (broadcast to the result's shape by a copy), apply an activation afterwards",
         )
     if problem.bias is not None:
-        wanted = "bfloat16" if a.startswith("float8") and out == "float32" else out
-        if problem.bias.dtype.name != wanted:
+        wanted = _BFLOAT16 if a.itemsize == 1 and out == _FLOAT32 else out
+        if problem.bias.dtype != wanted:
             return Refusal(
                 f"the bias is {problem.bias.dtype}: cuBLASLt adds {wanted} to {a} by {b} with a result of {out}",
                 f"convert the bias to {wanted}" if wanted == out else "give out_dtype='bfloat16', or add it afterwards",
@@ -241,7 +235,7 @@ def _narrow(form: Form) -> Refusal | None:
     for matrix in (form.a, form.b, form.c) if form.addend else (form.a, form.b):
         if matrix.ld % 4 or matrix.alignment % 4:
             return Refusal(
-                f"a matrix of {_NAME[matrix.type]} has leading dimension {matrix.ld} and is aligned to "
+                f"a matrix of {NAME[matrix.type]} has leading dimension {matrix.ld} and is aligned to "
                 f"{matrix.alignment} bytes; cuBLASLt's int8 products need multiples of 4",
                 "pad the operands to sizes that are multiples of 4 (16 is best)",
             )
@@ -252,16 +246,13 @@ def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
     """Return ``form`` with A^T and B of zeros, whose K is just long enough for every dtype."""
     k = _ZERO_COLUMN // itemsize
     a, b = (Matrix(x.type, k, count, k, 0, 256) for x, count in ((form.a, m), (form.b, n)))
-    return replace(form, trans_a=True, trans_b=False, a=a, b=b)
-
-
-_NAME = {code: name for name, code in TYPE.items()}
+    return form._replace(trans_a=True, trans_b=False, a=a, b=b)
 
 
 def stored(form: Form) -> str:
     """Describe how the operands are stored, for refusals."""
     words = [
-        f"{name} {_NAME[x.type]} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
+        f"{name} {NAME[x.type]} {x.rows}x{x.cols} with leading dimension {x.ld}, aligned to {x.alignment} bytes"
         for name, x in (("A", form.a), ("B", form.b), ("D", form.d))
     ]
     letters = "".join("T" if x else "N" for x in (form.trans_a, form.trans_b))
@@ -283,6 +274,6 @@ def advice(problem: GemmProblem, form: Form) -> str:
             hints.append("pass a row-major and b as the transpose of a contiguous (n, k) array")
         hints.append(f"sizes and leading dimensions that are multiples of {multiple} (16 is best), aligned to 16 bytes")
         return "; ".join(hints)
-    if form.count > 1 or any(x.ld % 8 for x in (form.a, form.b, form.d)):
+    if form.products > 1 or any(x.ld % 8 for x in (form.a, form.b, form.d)):
         return "pass contiguous operands; sizes that are multiples of 8 have the most algorithms"
     return "use another backend, or float32 operands"

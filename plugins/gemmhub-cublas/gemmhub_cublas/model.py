@@ -179,7 +179,7 @@ def byte_order(problem: GemmProblem, lowered: Lowered) -> float:
         return 1.0
     if not form.trans_a or form.trans_b:
         return BYTE_ORDER
-    return BYTE_BATCH if form.count > 1 and max(problem.m, problem.n) <= 64 else 1.0
+    return BYTE_BATCH if form.products > 1 and max(problem.m, problem.n) <= 64 else 1.0
 
 
 def alignment(form: Form) -> int:

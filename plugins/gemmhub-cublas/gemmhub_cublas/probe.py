@@ -8,6 +8,7 @@ from ctypes import byref, c_void_p
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit import cuda, locks
 from gemmhub.kit.cuda import Driver, DriverError, Gpu
+from gemmhub_cublas.descriptors import Objects
 from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
 
@@ -21,6 +22,7 @@ class Machine:
     def __init__(self, driver: Driver, gpus: tuple[Gpu, ...], library: Library) -> None:
         self.driver = driver
         self.library = library
+        self.objects = Objects(library)
         self.gpus = gpus
         self.workspaces = tuple(map(Workspace, gpus))
         self._handles: dict[int, int] = {}

@@ -22,7 +22,7 @@ def home():
 
 def chooser(home, asked):
     machine = home.backend().machine
-    return Chooser(machine.library, machine.handle(0), lowered(asked).main)
+    return Chooser(machine, 0, lowered(asked).main)
 
 
 def ids(algorithms):

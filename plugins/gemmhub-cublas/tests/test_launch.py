@@ -177,19 +177,6 @@ def test_a_product_that_fails(home, changes):
     assert np.array_equal(arrays.run(run), expected)
 
 
-def test_descriptors_live_as_long_as_the_kernel(home):
-    asked = problem(bias=bias(), alpha_is_one=False)
-    backend = home.backend()
-    run = kernel(backend, asked).run
-    gc.collect()
-    assert len(home.lt.alive) == 4 * 5
-    arrays = Arrays(home, asked)
-    run(*(x.ctypes.data for x in (arrays.a, arrays.b, arrays.out)), None, arrays.bias.ctypes.data, 1, 0, 0)
-    del run
-    gc.collect()
-    assert home.lt.alive == []
-
-
 def test_kernels_outlive_what_made_them(home):
     asked = problem(m=64, n=64, k=64)
     run = kernel(home.backend(), asked)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from fake_lt import CONFIG, FakeLt
-from gemmhub_cublas import choose, library
+from gemmhub_cublas import choose, descriptors, library
 
 from gemmhub.kit import cuda
 from gemmhub.testing.fake_cuda import FakeCuda
@@ -31,7 +31,7 @@ def test_driver_declarations(name):
 
 
 def test_configuration_widths():
-    assert tuple(map(struct.calcsize, choose._FIELDS)) == CONFIG
+    assert tuple(map(struct.calcsize, descriptors.CONFIG)) == CONFIG
 
 
 def test_result_structure():
@@ -51,11 +51,12 @@ def test_attribute_widths_of_a_real_library():
     except library.LibraryError as error:
         pytest.skip(error.reason)
     from fakes import bias, problem
-    from gemmhub_cublas.descriptors import Descriptors, Object
+    from gemmhub_cublas.descriptors import Object, Objects
     from gemmhub_cublas.lower import lowered
 
-    Descriptors(real, lowered(problem(batch=(3,), bias=bias())).main)
-    preference = Object(real, "MatmulPreference")
+    objects = Objects(real)
+    objects.descriptors(lowered(problem(batch=(3,), bias=bias())).main)
+    preference = Object(objects.preferences)
     for attribute, kind in ((1, "Q"), (3, "I"), (5, "I"), (6, "I"), (7, "I"), (8, "I"), (12, "Q")):
         preference.set(attribute, kind, 4)
     with pytest.raises(library.StatusError, match="INVALID_VALUE"):

@@ -126,14 +126,14 @@ def test_compute_types(dtype, precision, compute):
 
 def test_even_batches_are_one_product():
     found = accepted(problem(m=3, n=4, k=5, batch=(2, 3)))
-    assert (found.main.count, found.main.d.stride, len(found.offsets)) == (6, 12, 1)
+    assert (found.main.products, found.main.d.stride, len(found.offsets)) == (6, 12, 1)
 
 
 def test_a_shared_b_makes_one_large_product():
     asked = problem(m=3, n=4, k=5, batch=(2, 3))
     asked = replace(asked, b=replace(asked.b, layout=MatrixLayout(5, 4, 4, 1, (2, 3), (0, 0))))
     found = accepted(asked).main
-    assert (found.count, found.d.cols) == (1, 18)
+    assert (found.products, found.d.cols) == (1, 18)
 
 
 def uneven(strides, batch):
@@ -144,14 +144,14 @@ def uneven(strides, batch):
 
 def test_uneven_batches_take_several_products():
     found = accepted(uneven((100, 16), (2, 5)))
-    assert found.main.count == 5
+    assert found.main.products == 5
     assert found.swapped  # so a is the library's B
     assert found.offsets == ((0, 0, 0, 0), (5 * 64, 400, 5 * 64, 5 * 64))
 
 
 def test_a_stack_that_runs_backwards_is_taken_apart():
     found = accepted(uneven((-16,), (3,)))
-    assert found.main.count == 1
+    assert found.main.products == 1
     assert [x[1] for x in found.offsets] == [0, -64, -128]
 
 
@@ -160,8 +160,8 @@ def test_more_products_than_the_library_counts(batch):
     asked = problem(m=3, n=4, k=5, batch=batch)
     assert "cuBLASLt allows 2147483647" in refused(asked).reason
     shared = replace(asked, b=replace(asked.b, layout=MatrixLayout(5, 4, 4, 1, batch, (0,) * len(batch))))
-    assert accepted(shared).main.count == 1
-    assert accepted(problem(m=3, n=4, k=5, batch=(2**31 - 1,))).main.count == 2**31 - 1
+    assert accepted(shared).main.products == 1
+    assert accepted(problem(m=3, n=4, k=5, batch=(2**31 - 1,))).main.products == 2**31 - 1
 
 
 def test_too_many_products():

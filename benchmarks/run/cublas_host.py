@@ -1,9 +1,10 @@
-"""Host time of warm calls on an NVIDIA card, in one run: torch.matmul and cupy.matmul against gemmhub.
+"""Host time of warm calls and of new sizes on an NVIDIA card, in one run: torch.matmul, cupy.matmul and gemmhub.
 
     python -m benchmarks.run.cublas_host [--size 256] [--json FILE]
 
 It needs torch, cupy and gemmhub-cublas. Calls are timed as benchmarks/lib/host_time.py describes. The median over
 batches is compared (operands alternate between two sets, so that no call has the addresses of the previous one).
+"a new m" takes another number of rows in each call: the preparation of its kernel alone, and the whole call.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ from typing import Any
 
 import cupy
 import torch
+from gemmhub_cublas.backend import CublasBackend
 
 import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.host_time import samples
+from gemmhub.backend import WORKSPACE
+from gemmhub.capability import Device
+from gemmhub.testing.problems import problem
 
 LIMITS = {"gemmhub out= (torch)": ("torch out=", 0.75), "gemmhub out= (cupy)": ("cupy out=", 0.5)}
 """Limits: contender -> (baseline, upper limit of the ratio of their times)."""
 PLANNED = 7.0
 """Upper limit of a planned call in microseconds."""
+NEW = range(4097, 4097 + 8192)
+"""The new numbers of rows, more than there are calls."""
 
 
 def contenders(size: int) -> dict[str, Callable[[], object]]:
@@ -46,7 +53,15 @@ def contenders(size: int) -> dict[str, Callable[[], object]]:
 
         return run
 
+    backend = CublasBackend()
+    backend.probe()
+    problems = [problem(m, size, size, "bfloat16", device=Device("cuda", torch.cuda.current_device())) for m in NEW]
+    candidate, to_prepare = backend.candidates(problems[0])[0], iter(problems)
+    tall, right, rows = torch.randn(NEW.stop, size, device="cuda").bfloat16(), tensors[0][1], iter(NEW)
+
     return {
+        "a new m, prepared": lambda: backend.prepare(next(to_prepare), candidate, WORKSPACE),
+        "a new m (torch)": lambda: gemmhub.matmul(tall[: next(rows)], right, backend="cublas"),
         "torch out=": rotating(tensors, lambda a, b, out: torch.matmul(a, b, out=out)),
         "gemmhub out= (torch)": rotating(tensors, lambda a, b, out: gemmhub.matmul(a, b, out=out)),
         "plan (torch)": rotating(tensors, torch_plan),

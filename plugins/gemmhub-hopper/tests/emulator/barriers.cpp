@@ -1,5 +1,5 @@
 // The barriers of shared memory (mbarrier): arrivals, bytes, phases, and to whom a new one is known.
-#include "machine.hpp"
+#include "launch.hpp"
 
 namespace emulator {
 

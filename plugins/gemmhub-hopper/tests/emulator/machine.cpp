@@ -1,5 +1,5 @@
 // Turns and failures of a launch: blocks of fibers that switch at random where they wait.
-#include "machine.hpp"
+#include "launch.hpp"
 
 Index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -62,24 +62,35 @@ Fiber* Machine::choose() {
     return next;
 }
 
-void run(simt::Stacks& stacks, u32 grid, u32 first, u64 seed, u32 threads, u32 cluster, u32 full_at, void (*entry)()) {
+void leave() {
+    Fiber& f = me();
+    if (!f.multiplies.empty()) fail("ended with wgmmas that nobody waited for");
+    if (!f.unfenced.empty()) fail("ended with stores that TMA was not told of");
+    for (const Copy& c : machine->copies)
+        if (!c.blocks && c.fiber == machine->current) fail("ended before its stores had read shared memory");
+    --here().alive, --machine->alive;
+    machine->leave();
+}
+
+// Runs every thread of `grid` blocks, of which `first` is the number of the first one.
+static void run(simt::Stacks& stacks, const Kernel& kernel, u32 grid, u32 first, u64 seed) {
     Machine& m = *machine;
     m.random.seed(seed);
     m.eager = m.random() % 4 == 0;
     m.rest = u64(1) << (6 * (m.random() % 3));
-    m.cluster = cluster, m.threads = threads, m.full_at = full_at, m.first = first;
-    m.blocks.resize(grid), m.clusters.resize(grid / cluster);
-    m.alive = grid * threads;
+    m.cluster = kernel.cluster, m.threads = kernel.threads, m.full_at = kernel.full_at, m.first = first;
+    m.blocks.resize(grid), m.clusters.resize(grid / kernel.cluster);
+    m.alive = grid * kernel.threads;
     m.fibers.resize(m.alive);
     stacks.reserve(m.alive);
     gridDim.x = grid;
     for (u32 i = 0; i < m.alive; ++i) {
         Fiber& f = m.fibers[i];
-        f.block = i / threads, f.thread = i % threads;
-        m.start(f, stacks, i, entry);
+        f.block = i / kernel.threads, f.thread = i % kernel.threads;
+        m.start(f, stacks, i, kernel.entry);
     }
     for (Block& b : m.blocks) {
-        b.alive = threads;
+        b.alive = kernel.threads;
         b.shared.assign(SHARED, 0xff);  // NaN in every format
     }
     m.run();
@@ -88,6 +99,25 @@ void run(simt::Stacks& stacks, u32 grid, u32 first, u64 seed, u32 threads, u32 c
         for (const Block& b : m.blocks)
             for (const auto& [address, barrier] : b.barriers)
                 if (barrier.bytes) m.error = "a barrier expects bytes that never come";
+}
+
+int launch(const Kernel& kernel, u32 grid, u64 seed, char* message, u32 length) {
+    const u32 at_once = kernel.apart ? kernel.cluster : grid;
+    std::string error;
+    simt::Stacks stacks;
+    for (u32 first = 0; first < grid && error.empty(); first += at_once) {
+        Machine fresh;
+        machine = &fresh;
+        try {
+            run(stacks, kernel, at_once, first, seed + first);
+        } catch (const std::exception& raised) {
+            fresh.error = raised.what();
+        }
+        error = fresh.error;
+        machine = nullptr;
+    }
+    snprintf(message, length, "%s", error.c_str());
+    return error.empty() ? 0 : 1;
 }
 
 }  // namespace emulator

@@ -1,5 +1,5 @@
 // Shared memory: stores that TMA sees after a fence only, and copies that land late.
-#include "machine.hpp"
+#include "launch.hpp"
 
 namespace emulator {
 
@@ -40,6 +40,13 @@ void finish_loads(u32 open) {
             memset(to, 0, 16);
     };
     me().loads.finish(open, land, machine->eager);
+}
+
+void load_bytes(const void* from, bool there, void* to, u32 bytes) {
+    touch();
+    if (there && reinterpret_cast<size_t>(from) % bytes) fail("an address that is not aligned");
+    memset(to, 0, bytes);
+    if (there) memcpy(to, from, bytes);
 }
 
 }  // namespace emulator

@@ -1,5 +1,5 @@
 // TMA: copies of boxes that happen late, and the driver's encoder of tensor maps.
-#include "machine.hpp"
+#include "launch.hpp"
 
 namespace emulator {
 

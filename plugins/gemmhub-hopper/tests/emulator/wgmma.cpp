@@ -1,78 +1,113 @@
 // wgmma: operands by descriptors or from registers, read late, and added as tensor cores do.
-#include "machine.hpp"
+#include "launch.hpp"
 
 namespace emulator {
 
-static float element(const void* at, int input) {
-    if (input == 2) return read_as<float>(at);
-    const u16 bits = read_as<u16>(at);
-    return input == 1 ? from_f16(bits) : from_bf16(bits);
-}
+// Three kinds of elements, by their number in config.cuh: what is multiplied most is compiled for each.
+enum Input { BF16, F16, TF32 };
+template <int input>
+using Stored = std::conditional_t<input == TF32, float, u16>;
+template <int input>
+constexpr u32 SIZE = sizeof(Stored<input>);
+template <int input>
+constexpr u32 DEPTH = 32 / SIZE<input>;  // of one wgmma step
 
-static float element(Block& block, u32 address, u32 swizzle, int input) {
-    return element(shared_at(block, swizzle_of(address, swizzle)), input);
+template <int input>
+static double widened(Stored<input> x) {
+    if constexpr (input == TF32) return x;
+    if constexpr (input == BF16) return from_bf16(x);
+    if constexpr (input == F16) {
+        // from_f16 calls a function where the host has no instruction; 2^112 is what the exponents' biases differ by.
+        if ((x & 0x7c00) == 0x7c00) return from_f16(x);
+        const float value = __uint_as_float(u32(x & 0x7fff) << 13) * 0x1p112f;
+        return x & 0x8000 ? -value : value;
+    }
 }
 
 // The swizzle that the descriptor says, in bytes.
 static u32 swizzle_of(u64 d) { return 256 >> (d >> 62); }
 
-// Address of element `i` along m (n) and `k` of one wgmma step, by the fields of the descriptor.
-static u32 operand_address(u64 d, bool mn, u32 i, u32 k, u32 size) {
+// Line `i` of M (N) of one wgmma step, by the fields of the descriptor.
+template <int input>
+static void read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
+    constexpr u32 size = SIZE<input>;
     const u32 begin = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
+    const u32 swizzle = swizzle_of(d);
+    Stored<input> values[DEPTH<input>];
     // The field has 18 bits of the address; shared memory begins at a multiple of that.
-    return WINDOW + (mn ? begin + i / 64 * leading + i % 64 * size + k / 8 * stride + k % 8 * 128
-                        : begin + i / 8 * stride + i % 8 * swizzle_of(d) + k * size);
+    if (mn) {
+        const u32 at = WINDOW + begin + i / 64 * leading + i % 64 * size;
+        for (u32 k = 0; k < DEPTH<input>; ++k)
+            memcpy(&values[k], shared_at(block, swizzle_of(at + k / 8 * stride + k % 8 * 128, swizzle)), size);
+    } else {
+        // Swizzles move units of 16 bytes.
+        const u32 at = WINDOW + begin + i / 8 * stride + i % 8 * swizzle;
+        for (u32 unit = 0; unit < 32; unit += 16)
+            memcpy(&values[unit / size], shared_at(block, swizzle_of(at + unit, swizzle)), 16);
+    }
+    for (u32 k = 0; k < DEPTH<input>; ++k) to[k] = widened<input>(values[k]);
 }
 
 // As tensor cores add: all numbers aligned to the largest, with two bits more than float32 has, and what hangs over cut
 // off; the sum truncated.
-static float added(const double* x, u32 count) {
-    double largest = 0, plain = 0;
-    for (u32 i = 0; i < count; ++i) plain += x[i], largest = std::max(largest, std::fabs(x[i]));
-    if (!std::isfinite(plain) || largest == 0) return float(plain);
-    u64 bits;
-    memcpy(&bits, &largest, 8);
-    const double unit = std::ldexp(1.0, int(bits >> 52) - 1023 - 25), inverse = 1 / unit;
+template <u32 count>
+static float added(const double (&x)[count]) {
+    constexpr u64 INFINITE = u64(0x7ff) << 52;
+    u64 bits[count], largest = 0;
+    memcpy(bits, x, sizeof(bits));
+    for (u32 i = 0; i < count; ++i) largest = std::max(largest, bits[i] & ~(u64(1) << 63));
+    if (largest == 0 || largest >= INFINITE) {
+        double plain = 0;
+        for (u32 i = 0; i < count; ++i) plain += x[i];
+        return float(plain);
+    }
+    const u64 exponent = (largest >> 52) - 25;  // products of floats have normal doubles
+    const u64 powers[] = {exponent << 52, (2046 - exponent) << 52};
+    const double unit = read_as<double>(&powers[0]), inverse = read_as<double>(&powers[1]);
     long long sum = 0;
     for (u32 i = 0; i < count; ++i) sum += (long long)(x[i] * inverse);
     const double exact = double(sum) * unit;
     const float rounded = float(exact);
-    return std::fabs(rounded) > std::fabs(exact) && std::isfinite(rounded) ? std::nextafter(rounded, 0.0f) : rounded;
+    if (!(std::fabs(rounded) > std::fabs(exact)) || std::isinf(rounded)) return rounded;
+    return __uint_as_float(__float_as_uint(rounded) - 1);  // the next one towards zero
 }
 
 // Element (lane / 4 + 8 h, k) of a fragment: four lanes have those of a row.
-static float fragment_element(const Multiply& m, u32 h, u32 k) {
-    const u32 wide = m.input == 2 ? 1 : 2;  // elements of a register
+template <int input>
+static double fragment_element(const Multiply& m, u32 h, u32 k) {
+    constexpr u32 wide = 4 / SIZE<input>;  // elements of a register
     const u32 lane = me().thread % 32, other = lane / 4 * 4 + k / wide % 4;
     const u32* registers = (machine->current - lane + other)->fragments[m.number % FRAGMENTS];
-    return element(reinterpret_cast<const u16*>(&registers[2 * (k / wide / 4) + h]) + k % wide, m.input);
+    return widened<input>(read_as<Stored<input>>(
+        reinterpret_cast<const unsigned char*>(&registers[2 * (k / wide / 4) + h]) + SIZE<input> * (k % wide)));
+}
+
+template <int input>
+static void perform(const Multiply& m) {
+    constexpr u32 depth = DEPTH<input>;
+    Block& block = here();
+    const u32 t = me().thread % 128;
+    double column[depth], rows[2][depth];
+    if (m.fragment && memcmp(m.fragment, me().fragments[m.number % FRAGMENTS], 16))
+        fail("a fragment has changed before wgmma read it");
+    for (u32 h = 0; h < 2; ++h) {
+        if (!m.fragment) read_line<input>(block, m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, rows[h]);
+        for (u32 k = 0; k < depth && m.fragment; ++k) rows[h][k] = fragment_element<input>(m, h, k);
+    }
+    for (u32 j = 0; j < m.n / 8; ++j)
+        for (u32 e = 0; e < 2; ++e) {
+            read_line<input>(block, m.b, m.b_mn, 8 * j + 2 * (t % 4) + e, column);
+            for (u32 h = 0; h < 2; ++h) {
+                double addends[depth + 1];
+                for (u32 k = 0; k < depth; ++k) addends[k] = rows[h][k] * column[k];
+                addends[depth] = m.accumulate ? m.d[4 * j + 2 * h + e] : 0.0f;
+                m.d[4 * j + 2 * h + e] = added(addends);
+            }
+        }
 }
 
 static void perform(const Multiply& m) {
-    Block& block = here();
-    const u32 t = me().thread % 128, size = m.input == 2 ? 4 : 2, depth = 32 / size;
-    const u32 swizzle_a = swizzle_of(m.a), swizzle_b = swizzle_of(m.b);
-    double column[16], rows[2][16];
-    if (m.fragment && memcmp(m.fragment, me().fragments[m.number % FRAGMENTS], 16))
-        fail("a fragment has changed before wgmma read it");
-    for (u32 h = 0; h < 2; ++h)
-        for (u32 k = 0; k < depth; ++k)
-            rows[h][k] = m.fragment ? fragment_element(m, h, k)
-                                    : element(block,
-                                              operand_address(m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, k, size),
-                                              swizzle_a, m.input);
-    for (u32 j = 0; j < m.n / 8; ++j)
-        for (u32 e = 0; e < 2; ++e) {
-            const u32 n = 8 * j + 2 * (t % 4) + e;
-            for (u32 k = 0; k < depth; ++k)
-                column[k] = element(block, operand_address(m.b, m.b_mn, n, k, size), swizzle_b, m.input);
-            for (u32 h = 0; h < 2; ++h) {
-                double addends[17];
-                for (u32 k = 0; k < depth; ++k) addends[k] = rows[h][k] * column[k];
-                addends[depth] = m.accumulate ? m.d[4 * j + 2 * h + e] : 0.0f;
-                m.d[4 * j + 2 * h + e] = added(addends, depth + 1);
-            }
-        }
+    m.input == TF32 ? perform<TF32>(m) : m.input == F16 ? perform<F16>(m) : perform<BF16>(m);
 }
 
 void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate) {
@@ -89,12 +124,13 @@ void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, i
     memcpy(f.fragments[f.fragment++ % FRAGMENTS], a, 16);
 }
 
-void finish_multiplies(u32 open) {
+void wait_multiplies(u32 open) {
     Fiber& f = me();
     const u32 committed = u32(f.multiplies.committed());
     if (committed > f.exposed + open) f.exposed = committed - open, f.fenced = false;
     if (!f.multiplies.empty() && f.multiplies.newest().fragment) warp_meet();  // all lanes have given theirs
     f.multiplies.finish(open, [](const Multiply& m) { perform(m); }, machine->eager);
+    warp_meet();
 }
 
 }  // namespace emulator

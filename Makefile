@@ -29,9 +29,10 @@ test-fast: $(STAMP) $(KERNELS)/.installed
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-hopper/tests/test_lower.py
 
 # More of the same: a failed allocation at every line, more processes that are killed, more random problems, every mask of
-# the CPU's units.
+# the CPU's units, every variant of the Hopper kernel compiled by NVRTC.
 test-all:
-	TEST_MEMORY_STEP=1 TEST_KILLS=40 TEST_PRODUCTS=100 TEST_MASKS=1 PYTEST_ADDOPTS=--hypothesis-profile=thorough $(MAKE) -j2 -O test
+	TEST_MEMORY_STEP=1 TEST_KILLS=40 TEST_PRODUCTS=100 TEST_MASKS=1 TEST_VARIANTS=1 PYTEST_ADDOPTS=--hypothesis-profile=thorough \
+		$(MAKE) -j2 -O test
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest

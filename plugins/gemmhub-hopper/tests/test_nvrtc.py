@@ -1,11 +1,14 @@
-"""Every shape, and every kind of epilogue, compiles for sm_90a without spills, stack or serialised wgmmas."""
+"""Every tile, and every kind of epilogue, compiles for sm_90a without spills, stack or serialised wgmmas.
+
+With TEST_VARIANTS in the environment (``make test-all``) every shape does, with each of its kinds of epilogues.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
@@ -174,9 +177,39 @@ def compiled(variant):
     return made
 
 
+def kind(variant):
+    """What decides which code multiplies."""
+    return variant.form.input, variant.form.registers_a, variant.form.split_planes_b
+
+
+def features(variant):
+    """What a sample has at least one variant of: every tile, and of each kind every value of every property."""
+    shape = variant.shape
+    clusters = shape.cluster_m > 1, shape.cluster_n > 1, shape.cluster_k > 1
+    mine = {**asdict(variant.form), "split_k": variant.split_k, "pingpong": shape.pingpong, "clusters": clusters}
+    return {(kind(variant), *item) for item in mine.items()} | {
+        (kind(variant), "consumers", shape.consumers),
+        (shape.m, shape.n),
+    }
+
+
+def sample():
+    """Variants that have all features, drawn anew whenever the kernels change; with TEST_VARIANTS all variants."""
+    every = variants()
+    if os.environ.get("TEST_VARIANTS"):
+        return every
+    kernels = repr(sorted(source(every[0]).files.items()))
+    found, seen = [], set()
+    for variant in random.Random(kernels).sample(every, len(every)):
+        if not features(variant) <= seen:
+            found.append(variant)
+            seen |= features(variant)
+    return found
+
+
 @cache
 def results():
-    every = variants()
+    every = sample()
     with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
         return dict(zip(every, pool.map(compiled, every)))
 
@@ -196,7 +229,7 @@ def name(variant):
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 
 
-@pytest.mark.parametrize("variant", variants(), ids=name)
+@pytest.mark.parametrize("variant", sample(), ids=name)
 def test_compiles(variant):
     assert variant.refusal is None
     made = results()[variant]
@@ -209,9 +242,18 @@ def test_compiles(variant):
     assert made.registers <= (168 if variant.shape.consumers == 2 else 255)
 
 
-@pytest.mark.parametrize("kind", ["split", "tf32", "float16", "bf16x3"])
-def test_the_prepass_compiles(kind):
-    made = nvrtc.load().compile(prepass(kind), verbose=True)
+def test_a_sample_has_every_feature(monkeypatch):
+    monkeypatch.delenv("TEST_VARIANTS", raising=False)
+    drawn_variants, every = sample(), variants()
+    assert set().union(*map(features, drawn_variants)) == set().union(*map(features, every))
+    assert 50 < len(drawn_variants) < len(every) / 3
+    monkeypatch.setenv("TEST_VARIANTS", "1")
+    assert sample() == every
+
+
+@pytest.mark.parametrize("input_kind", ["split", "tf32", "float16", "bf16x3"])
+def test_the_prepass_compiles(input_kind):
+    made = nvrtc.load().compile(prepass(input_kind), verbose=True)
     assert made.cubin[:4] == b"\x7fELF"
     assert (made.spilled, made.warnings) == (0, [])
     assert made.registers <= 64

@@ -16,6 +16,10 @@ demo: $(PLAIN)/.installed  ## two matrices in, product out, decision and verdict
 	$(PLAIN)/bin/python -m benchmarks.run.make_demo demo
 	$(PLAIN)/bin/gemmhub matmul demo/a.npy demo/b.npy --out demo/c.npy --explain --check
 
+# A second thread of NumPy's BLAS spins until it is needed; beside another suite that takes three times as long as the
+# products themselves. test-doors keeps all threads, and so does what tests the built-in backend's large products.
+test-core test-plugins test-cuda test-hopper test-musa test-musa-kernels: export OPENBLAS_NUM_THREADS = 1
+
 # The longest first: `make -j2 -O test` runs them side by side.
 test: test-hopper test-musa-kernels test-musa test-core test-cuda test-doors test-plugins
 
@@ -36,6 +40,7 @@ test-all:
 
 test-core: $(STAMP)
 	$(BIN)/python -m pytest
+	env -u OPENBLAS_NUM_THREADS $(BIN)/python -m pytest tests/numpy_backend/test_blocked.py -k "many_blocks and 1025"
 
 test-plugins: $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests

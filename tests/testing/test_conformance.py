@@ -29,9 +29,21 @@ class TestRightBackend(ConformanceSuite):
     backend = RightBackend
 
 
+ONLY = {
+    "PackedForOneResult": {"packed": True},
+    "FoldsEmptyStacks": {"k": 0},
+    "RoundsScalars": {"data": "tiny"},
+    "BF16AsTF32": {"precision": "tf32"},
+}
+"""Fields of the only cases that such a backend may fail, where many cases precede the first of them that it does."""
+
+
 def first_failure(backend: RightBackend) -> str:
     backend.probe()
+    only = ONLY.get(type(backend).__name__, {})
     for case in matrix():
+        if any(getattr(case, field) != value for field, value in only.items()):
+            continue
         try:
             check(backend, case)
         except AssertionError as error:

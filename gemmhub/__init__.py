@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gemmhub._call.plan import Plan
     from gemmhub._check.compare import Comparison, compare
     from gemmhub._check.spot_check import SpotCheck, spot_check
-    from gemmhub.backend import Backend, BackendDescription, Kernel
+    from gemmhub.backend import Backend, BackendDescription, Candidate, Kernel, Offer
     from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
     from gemmhub.hookspecs import hookimpl
     from gemmhub.packed import PackedB
@@ -42,12 +42,14 @@ _LAZY = {
     "Absent": "capability",
     "Backend": "backend",
     "BackendDescription": "backend",
+    "Candidate": "backend",
     "Comparison": "_check.compare",
     "Copy": "capability",
     "Decision": "verdict",
     "Device": "capability",
     "GemmProblem": "problem",
     "Kernel": "backend",
+    "Offer": "backend",
     "PackedB": "packed",
     "Plan": "_call.plan",
     "Ready": "capability",
@@ -67,8 +69,8 @@ __all__ = [
     # checking and tuning
     "spot_check", "SpotCheck", "compare", "Comparison", "tune",
     # writing a backend
-    "Backend", "BackendDescription", "Kernel", "GemmProblem", "Device", "Ready", "Absent", "Refusal", "Copy",
-    "hookimpl",
+    "Backend", "BackendDescription", "Offer", "Candidate", "Kernel", "GemmProblem", "Device", "Ready", "Absent",
+    "Refusal", "Copy", "hookimpl",
     # errors
     "GemmhubError", "InputError", "ShapeError", "DTypeError", "OutputError", "DeviceError", "AllocationError",
     "ConfigError", "BackendError", "NoBackendError", "KernelError", "RecordError",

@@ -243,6 +243,10 @@ def _learn(
         fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
         if fast is not None and not (problem.demands or call.packed):
             fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
+            if kernel.with_rows is not None and decision.bucketed and out is None and fast.learn_rows is not None:
+                from gemmhub import records
+
+                fast.learn_rows(call.arrays, problem, kernel.with_rows, records.sizes(), a, b, options)
             cache.fast[type(a)] = fast
         return
     run = bind.warm(call, kernel, execute, (a, b, options.get("c"), options.get("bias")))
@@ -279,14 +283,16 @@ def _decided(
     key = problem, settings, copies
     decided = cache.find(key)  # looked up once: another thread may drop it at any time
     if decided is None or (exact and decided[0].ranked_at):
+        ranked = None if exact else decide.ranked_at(problem, settings)
+        winner = None if ranked is None else cache.winners.get((ranked, settings))
+        kernel = None if winner is None else winner.prepared(problem, settings)
+        if kernel is None:
+            _refuse_capture(call, asked)
         raced = ""
         if asked.settings.tune != "off":
             from gemmhub._measure import race
 
             raced = race.race(call, asked, a, b)
-        ranked = None if exact else decide.ranked_at(problem, settings)
-        winner = None if ranked is None else cache.winners.get((ranked, settings))
-        kernel = None if winner is None else winner.prepared(problem, settings)
         if winner is not None and kernel is not None:
             found = replace(winner.decision, problem=problem, copies=copies)
         else:
@@ -298,6 +304,16 @@ def _decided(
         if found.lasting:
             cache.put(key, decided)
     return call, *decided
+
+
+def _refuse_capture(call: Call, asked: Request) -> None:
+    """Raise BackendError where the stream of a call that is not decided yet is being captured into a graph."""
+    with call.arrays.on(asked.stream):
+        if call.arrays.capturing():
+            raise BackendError(
+                "this call is the first of its kind, and its stream is being captured into a graph: choosing a kernel "
+                "may compile it and allocate memory; make the call, or gemmhub.plan(...) of it, once before the capture"
+            )
 
 
 @signature()

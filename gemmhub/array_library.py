@@ -8,7 +8,7 @@ registered by the type of their arrays: :func:`register` and :func:`register_def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -24,6 +24,7 @@ from gemmhub._base.registered import register as register
 from gemmhub._base.registered import register_deferring as register_deferring
 from gemmhub._base.registered import unregister as unregister
 from gemmhub._base.timing import CLOCK, Clock
+from gemmhub.backend import WithRows
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
 from gemmhub.errors import AllocationError, DeviceError, InputError, OutputError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from gemmhub.problem import GemmProblem
 
 Array = Any
+
+
+LearnRows = Callable[[Any, "GemmProblem", WithRows, Set[tuple[int, ...]], Any, Any, Mapping[str, Any]], None]
 
 
 class FastPath(NamedTuple):
@@ -54,6 +58,10 @@ class FastPath(NamedTuple):
     """
     planned: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None = None
     """A ``call`` for a plan, where that differs: it returns None for operands whose product would be recorded."""
+    learn_rows: LearnRows | None = None
+    """``(library, problem, a kernel's with_rows, sizes that have records, a, b, options)``: remember a call without
+    ``out`` for those that differ from it in the rows of a alone. None where the library has no such calls.
+    """
 
 
 class ArrayLibrary(Protocol):

@@ -1,14 +1,14 @@
 """The contract a backend implements; nothing else.
 
 A plugin's hook returns :class:`BackendDescription` objects. Once a process, when first needed, gemmhub
-calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of problem it asks
-:meth:`Backend.supports` and :meth:`Backend.estimate`; from the chosen one it gets a :class:`Kernel` by
-:meth:`Backend.prepare`, and then calls the kernel alone.
+calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of problem it asks one question,
+:meth:`Backend.offer`; from the chosen backend it gets a :class:`Kernel` by :meth:`Backend.prepare`, and then calls the
+kernel alone.
 
 Rules: a "no" is returned, not raised. An exception from any of these methods is treated as a refusal with
 its traceback kept; after a MemoryError the next call asks again. Methods may be called from several threads.
-``supports`` and ``estimate`` must be fast (tens of microseconds) and depend on nothing but the problem and the
-probe.
+``offer`` must be fast (tens of microseconds where it has few candidates) and depend on nothing but the problem, the
+probe, and what is compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.problem import GemmProblem, Scale
 
-CONTRACT = 1
+CONTRACT = 2
 """Version of this contract. A plugin states the one that it implements."""
 
 WORKSPACE = 64 * 2**20
@@ -54,6 +54,10 @@ class Run(Protocol):
     ) -> None: ...
 
 
+WithRows = Callable[[int], "Run | None"]
+"""See :attr:`Kernel.with_rows`."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A prepared implementation of one problem."""
@@ -83,6 +87,58 @@ class Kernel:
     any_size: bool = False
     """True promises that ``run``, ``direct`` and ``direct_epilogue`` take the sizes from their operands: they serve any
     problem on the CPU that differs from the prepared one in sizes alone."""
+    with_rows: WithRows | None = None
+    """On devices, function of a number of rows that returns ``run`` for the problem that differs from the prepared one,
+    which has no batch, in m alone: the strides from row to row of a and of the result, and alignments, are the same.
+    None where this candidate does not run it, or not in the workspace that the kernel was prepared with. Its results
+    have the bits of a kernel that is prepared for those rows. It must be fast and compile nothing, as each new number
+    of rows costs a call of it; several threads may call it at once, also while a stream is captured."""
+
+
+def _no_remark(candidate: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel or an algorithm that runs a problem."""
+
+    name: str = "default"
+    """Name that is its own among the candidates of the problem; tuning records keep it."""
+    seconds: float | None = None
+    """Expected seconds a call, host time included; None where there is no estimate."""
+    copies: Sequence[Copy] = ()
+    """Copies of whole operands that each call makes: all of them."""
+    order: str | None = None
+    """Name of the order in which the products of one element of the result are added: candidates of equal order have
+    equal accumulators, bit for bit, whatever m, n and the batch are. None where it is unknown or depends on data."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The answer of a backend that will run a problem within its error bound."""
+
+    candidates: Sequence[Candidate] = (Candidate(),)
+    """Alternatives that tuning should time, one or more; the first is what an untuned call gets."""
+    remark: Callable[[str], str] = field(default=_no_remark, repr=False, compare=False)
+    """Function of a candidate's name that returns one clause for decision tables: its algorithm, and why a faster one
+    is not possible. It is called only where the clause is shown."""
+    workspace: int = WORKSPACE
+    """Bytes of workspace that a kernel may use where the user has set no limit. The number must be the same at each
+    question: decisions and tuning records depend on it, and estimates and copies should assume it."""
+    any_size: bool = False
+    """True promises the same candidates, in the same order, for operands of the same dtypes, orders and numbers of
+    dimensions and of any sizes."""
+
+    @property
+    def first(self) -> Candidate:
+        """The candidate that an untuned call gets."""
+        return self.candidates[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the candidates."""
+        return tuple([candidate.name for candidate in self.candidates])
 
 
 @dataclass(frozen=True)
@@ -96,23 +152,23 @@ class Imported:
 
 
 class Backend(ABC):
-    """Subclass this. Only ``name``, ``probe``, ``supports`` and ``prepare`` are required."""
+    """Subclass this. Only ``name``, ``probe``, ``offer`` and ``prepare`` are required."""
 
     name: str
     """Lower case, unique: what ``backend=`` takes."""
     layout_sensitive: bool = True
-    """False promises that ``supports``, ``estimate`` and kernels do not depend on strides or alignment."""
+    """False promises that offers, but for their copies, and kernels do not depend on strides or alignment."""
     by_bucket: bool = False
     """True promises that within a bucket of sizes (:mod:`gemmhub.buckets`) only times differ: a candidate for the end
-    of the bucket is one for each problem in it, or ``prepare`` raises. Each new size then comes to ``prepare`` alone.
+    of the bucket is one for each problem in it, or ``prepare`` refuses it. A new size then comes to ``prepare`` alone.
     """
     takes: frozenset[str] = frozenset()
-    """The fields of :attr:`GemmProblem.demands` that ``supports`` and kernels read. :func:`answer` refuses a problem
+    """The fields of :attr:`GemmProblem.demands` that ``offer`` and kernels read. :func:`answer` refuses a problem
     with any other: a backend that was written before a field existed cannot compute without it.
     """
 
     activations: frozenset[str] = frozenset({"relu", "gelu", "silu"})
-    """The activation functions that ``supports`` knows, whether it refuses them or not. :func:`answer` refuses a
+    """The activation functions that ``offer`` knows, whether it refuses them or not. :func:`answer` refuses a
     problem with any other: a backend that was written before a function existed cannot compute it.
     """
 
@@ -121,45 +177,22 @@ class Backend(ABC):
         """Look at the machine. Cheap, called once a process."""
 
     @abstractmethod
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        """None when this backend will run ``problem`` within its error bound; otherwise why not."""
-
-    def estimate(self, problem: GemmProblem) -> float | None:
-        """Expected seconds a call, host time included; None where there is no estimate."""
-        return None
-
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """One clause for decision tables: the algorithm of ``candidate``, and why a faster one is not possible."""
-        return ""
-
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Copies of whole operands that each call would make: all of them."""
-        return ()
-
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Names of the alternatives that tuning should time; the first is what an untuned call gets."""
-        return ("default",)
-
-    def default_workspace(self, device: Device) -> int:
-        """Bytes of workspace that a kernel on ``device`` may use where the user has set no limit.
-
-        The number must not change: decisions and tuning records depend on it. ``supports``, ``estimate`` and
-        ``copies`` are given no limit and should assume this one.
-        """
-        return WORKSPACE
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        """Offer candidates that run ``problem`` within its error bound, or return the reason why there is none."""
 
     @abstractmethod
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
         """Do what must not happen in a call: compile, choose, allocate.
 
-        ``candidate`` is one of :meth:`candidates`; ``workspace_limit`` bounds the workspace in bytes: the
-        user's limit, else :meth:`default_workspace`. The kernel must be usable from several threads at once.
+        ``candidate`` is the name of one that was offered for this problem, or for another of its bucket; that one is
+        prepared, and no other in its place. ``workspace_limit`` bounds the workspace in bytes: the user's limit, else
+        :attr:`Offer.workspace`. The kernel must be usable from several threads at once.
         """
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """An owned, prepacked form of ``b`` (k, n) for problems like ``problem`` with any m.
 
-        ``problem`` has the natural result and no epilogue; ``supports`` refuses those products of another result or
+        ``problem`` has the natural result and no epilogue; ``offer`` refuses those products of another result or
         epilogue, with ``packed_by`` set, that the packed form does not serve. It must not change when ``b`` is
         rewritten. gemmhub never reads it.
         """
@@ -170,8 +203,8 @@ class Backend(ABC):
         return Refusal(f"{self.name} reads no profiler's file", "measure with gemmhub tune")
 
 
-def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
-    """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.supports` returns."""
+def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
+    """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.offer` returns."""
     unread = [name for name in problem.demands if name not in backend.takes]
     if unread:
         what = " and ".join(dict.fromkeys(problem.demands[name] for name in unread))
@@ -185,7 +218,7 @@ def answer(backend: Backend, problem: GemmProblem) -> Refusal | None:
         return Refusal(
             f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
         )
-    return backend.supports(problem)
+    return backend.offer(problem)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ problems may use the same kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
 
@@ -119,6 +119,15 @@ class GemmProblem:
         """Just ``a @ b``: alpha 1, no c, no bias, no activation, no demands."""
         without = self.c is None and self.bias is None and self.activation is None and not self.demands
         return self.alpha_is_one and without
+
+    def with_rows(self, m: int) -> GemmProblem:
+        """Return the problem with another m: more or fewer rows of a, out and c at the same strides."""
+
+        def resized(x: Operand) -> Operand:
+            return replace(x, layout=replace(x.layout, rows=m))
+
+        c = None if self.c is None else resized(self.c)
+        return replace(self, m=m, a=resized(self.a), out=resized(self.out), c=c)
 
     @property
     def permits_tf32(self) -> bool:

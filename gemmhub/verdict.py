@@ -29,6 +29,8 @@ class Verdict:
     source: str = ""
     candidate: str = ""
     """The backend's candidate that would run."""
+    order: str | None = None
+    """The order in which that candidate adds the products of an element (:attr:`gemmhub.backend.Candidate.order`)."""
     copies: tuple[Copy, ...] = ()
     remark: str = ""
     """The backend's own description of how it runs this, and why a tuning record of it is not used."""

@@ -51,7 +51,10 @@ BOUNDS = {
     "gemmhub_hopper/config.py": {"store_block_n": CONFIGURATIONS, "variant": CONFIGURATIONS},
     "gemmhub_hopper/pdl.py": {"allowed": ONE},
     "gemmhub_hopper/sources.py": {"_files": FILES},
-    "gemmhub_hopper/tensor_map.py": {"_words": "drivers, and _KEPT kinds of maps of each"},
+    "gemmhub_hopper/tensor_map.py": {
+        "_words": "drivers, and _KEPT kinds of maps of each",
+        "_encoded": "drivers, and _KEPT maps of each",
+    },
     "gemmhub_musa/array.py": {"_arrays_on": DEVICES},
     "gemmhub_musa/compile.py": {"_identity": SDKS, "_digest": SDKS},
     "gemmhub_musa/runtime.py": {"_load": SDKS},

@@ -13,7 +13,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel
+from gemmhub import Candidate, Kernel, Offer
 from gemmhub._base import guard
 from plugins import add
 
@@ -141,10 +141,7 @@ def test_whatever_a_plugin_does_on_the_way_no_state_disables_it(rng):
         out[...] = 7
 
     kernel = Kernel(run, "sevens")
-    backend = Scripted(
-        "noisy", supports=noisy(), candidates=noisy(("one",)), estimate=noisy(1e-9), remark=noisy(""),
-        copies=noisy(()), default_workspace=noisy(2**20), prepare=noisy(kernel),
-    )  # fmt: skip
+    backend = Scripted("noisy", offer=noisy(Offer((Candidate("one", 1e-9),), noisy(""))), prepare=noisy(kernel))
     probe = backend.probe
     backend.probe = lambda: (noisy()(), probe())[1]
     add(backend)

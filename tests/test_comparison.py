@@ -83,16 +83,13 @@ def test_a_backend_that_raises_deviates(operands):
 
 
 def test_an_epilogue_is_checked_too(rng):
-    def supports(problem):
-        return None
-
     def prepare(problem, candidate, limit):
         def run(a, b, out, c, bias, alpha, beta, stream):
             out[...] = alpha * (a @ b) + beta * c  # forgets the bias
 
         return gemmhub.Kernel(run, "forgetful")
 
-    add(Scripted("forgetful", supports=supports, prepare=prepare))
+    add(Scripted("forgetful", refusal=None, prepare=prepare))
     a, b = rng.standard_normal((6, 5), np.float32), rng.standard_normal((5, 4), np.float32)
     c = rng.standard_normal((6, 4), np.float32)
     for bias in (np.ones(4, np.float32), np.ones((6, 1), np.float32)):
@@ -116,7 +113,7 @@ def test_every_dtype_can_be_compared(rng, dtype):
 def test_logical_products_with_an_epilogue(alpha):
     a = b = np.eye(6, dtype=bool)
     c = ~a
-    add(Scripted("product", supports=None))  # it leaves the rest of the epilogue away
+    add(Scripted("product", refusal=None))  # it leaves the rest of the epilogue away
     for options in ({"c": c, "beta": 1}, {"bias": c[0]}, {"c": c, "beta": 1, "bias": c[:, :1]}, {"c": c, "beta": 0}):
         result = gemmhub.compare(a, b, alpha=alpha, **options)
         assert "numpy" not in result.deviating, options
@@ -140,7 +137,7 @@ def test_a_packed_operand_goes_to_its_packer_only(operands):
 
 
 def test_a_named_backend_that_cannot_has_a_row_with_its_reason(operands):
-    add(Scripted("picky", supports=gemmhub.Refusal("k must be a multiple of 64", "pad k")))
+    add(Scripted("picky", refusal=gemmhub.Refusal("k must be a multiple of 64", "pad k")))
     with pytest.raises(InputError, match="'picky' cannot: k must be a multiple of 64; pad k") as caught:
         gemmhub.compare(*operands, backends=["numpy", "picky"])
     assert caught.value.argument == "backends"
@@ -154,7 +151,7 @@ def add_elsewhere(answer):
     backend = Scripted("elsewhere")
     backend.probe = lambda: answer
     description = gemmhub.BackendDescription(
-        "elsewhere", lambda: backend, "for tests", contract=1, device_kinds=("cuda",)
+        "elsewhere", lambda: backend, "for tests", contract=2, device_kinds=("cuda",)
     )
     registry.registry().add(description, "elsewhere", "gemmhub-elsewhere")
 

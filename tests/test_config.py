@@ -20,9 +20,9 @@ from plugins.gemmhub_example_bad.backend import Scripted
 import gemmhub
 from gemmhub import ConfigError, Kernel, NoBackendError, api, config
 from gemmhub._choice import registry
-from gemmhub.capability import CPU
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.numpy_backend.backend import NumpyBackend
+from gemmhub.testing.problems import problem
 from plugins import add
 
 ONE = np.ones((2, 2), np.float32)
@@ -74,8 +74,8 @@ PROJECT_FILES = {
 def test_each_source_beats_the_next(home, monkeypatch, name):
     """Call, context, environment, project, user: the highest precedence is removed, one after the other."""
     names = ["by-call", "by-context", "by-environment", "by-project", "by-user"]
-    backends = {name: Scripted(name, estimate=1.0) for name in names}
-    backends["fastest"] = Scripted("fastest", estimate=1e-12)
+    backends = {name: Scripted(name, seconds=1.0) for name in names}
+    backends["fastest"] = Scripted("fastest", seconds=1e-12)
     user = put(home / "user" / "gemmhub.toml", "backend = 'by-user'\nworkspace_mib = 5")
     project = put(home / "project" / name, PROJECT_FILES[name].format("backend = ['by-project']"))
     monkeypatch.setenv("GEMMHUB_BACKEND", "by-environment")
@@ -118,7 +118,7 @@ def limits():
         return prepare
 
     gemmhub.reload()
-    add(Scripted("roomy", default_workspace=lambda device: 400 * 2**20, prepare=preparing("roomy")))
+    add(Scripted("roomy", workspace=lambda problem: 400 * 2**20, prepare=preparing("roomy")))
     add(Scripted("plain", prepare=preparing("plain")))
     found = {name: gemmhub.plan(ONE, ONE, backend=name).decision for name in ("roomy", "plain")}
     origins = {name: decision.settings.get("workspace_mib") for name, decision in found.items()}
@@ -142,7 +142,7 @@ def test_workspace_is_the_backends_default_unless_the_user_sets_a_limit(home, mo
 
 
 def test_the_cpu_backend_has_64_mib():
-    assert NumpyBackend().default_workspace(CPU) == 64 * 2**20
+    assert NumpyBackend().offer(problem(2, 3, 4)).workspace == 64 * 2**20
 
 
 def test_sources_are_merged_key_by_key(home, monkeypatch):
@@ -538,7 +538,7 @@ def test_settings_of_contexts_are_bounded(monkeypatch):
 def test_a_warm_call_respects_the_context(rng):
     """The cache of decided calls may not carry a choice from one context into another."""
     a = rng.standard_normal((4, 4), np.float32)
-    left, right = Scripted("left", estimate=1.0), Scripted("right", estimate=1.0)
+    left, right = Scripted("left", seconds=1.0), Scripted("right", seconds=1.0)
     add(left)
     add(right)
     for _ in range(3):

@@ -34,21 +34,21 @@ def site(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- backends that fail when asked
 
 REFUSED = {
-    "supports_raises": ("supports() raised ZeroDivisionError: division by zero", True),
-    "supports_exits": ("supports() raised SystemExit: 1", True),
-    "supports_gives_true": ("supports() returned bool", False),
-    "estimate_raises": ("estimate() raised OverflowError: too large", True),
-    "candidates_raise": ("candidates() raised KeyError: 'float32'", True),
-    "candidates_empty": ("candidates() is empty", False),
-    "candidates_text": ("candidates() raised TypeError: a sequence of names is needed, not 'default'", True),
+    "offer_raises": ("offer() raised ZeroDivisionError: division by zero", True),
+    "offer_exits": ("offer() raised SystemExit: 1", True),
+    "offer_gives_true": ("offer() raised TypeError: it returned True, not an Offer or a Refusal", True),
+    "offer_is_empty": ("offer() raised TypeError: a sequence of candidates is needed, one or more, not ()", True),
+    "offer_has_text": ("offer() raised TypeError: 'd' is no Candidate with a name", True),
+    "offer_has_names": ("offer() raised TypeError: 'default' is no Candidate with a name", True),
+    "offer_has_workspace_in_words": (
+        "offer() raised TypeError: the workspace is '64 MiB', not a number of bytes",
+        True,
+    ),
     "remark_raises": ("remark() raised UnicodeError: surrogates", True),
-    "default_workspace_raises": ("default_workspace() raised LookupError: cpu", True),
-    "default_workspace_is_text": ("default_workspace() returned '64 MiB', not a number of bytes", False),
-    "copies_raise": ("copies() raised AttributeError: layout", True),
 }
 UNPREPARED = {
     "prepare_raises": ("prepare() raised RuntimeError: nvrtc: compilation failed", True),
-    "prepare_gives_none": ("prepare() returned NoneType, not a Kernel", False),
+    "prepare_gives_none": ("prepare() raised TypeError: it returned None, not a Kernel or a Refusal", True),
     "prepare_refuses": ("no algorithm found", False),
 }
 RUNNING = {"run_raises": KernelError, "run_lacks_memory": AllocationError}
@@ -96,7 +96,8 @@ def test_a_backend_that_cannot_prepare_is_passed_over_and_remembered(site, opera
     assert [record.getMessage() for record in caplog.records] == [f"backend {name}: {reason}"]
     found = gemmhub.explain(a, b)
     assert found.chosen in ("numpy", "example")
-    assert (found[name].status, found[name].reason, bool(found[name].traceback)) == ("failed", reason, traced)
+    status = "failed" if traced else "refused"
+    assert (found[name].status, found[name].reason, bool(found[name].traceback)) == (status, reason, traced)
     assert gemmhub.plan(a, b).decision.chosen == found.chosen
     with pytest.raises(NoBackendError) as caught:
         gemmhub.matmul(a, b, backend=name)
@@ -152,7 +153,7 @@ def test_the_call_after_a_failed_one_works(operands, layout_sensitive, error):
     "estimate", [None, float("nan"), float("inf"), -1.0, 0.0, 10**400, "fast", np.array([1.0, 2.0])]
 )
 def test_an_estimate_that_is_none_comes_last(operands, estimate):
-    add(Scripted("vague", estimate=estimate))
+    add(Scripted("vague", seconds=estimate))
     found = gemmhub.explain(*operands)
     assert found.chosen == "numpy"
     assert (found["vague"].status, found["vague"].seconds, found["vague"].source) == ("able", None, "")
@@ -173,7 +174,7 @@ def test_operands_on_another_device_than_the_backend_has(operands):
 
 def test_the_smallest_estimate_wins_and_discovery_breaks_ties(operands):
     for name, seconds in (("slow", 2e-9), ("quick", 1e-9), ("equal", 1e-9)):
-        add(Scripted(name, estimate=seconds))
+        add(Scripted(name, seconds=seconds))
     found = gemmhub.explain(*operands)
     assert found.chosen == "quick"
     assert found.why == "smallest estimate"
@@ -195,14 +196,14 @@ def record(tmp_path, monkeypatch, a, b, backend, seconds, versions, candidate="d
 
 def test_a_tuned_record_beats_every_estimate_within_the_margin(tmp_path, monkeypatch, operands):
     near = 1.01 * 0.25 / decide.MARGIN
-    add(Scripted("tuned", estimate=1.0))
-    add(Scripted("estimated", estimate=near))
+    add(Scripted("tuned", seconds=1.0))
+    add(Scripted("estimated", seconds=near))
     assert gemmhub.explain(*operands, backend="estimated").chosen == "estimated"
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
     gemmhub.reload()
-    tuned = Scripted("tuned", estimate=1.0, candidates=("first", "second"))
+    tuned = Scripted("tuned", seconds=1.0, candidates=("first", "second"))
     add(tuned)
-    add(Scripted("estimated", estimate=near))
+    add(Scripted("estimated", seconds=near))
     record(tmp_path, monkeypatch, *operands, "numpy", 0.5, numpy_versions())
     record(tmp_path, monkeypatch, *operands, "tuned", 0.25, {"example": "1.0"}, "second")
     found = gemmhub.explain(*operands)
@@ -228,9 +229,9 @@ def test_an_estimate_far_below_the_fastest_record_is_chosen(tmp_path, monkeypatc
     gemmhub.reload()
     record(tmp_path, monkeypatch, *operands, "numpy", 0.25, numpy_versions())
     assert gemmhub.explain(*operands).why == "the only one that can"
-    add(Scripted("newcomer", estimate=0.99 * 0.25 / decide.MARGIN))
-    add(Scripted("slower", estimate=1.0))
-    add(Scripted("vague", estimate=None))
+    add(Scripted("newcomer", seconds=0.99 * 0.25 / decide.MARGIN))
+    add(Scripted("slower", seconds=1.0))
+    add(Scripted("vague", seconds=None))
     found = gemmhub.explain(*operands)
     assert found.chosen == "newcomer"
     assert found.why == "smallest estimate, far below the fastest measured: tune again"
@@ -245,7 +246,7 @@ def test_an_estimate_far_below_the_fastest_record_is_chosen(tmp_path, monkeypatc
 
 def test_a_record_of_other_thread_limits_is_not_used(tmp_path, monkeypatch, operands):
     limit = ["4"]
-    add(Scripted("threaded", estimate=1.0, probe=Ready((gemmhub.Device(),), {}, (), lambda: limit[0])))
+    add(Scripted("threaded", seconds=1.0, probe=Ready((gemmhub.Device(),), {}, (), lambda: limit[0])))
     gemmhub.tune(*operands, backend="threaded")
     assert gemmhub.explain(*operands)["threaded"].source == "measured"
     limit[0] = "1"
@@ -258,7 +259,7 @@ def test_a_record_of_other_thread_limits_is_not_used(tmp_path, monkeypatch, oper
 
 def test_thread_limits_that_cannot_be_read(operands):
     for name, threads in (("raises", lambda: 1 / 0), ("counts", lambda: 4)):
-        add(Scripted(name, estimate=1.0, probe=Ready((gemmhub.Device(),), {}, (), threads)))
+        add(Scripted(name, seconds=1.0, probe=Ready((gemmhub.Device(),), {}, (), threads)))
         gemmhub.tune(*operands, backend=name)
         assert gemmhub.explain(*operands)[name].source == "measured"
     add(Scripted("constant", probe=Ready((gemmhub.Device(),), {}, (), "4")))
@@ -284,7 +285,7 @@ def test_a_time_of_a_loaded_machine_is_remarked(operands, monkeypatch):
         records.put([records.record(problem, "tuned", "default", 0.25, Ready((), {"example": "1.0"}), load)])
         return gemmhub.explain(*operands)["tuned"].remark
 
-    add(Scripted("tuned", estimate=1.0))
+    add(Scripted("tuned", seconds=1.0))
     assert record(None) == record(0.9) == ""
     assert record(3.14159) == "measured under a load of 3.14 for each processor: tune again"
 
@@ -299,7 +300,7 @@ def test_a_stale_record_is_not_used(tmp_path, monkeypatch, operands, candidate, 
     """Another library version, or a candidate that the backend no longer has."""
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
     gemmhub.reload()
-    add(Scripted("tuned", estimate=1.0))
+    add(Scripted("tuned", seconds=1.0))
     versions = {"example": "1.0"} if versions is None else versions
     record(tmp_path, monkeypatch, *operands, "tuned", 1e-9, versions, candidate)
     found = gemmhub.explain(*operands)
@@ -312,7 +313,7 @@ def test_a_stale_record_is_not_used(tmp_path, monkeypatch, operands, candidate, 
 def test_a_record_of_another_device_is_not_used(tmp_path, monkeypatch, operands):
     monkeypatch.setenv("GEMMHUB_RECORDS", str(tmp_path / "tuned.jsonl"))
     gemmhub.reload()
-    add(Scripted("tuned", estimate=1.0))
+    add(Scripted("tuned", seconds=1.0))
     here = records.record(gemmhub.explain(*operands).problem, "tuned", "default", 1e-9, Ready((), {"example": "1.0"}))
     records.put([replace(here, device="cpu:1"), replace(here, device="cpu:2", versions={"example": "2"}, recorded="")])
     assert gemmhub.explain(*operands)["tuned"].remark == "a record is not used: measured on cpu:1"  # the newest one
@@ -324,7 +325,7 @@ def test_a_record_of_another_device_is_not_used(tmp_path, monkeypatch, operands)
 
 
 def refusing(name="picky"):
-    return Scripted(name, supports=Refusal("it takes only multiples of 16", "pad m to 16"))
+    return Scripted(name, refusal=Refusal("it takes only multiples of 16", "pad m to 16"))
 
 
 @pytest.mark.parametrize("where", ["call", "context"])
@@ -359,9 +360,9 @@ def test_a_forced_backend_is_the_only_one_asked(operands, where):
         gemmhub.matmul(a, b, **options)
         verdict = gemmhub.plan(a, b, **options).decision["slow"]
         assert (verdict.status, verdict.reason, verdict.seconds) == ("not asked", "not the one asked for", None)
-        assert not slow.calls["supports"]
+        assert not slow.calls["offer"]
         assert gemmhub.explain(a, b, **options)["slow"].status == "able"
-    assert slow.calls["supports"] == 1
+    assert slow.calls["offer"] == 1
     assert gemmhub.plan(a, b).decision.chosen == "slow"
 
 
@@ -393,7 +394,7 @@ def test_a_preferred_backend_falls_back_with_a_reason(operands, tmp_path, monkey
 def test_an_order_of_preference(operands, monkeypatch):
     monkeypatch.setenv("GEMMHUB_BACKEND", "picky, second, first")
     gemmhub.reload()
-    for backend in (refusing(), Scripted("first", estimate=1e-12), Scripted("second", estimate=1.0)):
+    for backend in (refusing(), Scripted("first", seconds=1e-12), Scripted("second", seconds=1.0)):
         add(backend)
     found = gemmhub.explain(*operands)
     assert (found.chosen, found.why) == ("second", "preferred by GEMMHUB_BACKEND")
@@ -417,7 +418,7 @@ def test_a_decision_is_a_table_and_data(operands):
     copies = (Copy("b", 3 * 2**20, "it needs column-major"),)
     add(Scripted("copying", copies=copies, remark=lambda problem, candidate: f"{candidate} in tiles"))
     add(refusing())
-    add(Scripted("raising", supports=ValueError("a line\nand another")))
+    add(Scripted("raising", refusal=ValueError("a line\nand another")))
     add(Scripted("absent", probe=gemmhub.Absent("no card", "plug one in")))
     found = gemmhub.explain(*operands)
     text = str(found)
@@ -450,7 +451,7 @@ def test_a_decision_is_a_table_and_data(operands):
     [(2.5, "2.5 s"), (0.999, "999 ms"), (1e-3, "1 ms"), (9.99e-4, "999 us"), (1.234e-6, "1.23 us"), (5e-9, "0.005 us")],
 )
 def test_times_are_shown_in_a_fitting_unit(operands, seconds, shown):
-    add(Scripted("timed", estimate=seconds))
+    add(Scripted("timed", seconds=seconds))
     (row,) = [row for row in gemmhub.explain(*operands).rows() if row[0] == "timed"]
     assert row[2] == f"{shown} estimated"
 
@@ -505,7 +506,7 @@ def leading_dimensions_of_8(problem):
 
 def test_a_backend_that_wants_aligned_rows_is_chosen_call_by_call(rng):
     """Equal shapes, other strides: each call gets the decision of its own layout, in any order."""
-    picky = Scripted("aligned", True, supports=leading_dimensions_of_8)
+    picky = Scripted("aligned", True, refusal=leading_dimensions_of_8)
     add(picky)
     aligned = rng.standard_normal((6, 4104), np.float32)[:, :4097]
     odd = rng.standard_normal((6, 4097), np.float32)
@@ -582,7 +583,7 @@ def test_a_preference_for_another_device_has_a_row(operands, monkeypatch):
     monkeypatch.setenv("GEMMHUB_BACKEND", "elsewhere, cublas")
     gemmhub.reload()
     elsewhere = Scripted("elsewhere")
-    described = BackendDescription("elsewhere", lambda: elsewhere, "for tests", contract=1, device_kinds=("cuda",))
+    described = BackendDescription("elsewhere", lambda: elsewhere, "for tests", contract=2, device_kinds=("cuda",))
     registry.registry().add(described, "elsewhere", "gemmhub-elsewhere")
     found = gemmhub.explain(*operands)
     assert found.chosen == "numpy"
@@ -607,3 +608,30 @@ def test_a_decision_that_is_forgotten_at_once(monkeypatch):
     a, b = np.full((2, 3), 2.0), np.full((3, 2), 5.0)
     assert np.array_equal(gemmhub.matmul(a, b, alpha=2.0), np.full((2, 2), 60.0))
     assert np.array_equal(gemmhub.plan(a, b)(a, b), np.full((2, 2), 30.0))
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        (gemmhub.Candidate("one", copies=None),), (gemmhub.Candidate("one", copies=("a",)),), (gemmhub.Candidate(""),),
+        (gemmhub.Candidate("one", order=["k"]),), (gemmhub.Candidate("one"), gemmhub.Candidate("one")),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_an_offer_that_breaks_the_contract_fails_its_backend_alone(operands, candidates):
+    add(Scripted("broken", offer=gemmhub.Offer(candidates)))
+    for call in (gemmhub.matmul, gemmhub.tune):
+        call(*operands)
+    found = gemmhub.explain(*operands)
+    assert found.chosen != "broken"
+    assert found["broken"].status == "failed"
+    assert found["broken"].reason.startswith("offer() raised TypeError: ")
+
+
+def test_what_is_refused_at_its_own_size_is_shown_so():
+    """Where the end of its bucket is not."""
+    picky = Scripted("picky", refusal=lambda x: Refusal("m is 97", "pad m") if x.m == 97 else None)
+    picky.by_bucket = True
+    add(picky)
+    a, b = np.ones((97, 4), np.float32), np.ones((4, 6), np.float32)
+    assert gemmhub.explain(a, b)["picky"].reason == "m is 97"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, GemmProblem, Kernel, Ready
+from gemmhub import Backend, BackendDescription, Device, GemmProblem, Kernel, Offer, Ready
 from gemmhub._call import describe
 from gemmhub._call.options import EXTRA
 from gemmhub._choice import decide, registry
@@ -29,15 +29,15 @@ def grouped(groups=None):
 
 
 class Anything(Backend):
-    """A backend of contract 1: it supports whatever it is asked about."""
+    """A backend that knows no field that came later: it runs whatever it is asked about."""
 
     name = "anything"
 
     def probe(self):
         return Ready((Device(),))
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         return Kernel(lambda *_: None, "nothing")
@@ -51,7 +51,7 @@ class Taking(Anything):
 @pytest.fixture(autouse=True)
 def backends():
     for kind in (Anything, Taking):
-        description = BackendDescription(kind.name, kind, "for tests", contract=1)
+        description = BackendDescription(kind.name, kind, "for tests", contract=2)
         registry.registry().add(description, kind.name, f"gemmhub-{kind.name}")
     yield
     gemmhub.reload()

@@ -10,7 +10,7 @@ import gemmhub
 from gemmhub import dtypes
 from gemmhub._call import options
 from gemmhub.accuracy import activate
-from gemmhub.backend import answer
+from gemmhub.backend import Offer, answer
 from gemmhub.epilogues import ACTIVATIONS, Activation
 from gemmhub.errors import InputError, NoBackendError
 from gemmhub.numpy_backend.backend import NumpyBackend
@@ -72,11 +72,11 @@ def test_a_new_one_is_refused_by_every_backend(planted, dtype, size):
 def test_a_backend_is_not_asked_about_a_function_that_came_after_it():
     asked = problem(16, 16, 16, activation="tanh")
     backend = NumpyBackend()
-    assert "no activation tanh" in backend.supports(asked).reason
-    backend.supports = lambda asked: None  # type: ignore[method-assign]
+    assert "no activation tanh" in backend.offer(asked).reason
+    backend.offer = lambda asked: Offer()  # type: ignore[method-assign]
     assert "no activation tanh" in answer(backend, asked).reason
     backend.activations = frozenset({"tanh"})
-    assert answer(backend, asked) is None
+    assert answer(backend, asked) == Offer()
 
 
 def test_a_tile_is_never_finished_by_another_function():

@@ -11,7 +11,8 @@ import gemmhub
 
 EXPORTED = {
     "matmul", "plan", "pack", "PackedB", "Plan", "explain", "Decision", "backends", "use", "reload", "spot_check",
-    "SpotCheck", "compare", "Comparison", "tune", "Backend", "BackendDescription", "Kernel", "GemmProblem", "Device",
+    "SpotCheck", "compare", "Comparison", "tune", "Backend", "BackendDescription", "Offer",
+    "Candidate", "Kernel", "GemmProblem", "Device",
     "Ready", "Absent", "Refusal", "Copy", "hookimpl", "GemmhubError", "InputError", "ShapeError", "DTypeError",
     "OutputError", "DeviceError", "AllocationError", "ConfigError", "BackendError", "NoBackendError", "KernelError",
     "RecordError",

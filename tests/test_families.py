@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -41,10 +42,10 @@ class ByBucket(Scripted):
     by_bucket = True
 
     def __init__(self, name="buckets", **answers):
-        super().__init__(name, **answers)
+        super().__init__(name, candidates=self._names, **answers)
         self.used = []
 
-    def candidates(self, problem):
+    def _names(self, problem):
         return ("small", "large") if problem.m <= 100 else ("large", "small")
 
     def _kernel(self, problem, candidate, workspace_limit):
@@ -97,7 +98,7 @@ def test_the_size_that_is_met_first_decides_nothing():
 
 
 def test_a_backend_that_promises_nothing_is_asked_for_every_size(decided):
-    add(Scripted("exact", supports=lambda x: Refusal("m is odd", "pad m") if x.m % 2 else None))
+    add(Scripted("exact", refusal=lambda x: Refusal("m is odd", "pad m") if x.m % 2 else None))
     for m in range(40, 60):
         right(m, 4, 3)
         assert gemmhub.explain(*ones(m, 4, 3)).chosen == ("numpy" if m % 2 else "exact")
@@ -316,3 +317,32 @@ def test_the_table_of_families_is_bounded(monkeypatch):
     for m in range(1, 400):
         right(m, 1, 1)
     assert len(api._cache.families._runs) <= 50
+
+
+class RefusesOne(ByBucket):
+    """It does not prepare the bucket's best candidate for 97 rows; kernels are of one size, as on devices."""
+
+    def __init__(self):
+        super().__init__("refuses", prepare=self._prepare)
+
+    def _prepare(self, problem, candidate, limit):
+        if problem.m == 97 and candidate == "small":
+            return gemmhub.Refusal("small needs more memory for 97 rows", "raise the setting workspace_mib")
+        return replace(self._kernel(problem, candidate, limit), any_size=False)
+
+
+@pytest.mark.parametrize("first", [97, 98, 99, 100])
+def test_a_refused_size_changes_no_other_of_its_bucket(first):
+    backend = RefusesOne()
+    add(backend)
+    for m in (first, 97, 98, 99, 100):
+        gemmhub.matmul(*ones(m, 5, 6))
+    assert {candidate for m, candidate in backend.used if m != 97} == {"small"}
+    assert {candidate for m, candidate in backend.used if m == 97} == {"large"}
+
+
+def test_a_decision_states_the_candidate_that_runs_and_why():
+    add(RefusesOne())
+    found = gemmhub.plan(*ones(97, 5, 6), deterministic=True).decision["refuses"]
+    assert found.candidate == "large"
+    assert found.remark == "small is refused: small needs more memory for 97 rows; large runs"

@@ -119,11 +119,11 @@ HOSTILE = {
     "ArrayMemoryError": array_memory_error,
 }  # fmt: skip
 FOR_THE_CALLER = {"GeneratorExit", "SystemExit", "CancelledError"}
-HOOKS = ("supports", "copies", "candidates", "default_workspace", "estimate", "remark", "prepare", "probe", "load")
+HOOKS = ("offer", "remark", "prepare", "probe", "load")
 
 
 def describe(backend, load=None):
-    return gemmhub.BackendDescription(backend.name, load or (lambda: backend), "for tests", contract=1)
+    return gemmhub.BackendDescription(backend.name, load or (lambda: backend), "for tests", contract=2)
 
 
 @pytest.fixture
@@ -249,9 +249,10 @@ def test_keyboard_interrupts_in_every_step_leave_a_state_that_goes_on(entry_poin
             def answer(*given):
                 step(name)
                 return {
-                    "probe": gemmhub.Ready((gemmhub.Device(),)), "candidates": ("one",), "copies": (), "remark": "",
-                    "estimate": 1e-9, "default_workspace": 0, "prepare": Kernel(self.run, ""),
-                }.get(name)  # fmt: skip
+                    "probe": gemmhub.Ready((gemmhub.Device(),)), "remark": "",
+                    "offer": gemmhub.Offer((gemmhub.Candidate("one", 1e-9),), self.hook("remark")),
+                    "prepare": Kernel(self.run, ""),
+                }[name]  # fmt: skip
 
             return answer
 
@@ -279,7 +280,7 @@ def test_keyboard_interrupts_in_every_step_leave_a_state_that_goes_on(entry_poin
             break
         except KeyboardInterrupt:
             interrupts += 1
-    assert interrupts == len(interrupted) == 12
+    assert interrupts == len(interrupted) == 8
     assert np.array_equal(product, EXPECTED)
     assert np.array_equal(gemmhub.matmul(A, B), EXPECTED)
     assert asked[-1] == "run"

@@ -75,10 +75,10 @@ def slow_plugin(tmp_path):
             "    def probe(self):\n"
             "        builtins.wait_in('probe')\n"
             "        return Absent('no card', 'none')\n"
-            "    def supports(self, problem): ...\n"
+            "    def offer(self, problem): ...\n"
             "    def prepare(self, problem, candidate, workspace_limit): ...\n"
             "@hookimpl\n"
-            f"def gemmhub_backends(): return [BackendDescription({plugin!r}, Slow, '', contract=1)]\n",
+            f"def gemmhub_backends(): return [BackendDescription({plugin!r}, Slow, '', contract=2)]\n",
             encoding="utf-8",
         )
         info = tmp_path / f"{name}-1.0.dist-info"

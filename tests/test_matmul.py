@@ -210,8 +210,8 @@ class Eager(Backend):
     def probe(self):
         return Ready((Device(),))
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return gemmhub.Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         inner = NumpyBackend().prepare(problem, "default", workspace_limit).run
@@ -244,7 +244,7 @@ def _window(buffer, data, rows, cols, dtype, name):
 def test_out_may_overlap_everything(data, dtype, backend, seed):
     """All five operands are windows of one small buffer, at any offset and in any direction."""
     if registry.registry().find("eager") is None:
-        registry.registry().add(BackendDescription("eager", Eager, "for tests", contract=1), "eager", "gemmhub-eager")
+        registry.registry().add(BackendDescription("eager", Eager, "for tests", contract=2), "eager", "gemmhub-eager")
     m, n, k = (data.draw(st.integers(1, 5), label=name) for name in "mnk")
     rng = np.random.default_rng(seed)
     result = I32 if dtype == I8 else dtype

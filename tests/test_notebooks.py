@@ -140,7 +140,7 @@ def test_a_benchmark():
 
 
 def everything():
-    add(Scripted("evil", supports=Refusal(EVIL, EVIL)))
+    add(Scripted("evil", refusal=Refusal(EVIL, EVIL)))
     yield gemmhub.explain(*ONE)
     yield Statuses([BackendStatus(EVIL, EVIL, EVIL, "absent", reason=EVIL, remedy=EVIL)])
     yield Comparison(EVIL, (Compared(EVIL, False, EVIL, 1.0, 1.0, EVIL),))

@@ -85,8 +85,8 @@ class Packer(Backend):
     def probe(self):
         return Ready((Device(),))
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return gemmhub.Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         raise NotImplementedError
@@ -107,7 +107,7 @@ class Packer(Backend):
 def test_what_a_backend_raises_while_packing(error, expected, rng):
     backend = Packer()
     backend.error = error
-    registry.registry().add(BackendDescription("packer", lambda: backend, "packs", contract=1), "packer", "packer")
+    registry.registry().add(BackendDescription("packer", lambda: backend, "packs", contract=2), "packer", "packer")
     with pytest.raises(expected, match=str(error)):
         gemmhub.pack(draw(rng, (4, 5), F64), backend="packer")
 
@@ -119,10 +119,10 @@ class Packs(Scripted):
     """A backend with a packed form: a copy. ``unpacked`` and ``packed`` are its estimates of both products."""
 
     def __init__(self, name, unpacked, packed, layout_sensitive=False, **answers):
-        def estimate(problem):
+        def seconds(problem):
             return packed if problem.packed_by else unpacked
 
-        super().__init__(name, layout_sensitive, estimate=estimate, **answers)
+        super().__init__(name, layout_sensitive, seconds=seconds, **answers)
 
     def pack(self, b, problem):
         return self._answer("pack", b.copy(), b, problem)
@@ -171,7 +171,7 @@ def test_b_is_kept_as_it_is_where_packing_would_be_slower(pair, packs):
     """Whether the best backend has no packed form, refuses this b, or has a slower one."""
     a, b = pair
     best = {
-        "": Scripted("best", estimate=1e-9),
+        "": Scripted("best", seconds=1e-9),
         "picky": Packs("best", 1e-9, 1e-10, pack=Refusal("b is too small", "multiply unpacked")),
         "slow": Packs("best", 1e-9, 2e-9),
     }
@@ -261,7 +261,7 @@ def test_b_is_kept_in_any_layout(layout, dtype, rng):
 
         return Kernel(run, "checks strides")
 
-    add(Scripted("strict", True, estimate=1e-12, supports=None, prepare=prepare))
+    add(Scripted("strict", True, seconds=1e-12, refusal=None, prepare=prepare))
     whole = draw(rng, (8, 4), dtype)
     for name in dict.fromkeys(("row", "column", layout)):
         b = LAYOUTS[name](whole)
@@ -276,7 +276,7 @@ def test_b_is_kept_in_any_layout(layout, dtype, rng):
 
 def test_a_kept_operand_is_checked_like_a_packed_one(pair):
     a, b = pair
-    add(Scripted("best", estimate=1e-12))
+    add(Scripted("best", seconds=1e-12))
     packed = gemmhub.pack(b)
     with pytest.raises(InputError, match=r"packed for a of float32, a is float64.*pack again with a_dtype=float64"):
         gemmhub.matmul(a.astype(F64), packed)
@@ -312,7 +312,7 @@ def test_explain_reports_what_packing_costs(pair):
     assert found.packing in found._repr_html_()
     assert gemmhub.explain(a, b).packing == ""
     assert "packed:" not in str(gemmhub.explain(a, b))
-    add(Scripted("newcomer", estimate=1e-10))
+    add(Scripted("newcomer", seconds=1e-10))
     found = gemmhub.explain(a, packed)
     assert (found.chosen, found["quick"].status) == ("quick", "chosen")
     assert found.packing == (

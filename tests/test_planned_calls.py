@@ -163,11 +163,9 @@ class Simple(Backend):
     def probe(self):
         return Ready((Device(),))
 
-    def supports(self, problem):
+    def offer(self, problem):
         self.asked += 1
-
-    def estimate(self, problem):
-        return self.seconds
+        return gemmhub.Offer((gemmhub.Candidate(seconds=self.seconds),))
 
     def prepare(self, problem, candidate, workspace_limit):
         def run(a, b, out, c, bias, alpha, beta, stream):
@@ -182,7 +180,7 @@ def test_a_plan_depends_on_strides_where_its_backend_does(chosen_looks, form, rn
     """Other backends have no effect. matmul decides again for other strides: another backend may be chosen."""
     chosen, beaten = Simple("chosen", 1e-9, chosen_looks), Simple("beaten", 1e-8, not chosen_looks)
     for backend in (chosen, beaten):
-        description = BackendDescription(backend.name, lambda x=backend: x, "for tests", contract=1)
+        description = BackendDescription(backend.name, lambda x=backend: x, "for tests", contract=2)
         registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     a, b, bias = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32), draw(rng, (12,), F32)
     wrapped = FORMS[form]

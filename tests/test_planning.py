@@ -62,7 +62,7 @@ def test_a_plan_multiplies_what_it_is_given(shapes, dtype, rng):
 def test_a_plan_looks_at_no_stride_without_meaning(rng):
     """Where backends depend on layouts: the other stride of a result of one row or column has no effect."""
     backend = Laid()
-    description = BackendDescription(backend.name, lambda: backend, "for tests", contract=1)
+    description = BackendDescription(backend.name, lambda: backend, "for tests", contract=2)
     registry.registry().add(description, backend.name, "gemmhub-laid")
     for shapes in (((1, 4), (4, 5)), ((4,), (4, 5)), ((5, 4), (4,)), ((5, 4), (4, 1)), ((2, 1, 4), (4, 5))):
         a, b = (draw(rng, shape, F32) for shape in shapes)
@@ -83,8 +83,8 @@ class Laid(Backend):
     def probe(self):
         return Ready((Device(),))
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return gemmhub.Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         return Kernel(lambda a, b, out, *_: np.matmul(a, b, out=out), "laid")
@@ -381,12 +381,9 @@ class Other(Backend):
         self.asked.append("probe")
         return Ready((Device(),))
 
-    def supports(self, problem):
-        self.asked.append("supports")
-
-    def estimate(self, problem):
-        self.asked.append("estimate")
-        return self.seconds
+    def offer(self, problem):
+        self.asked.append("offer")
+        return gemmhub.Offer((gemmhub.Candidate(seconds=self.seconds),))
 
     def prepare(self, problem, candidate, workspace_limit):
         self.asked.append("prepare")
@@ -413,7 +410,7 @@ class Other(Backend):
 def other():
     backend = Other()
     registry.registry().add(
-        BackendDescription("other", lambda: backend, "for tests", contract=1), "other", "gemmhub-other"
+        BackendDescription("other", lambda: backend, "for tests", contract=2), "other", "gemmhub-other"
     )
     return backend
 
@@ -439,11 +436,11 @@ def test_a_backend_is_asked_once_for_each_kind_of_call(other, rng):
     a, b = draw(rng, (5, 6), F32), draw(rng, (6, 7), F32)
     for _ in range(5):
         gemmhub.matmul(a, b)
-    assert other.asked == ["probe", "supports", "estimate", "prepare"]
+    assert other.asked == ["probe", "offer", "prepare"]
     out = np.empty((5, 7), F32)
     for _ in range(5):
         gemmhub.matmul(a, b, out=out, bias=b[0])
-    assert other.asked == ["probe"] + ["supports", "estimate", "prepare"] * 2
+    assert other.asked == ["probe"] + ["offer", "prepare"] * 2
 
 
 def test_a_layout_sensitive_backend_is_asked_for_each_layout(other, rng):

@@ -13,7 +13,7 @@ COMMON = {
     "__init__": "the package",
     "plugin": "describes the plugin, imports nothing heavy",
     "probe": "looks at the machine",
-    "backend": "supports, estimate, prepare",
+    "backend": "offer, prepare, pack",
     "lower": "from a problem to the call of a library or kernel",
     "model": "estimates",
     "corrections": "the features of the learned corrections",
@@ -34,7 +34,7 @@ OWN = {
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
     "gemmhub-hopper": {
         "build", "candidate", "columns", "compiled", "complex_operands", "config", "f16_planes", "f16_staged", "fitted",
-        "gemv", "gemv_launch", "gemv_model", "k_passes", "offer", "operands", "pdl", "prepass", "shapes", "staged",
+        "gemv", "gemv_launch", "gemv_model", "k_passes", "operands", "pdl", "prepass", "shapes", "shortlist", "staged",
         "tensor_map", "tile_schedule", "wgmma", "words",
     },
     "gemmhub-mublas": {"addend", "enums", "handles", "lt", "pointers", "symbols"},

@@ -128,7 +128,7 @@ def test_a_backend_for_another_device_is_not_loaded(operands):
     def load():
         raise AssertionError("loaded")
 
-    plugins.registry().add(gemmhub.BackendDescription("card", load, "", ("cuda",), contract=1), "card", "gemmhub-card")
+    plugins.registry().add(gemmhub.BackendDescription("card", load, "", ("cuda",), contract=2), "card", "gemmhub-card")
     decision = gemmhub.explain(*operands)
     assert "card" not in {v.backend for v in decision.verdicts}
 
@@ -244,7 +244,7 @@ def test_the_first_of_two_equal_backend_names_wins(site):
         "@hookimpl\n"
         "def gemmhub_backends():\n"
         "    names = 'bad-description', 'run-raises'\n"
-        "    return [BackendDescription(name, None, '', contract=1) for name in names]\n",
+        "    return [BackendDescription(name, None, '', contract=2) for name in names]\n",
         encoding="utf-8",
     )
     found = {(s.name, s.distribution): s for s in gemmhub.backends()}
@@ -413,7 +413,7 @@ def test_products_of_a_plugin_that_is_not_ready_decide_nothing_later(monkeypatch
         if where == "import":
             multiplies()
         describe = gemmhub.hookimpl(
-            lambda: [gemmhub.BackendDescription("eager", load, "", contract=1)], specname="gemmhub_backends"
+            lambda: [gemmhub.BackendDescription("eager", load, "", contract=2)], specname="gemmhub_backends"
         )
         return SimpleNamespace(gemmhub_backends=describe)
 
@@ -434,7 +434,7 @@ def test_decisions_of_one_key_may_differ_in_whether_strides_matter(monkeypatch, 
     a, b = operands
     sensitive = Scripted("sensitive", True)
     plugins.registry().add(
-        gemmhub.BackendDescription("sensitive", lambda: sensitive, "", contract=1), "sensitive", "gemmhub-sensitive"
+        gemmhub.BackendDescription("sensitive", lambda: sensitive, "", contract=2), "sensitive", "gemmhub-sensitive"
     )
     real, turns = decide.resolve, iter([first, not first, first])
 

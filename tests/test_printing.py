@@ -56,7 +56,7 @@ def printed():
 
 
 def test_tables_are_safe(monkeypatch):
-    add(Scripted("evil", supports=Refusal(EVIL, EVIL)))
+    add(Scripted("evil", refusal=Refusal(EVIL, EVIL)))
     for text in printed():
         assert "forged" in text
         assert not set(EVIL) & set(text) & {chr(code) for code in (*range(10), *range(11, 32), 0x9B, 0x202E, 0x2066)}
@@ -68,11 +68,10 @@ def raising(*_):
 
 
 STEPS = {
-    "prepare": {"prepare": raising}, "run": {"run": raising}, "supports": {"supports": raising},
-    "estimate": {"estimate": raising}, "candidates": {"candidates": raising}, "copies": {"copies": raising},
+    "prepare": {"prepare": raising}, "run": {"run": raising}, "offer": {"offer": raising},
     "remark": {"remark": raising}, "probe": {"probe": raising}, "memory": {"prepare": MemoryError(EVIL)},
     "refusal of prepare": {"prepare": lambda *_: Refusal(EVIL, EVIL)},
-    "refusal of supports": {"supports": lambda *_: Refusal(EVIL, EVIL)},
+    "refusal of offer": {"offer": lambda *_: Refusal(EVIL, EVIL)},
     "absence": {"probe": lambda: Absent(EVIL, EVIL)}, "name": {"candidates": (EVIL,)}, "words": {"remark": EVIL},
     "versions": {"probe": lambda: Ready((CPU,), {EVIL: EVIL}, (EVIL,))},
 }  # fmt: skip

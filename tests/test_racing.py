@@ -35,7 +35,7 @@ def sleeping(name, times, estimate, **answers):
     def run(a, b, out, candidate):
         time.sleep(times[candidate])
 
-    return scripted(name, candidates=tuple(times), run=run, estimate=estimate, **answers)
+    return scripted(name, candidates=tuple(times), run=run, seconds=estimate, **answers)
 
 
 def test_the_fastest_of_all_backends_wins_and_is_recorded(operands):
@@ -58,7 +58,7 @@ def test_the_fastest_of_all_backends_wins_and_is_recorded(operands):
 
 
 def test_never_twice(operands):
-    slow = scripted("slow", candidates=("one", "two"), estimate=1e-7)
+    slow = scripted("slow", candidates=("one", "two"), seconds=1e-7)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)
         raced = slow.calls["run"]
@@ -103,7 +103,7 @@ def test_out_is_written_once_and_operands_never(operands):
     def run(left, right, target, candidate):
         seen.append(np.shares_memory(target, out))
 
-    scripted("two", candidates=("one", "two"), run=run, estimate=1e-9)
+    scripted("two", candidates=("one", "two"), run=run, seconds=1e-9)
     with gemmhub.use(tune="first", backend="two"):
         gemmhub.matmul(a, b, out=out)
     assert len(seen) > 2
@@ -118,8 +118,8 @@ def test_c_in_place_is_added_once(operands, rng):
     def run(a, b, target, c, bias, alpha, beta, stream):
         np.add(a @ b, beta * c, out=target)
 
-    prepare = {"prepare": lambda problem, candidate, limit: Kernel(run, candidate), "supports": None}
-    two = scripted("two", candidates=("one", "two"), estimate=1e-9, **prepare)
+    prepare = {"prepare": lambda problem, candidate, limit: Kernel(run, candidate), "refusal": None}
+    two = scripted("two", candidates=("one", "two"), seconds=1e-9, **prepare)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands, out=out, c=out, beta=1)
     assert two.calls["prepare"] > 2
@@ -134,7 +134,7 @@ def test_c_in_place_is_added_once(operands, rng):
     ],
 )
 def test_what_is_not_raced(operands, settings, estimate, reason):
-    backend = scripted("two", candidates=("one", "two"), estimate=estimate)
+    backend = scripted("two", candidates=("one", "two"), seconds=estimate)
     with gemmhub.use(tune="first", backend="two", **settings):
         assert gemmhub.explain(*operands).race == f"none: {reason}"
         gemmhub.matmul(*operands)
@@ -143,7 +143,7 @@ def test_what_is_not_raced(operands, settings, estimate, reason):
 
 
 def test_ranks_of_a_process_group_choose_alike(operands, monkeypatch):
-    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    backend = scripted("two", candidates=("one", "two"), seconds=1e-9)
     group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
     with gemmhub.use(tune="first"):
@@ -153,7 +153,7 @@ def test_ranks_of_a_process_group_choose_alike(operands, monkeypatch):
 
 
 def test_off_by_default(operands, monkeypatch):
-    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    backend = scripted("two", candidates=("one", "two"), seconds=1e-9)
     resolve, found = decide.resolve, []
     monkeypatch.setattr(decide, "resolve", lambda *given: found.append(resolve(*given)) or found[-1])
     assert gemmhub.plan(*operands).decision is found[0].decision  # no copy of it
@@ -164,7 +164,7 @@ def test_off_by_default(operands, monkeypatch):
 
 
 def test_no_scratch_memory(operands, monkeypatch):
-    backend = scripted("two", candidates=("one", "two"), estimate=1e-9)
+    backend = scripted("two", candidates=("one", "two"), seconds=1e-9)
     real, calls = np.empty, []
 
     def empty(shape, *rest):
@@ -224,7 +224,7 @@ def test_a_first_launch_is_no_sample_where_there_are_others(operands, monkeypatc
         time.sleep(0.0 if launches else 0.2 * race.BUDGET)
         launches.append(candidate)
 
-    scripted("loading", candidates=("one", "two"), run=run, estimate=1e-9)
+    scripted("loading", candidates=("one", "two"), run=run, seconds=1e-9)
     with gemmhub.use(tune="first", backend="loading"):
         gemmhub.matmul(*operands)
     assert all(r.seconds < 0.08 * race.BUDGET for r in records.read(records.path()).records.values())
@@ -266,7 +266,7 @@ def able(operands):
 
 def test_what_fails_in_a_race_is_not_chosen_by_its_estimate(operands):
     """Not in this process, and not in the next one."""
-    broken = scripted("broken", candidates=("one", "two"), run=RuntimeError("illegal address"), estimate=1e-12)
+    broken = scripted("broken", candidates=("one", "two"), run=RuntimeError("illegal address"), seconds=1e-12)
     with gemmhub.use(tune="first"):
         for _ in range(2):
             assert gemmhub.spot_check(*operands, gemmhub.matmul(*operands))
@@ -282,7 +282,7 @@ def test_what_fails_in_a_race_is_not_chosen_by_its_estimate(operands):
 
 
 def test_a_lack_of_memory_in_a_race_is_no_failure(operands):
-    scripted("short", candidates=("one", "two"), run=MemoryError("scratch"), estimate=1e-12)
+    scripted("short", candidates=("one", "two"), run=MemoryError("scratch"), seconds=1e-12)
     with gemmhub.use(tune="first"), pytest.raises(gemmhub.AllocationError):
         gemmhub.matmul(*operands)
     assert records.read(records.path()).failures == {}
@@ -293,7 +293,7 @@ def test_a_candidate_that_fails_is_left_out(operands):
         if candidate == "bad":
             raise RuntimeError("illegal address")
 
-    scripted("mixed", candidates=("bad", "good"), run=run, estimate=1e-9)
+    scripted("mixed", candidates=("bad", "good"), run=run, seconds=1e-9)
     with gemmhub.use(tune="first", backend="mixed"):
         result = gemmhub.matmul(*operands)
     assert gemmhub.spot_check(*operands, result)
@@ -307,7 +307,7 @@ def test_a_call_from_within_a_race_is_not_raced(operands):
         if len(inner) < 1:
             inner.append(gemmhub.plan(operands[0][:3], operands[1]).decision.race)
 
-    scripted("nested", candidates=("one", "two"), run=run, estimate=1e-9)
+    scripted("nested", candidates=("one", "two"), run=run, seconds=1e-9)
     with gemmhub.use(tune="first"):
         gemmhub.matmul(*operands)
     assert inner == ["none: a call from within a race"]
@@ -325,7 +325,7 @@ def test_threads_race_one_after_the_other(rng):
         with lock:
             active[0] -= 1
 
-    scripted("counted", candidates=("one", "two"), run=run, estimate=1e-9)
+    scripted("counted", candidates=("one", "two"), run=run, seconds=1e-9)
     racers = []
 
     def work(n):

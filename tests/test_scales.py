@@ -281,16 +281,13 @@ def test_a_backend_without_scales_refuses_and_says_so(rng):
         def probe(self):
             return Ready((Device(),))
 
-        def supports(self, problem):
-            return None
-
-        def estimate(self, problem):
-            return 1e-9
+        def offer(self, problem):
+            return gemmhub.Offer((gemmhub.Candidate(seconds=1e-9),))
 
         def prepare(self, problem, candidate, workspace_limit):
             return Kernel(lambda a, b, out, *_: np.matmul(a, b, out=out), "no scales")
 
-    registry.registry().add(BackendDescription("unscaled", Unscaled, "for tests", contract=1), "unscaled", "unscaled")
+    registry.registry().add(BackendDescription("unscaled", Unscaled, "for tests", contract=2), "unscaled", "unscaled")
     a, b, scale = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32), factors(rng, 3)
     assert gemmhub.explain(a, b).chosen == "unscaled"
     assert gemmhub.explain(a, b, scale_a=scale).chosen == "numpy"
@@ -320,13 +317,13 @@ def test_a_kernel_gets_scales_that_out_lies_over_and_no_shortcut(rng):
         def probe(self):
             return Ready((Device(),))
 
-        def supports(self, problem):
-            return None
+        def offer(self, problem):
+            return gemmhub.Offer()
 
         def prepare(self, problem, candidate, workspace_limit):
             return Kernel(run, "scaled", direct=never, direct_epilogue=never)
 
-    registry.registry().add(BackendDescription("scaled", Scaled, "for tests", contract=1), "scaled", "scaled")
+    registry.registry().add(BackendDescription("scaled", Scaled, "for tests", contract=2), "scaled", "scaled")
     a, b, out = draw(rng, (6, 6), F32), draw(rng, (6, 6), F32), np.empty((6, 6), F32)
     plan = gemmhub.plan(a, b, out=out, scale_a=out[2], backend="scaled")
     for call in (partial(gemmhub.matmul, backend="scaled"), plan):

@@ -108,20 +108,9 @@ class Counting(Backend):
         self.questions += 1
         return Ready((Device(),))
 
-    def supports(self, problem):
+    def offer(self, problem):
         self.questions += 1
-
-    def estimate(self, problem):
-        self.questions += 1
-        return 1e-9
-
-    def copies(self, problem):
-        self.questions += 1
-        return ()
-
-    def candidates(self, problem):
-        self.questions += 1
-        return ("default",)
+        return gemmhub.Offer((gemmhub.Candidate(seconds=1e-9),))
 
     def prepare(self, problem, candidate, workspace_limit):
         self.questions += 1
@@ -144,7 +133,7 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     """No discovery, no hook, no call of a backend, no decision and no reading of the environment."""
     counting = Counting()
     if with_plugin:
-        description = BackendDescription("counting", lambda: counting, "for tests", contract=1)
+        description = BackendDescription("counting", lambda: counting, "for tests", contract=2)
         registry.registry().add(description, "counting", "gemmhub-counting")
     a, b = draw(rng, (3, 4), dtype), draw(rng, (4, 5), dtype)
     out = np.zeros((3, 5), np.int32 if dtype == I8 else dtype)

@@ -43,7 +43,7 @@ def lazy(name, **answers):
 
 def test_every_backend_and_candidate_is_timed_and_recorded(operands, tmp_path, monkeypatch):
     Site(tmp_path / "site", monkeypatch).install("gemmhub-example-good", GOOD)
-    add(lazy("lazy", estimate=1.0))
+    add(lazy("lazy", seconds=1.0))
     a, b = operands
     assert gemmhub.explain(a, b)["lazy"].candidate == "slow"
     result = gemmhub.tune(a, b)
@@ -65,7 +65,7 @@ def test_every_backend_and_candidate_is_timed_and_recorded(operands, tmp_path, m
     assert (found["lazy"].candidate, found["lazy"].source) == ("quick", "measured")
     # Another process would find the same.
     gemmhub.reload()
-    add(lazy("lazy", estimate=1.0))
+    add(lazy("lazy", seconds=1.0))
     assert gemmhub.explain(a, b)["lazy"].candidate == "quick"
     # Another problem is not affected.
     assert gemmhub.explain(a[:3], b)["lazy"].source == "estimated"
@@ -192,23 +192,14 @@ def test_a_system_without_a_load_average(operands, monkeypatch):
 
 
 @pytest.mark.parametrize("names", [(1, 2), ("default", 64), (["a"],), [None]], ids=repr)
-def test_candidates_without_a_name(operands, names):
+def test_a_backend_whose_candidates_have_no_names(operands, names):
     add(Scripted("nameless", candidates=names))
     result = gemmhub.tune(*operands)
-    (row,) = (row for row in result.rows if row.backend == "nameless")
-    assert row.seconds is None
-    assert row.remark.startswith("candidates() names ")
-    assert "not a string" in row.remark
     assert result.best.backend == "numpy"
     assert {r.backend for r in records.read(result.path).records.values()} == {"numpy"}
-
-
-def test_candidates_that_fail_when_they_are_asked_for_again(operands):
-    answers = iter([("default",)])
-    add(Scripted("once", candidates=lambda problem: next(answers)))
-    (row,) = (row for row in gemmhub.tune(*operands).rows if row.backend == "once")
-    assert row.seconds is None
-    assert "candidates() raised StopIteration" in row.remark
+    verdict = gemmhub.explain(*operands)["nameless"]
+    assert verdict.status == "failed"
+    assert "is no Candidate with a name" in verdict.reason
 
 
 def test_nothing_right_is_left(operands):
@@ -225,7 +216,7 @@ def test_the_error_names_why_nothing_was_tuned(operands):
     add(Scripted("liar", run=lambda a, b, out, candidate: out.fill(7)))
     with pytest.raises(NoBackendError, match="no candidate ran this product correctly\nliar default: wrong: "):
         gemmhub.tune(a, b, backend="liar")
-    add(Scripted("picky", supports=gemmhub.Refusal("k is odd", "pad it")))
+    add(Scripted("picky", refusal=gemmhub.Refusal("k is odd", "pad it")))
     with pytest.raises(NoBackendError, match="nothing to tune: 'picky' is asked for and cannot\n") as caught:
         gemmhub.tune(a, b, backend="picky")
     assert "ran this product" not in str(caught.value)

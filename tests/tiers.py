@@ -30,9 +30,9 @@ _MUSA = (
 EMULATOR = {
     "gemmhub-hopper": (
         "test_addresses", "test_b_split", "test_backend", "test_bringup", "test_complex", "test_conformance",
-        "test_f16_planes", "test_float32", "test_gemv", "test_kernel", "test_mixed", "test_offer", "test_packed",
-        "test_pdl", "test_probe", "test_repair", "test_rows", "test_scheduler", "test_shifted_rows", "test_split_k",
-        "test_tensor_map",
+        "test_f16_planes", "test_float32", "test_gemv", "test_kernel", "test_mixed", "test_orders", "test_packed",
+        "test_pdl", "test_probe", "test_repair", "test_rows", "test_scheduler", "test_shifted_rows", "test_shortlist",
+        "test_split_k", "test_tensor_map",
     ),
     "gemmhub-cuda": (
         "test_backend", "test_batch_kernel", "test_batch_mutations", "test_conformance", "test_ladder",

@@ -18,6 +18,7 @@ from gemmhub.array_library import ArrayLibrary
 from gemmhub.dtypes import DType
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
+from gemmhub.lowering import fold_batch
 from gemmhub.packed import PackedB
 from gemmhub.problem import Bias, GemmProblem, Operand, Scale
 
@@ -123,11 +124,25 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     extra = {name: EXTRA[name](arrays, x, problem) for name, x in request.extra.items()}
     if extra:
         problem = replace(problem, **{name: described for name, (_, described) in extra.items()})
+    if batch and arrays.device.kind != "cpu":
+        problem = _folded(problem)
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     return Call(
         arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, wanted is None,
         {name: native for name, (native, _) in extra.items()}, packed is not None,
     )  # fmt: skip
+
+
+def _folded(problem: GemmProblem) -> GemmProblem:
+    """A stack that one b multiplies, and whose rows lie one after the other, as one matrix: it is decided as that."""
+    folded = fold_batch(problem)
+    if folded is None:
+        return problem
+    for name in ("a", "out", "c"):
+        before, after = getattr(problem, name), getattr(folded, name)
+        if before is not None and before.layout.order is not None and after.layout.order is None:
+            return problem  # rows of one matrix may not be broadcast
+    return folded
 
 
 def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:

@@ -120,15 +120,10 @@ def _is_slower(form: Able, problem: GemmProblem, able: list[Able], chosen: str |
     if form.source == best.source:
         ours, theirs = form.seconds, best.seconds
     else:  # a time that was measured and an estimate say nothing about what packing saves
-        ours, theirs = _estimate(form, _by(form.entry.name, problem)), _estimate(best, problem)
+        ours, theirs = decide.expected(form), decide.expected(best)
     if ours is None or theirs is None:
         return not own
     return ours > theirs
-
-
-def _estimate(x: Able, problem: GemmProblem) -> float | None:
-    seconds = guarded(lambda: x.backend.estimate(problem), "estimate()", "")
-    return seconds if isinstance(seconds, (int, float)) and seconds > 0 else None
 
 
 def _copy(arrays: ArrayLibrary, native: Any, layout: MatrixLayout) -> Any:

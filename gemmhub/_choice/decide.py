@@ -14,14 +14,14 @@ import logging
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemmhub import buckets, records
 from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded, neutral
 from gemmhub._choice import registry
-from gemmhub.backend import WORKSPACE, Backend, Kernel
+from gemmhub.backend import WORKSPACE, Backend, Candidate, Kernel, Offer
 from gemmhub.backend import answer as answer_of
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
@@ -44,14 +44,17 @@ class Able:
     entry: registry.Entry
     backend: Backend
     ready: Ready
-    workspace: int
-    """Bytes of scratch memory that its kernel may use where the user has set no limit."""
+    offer: Offer
     seconds: float | None
     source: str
     candidate: str
-    candidates: tuple[str, ...]
     copies: tuple[Copy, ...]
     remark: str
+
+    @property
+    def order(self) -> str | None:
+        """The order of its candidate."""
+        return next((x.order for x in self.offer.candidates if x.name == self.candidate), None)
 
 
 _failures: OrderedDict[tuple[str, GemmProblem], Refusal] = OrderedDict()
@@ -166,7 +169,7 @@ def _decide(
         order, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
     order = _hinted(order)
     chosen = order[0] if order else None
-    size_free &= chosen is not None and len(order) == 1 and type(chosen.backend).candidates is Backend.candidates
+    size_free &= chosen is not None and len(order) == 1 and chosen.offer.any_size
     shown = [
         _able_verdict(x, "chosen", "") if x is chosen else _able_verdict(x, "able", _why_not(chosen))
         for x in order or able
@@ -202,9 +205,9 @@ def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> M
     origin = settings.origin
     if "precision" in origin and settings.precision != problem.precision:
         origin = {key: where for key, where in origin.items() if key != "precision"}
-    if chosen is None or settings.workspace_limit is not None or chosen.workspace == WORKSPACE:
+    if chosen is None or settings.workspace_limit is not None or chosen.offer.workspace == WORKSPACE:
         return origin
-    default = f"{chosen.entry.name}'s own default, {chosen.workspace / 2**20:.4g} MiB"
+    default = f"{chosen.entry.name}'s own default, {chosen.offer.workspace / 2**20:.4g} MiB"
     return {**origin, "workspace_mib": default}
 
 
@@ -214,7 +217,17 @@ def _why_not(winner: Able | None) -> str:
 
 def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
     return Verdict(
-        x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.copies, x.remark
+        x.entry.name,
+        x.entry.distribution,
+        status,
+        reason,
+        "",
+        x.seconds,
+        x.source,
+        x.candidate,
+        x.order,
+        x.copies,
+        x.remark,
     )
 
 
@@ -241,50 +254,64 @@ def _ask(
         return no(Refusal(f"the operands are on {problem.device}", f"it runs on {devices}"))
     failure = _failures.get((entry.name, problem)) or short.get(entry.name)
     if failure is not None:
-        return no(failure, "failed")
+        return no(failure)
     _log.debug("backend %s: asked about %s", entry.name, problem)
-    refusal = guarded(lambda: answer_of(backend, problem), "supports()", remedy)
-    if isinstance(refusal, Refusal):
-        return no(refusal)
-    if refusal is not None:
-        return no(Refusal(f"supports() returned {type(refusal).__name__}", remedy), "failed")
-    copies = guarded(lambda: tuple(backend.copies(copied)), "copies()", remedy)
-    if isinstance(copies, Refusal):
-        return no(copies)
-    names = guarded(lambda: _candidates(backend, problem), "candidates()", remedy)
-    if isinstance(names, Refusal):
-        return no(names)
-    if not names:
-        return no(Refusal("candidates() is empty", remedy), "failed")
-    workspace = guarded(lambda: backend.default_workspace(problem.device), "default_workspace()", remedy)
-    if isinstance(workspace, Refusal):
-        return no(workspace)
-    if not isinstance(workspace, int) or workspace < 0:
-        return no(Refusal(f"default_workspace() returned {workspace!r:.60}, not a number of bytes", remedy), "failed")
-    measured = records.lookup(entry.name, problem, ready, names)
+    offer = guarded(lambda: _offer(backend, problem), "offer()", remedy)
+    if isinstance(offer, Refusal):
+        return no(offer)
+    measured = records.lookup(entry.name, problem, ready, offer.names)
     if measured is not None:
         seconds: object = measured.seconds  # infinite where it failed: such a backend comes last
         source, candidate, stale = "measured", measured.candidate, measured.caveat
     else:
-        seconds = guarded(lambda: backend.estimate(problem), "estimate()", remedy)
-        source, candidate = "estimated", names[0]
+        seconds, source, candidate = offer.first.seconds, "estimated", offer.first.name
         stale = records.unused(entry.name, problem, ready)
-    if isinstance(seconds, Refusal):
-        return no(seconds)
-    remark = guarded(lambda: str(backend.remark(problem, candidate)), "remark()", remedy)
+    remark = guarded(lambda: str(offer.remark(candidate)), "remark()", remedy)
     if isinstance(remark, Refusal):
         return no(remark)
     remark = "; ".join(filter(None, (remark, stale)))
-    if not (isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max):
-        seconds, source = None, ""
-    return Able(entry, backend, ready, workspace, seconds, source, candidate, names, copies, remark)
+    there = offer if copied == problem else guarded(lambda: _offer(backend, copied), "offer()", remedy)
+    if isinstance(there, Refusal):
+        return no(there)
+    copies = next((tuple(x.copies) for x in there.candidates if x.name == candidate), ())
+    time = _known(seconds)
+    return Able(entry, backend, ready, offer, time, "" if time is None else source, candidate, copies, remark)
 
 
-def _candidates(backend: Backend, problem: GemmProblem) -> tuple[str, ...]:
-    names = backend.candidates(problem)
-    if isinstance(names, str):  # a str is a sequence of letters
-        raise TypeError(f"a sequence of names is needed, not {names!r}")
-    return tuple(names)
+def _known(seconds: object) -> float | None:
+    """The time that a backend states, where it is one."""
+    return seconds if isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max else None
+
+
+def expected(x: Able) -> float | None:
+    """The estimate of what an untuned call of a backend takes, whatever was measured."""
+    return _known(x.offer.first.seconds)
+
+
+def _offer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
+    """Ask a backend. Raises TypeError for what is no answer."""
+    answer: object = answer_of(backend, problem)
+    if isinstance(answer, Refusal):
+        return answer
+    if not isinstance(answer, Offer):
+        raise TypeError(f"it returned {answer!r:.60}, not an Offer or a Refusal")
+    candidates: object = answer.candidates
+    if not isinstance(candidates, Sequence) or not candidates:
+        raise TypeError(f"a sequence of candidates is needed, one or more, not {candidates!r:.60}")
+    for candidate in candidates:
+        if not (isinstance(candidate, Candidate) and isinstance(candidate.name, str) and candidate.name):
+            raise TypeError(f"{candidate!r:.60} is no Candidate with a name")
+        if not isinstance(candidate.copies, Sequence) or not all(isinstance(x, Copy) for x in candidate.copies):
+            raise TypeError(f"candidate {candidate.name!r:.60} has the copies {candidate.copies!r:.60}")
+        if not (candidate.order is None or isinstance(candidate.order, str)):
+            raise TypeError(
+                f"candidate {candidate.name!r:.60} has the order {candidate.order!r:.60}, not a name or None"
+            )
+    if len({x.name for x in candidates}) < len(candidates):
+        raise TypeError(f"two candidates have one name: {', '.join(x.name for x in candidates):.60}")
+    if not isinstance(answer.workspace, int) or answer.workspace < 0:
+        raise TypeError(f"the workspace is {answer.workspace!r:.60}, not a number of bytes")
+    return answer
 
 
 def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:
@@ -388,11 +415,14 @@ def resolve(
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
             decision = _decide(problem, settings, copies, short, True, asked)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
+        best = chosen.candidate
         decision, chosen, kernel = _first_prepared(decision, chosen, problem, settings)
         if isinstance(kernel, Kernel):
             _report(decision, settings)
-            bucket = decision if ranked is None else replace(decision, bucketed=True)
-            return Winner(chosen, ranked, bucket, kernel)
+            # Another candidate than the best of the bucket runs this size alone: which one runs others must not depend
+            # on the size that was met first.
+            whole = ranked is not None and chosen.candidate == best
+            return Winner(chosen, ranked if whole else None, replace(decision, bucketed=whole), kernel)
         if not kernel.passing and asked != problem:
             ranked = None  # the candidate is none for these sizes
             continue
@@ -414,14 +444,23 @@ def _first_prepared(
     first = prepared(chosen, chosen.candidate, problem, settings)
     if isinstance(first, Kernel) or first.passing:
         return decision, chosen, first
-    for candidate in chosen.candidates:
-        kernel = first if candidate == chosen.candidate else prepared(chosen, candidate, problem, settings)
+    refused = [f"{chosen.candidate} is refused: {first.reason.partition(chr(10))[0]}"]
+    for candidate in chosen.offer.candidates:
+        name = candidate.name
+        if name == chosen.candidate:
+            continue
+        kernel = prepared(chosen, name, problem, settings)
         if isinstance(kernel, Kernel):
-            remark = f"{chosen.candidate} is refused: {first.reason.partition(chr(10))[0]}; {candidate} runs"
-            chosen = replace(chosen, candidate=candidate, remark="; ".join(filter(None, (chosen.remark, remark))))
+            chosen = replace(
+                chosen, candidate=name, seconds=_known(candidate.seconds), source="estimated",
+                copies=tuple(candidate.copies), remark="; ".join((*refused, f"{name} runs")),
+            )  # fmt: skip
             shown = _able_verdict(chosen, "chosen", "")
             verdicts = tuple(shown if x.backend == shown.backend else x for x in decision.verdicts)
             return replace(decision, verdicts=verdicts), chosen, kernel
+        refused.append(f"{name} is refused: {kernel.reason.partition(chr(10))[0]}")
+    if len(refused) > 1:
+        first = replace(first, reason="; ".join(refused))
     return decision, chosen, first
 
 
@@ -430,12 +469,16 @@ def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Setting
     remedy = f"report it to the authors of {able.entry.distribution}; backend= chooses another"
     limit = settings.workspace_limit
     if limit is None:
-        limit = able.workspace
+        limit = able.offer.workspace
     _log.debug("backend %s: asked to prepare %s for %s", able.entry.name, candidate, problem)
-    kernel: object = guarded(lambda: able.backend.prepare(problem, candidate, limit), "prepare()", remedy)
-    if isinstance(kernel, (Kernel, Refusal)):
+
+    def prepare() -> Kernel | Refusal:
+        kernel: object = able.backend.prepare(problem, candidate, limit)
+        if not isinstance(kernel, (Kernel, Refusal)):
+            raise TypeError(f"it returned {kernel!r:.60}, not a Kernel or a Refusal")
         return kernel
-    return Refusal(f"prepare() returned {type(kernel).__name__}, not a Kernel", remedy)
+
+    return guarded(prepare, "prepare()", remedy)
 
 
 def _report(decision: Decision, settings: Settings) -> None:

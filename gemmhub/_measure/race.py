@@ -78,7 +78,7 @@ def outlook(call: Call, request: Request) -> str:
     if request.settings.tune == "off":
         return ""
     able = _eligible(call, request)
-    listed = shortlist(able, call)
+    listed = shortlist(able)
     with call.arrays.on(request.stream):
         reason = _obstacle(call, request, able, listed)
     if reason:
@@ -93,7 +93,7 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
         if _running:
             return "none: a call from within a race"
         able = _eligible(call, request)
-        listed = shortlist(able, call)
+        listed = shortlist(able)
         named = {x.entry.name for x, _ in listed}
         others = [(x, x.candidate) for x in able if x.entry.name not in named and x.source == "estimated"]
         _running = True
@@ -112,7 +112,7 @@ def _eligible(call: Call, request: Request) -> list[Able]:
     return [x for x in able if x is preferred] if preferred is not None or settings.forced else able
 
 
-def shortlist(able: list[Able], call: Call) -> list[tuple[Able, str]]:
+def shortlist(able: list[Able]) -> list[tuple[Able, str]]:
     """The (backend, candidate) pairs to race, the most promising first; none where records have decided."""
     measured = [x for x in able if x.source == "measured"]
     new = decide.newcomers(able) if measured else [x for x in able if x.seconds is not None]
@@ -120,16 +120,16 @@ def shortlist(able: list[Able], call: Call) -> list[tuple[Able, str]]:
     ranked = sorted((x for x in new if (x.seconds or 0.0) <= limit), key=lambda x: x.seconds or 0.0)
     if ranked and measured:
         ranked.append(min(measured, key=lambda x: x.seconds or 0.0))
-    rows = [(place, x, candidate) for x in ranked for place, candidate in enumerate(_candidates(x, call))]
+    rows = [(place, x, candidate) for x in ranked for place, candidate in enumerate(_candidates(x))]
     rows.sort(key=lambda row: row[0])  # stable: each backend's first candidate before any backend's second
     return [(x, candidate) for _, x, candidate in rows[:_CANDIDATES]]
 
 
-def _candidates(able: Able, call: Call) -> Sequence[str]:
+def _candidates(able: Able) -> Sequence[str]:
     """The first candidates of a backend; of a measured one the fastest alone."""
     if able.source == "measured":
         return (able.candidate,)
-    return able.backend.candidates(call.problem)[:_BACKEND_CANDIDATES]
+    return able.offer.names[:_BACKEND_CANDIDATES]
 
 
 def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple[Able, str]]) -> str:

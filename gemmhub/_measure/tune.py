@@ -24,7 +24,6 @@ from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError, RecordError
 from gemmhub.kit import locks
-from gemmhub.problem import GemmProblem
 
 _log = logging.getLogger("gemmhub")
 
@@ -100,7 +99,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
         rows: list[Tuned] = []
         ready: list[_Contender] = []
         for backend in able:
-            for candidate in _candidates(backend, problem, rows):
+            for candidate in backend.offer.names:
                 progress.report(f"{backend.entry.name} {candidate}")
                 trial.enter(backend, candidate, ready, rows)
         ready = _finalists(ready, trial, clock, rows)
@@ -140,20 +139,6 @@ def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:
     else:
         return ""
     return f"{what}: other work disturbs the times; tune again on an idle machine"
-
-
-def _candidates(able: Able, problem: GemmProblem, rows: list[Tuned]) -> tuple[str, ...]:
-    """The names of a backend's candidates; none where any is not a string, which ``rows`` then report."""
-    remedy = f"report it to the authors of {able.entry.distribution}"
-    names = guarded(lambda: tuple(able.backend.candidates(problem)), "candidates()", remedy)
-    if isinstance(names, Refusal):
-        rows.append(Tuned(able.entry.name, "", None, f"{names.reason}; {names.remedy}"))
-        return ()
-    wrong = [name for name in names if not isinstance(name, str)]
-    if wrong:
-        rows.append(Tuned(able.entry.name, "", None, f"candidates() names {wrong[0]!r:.60}, not a string; {remedy}"))
-        return ()
-    return names
 
 
 @dataclass(frozen=True)

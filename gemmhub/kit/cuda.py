@@ -102,6 +102,7 @@ class Driver:
             function.restype = c_int
             function.argtypes = arguments
         self.cuda = cuda
+        self._untyped: dict[str, Callable[..., int]] = {}
         self._answers: list[_Answers] = []
         """Free memory for answers."""
         self._stream_id: Any = getattr(cuda, _STREAM_ID, None)
@@ -112,6 +113,14 @@ class Driver:
         self.call("cuDriverGetVersion", byref(version))
         self.cuda_version = (version.value // 1000, version.value % 1000 // 10)
         """Newest CUDA version that the driver runs: (major, minor)."""
+
+    def untyped(self, name: str) -> Callable[..., int]:
+        """Return a function of the driver without declared types, which converts less at each call."""
+        found = self._untyped.get(name)
+        if found is None:
+            address = ctypes.cast(getattr(self.cuda, name), c_void_p).value or 0
+            found = self._untyped[name] = ctypes.CFUNCTYPE(c_int)(address)
+        return found
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the driver; DriverError with the driver's message where it fails."""
@@ -233,7 +242,7 @@ class Gpu:
         self._context: int | None = None
         self._lock = locks.lock()
         # No declared types, and pointers made in advance: each call converts less.
-        self._get_current = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuCtxGetCurrent, c_void_p).value or 0)
+        self._get_current = driver.untyped("cuCtxGetCurrent")
         self._cells: list[tuple[c_void_p, Any]] = []
         """Free memory for a context, with a pointer to it."""
 

@@ -75,7 +75,7 @@ class Starter:
     """
 
     def __init__(self, driver: Driver, function: int) -> None:
-        self.launch = ctypes.CFUNCTYPE(c_int)(ctypes.cast(driver.cuda.cuLaunchKernelEx, c_void_p).value or 0)
+        self.launch = driver.untyped("cuLaunchKernelEx")
         self.function = byref(c_char.from_address(function))
 
     def start(self, slot: Slot, stream: int) -> int:

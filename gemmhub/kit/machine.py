@@ -1,29 +1,27 @@
-"""A base class for backends of devices: it probes the machine once, and analyses each problem once."""
+"""A base class for backends of devices, which probes the machine once, and what they answer where nothing is to do."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from gemmhub._base.evicting import keep
-from gemmhub.backend import Backend, Kernel
+from gemmhub.backend import Backend, Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
-from gemmhub.problem import GemmProblem
 
 M = TypeVar("M")
-A = TypeVar("A")
 NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
 """The kernel for a result without elements."""
 
 
-class MachineBackend(Backend, Generic[M]):
-    """A backend with cached machine and analyses; ``M`` is its class for a machine: drivers, libraries, devices."""
+def nothing_to_do(seconds: float | None) -> Offer:
+    """Return the offer for a result without elements."""
+    return Offer((Candidate("nothing", seconds),))
 
-    most_analyses = 4096
-    """The most problems whose analyses are kept."""
+
+class MachineBackend(Backend, Generic[M]):
+    """A backend with a cached machine; ``M`` is its class for a machine: drivers, libraries, devices."""
 
     def __init__(self, look: Callable[[], M | Absent]) -> None:
         """``look`` returns the machine, or Absent with what is missing."""
@@ -31,7 +29,6 @@ class MachineBackend(Backend, Generic[M]):
         self._found: M | Absent | None = None
         self._lock = locks.lock()
         """Lock for other facts that are determined once."""
-        self._analyses: OrderedDict[GemmProblem, Any] = OrderedDict()
 
     @abstractmethod
     def _ready(self, machine: M) -> Ready:
@@ -54,12 +51,3 @@ class MachineBackend(Backend, Generic[M]):
     def probe(self) -> Ready | Absent:
         found = self._find()
         return found if isinstance(found, Absent) else self._ready(found)
-
-    def remembered(self, problem: GemmProblem, analyse: Callable[[], A]) -> A:
-        """The result of ``analyse`` for ``problem``, called once for each problem. Exceptions are not kept."""
-        kept: A | None = self._analyses.get(problem)
-        if kept is None:
-            kept = analyse()
-            with self._lock:
-                keep(self._analyses, problem, kept, self.most_analyses)
-        return kept

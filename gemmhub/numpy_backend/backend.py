@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.backend import Array, Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds, name_of
 from gemmhub.kit.floats import DefaultMode
@@ -47,7 +47,7 @@ class NumpyBackend(Backend):
     def probe(self) -> Ready:
         return probe()
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
         if problem.activation is not None and problem.activation not in IN_PLACE:
@@ -57,9 +57,12 @@ class NumpyBackend(Backend):
                 any_layout=True,
                 any_size=True,
             )
-        return None
+        exact = "exact" if problem.compute_dtype.kind in "biu" else None  # a sum modulo 2**n has no order
+        candidate = Candidate(seconds=self.seconds(problem), copies=_copies(problem), order=exact)
+        return Offer((candidate,), lambda name: _remark(problem), any_size=True)
 
-    def estimate(self, problem: GemmProblem) -> float:
+    def seconds(self, problem: GemmProblem) -> float:
+        """Return the expected seconds of a call."""
         kinds = work_dtypes(problem)
         if kinds is None:
             return _CALL + problem.flops / _SCALAR_RATE
@@ -73,32 +76,6 @@ class NumpyBackend(Backend):
             seconds = max(seconds, _CALL + nbytes / _READ_RATE)
         converted = sum(x.layout.distinct_elements for x in operands if x.dtype != kinds[0])
         return seconds + 10e-6 + converted / _CONVERT_RATE
-
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        kinds = work_dtypes(problem)
-        if kinds is None:
-            return f"NumPy's scalar loops in {problem.compute_dtype}: no BLAS for these integers"
-        return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
-
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """The copies that numpy.matmul makes of its arguments. Converted blocks are workspace, not copies."""
-        kinds = work_dtypes(problem)
-        given = [("a", problem.a)]
-        if problem.packed_by is None or kinds is None:
-            given.append(("b", problem.b))
-        native = problem.plain and (kinds is None or _is_native(problem))
-        if native:
-            given.append(("out", problem.out))
-        dtype = problem.compute_dtype if kinds is None else kinds[0]
-        found = []
-        for name, x in given:
-            why = _why_copied(problem, x, dtype, kinds is not None)
-            size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
-            if why and size:
-                found.append(Copy(name, size, f"{why}: numpy.matmul copies"))
-            elif name == "out" and native and kinds is not None and problem.deterministic and not _is_new(problem.out):
-                found.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
-        return found
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         if work_dtypes(problem) is None:
@@ -120,6 +97,34 @@ class NumpyBackend(Backend):
         dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
         with DefaultMode():
             return np.array(b, dtype=dtype, order="C")
+
+
+def _remark(problem: GemmProblem) -> str:
+    kinds = work_dtypes(problem)
+    if kinds is None:
+        return f"NumPy's scalar loops in {problem.compute_dtype}: no BLAS for these integers"
+    return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
+
+
+def _copies(problem: GemmProblem) -> Sequence[Copy]:
+    """Return the copies that numpy.matmul makes of its arguments. Converted blocks are workspace, not copies."""
+    kinds = work_dtypes(problem)
+    given = [("a", problem.a)]
+    if problem.packed_by is None or kinds is None:
+        given.append(("b", problem.b))
+    native = problem.plain and (kinds is None or _is_native(problem))
+    if native:
+        given.append(("out", problem.out))
+    dtype = problem.compute_dtype if kinds is None else kinds[0]
+    found = []
+    for name, x in given:
+        why = _why_copied(problem, x, dtype, kinds is not None)
+        size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
+        if why and size:
+            found.append(Copy(name, size, f"{why}: numpy.matmul copies"))
+        elif name == "out" and native and kinds is not None and problem.deterministic and not _is_new(problem.out):
+            found.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
+    return found
 
 
 def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> str:

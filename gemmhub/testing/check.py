@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,12 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gemmhub import dtypes
-from gemmhub.backend import Backend, Kernel, answer
-from gemmhub.capability import Copy, Refusal
+from gemmhub.backend import Backend, Kernel, Offer
+from gemmhub.capability import Refusal
 from gemmhub.errors import DTypeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.testing import diagnose
+from gemmhub.testing.answers import call, honest, offered, require
 from gemmhub.testing.cases import Case
 from gemmhub.testing.operands import HOST, Memory, Operands, dense
 
@@ -51,13 +51,12 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
     with _named(case):
         operands = Operands(case, memory)
         problem = operands.problem
-        refusal = _supports(backend, problem)
-        if refusal is not None:
-            return Outcome(refusal)
-        _answers(backend, problem)
+        offer = offered(backend, problem)
+        if isinstance(offer, Refusal):
+            return Outcome(offer)
         if case.packed:
             return _packed(backend, operands)
-        kernels = list(_kernels(backend, case, problem))
+        kernels = list(_kernels(backend, offer, case, problem))
         worst = 0.0
         for name, kernel in kernels:
             if not problem.empty:  # gemmhub itself never runs a kernel for an empty result
@@ -68,10 +67,13 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
                 _direct(operands, kernel.direct)
             if kernel.any_size and case.seed % 3 == 0:  # a third is enough, and as many again would double the time
                 worst = max(worst, _other_sizes(operands, kernel, name))
+            worst = max(worst, _other_rows(operands, kernel, name))
         if problem.empty:
             return Outcome()
         if case.deterministic:
             _deterministic(backend, operands, kernels[0][1])
+        if case.every_candidate and problem.plain:
+            _orders(operands, offer, dict(kernels))
         if case.threads > 1:
             worst = max(worst, _threads(operands, kernels[0][1]))
         return Outcome(worst=worst)
@@ -86,75 +88,44 @@ def _named(case: Case) -> Iterator[None]:
         raise AssertionError(f"{case!r}\n  {error}") from error.__cause__
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise AssertionError unless ``condition`` (assert statements vanish under ``python -O``)."""
-    if not condition:
-        raise AssertionError(message)
-
-
-def _call(what: str, function: Callable[..., T], *arguments: Any) -> T:
-    """``function(*arguments)``; an exception is a failure of the backend."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
-
-
-def honest(refusal: Refusal, label: str) -> None:
-    """Require that a refusal has a reason and a remedy."""
-    for name in ("reason", "remedy"):
-        text = getattr(refusal, name)
-        require(isinstance(text, str) and bool(text.strip()), f"{label} refused without a {name}: {refusal!r}")
-
-
-def _supports(backend: Backend, problem: GemmProblem) -> Refusal | None:
-    """The answer of ``supports``, which is called twice with equal problems."""
-    answers = [_call("supports()", answer, backend, x) for x in (problem, replace(problem))]
-    for given in answers:
-        require(given is None or isinstance(given, Refusal), f"supports() returned {given!r}, not None or a Refusal")
-    require(answers[0] == answers[1], f"supports() answered {answers[0]!r}, then {answers[1]!r} to an equal problem")
-    if answers[0] is not None:
-        honest(answers[0], "supports()")
-    if not backend.layout_sensitive:
-        other = _call("supports()", answer, backend, dense(problem))
-        require(
-            (other is None) == (answers[0] is None),
-            f"layout_sensitive is False, but supports() answers {answers[0]!r} here and {other!r} to dense operands",
-        )
-    return answers[0]
-
-
-def _answers(backend: Backend, problem: GemmProblem) -> None:
-    """Check ``estimate`` and ``copies`` of an accepted problem."""
-    seconds = _call("estimate()", backend.estimate, problem)
-    if seconds is not None:
-        right = isinstance(seconds, (int, float)) and math.isfinite(seconds) and (seconds > 0 or problem.empty)
-        require(right and seconds >= 0, f"estimate() returned {seconds!r}, not None or finite positive seconds")
-    for copy in _call("copies()", backend.copies, problem):
-        right = isinstance(copy, Copy) and copy.operand in ("a", "b", "c", "bias", "out") and copy.nbytes >= 0
-        require(right, f"copies() contains {copy!r}")
-
-
-def _kernels(backend: Backend, case: Case, problem: GemmProblem) -> Iterator[tuple[str, Kernel]]:
+def _kernels(backend: Backend, offer: Offer, case: Case, problem: GemmProblem) -> Iterator[tuple[str, Kernel]]:
     """Yield the kernel of the first candidate, or of all; and that of the dense problem where layouts do not matter."""
-    names: Sequence[str] = _call("candidates()", backend.candidates, problem)
-    right = len(names) > 0 and all(isinstance(x, str) and x for x in names) and len(set(names)) == len(names)
-    require(right, f"candidates() returned {names!r}, not one or more different names")
+    names = offer.names
     for name in names if case.every_candidate else names[:1]:
-        yield name, _prepare(backend, problem, name)
+        yield name, _prepare(backend, problem, name, offer.workspace)
     if not backend.layout_sensitive:
-        other = dense(problem)
-        yield f"{names[0]} of dense operands", _prepare(backend, other, backend.candidates(other)[0])
+        yield f"{names[0]} of dense operands", _first(backend, dense(problem))
 
 
-def _prepare(backend: Backend, problem: GemmProblem, candidate: str) -> Kernel:
-    limit: int = _call("default_workspace()", backend.default_workspace, problem.device)
-    require(isinstance(limit, int) and limit >= 0, f"default_workspace() returned {limit!r}, not a number of bytes")
-    kernel = _call(f"supports() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, limit)
-    require(isinstance(kernel, Kernel), f"prepare() returned {kernel!r}, not a Kernel")
+def _first(backend: Backend, problem: GemmProblem) -> Kernel:
+    """The kernel of the first candidate of a problem that the backend runs."""
+    offer = offered(backend, problem)
+    if isinstance(offer, Refusal):
+        raise AssertionError(f"offer() refuses what it accepted: {offer!r}")
+    return _prepare(backend, problem, offer.first.name, offer.workspace)
+
+
+def _prepare(backend: Backend, problem: GemmProblem, candidate: str, limit: int) -> Kernel:
+    kernel = call(f"offer() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, limit)
+    if not isinstance(kernel, Kernel):
+        raise AssertionError(f"prepare(..., {candidate!r}) returned {kernel!r}, not a Kernel")
     held = kernel.workspace_bytes
     require(0 <= held <= limit, f"candidate {candidate!r} uses {held} bytes of workspace, {limit} are allowed")
     return kernel
+
+
+def _orders(operands: Operands, offer: Offer, kernels: Mapping[str, Kernel]) -> None:
+    """Require equal bits of candidates that state one order. (Without an epilogue the result is the accumulator.)"""
+    seen: dict[str, tuple[str, bytes]] = {}
+    operands.fill(operands.case.seed)
+    for candidate in offer.candidates:
+        if candidate.order is None:
+            continue
+        operands.poison(0)
+        call("run()", operands.run, kernels[candidate.name])
+        bits = operands.out.read()[0].tobytes()
+        name, other = seen.setdefault(candidate.order, (candidate.name, bits))
+        require(bits == other, f"{name!r} and {candidate.name!r} state the order {candidate.order!r}, but bits differ")
 
 
 def _run(operands: Operands, kernel: Kernel, name: str) -> float:
@@ -169,7 +140,7 @@ def _run(operands: Operands, kernel: Kernel, name: str) -> float:
 def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     """Run a kernel that takes its sizes from the operands on other ones; return the worst error/bound."""
     case, problem = operands.case, operands.problem
-    require(problem.device.kind == "cpu", f"candidate {name!r} says any_size, which addresses alone do not give")
+    require(problem.device.kind == "cpu", f"candidate {name!r} states any_size, which addresses alone do not give")
 
     def size(x: int, step: int) -> int:
         return x // 2 if case.seed % 2 else 2 * x + step
@@ -182,14 +153,30 @@ def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     worst = _run(other, kernel, label)
     if kernel.direct is not None and other.problem.plain:
         with np.errstate(all="ignore"):
-            made = _call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
+            made = call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
         worst = max(worst, _compare(other, np.asarray(made).reshape(other.out.shape), label))
+    return worst
+
+
+def _other_rows(operands: Operands, kernel: Kernel, name: str) -> float:
+    """Run what a kernel gives for other numbers of rows, where the case has these at the same strides; return the worst
+    error/bound.
+    """
+    case, problem, worst = operands.case, operands.problem, 0.0
+    if kernel.with_rows is None or case.batch or problem.empty:
+        return 0.0
+    for m in (case.m + 1, max(1, case.m - 1), 2 * case.m + 1):
+        other = Operands(replace(case, m=m), operands.memory)
+        label = f"candidate {name!r}, with {m} rows"
+        run = call(f"{label}: with_rows()", kernel.with_rows, m) if other.problem == problem.with_rows(m) else None
+        if run is not None:
+            worst = max(worst, _run(other, replace(kernel, run=run), label))
     return worst
 
 
 def _once(operands: Operands, kernel: Kernel, label: str, packed: object = None) -> float:
     """Call ``run`` once; return the worst error/bound."""
-    _call(f"{label}: run()", operands.run, kernel, packed)
+    call(f"{label}: run()", operands.run, kernel, packed)
     return _verify(operands, label)
 
 
@@ -226,15 +213,15 @@ def _compare(operands: Operands, got: Array, label: str) -> float:
 def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
     """Require bitwise equal results from call to call, from kernel to kernel, and from ``direct`` without ``out``."""
     problem = operands.problem
-    again = _prepare(backend, problem, backend.candidates(problem)[0])
+    again = _first(backend, problem)
     results: list[bytes] = []
     for i, each in enumerate([kernel] * _ROUNDS + [again]):
         operands.poison(i)
-        _call("run()", operands.run, each)
+        call("run()", operands.run, each)
         results.append(operands.out.read()[0].tobytes())
     if kernel.direct is not None and problem.plain and operands.memory.device.kind == "cpu":
         with np.errstate(all="ignore"):
-            results.append(_call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
+            results.append(call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
     require(len(set(results)) == 1, "deterministic=True was accepted, but the results of equal calls differ in bits")
 
 
@@ -261,12 +248,12 @@ def _threads(operands: Operands, kernel: Kernel) -> float:
 def _packed(backend: Backend, operands: Operands) -> Outcome:
     """Check ``pack``: its copy serves any m, and a new one is made by each call."""
     case, typical = operands.case, _typical(operands.problem)
-    refusal = _supports(backend, typical)
-    if refusal is not None:
-        return Outcome(refusal)
+    asked = offered(backend, typical)
+    if isinstance(asked, Refusal):
+        return Outcome(asked)
     operands.fill(case.seed)
     old = operands.b.values.copy()
-    first = _call("pack()", backend.pack, operands.b.array, typical)
+    first = call("pack()", backend.pack, operands.b.array, typical)
     if isinstance(first, Refusal):
         honest(first, "pack()")
         return Outcome(first)
@@ -285,7 +272,7 @@ def _packed(backend: Backend, operands: Operands) -> Outcome:
     other.fill(case.seed + 2, b=old)
     label = "packed b, after the array it was made from was rewritten"
     worst = max(worst, _multiply_packed(backend, other, first, typical, label).worst)
-    second = _call("pack()", backend.pack, operands.b.array, typical)
+    second = call("pack()", backend.pack, operands.b.array, typical)
     other.fill(case.seed + 2, b=new)
     label = "b packed again after it was rewritten"
     worst = max(worst, _multiply_packed(backend, other, second, typical, label).worst)
@@ -321,13 +308,13 @@ def _multiply_packed(backend: Backend, operands: Operands, packed: object, typic
     layout = MatrixLayout.contiguous(problem.k, problem.n)
     layout = replace(layout, batch=problem.batch, batch_strides=(0,) * len(problem.batch))
     problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
-    refusal = _supports(backend, problem)
-    if refusal is not None:
+    offer = offered(backend, problem)
+    if isinstance(offer, Refusal):
         kinds = [(x.out.dtype, x.compute_dtype) for x in (problem, typical)]
         like = problem.plain and kinds[0] == kinds[1]
-        require(not like, f"{label}: pack() returned a packed form, but supports() refuses to use it: {refusal!r}")
-        return Outcome(refusal)
-    kernel = _prepare(backend, problem, backend.candidates(problem)[0])
+        require(not like, f"{label}: pack() returned a packed form, but offer() refuses to use it: {offer!r}")
+        return Outcome(offer)
+    kernel = _prepare(backend, problem, offer.first.name, offer.workspace)
     return Outcome(worst=_once(operands, kernel, label, packed))
 
 
@@ -339,7 +326,7 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
 
     def multiply(label: str, x: Array, y: Array, into: Array | None, shape: tuple[int, ...]) -> Array:
         with np.errstate(all="ignore"):
-            result = np.asarray(_call(label, direct, x, y, into))
+            result = np.asarray(call(label, direct, x, y, into))
         given = f"{result.dtype} of shape {result.shape}"
         require(
             result.shape == shape and result.dtype == out.dtype, f"{label} returned {given}, not {out.dtype} {shape}"

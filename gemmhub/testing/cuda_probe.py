@@ -9,7 +9,7 @@ import pytest
 
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit.cuda import Driver
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 
 
 def raising(error: Exception) -> Callable[[], Any]:

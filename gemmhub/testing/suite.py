@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from gemmhub.backend import Backend, answer
+from gemmhub.backend import Backend, Offer, answer
 from gemmhub.capability import Absent, Ready
+from gemmhub.testing.answers import honest
 from gemmhub.testing.cases import Case, draw, matrix
-from gemmhub.testing.check import check, honest
+from gemmhub.testing.check import check
 from gemmhub.testing.operands import HOST, Memory, Operands, Unrepresentable
 
 SEED_VARIABLE = "GEMMHUB_TESTING_SEED"
@@ -86,7 +87,7 @@ class ConformanceSuite:
                 problem = Operands(case, self.memory).problem
             except Unrepresentable:
                 continue
-            if not problem.empty and answer(backend, problem) is None:
+            if not problem.empty and isinstance(answer(backend, problem), Offer):
                 return
         pytest.fail(f"{backend.name} refuses every case of the matrix")
 

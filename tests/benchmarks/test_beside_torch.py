@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from benchmarks.lib import beside_torch, host_time, results, torch_calls  # noqa: E402
 from benchmarks.lib.drawn import Product, Sizes  # noqa: E402
+from gemmhub.backend import Candidate, Offer  # noqa: E402
 
 SECONDS = {"torch": 2e-6, "first": 4e-6, "second": 1e-6, "other": 8e-6}
 
@@ -50,9 +51,9 @@ def asked():
 def test_a_row(asked, capsys):
     rig = Rig(["other", "torch", "first", "second"])
     others = {"other": rig.add(right)}
-    backend = SimpleNamespace(name="mine", estimate=lambda problem: 3e-6)
+    backend, offer = SimpleNamespace(name="mine"), Offer((Candidate("first", 3e-6), Candidate("second")))
     calls = {"first": right, "second": wrong}
-    row, beside = beside_torch.compared(backend, asked, "nn", rig, calls, "float32", 3, others)
+    row, beside = beside_torch.compared(backend, asked, offer, "nn", rig, calls, "float32", 3, others)
     assert beside == {"other": 8e-6}
     assert (row["m"], row["n"], row["k"], row["order"]) == (32, 48, 64, "nn")
     assert (row["chosen"], row["best"], row["wrong"]) == ("first", "second", ["second"])

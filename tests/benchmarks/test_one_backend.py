@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from benchmarks.lib import one_backend
 from benchmarks.lib.drawn import DEVICE
+from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Absent, Device, Ready, Refusal
 
 
@@ -31,6 +34,17 @@ def test_a_backend_for_other_cards(capsys):
 
 def test_a_refused_product_has_its_reason_printed(capsys):
     asked = SimpleNamespace(m=1, n=2, k=3)
-    assert one_backend.refused(SimpleNamespace(supports=lambda problem: Refusal("too odd", "pad it")), asked, "nt")
+    stub = SimpleNamespace(offer=lambda problem: Refusal("too odd", "pad it"))
+    assert one_backend.offered(stub, asked, "nt") is None
     assert capsys.readouterr().out == "     1     2     3 nt  refused: too odd\n"
-    assert not one_backend.refused(SimpleNamespace(supports=lambda problem: None), asked, "nt")
+    offer = Offer()
+    assert one_backend.offered(SimpleNamespace(offer=lambda problem: offer), asked, "nt") is offer
+    assert capsys.readouterr().out == ""
+
+
+def test_a_refused_candidate():
+    kernel = Kernel(lambda *_: None, "does nothing")
+    stub = SimpleNamespace(prepare=lambda *given: kernel if given[1:] == ("wide", 8) else Refusal("too odd", "pad it"))
+    assert one_backend.prepared(stub, None, "wide", 8) is kernel
+    with pytest.raises(ValueError, match="too odd; pad it"):
+        one_backend.prepared(stub, None, "wide", 4)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from gemmhub import Backend, Kernel, Ready, Refusal
+from gemmhub import Backend, Candidate, Kernel, Offer, Ready, Refusal
 from gemmhub.capability import CPU
 from gemmhub.cli import build, doctor_report
 from gemmhub.cli.main import main
@@ -82,11 +82,8 @@ class Scripted(Backend):
     def probe(self):
         return Ready((CPU,), {"scripted": "1"})
 
-    def supports(self, problem):
-        return self.refusal
-
-    def estimate(self, problem):
-        return 1e-9
+    def offer(self, problem):
+        return self.refusal or Offer((Candidate(seconds=1e-9),))
 
     def prepare(self, problem, candidate, workspace_limit):
         def run(a, b, out, c, bias, alpha, beta, stream):

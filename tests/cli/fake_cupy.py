@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gemmhub import Backend, Device, Kernel, Ready
+from gemmhub import Backend, Device, Kernel, Offer, Ready
 
 CACHE = 2**14
 
@@ -131,7 +131,7 @@ def make(devices=2):
     module.cuda = types.SimpleNamespace(
         Device=Context, Event=Event, runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
-        get_current_stream=lambda index: types.SimpleNamespace(ptr=7),
+        get_current_stream=lambda index: types.SimpleNamespace(ptr=7, is_capturing=lambda: False),
     )  # fmt: skip
     return module
 
@@ -145,8 +145,8 @@ class Pretended(Backend):
     def probe(self):
         return Ready((Device("cuda", 0), Device("cuda", 1)), {"pretended": "1"})
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         self.problems.append(problem)

@@ -113,7 +113,7 @@ def test_absent_backends_show_the_remedy(run):
         def probe(self):
             return Absent("no such device", "buy one")
 
-        def supports(self, problem):
+        def offer(self, problem):
             raise AssertionError
 
         def prepare(self, problem, candidate, workspace_limit):
@@ -223,7 +223,7 @@ def test_spot_check_bad_input(run, pair):
 
 def test_doctor(run):
     told = run("doctor").stdout
-    assert f"gemmhub   {gemmhub.__version__}\n" in told
+    assert told.partition("\n")[0].split() == ["gemmhub", gemmhub.__version__]
     assert "GEMMHUB_RECORDS" in told
     assert "failed" not in told
     data = run.json("doctor", "--json")

@@ -12,7 +12,7 @@ import pytest
 from fake_cupy import Pretended
 
 import gemmhub
-from gemmhub import BackendDescription, BackendError, DeviceError, InputError
+from gemmhub import BackendDescription, BackendError, DeviceError, InputError, Offer
 from gemmhub._arrays import by_name
 from gemmhub._arrays.cupy.operands import cupy_arrays
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
@@ -24,7 +24,7 @@ from gemmhub.errors import DTypeError
 
 
 def add(backend):
-    description = BackendDescription(backend.name, lambda: backend, "pretends", ("cuda",), contract=1)
+    description = BackendDescription(backend.name, lambda: backend, "pretends", ("cuda",), contract=2)
     registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     return backend
 
@@ -325,7 +325,7 @@ def test_explain_needs_no_device(run, no_libraries):
 def test_explain_describes_what_a_call_would_be(run, pretended):
     """The problem is the one that operands on the device have."""
     asked = []
-    pretended.supports = asked.append
+    pretended.offer = lambda problem: asked.append(problem) or Offer()
     run("explain", 6, 5, 4, "--device", "cuda", "--dtype", "float16")
     run("matmul", run.save("a.npy", np.ones((6, 4), np.float16)), run.save("b.npy", np.ones((4, 5), np.float16)),
         "--device", "cuda")  # fmt: skip

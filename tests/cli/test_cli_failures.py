@@ -39,7 +39,7 @@ def failing():
 @pytest.fixture
 def evil():
     """A backend whose every text has escape sequences."""
-    add(Scripted("evil", supports=Refusal(f"reason{EVIL}", f"remedy{EVIL}")))
+    add(Scripted("evil", refusal=Refusal(f"reason{EVIL}", f"remedy{EVIL}")))
 
 
 # ---------------------------------------------------------------- exit codes

@@ -96,7 +96,7 @@ class Profiled(Scripted):
 
 
 def test_import(run):
-    add(Profiled("profiled", estimate=1.0))
+    add(Profiled("profiled", seconds=1.0))
     (run.folder / "profile.txt").write_text("1e-9\nother\nother\n")
     told = run("tune", "--import", "profile.txt", "--backend", "profiled").stdout
     assert "records  1" in told

@@ -17,7 +17,7 @@ from gemmhub import Absent, Backend, BackendDescription, hookimpl
 class Bad(Backend):
     name = "bad"
     def probe(self): {probe}
-    def supports(self, problem): ...
+    def offer(self, problem): ...
     def prepare(self, problem, candidate, workspace_limit): ...
 def load():
     {load}
@@ -25,7 +25,7 @@ def load():
 @hookimpl
 def gemmhub_backends():
     {hook}
-    return [BackendDescription("bad", load, "", contract=1)]
+    return [BackendDescription("bad", load, "", contract=2)]
 {imported}
 """
 FAULTS = {

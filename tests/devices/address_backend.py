@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from machine import at
 
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, Refusal, dtypes
+from gemmhub import Backend, BackendDescription, Candidate, Device, Kernel, Offer, Ready, Refusal, dtypes
 from gemmhub._choice import registry
 
 
@@ -24,31 +24,26 @@ class Addresses(Backend):
         self.broken = None
         self.violations = []
         self.wrong = 0
+        self.by_rows, self.rows, self.unable = False, [], set()
 
     def probe(self):
         self.questions += 1
         return Ready(tuple(Device("cuda", index) for index in range(self.devices)))
 
-    def supports(self, problem):
+    def offer(self, problem):
         self.questions += 1
         for name in ("a", "b", "out", "c"):
             operand = getattr(problem, name)
             if operand is not None and operand.alignment < operand.dtype.itemsize:
                 return Refusal(f"{name} is not aligned", "copy it")
-        return None
-
-    def estimate(self, problem):
-        self.questions += 1
-        return self.seconds
-
-    def candidates(self, problem):
-        self.questions += 1
-        return ("first", "second")
+        return Offer((Candidate("first", self.seconds), Candidate("second")))
 
     def prepare(self, problem, candidate, workspace_limit):
         self.questions += 1
         self.problems.append(problem)
+        return self.kernel(problem, candidate)
 
+    def kernel(self, problem, candidate):
         def check(a, b, out, c, bias, alpha, stream):
             assert type(stream) is int
             given = {"a": a, "b": b, "out": out, "c": c}
@@ -75,7 +70,13 @@ class Addresses(Backend):
             if self.wrong:
                 matrix(problem.out, out)[...] += np.asarray(self.wrong, problem.out.dtype)
 
-        return Kernel(run, f"{self.name} {candidate}")
+        def with_rows(rows):
+            self.rows.append(rows)
+            if rows in self.unable:
+                return None
+            return self.kernel(problem.with_rows(rows), candidate).run
+
+        return Kernel(run, f"{self.name} {candidate}", with_rows=with_rows if self.by_rows else None)
 
 
 def matrix(operand, address):
@@ -109,7 +110,7 @@ def multiply(problem, a, b, out, c, bias, alpha, beta):
 
 def add(backend, kinds=("cuda",)):
     """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
-    description = BackendDescription(backend.name, lambda: backend, "computes at addresses", kinds, contract=1)
+    description = BackendDescription(backend.name, lambda: backend, "computes at addresses", kinds, contract=2)
     entry = registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     assert entry.description is description, entry.get()
     return backend

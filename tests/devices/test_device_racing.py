@@ -46,9 +46,25 @@ def test_not_while_a_graph_is_captured(library, backend, machine, pair, stream):
     machine.capturing.add(0x20 if stream is None else stream)
     with library.current(0x20, 1), gemmhub.use(tune="first"):
         assert gemmhub.explain(*pair, stream=stream).race == "none: the stream is being captured into a graph"
-        gemmhub.matmul(*pair, stream=stream)
-    assert len(backend.calls) == 1
+        for call in (gemmhub.matmul, gemmhub.plan):
+            with pytest.raises(gemmhub.BackendError, match=r"gemmhub\.plan\(\.\.\.\) of it, once before the capture"):
+                call(*pair, stream=stream)
+    assert not backend.calls
     assert not [entry for entry in machine.log if entry[0] in ("record", "synchronize")]
+
+
+@pytest.mark.parametrize("stream", [None, 0x40])
+def test_what_was_decided_before_is_captured(library, backend, machine, pair, stream):
+    """A call of a known kind, and one of a known bucket: its kernel is prepared, nothing is asked."""
+    backend.by_bucket = True
+    a, b = (library.array(np.ones((98, 4), np.float32)), library.array(np.ones((4, 6), np.float32)))
+    gemmhub.matmul(a, b)
+    machine.capturing.add(0x20 if stream is None else stream)
+    with library.current(0x20, 0):
+        gemmhub.matmul(a, b, stream=stream)
+        gemmhub.matmul(library.array(np.ones((97, 4), np.float32)), b, stream=stream)
+        with pytest.raises(gemmhub.BackendError, match="captured"):
+            gemmhub.matmul(library.array(np.ones((105, 4), np.float32)), b, stream=stream)
 
 
 def test_a_full_device_races_nothing(library, backend, machine, pair):

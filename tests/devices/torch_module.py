@@ -152,6 +152,9 @@ def build(machine):
             made._neg = False
             return made
 
+        def is_contiguous(self):
+            return self.host.flags.c_contiguous
+
         def contiguous(self):
             return self._like(self.host if self.host.flags.c_contiguous else self.host.copy())
 

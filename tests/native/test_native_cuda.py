@@ -10,7 +10,7 @@ import pytest
 
 from gemmhub.capability import Absent
 from gemmhub.kit import cuda
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 
 
 def looked(open_driver):

@@ -29,7 +29,7 @@ class Looking(MachineBackend[str]):
     def _ready(self, machine):
         return Ready((CPU,), {"machine": machine})
 
-    def supports(self, problem):
+    def offer(self, problem):
         return Refusal(f"{self.machine} runs nothing", "ask another")
 
     def prepare(self, problem, candidate, workspace_limit):

@@ -13,7 +13,7 @@ import pytest
 from gemmhub.capability import Absent
 from gemmhub.kit import nvrtc
 from gemmhub.kit.nvrtc import Compiled, Compiler, CompilerError, Source
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 
 SOURCE = Source("product", "product.cu", {"product.cu": "// a kernel", "ptx.cuh": ""}, ("-arch=sm_90",))
 

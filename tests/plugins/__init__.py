@@ -46,6 +46,6 @@ def write_distribution(folder: Path, distribution: str, points: Mapping[str, str
 
 def add(backend: Backend) -> None:
     """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
-    description = BackendDescription(backend.name, lambda: backend, "a scripted backend", contract=1)
+    description = BackendDescription(backend.name, lambda: backend, "a scripted backend", contract=2)
     entry = registry.registry().add(description, backend.name, f"gemmhub-{backend.name}")
     assert entry.description is description, entry.get()

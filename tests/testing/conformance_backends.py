@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gemmhub.accuracy import activate
-from gemmhub.backend import Backend, Kernel
-from gemmhub.capability import CPU, Absent, Device, Ready, Refusal
+from gemmhub.backend import Backend, Candidate, Kernel, Offer
+from gemmhub.capability import CPU, Absent, Ready, Refusal
 from gemmhub.dtypes import compute_dtype, info
 from gemmhub.problem import GemmProblem
 
@@ -31,18 +32,15 @@ class RightBackend(Backend):
     def probe(self) -> Ready | Absent:
         return Ready((CPU,), {"numpy": np.__version__})
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.packed_by not in (None, self.name):
             return Refusal(f"b was packed by {problem.packed_by!r}", "pack b with this backend")
         if min(problem.a.layout.row_stride, problem.b.layout.row_stride) < 0:
             return Refusal("rows lie in reverse order", "pass a copy")
-        return None
-
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        return ("matmul", "einsum") if problem.k < 100 and info(problem.compute_dtype).inexact else ("matmul",)
-
-    def estimate(self, problem: GemmProblem) -> float | None:
-        return 1e-6 + problem.flops * 1e-9
+        inexact = info(problem.compute_dtype).inexact
+        names = ("matmul", "einsum") if problem.k < 100 and inexact else ("matmul",)
+        order = None if inexact else "exact"
+        return Offer(tuple(Candidate(name, 1e-6 + problem.flops * 1e-9, order=order) for name in names))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
@@ -307,9 +305,9 @@ class ChangesInput(RightBackend):
 
 
 class NoRemedy(RightBackend):
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        refusal = super().supports(problem)
-        return refusal and replace(refusal, remedy=" ")
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        offer = super().offer(problem)
+        return replace(offer, remedy=" ") if isinstance(offer, Refusal) else offer
 
 
 class Lies(RightBackend):
@@ -322,10 +320,10 @@ class Lies(RightBackend):
 
 
 class Raises(RightBackend):
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.k == 0:
             raise ZeroDivisionError("k")
-        return super().supports(problem)
+        return super().offer(problem)
 
 
 class Fickle(RightBackend):
@@ -333,8 +331,8 @@ class Fickle(RightBackend):
 
     calls = itertools.count()
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        return Refusal("busy", "ask again") if next(self.calls) % 2 else None
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        return Refusal("busy", "ask again") if next(self.calls) % 2 else super().offer(problem)
 
 
 class OnlyBiasN(RightBackend):
@@ -401,16 +399,51 @@ class BadSecondCandidate(RightBackend):
         return super().product(problem, a, b, candidate) * (1 if candidate == "matmul" else 2)
 
 
-class NegativeEstimate(RightBackend):
-    def estimate(self, problem: GemmProblem) -> float | None:
-        return -1.0
+class Spoilt(RightBackend):
+    """Its offers have ``spoilt`` in place of what is right; ``candidate`` in each candidate."""
+
+    spoilt: Mapping[str, Any] = MappingProxyType({})
+    candidate: Mapping[str, Any] = MappingProxyType({})
+
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        offer = super().offer(problem)
+        if isinstance(offer, Refusal):
+            return offer
+        candidates = tuple(replace(x, **self.candidate) for x in offer.candidates)
+        return replace(offer, candidates=candidates, **self.spoilt)
 
 
-class BoundlessWorkspace(RightBackend):
+class NegativeEstimate(Spoilt):
+    candidate = MappingProxyType({"seconds": -1.0})
+
+
+class BoundlessWorkspace(Spoilt):
     """Its default is not a number of bytes."""
 
-    def default_workspace(self, device: Device) -> int:
-        return None  # type: ignore[return-value]
+    spoilt = MappingProxyType({"workspace": None})
+
+
+class FalseOrder(Spoilt):
+    """States one order for sums that numpy.matmul and numpy.einsum form in different orders."""
+
+    candidate = MappingProxyType({"order": "chain"})
+
+
+class SilentRemark(Spoilt):
+    spoilt = MappingProxyType({"remark": lambda name: None})
+
+
+class OldRows(RightBackend):
+    """Its kernels for other rows never write more of them than the problem had that was prepared."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        kernel = super().prepare(problem, candidate, workspace_limit)
+
+        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, *rest: Any) -> None:
+            last = problem.m if bias is None or self.bias_axis(problem) == "n" else None
+            kernel.run(a[:last], b, out[:last], None if c is None else c[:last], bias, *rest)
+
+        return replace(kernel, with_rows=lambda rows: run)
 
 
 class FlushesNaN(RightBackend):
@@ -460,5 +493,5 @@ class Gone(RightBackend):
 
 
 class RefusesAll(RightBackend):
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
         return Refusal("not today", "come back tomorrow")

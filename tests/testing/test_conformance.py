@@ -78,17 +78,20 @@ def first_failure(backend: RightBackend) -> str:
         ("WritesOutside", r"wrote outside the result: 128 bytes .* \+256 bytes from element"),
         ("ChangesInput", r"run\(\) changed its input a"),
         ("NoRemedy", "refused without a remedy"),
-        ("Lies", r"supports\(\) accepted, but prepare\(.*RuntimeError: no kernel for column-major"),
-        ("Raises", r"supports\(\) raised ZeroDivisionError"),
-        ("Fickle", r"supports\(\) answered None, then Refusal"),
+        ("Lies", r"offer\(\) accepted, but prepare\(.*RuntimeError: no kernel for column-major"),
+        ("Raises", r"offer\(\) raised ZeroDivisionError"),
+        ("Fickle", r"offer\(\) answered Offer.*, then Refusal"),
         ("OnlyBiasN", "likely: the bias runs along the wrong axis"),
         ("DirectDiffers", "deterministic=True was accepted, but the results of equal calls differ in bits"),
         ("NotDeterministic", "deterministic=True was accepted, but the results of equal calls differ in bits"),
         ("ReadsPoison", "NaN was read from the result's old content"),
         ("SharedScratch", "called from 4 threads at once.*wrong result"),
         ("BadSecondCandidate", "candidate 'einsum'.*wrong result"),
-        ("BoundlessWorkspace", r"default_workspace\(\) returned None"),
-        ("NegativeEstimate", r"estimate\(\) returned -1.0"),
+        ("BoundlessWorkspace", r"offer\(\) has the workspace None"),
+        ("NegativeEstimate", r"candidate 'matmul' takes -1.0"),
+        ("FalseOrder", "'matmul' and 'einsum' state the order 'chain', but bits differ"),
+        ("SilentRemark", r"remark\('matmul'\) returned None"),
+        ("OldRows", r"candidate 'matmul', with \d+ rows"),
         ("FlushesNaN", "likely: NaN or infinity did not propagate"),
         ("Saturates", "likely: NaN or infinity did not propagate"),
         ("DirectWrong", r"direct\(a, b, None\) returned float32"),
@@ -273,7 +276,7 @@ def test_suite_reports_a_wrong_backend(pytester: pytest.Pytester, monkeypatch: p
 def test_suite_reports_a_dishonest_backend(pytester: pytest.Pytester) -> None:
     result = run_suite(pytester, "Lies", step=30)
     assert result.parseoutcomes()["failed"] > 1
-    result.stdout.fnmatch_lines(["*supports() accepted, but prepare(*raised RuntimeError*"])
+    result.stdout.fnmatch_lines(["*offer() accepted, but prepare(*raised RuntimeError*"])
 
 
 def test_suite_names_the_seed_of_random_problems(pytester: pytest.Pytester) -> None:

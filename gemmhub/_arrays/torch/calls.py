@@ -16,6 +16,7 @@ from typing import Any
 
 from gemmhub._arrays.torch import tensors as state
 from gemmhub._arrays.torch.guard import guard
+from gemmhub._arrays.torch.rows import Families
 from gemmhub._base import registered
 from gemmhub._base.evicting import keep
 from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
@@ -41,6 +42,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     kinds: OrderedDict[Any, tuple[Replay, bool]] = OrderedDict()
     grad, find, kind = torch.is_grad_enabled, kinds.get, arrays.device.kind
     place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
+    families = Families(settings, place_of, alpha, beta)
 
     def remembering(records: bool = True) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
         """A function that compares a call with the previous one that it received itself. A plan's records no gradients:
@@ -69,10 +71,12 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
                 return registered.record(a, b, options)
             tensors = _tensors(a, b, out, options)
             found = find(key_of(tensors, out, options))
-            if found is None or (grad() and any(x.requires_grad for x in tensors)) or state.dispatched():
+            if (found is None and out is not None) or (grad() and any(x.requires_grad for x in tensors)):
                 return None
-            if out is None and state.rounded(kind, tuple(x.dtype for x in tensors)):
+            if state.dispatched() or (out is None and state.rounded(kind, tuple(x.dtype for x in tensors))):
                 return None
+            if found is None:
+                return families.product(a, b, options)
             replay, careful = found
             if careful and any(x.is_neg() for x in tensors):
                 return None
@@ -115,7 +119,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         replay = _replay(arrays, settings, problem, shape, run, tensors, spans, out, options, *scalars)
         keep(kinds, key_of(tensors, out, options), (replay, not all(map(_dense, views))), _MOST)
 
-    return FastPath(remembering(), learn, remembering, remembering(records=False))
+    return FastPath(remembering(), learn, remembering, remembering(records=False), families.learn)
 
 
 def _replay(

@@ -35,6 +35,8 @@ _log = logging.getLogger("gemmhub")
 
 _DIGITS = 32
 """Number of hexadecimal digits of the content's SHA-256 in the file's name."""
+_DIGEST = re.compile(rf"(.*)\.([0-9a-f]{{{_DIGITS}}})(\.[^.]*)$", re.DOTALL)
+"""The name of a stored file: that without the digest of its content, the digest, and the suffix."""
 _DAY = 86400.0
 MOST_VERIFIED = 4096
 """The most files in :data:`verified`."""
@@ -101,13 +103,10 @@ def find(file_name: str) -> Path | None:
 
 def stored() -> frozenset[str]:
     """The names under which files are stored in the usable folders; the files need not be intact."""
-    names = set()
+    names: set[str] = set()
     for place in _places():
         with suppress(OSError):
-            for name in os.listdir(place):
-                stem, suffix = os.path.splitext(name)
-                if _digest_of(Path(name)):
-                    names.add(stem[: -1 - _DIGITS] + suffix)
+            names.update(found[1] + found[3] for found in map(_DIGEST.match, os.listdir(place)) if found)
     return frozenset(names)
 
 
@@ -300,8 +299,8 @@ def _versions(place: Path, file_name: str) -> list[Path]:
 
 def _digest_of(path: Path) -> str:
     """The digest in a file's name; empty where there is none."""
-    found = re.search(f"\\.([0-9a-f]{{{_DIGITS}}})$", os.path.splitext(path.name)[0])
-    return found[1] if found else ""
+    found = _DIGEST.match(path.name)
+    return found[2] if found else ""
 
 
 def content_digest(handle: int) -> str:

@@ -4,20 +4,20 @@ The candidates, each gated by what the machine has and by size:
 
 - "native": int8, bfloat16 and float16 by kernels of our own, for AVX2, AVX-512 and AMX;
 - "numkong": bfloat16 where there is a matrix unit (AMX, SME), int8 where there are VNNI or matrix units;
+- "convert": blocks converted by all cores, multiplied by SGEMM. Always there;
 - "torch": bfloat16, float16 and int8, where the caller has torch in the process; only tuning chooses it,
-  because its threads spin and slow down the BLAS calls that follow;
-- "convert": blocks converted by all cores, multiplied by SGEMM. Always there.
+  because its threads spin and slow down the BLAS calls that follow.
+
+A product of a packed b has one candidate, "packed": the form that b has decides what multiplies it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from gemmhub.backend import Array, Backend, Kernel
+from gemmhub.backend import Array, Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Ready, Refusal
 from gemmhub.dtypes import name_of
 from gemmhub.numpy_backend.activations import IN_PLACE
@@ -26,15 +26,14 @@ from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import model, native_engine, probe, torch_engine
 from gemmhub_cpu.convert import copyto, grain
+from gemmhub_cpu.model import Estimates
 from gemmhub_cpu.native_engine import NativeGemm
 from gemmhub_cpu.numkong_engine import NumkongGemm
-from gemmhub_cpu.panels import Packed
 from gemmhub_cpu.units import UNITS, Unit
 
 _MOST_CORES = 4
 """Beyond, SGEMM scales better than numkong through Python threads: it won on 2 cores and lost on 16 (docs/cpu.md)."""
-_PACK_SCRATCH = 64 * 2**20
-"""Bytes of scratch memory while packing."""
+_CONVERTED = "converted blocks through SGEMM"
 
 
 class CpuBackend(Backend):
@@ -59,7 +58,53 @@ class CpuBackend(Backend):
     def probe(self) -> Ready:
         return probe.ready(self.machine)
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        refused = self._refused(problem)
+        if refused is not None:
+            return refused
+        machine, unit, no_numkong = self.machine, self.unit(problem), self._no_numkong(problem)
+        estimates = Estimates(problem)
+        exact = "exact" if problem.compute_dtype.kind in "iu" else None  # a sum modulo 2**32 has no order
+        numpy, converting = self._numpy.seconds(problem), estimates.converted(machine.cores)
+        # Never beyond the built-in backend's: it does the same, on one core.
+        convert = Candidate("convert", min(0.99 * numpy, converting), order=exact)
+        if problem.packed_by is not None:
+            if unit is not None:
+                return _packed(unit.name, estimates.native(unit, machine), exact or unit.name)
+            if no_numkong is None:
+                return _packed("numkong", estimates.numkong(machine), exact)
+            return _packed(_CONVERTED, convert.seconds, exact)
+        found, gate = [], no_numkong and (machine.why_no_native or no_numkong)
+        if unit is not None:
+            seconds = estimates.native(unit, machine)
+            gate = self._no_native(problem, seconds, min(numpy, estimates.converted(1)))
+            if gate is None:
+                order = None if 1 in (problem.m, problem.n) else unit.name  # vectors are summed in other ways
+                found.append(Candidate("native", seconds, order=exact or order))
+        if no_numkong is None:
+            seconds = estimates.numkong(machine)
+            if not self._by_cost or seconds <= converting:
+                found.append(Candidate("numkong", seconds, order=exact))
+            elif unit is None:
+                gate = "packing b would cost more than it saves"
+        if not found and self._by_cost and not _worth_threads(problem):
+            alone = "the operands are too small for several cores to help with conversion"
+            return Refusal(gate if unit is not None and gate else alone, "use the numpy backend")
+        found.append(convert)
+        if machine.torch and torch_engine.can(problem):
+            found.append(Candidate("torch", order=exact))
+
+        def remark(candidate: str) -> str:
+            if candidate == "native" and unit is not None:
+                return unit.name
+            if candidate == "convert":
+                return f"{gate}; {_CONVERTED}" if gate else _CONVERTED
+            return candidate
+
+        return Offer(tuple(found), remark)
+
+    def _refused(self, problem: GemmProblem) -> Refusal | None:
+        """The refusal of what no candidate runs, or runs faster than the built-in backend, whatever the units."""
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
         if problem.activation is not None and problem.activation not in IN_PLACE:  # its results are finished by those
@@ -67,47 +112,50 @@ class CpuBackend(Backend):
                 f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
             )
         kinds = work_dtypes(problem)
-        dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
-        if kinds is None or dtypes <= {kinds[0]}:
+        if kinds is None or problem.a.dtype == problem.b.dtype == problem.out.dtype == kinds[0]:
             return Refusal(
                 f"{problem.a.dtype} by {problem.b.dtype}: this plugin has nothing faster than NumPy's own product",
                 "use the numpy backend",
                 any_layout=True,
                 any_size=True,
             )
-        if self._by_cost and problem.packed_by is None and model.too_small(problem):
-            return Refusal(
-                "too small: a call of any faster unit takes as long", "use the numpy backend", any_layout=True
-            )
-        if problem.packed_by is not None and problem.compute_dtype.itemsize > 4:
+        if problem.packed_by is None:
+            if self._by_cost and model.too_small(problem):
+                return Refusal(
+                    "too small: a call of any faster unit takes as long", "use the numpy backend", any_layout=True
+                )
+        elif not _in_32_bits(problem):
             single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
-            if self._packs_for(single) is not None:
+            if self.unit(single) is not None or self._no_numkong(single) is None:
                 return Refusal(
                     f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
                     "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
                 )
-        if problem.packed_by is not None or self.why_not_native(problem) is None:
-            return None
-        if self.why_not_numkong(problem) is None or not self._by_cost or _worth_threads(problem):
-            return None
-        gate = self._gate(problem) if self.unit(problem) is not None else None
-        reason = gate or "the operands are too small for several cores to help with conversion"
-        return Refusal(reason, "use the numpy backend")
+        return None
 
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        if problem.packed_by is not None:
-            return ("packed",)
-        found = ["convert"]
-        if self.why_not_numkong(problem) is None:
-            found.insert(0, "numkong")
-        if self.why_not_native(problem) is None:
-            found.insert(0, "native")
-        if self.machine.torch and torch_engine.can(problem):
-            found.append("torch")
-        return found
+    def unit(self, problem: GemmProblem) -> Unit | None:
+        """The best unit of our own kernels that multiplies such operands here; None where there is none."""
+        names = name_of(problem.a.dtype), name_of(problem.b.dtype)
+        if not _in_32_bits(problem) or names == ("float32", "float32"):
+            return None
+        for unit in UNITS:
+            if unit.name in self.machine.native and _takes(unit, names):
+                return unit
+        return None
 
-    def _unit_gate(self, problem: GemmProblem) -> str | None:
-        """Whether the machine has a faster way at all, whatever the size."""
+    def _no_native(self, problem: GemmProblem, seconds: float, on_one_core: float) -> str | None:
+        """The gate that keeps a unit from ``problem``, by the seconds through it and through blocks converted by one
+        core; None where the unit may run it.
+        """
+        if not self._by_cost:
+            return None
+        halves = "float16" in (name_of(problem.a.dtype), name_of(problem.b.dtype))
+        if problem.n < 4 and not halves and not native_engine.by_vector(problem):
+            return "too few columns for a micro-kernel"
+        return "packing would cost more than it saves" if seconds > on_one_core else None
+
+    def _no_numkong(self, problem: GemmProblem) -> str | None:
+        """The gate that keeps numkong from such operands, whatever their size; None where it may multiply them."""
         machine, pair = self.machine, (name_of(problem.a.dtype), name_of(problem.b.dtype))
         if pair not in (("bfloat16", "bfloat16"), ("int8", "int8")):
             return f"{pair[0]} by {pair[1]}: no library beats conversion"
@@ -123,103 +171,54 @@ class CpuBackend(Backend):
             return f"{machine.cores} cores: numkong through Python threads is behind SGEMM on many"
         return None
 
-    def unit(self, problem: GemmProblem) -> Unit | None:
-        """The best unit of our own kernels that multiplies such operands here; None where there is none."""
-        names = (name_of(problem.a.dtype), name_of(problem.b.dtype))
-        if not _in_32_bits(problem) or set(names) == {"float32"}:
-            return None
-        for unit in UNITS:
-            if unit.name in self.machine.native and _takes(unit, names):
-                return unit
-        return None
-
-    def why_not_native(self, problem: GemmProblem) -> str | None:
-        """The gate that keeps our own kernels from ``problem``; None when they may run it."""
-        unit = self.unit(problem)
-        if unit is None:
-            names = f"{name_of(problem.a.dtype)} by {name_of(problem.b.dtype)}"
-            return self.machine.why_no_native or f"no unit for {names} accumulated in {problem.compute_dtype}"
-        if not self._by_cost:
-            return None
-        vector = native_engine.by_vector(problem)
-        if problem.n < 4 and not vector and "float16" not in (name_of(problem.a.dtype), name_of(problem.b.dtype)):
-            return "too few columns for a micro-kernel"
-        on_one_core = min(self._numpy.estimate(problem), model.converted(problem, 1))
-        if model.native(problem, unit, self.machine) > on_one_core:
-            return "packing would cost more than it saves"
-        return None
-
-    def _gate(self, problem: GemmProblem) -> str | None:
-        """Return the reason why no faster unit runs the problem: that of the first engine that has a unit for it."""
-        if self.unit(problem) is not None:
-            return self.why_not_native(problem)
-        if self._unit_gate(problem) is not None and self.machine.why_no_native:
-            return self.machine.why_no_native
-        return self.why_not_numkong(problem)
-
-    def _packs_for(self, problem: GemmProblem, limit: int = _PACK_SCRATCH) -> NativeGemm | NumkongGemm | None:
-        """The engine that a packed b is for; None where it is converted."""
-        unit = self.unit(problem)
-        if unit is not None:
-            return NativeGemm(problem, unit, limit)
-        return NumkongGemm(problem, limit) if self._unit_gate(problem) is None else None
-
-    def why_not_numkong(self, problem: GemmProblem) -> str | None:
-        """The gate that keeps numkong from ``problem``; None when it may run it."""
-        gate = self._unit_gate(problem)
-        if (
-            gate is None
-            and self._by_cost
-            and model.numkong(problem, self.machine) > model.converted(problem, self.machine.cores)
-        ):
-            return "packing b would cost more than it saves"
-        return gate
-
-    def estimate(self, problem: GemmProblem) -> float:
-        unit, packed = self.unit(problem), problem.packed_by is not None
-        if unit is not None and (packed or self.why_not_native(problem) is None):
-            return model.native(problem, unit, self.machine)
-        if (self._unit_gate if packed else self.why_not_numkong)(problem) is None:
-            return model.numkong(problem, self.machine)
-        # Never beyond the built-in backend's: it does the same, on one core.
-        return min(0.99 * self._numpy.estimate(problem), model.converted(problem, self.machine.cores))
-
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        unit = self.unit(problem)
-        if candidate == "native" and unit is not None:
-            own = NativeGemm(problem, unit, workspace_limit)
-            if own.scratch_bytes:
-                return Kernel(own, f"{unit.name}, up to {own.threads} threads", own.scratch_bytes, any_size=True)
-        if candidate == "numkong":
-            gemm = NumkongGemm(problem, workspace_limit)
-            if gemm.width:
-                kind = "matrix units" if self.machine.has(probe.BF16_UNITS) else "dot products"
-                return Kernel(gemm, f"numkong on {kind}, panels of {gemm.width} columns", gemm.scratch_bytes)
-        if candidate == "torch":
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
+        if candidate == "torch" and self.machine.torch and torch_engine.can(problem):
             return torch_engine.kernel(problem)
+        engine = self._engine(problem, candidate, workspace_limit)
+        packed = ", b packed beforehand" if problem.packed_by is not None else ""
+        if engine is not None and engine.scratch_bytes:
+            any_size = candidate == "native"
+            return Kernel(engine, engine.description + packed, engine.scratch_bytes, any_size=any_size)
+        if engine is not None:
+            remedy = "multiply by b itself" if packed else f"leave the candidate's name, {candidate}, out"
+            return Refusal(_too_little(engine, workspace_limit), f"raise the setting workspace_mib, or {remedy}")
+        if candidate not in ("convert", "packed"):
+            return Refusal(f"{candidate} does not run these operands", "leave the candidate's name out")
         converted = blocked_kernel(problem, workspace_limit, copyto)
-        if candidate == "packed":
-            return _packed_kernel(self._packs_for(problem, workspace_limit), converted)
-        description = f"converted by {self.machine.cores} cores: {converted.description}"
-        return Kernel(converted.run, description, converted.workspace_bytes, any_size=True)
+        description = f"converted by {self.machine.cores} cores: {converted.description}{packed}"
+        return replace(converted, description=description, any_size=not packed)
 
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Which gate decided."""
-        if candidate == "convert":
-            gate = self._gate(problem)
-            return f"{gate}; converted blocks through SGEMM" if gate else "converted blocks through SGEMM"
-        unit = self.unit(problem)
-        return unit.name if candidate == "native" and unit is not None else candidate
+    def _engine(self, problem: GemmProblem, candidate: str, limit: int) -> NativeGemm | NumkongGemm | None:
+        """The engine of a candidate, which has no scratch memory where ``limit`` bytes do not suffice; None where
+        blocks are converted.
+        """
+        unit, packed = self.unit(problem), candidate == "packed"
+        if unit is not None and (packed or candidate == "native"):
+            return NativeGemm(problem, unit, limit)
+        if self._no_numkong(problem) is None and (packed or candidate == "numkong"):
+            return NumkongGemm(problem, limit)
+        return None
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Packed for the unit that runs such products, else converted for SGEMM."""
-        refused = self.supports(problem)
-        if refused is not None:
-            return refused
-        engine = self._packs_for(problem)
-        if engine is not None and engine.scratch_bytes:
-            return engine.pack(b)
-        return self._numpy.pack(b, problem)
+        offer = self.offer(problem)
+        if isinstance(offer, Refusal):
+            return offer
+        engine = self._engine(replace(problem, packed_by=self.name), "packed", offer.workspace)
+        if engine is None:
+            return self._numpy.pack(b, problem)
+        if not engine.scratch_bytes:
+            return Refusal(_too_little(engine, offer.workspace), "multiply without pack()")
+        return engine.pack(b)
+
+
+def _packed(engine: str, seconds: float | None, order: str | None) -> Offer:
+    """The offer for a b that was packed for ``engine``."""
+    return Offer((Candidate("packed", seconds, order=order),), lambda name: f"{engine}, b packed beforehand")
+
+
+def _too_little(engine: NativeGemm | NumkongGemm, limit: int) -> str:
+    return f"{limit / 2**20:.4g} MiB of workspace do not suffice for {engine.description}"
 
 
 def _worth_threads(problem: GemmProblem) -> bool:
@@ -230,8 +229,7 @@ def _worth_threads(problem: GemmProblem) -> bool:
 
 def _in_32_bits(problem: GemmProblem) -> bool:
     """Whether sums of 32 bits do: float32, or integers modulo a power of 2 that divides 2**32."""
-    compute = problem.compute_dtype
-    return compute == np.float32 or (compute.kind in "iu" and compute.itemsize <= 4)
+    return problem.compute_dtype.kind in "fiu" and problem.compute_dtype.itemsize <= 4
 
 
 def _takes(unit: Unit, names: tuple[str, str]) -> bool:
@@ -239,18 +237,3 @@ def _takes(unit: Unit, names: tuple[str, str]) -> bool:
     return all(
         name in ("float16", "bfloat16", "float32") if unit.pair == "float" else name == unit.pair for name in names
     )
-
-
-def _packed_kernel(gemm: NativeGemm | NumkongGemm | None, converted: Kernel) -> Kernel:
-    """For an operand that :meth:`CpuBackend.pack` made: its form decides what multiplies it."""
-    if gemm is None:
-        return Kernel(converted.run, "b packed beforehand", converted.workspace_bytes)
-    engine = gemm
-
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
-        multiply = engine if isinstance(b, (Packed, native_engine.Packed)) else converted.run
-        multiply(a, b, out, c, bias, alpha, beta, stream)
-
-    return Kernel(run, "b packed beforehand", max(gemm.scratch_bytes, converted.workspace_bytes))

@@ -45,64 +45,66 @@ def too_small(problem: GemmProblem) -> bool:
     return problem.flops / sgemm_rate() + elements * _TO_FLOAT["float16"] < _OWN_CALL - 1.5e-6 - 10e-6
 
 
-def converted(problem: GemmProblem, cores: int) -> float:
-    """Seconds through blocks converted by ``cores`` for SGEMM."""
-    elements = sum(
-        operand.layout.distinct_elements * _TO_FLOAT.get(name_of(operand.dtype), _OTHER)
-        for operand in ((problem.a, problem.b) if problem.packed_by is None else (problem.a,))
-    )
-    elements += _results(problem) * _FROM_FLOAT.get(name_of(problem.out.dtype), _OTHER)
-    product = max(problem.flops / sgemm_rate(), _reading(problem, 4, cores))
-    return _CALL + product + elements / cores
+class Estimates:
+    """The expected seconds of one problem, whose sizes and dtypes are looked at once."""
 
+    def __init__(self, problem: GemmProblem) -> None:
+        self._problem = problem
+        self._packed = problem.packed_by is not None
+        self._dtypes = name_of(problem.a.dtype), name_of(problem.b.dtype), name_of(problem.out.dtype)
+        self._a, self._b = problem.a.layout.distinct_elements, problem.b.layout.distinct_elements
+        self._results = problem.m * problem.n * problem.batch_count
+        self._sgemm = problem.flops / sgemm_rate()
 
-def numkong(problem: GemmProblem, machine: Machine) -> float:
-    """Seconds through numkong, b transposed (unless it is column-major) and packed in each call."""
-    unit = "matrix" if machine.has(BF16_UNITS) else "dot"
-    b = problem.b.layout.distinct_elements if problem.packed_by is None else 0
-    transposed = 0.0 if problem.b.layout.stored("col") else b * problem.b.dtype.itemsize * _TRANSPOSE
-    product = problem.flops / (sgemm_rate() * GAIN[f"{name_of(problem.a.dtype)} {unit}"])
-    product = max(product, _reading(problem, problem.b.dtype.itemsize, machine.cores))
-    finished = _results(problem) * _FROM_FLOAT.get(name_of(problem.out.dtype), 0.0)
-    return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
+    def converted(self, cores: int) -> float:
+        """Seconds through blocks converted by ``cores`` for SGEMM."""
+        a, b, out = self._dtypes
+        seconds = self._a * _TO_FLOAT.get(a, _OTHER) + self._results * _FROM_FLOAT.get(out, _OTHER)
+        if not self._packed:
+            seconds += self._b * _TO_FLOAT.get(b, _OTHER)
+        return _CALL + max(self._sgemm, self._reading(4, cores)) + seconds / cores
 
+    def numkong(self, machine: Machine) -> float:
+        """Seconds through numkong, b transposed (unless it is column-major) and packed in each call."""
+        problem, size = self._problem, self._problem.b.dtype.itemsize
+        b = 0 if self._packed else self._b
+        transposed = 0.0 if problem.b.layout.stored("col") else b * size * _TRANSPOSE
+        product = self._sgemm / GAIN[f"{self._dtypes[0]} {'matrix' if machine.has(BF16_UNITS) else 'dot'}"]
+        finished = self._results * _FROM_FLOAT.get(self._dtypes[2], 0.0)
+        product = max(product, self._reading(size, machine.cores))
+        return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
 
-def native(problem: GemmProblem, unit: Unit, machine: Machine) -> float:
-    """Seconds through our own kernels, both operands packed in each call unless b was packed beforehand."""
-    packed = problem.packed_by is not None
-    if not packed and native_engine.by_vector(problem):
-        matrix = problem.b if problem.m == 1 else problem.a
-        count = max(1, problem.batch_count)
-        own = matrix.layout.distinct_elements * matrix.dtype.itemsize
-        return count * _OWN_CALL + own / (_VECTOR_RATE * min(2, machine.cores))
-    elements = 0.0
-    for x in (problem.a,) if packed else (problem.a, problem.b):
-        dense = x.layout.stored("row") or x.layout.stored("col")
-        seconds = _OWN_PACK if dense else _OWN_GATHER
-        if x is problem.b and problem.m <= _FEW_ROWS and not x.layout.stored("col"):
-            seconds = _OWN_STRIPS[name_of(x.dtype)]
-        elements += x.layout.distinct_elements * seconds
-    finished = _results(problem) * _OWN_PACK
-    call = _OWN_CALL * max(1, problem.batch_count if problem.b.layout.matrices > 1 else 1)
-    as_summed = problem.plain and name_of(problem.out.dtype) == "int32"
-    if problem.activation not in (None, "relu") or (unit.pair == "int8" and not as_summed):
-        call += _PYTHON_EPILOGUE
-        finished += _results(problem) * 1e-9
-    # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
-    rows, step = 2 if problem.m <= 2 else -(-problem.m // 8) * 8, min(unit.columns, 16 if unit.columns == 48 else 48)
-    padded = rows * -(-problem.n // step) * step / max(1, problem.m * problem.n)
-    product = padded * problem.flops / (sgemm_rate() * unit.gain)
-    width = 4 if unit.pair == "float" else problem.b.dtype.itemsize
-    return call + max(product, _reading(problem, width, machine.cores)) + (elements + finished) / machine.cores
+    def native(self, unit: Unit, machine: Machine) -> float:
+        """Seconds through our own kernels, both operands packed in each call unless b was packed beforehand."""
+        problem, cores = self._problem, machine.cores
+        if not self._packed and native_engine.by_vector(problem):
+            matrix, elements = (problem.b, self._b) if problem.m == 1 else (problem.a, self._a)
+            count = max(1, problem.batch_count)
+            return count * _OWN_CALL + elements * matrix.dtype.itemsize / (_VECTOR_RATE * min(2, cores))
+        a, b = problem.a.layout, problem.b.layout
+        packed = self._a * (_OWN_PACK if a.stored("row") or a.stored("col") else _OWN_GATHER)
+        if not self._packed:
+            column_major = b.stored("col")
+            if problem.m <= _FEW_ROWS and not column_major:
+                packed += self._b * _OWN_STRIPS[self._dtypes[1]]
+            else:
+                packed += self._b * (_OWN_PACK if column_major or b.stored("row") else _OWN_GATHER)
+        finished = self._results * _OWN_PACK
+        call = _OWN_CALL * max(1, problem.batch_count if b.matrices > 1 else 1)
+        as_summed = problem.plain and self._dtypes[2] == "int32"
+        if problem.activation not in (None, "relu") or (unit.pair == "int8" and not as_summed):
+            call += _PYTHON_EPILOGUE
+            finished += self._results * 1e-9
+        # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
+        columns = unit.columns
+        rows, step = 2 if problem.m <= 2 else -(-problem.m // 8) * 8, min(columns, 16 if columns == 48 else 48)
+        padded = rows * -(-problem.n // step) * step / max(1, problem.m * problem.n)
+        product = padded * self._sgemm / unit.gain
+        width = 4 if unit.pair == "float" else problem.b.dtype.itemsize
+        return call + max(product, self._reading(width, cores)) + (packed + finished) / cores
 
-
-def _reading(problem: GemmProblem, itemsize: int, cores: int) -> float:
-    """Seconds in which a packed b of elements of ``itemsize`` bytes is read; 0 where b is packed or converted in each
-    call, which takes longer.
-    """
-    packed = problem.packed_by is not None
-    return problem.b.layout.distinct_elements * itemsize / (_VECTOR_RATE * min(2, cores)) if packed else 0.0
-
-
-def _results(problem: GemmProblem) -> int:
-    return problem.m * problem.n * problem.batch_count
+    def _reading(self, itemsize: int, cores: int) -> float:
+        """Seconds in which a packed b of elements of ``itemsize`` bytes is read; 0 where b is packed or converted in
+        each call, which takes longer.
+        """
+        return self._b * itemsize / (_VECTOR_RATE * min(2, cores)) if self._packed else 0.0

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.buckets import end
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.scratch import Lease, Scratch
@@ -116,21 +117,31 @@ class NativeGemm:
         self._library = library.load().library
         self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
         self._fused = self._finishes()
+        beforehand = problem.packed_by is not None
+        self._gets_packed = beforehand or not (self._fused or by_vector(problem))
+        """Whether the kernels get b packed: beforehand, or in panels."""
         self._limit = limit
         self._last: tuple[tuple[int, ...], tuple[int, int, int, int]] = (), (0, 0, 0, 0)
         self.threads = limits.ceiling()
         """Threads that the workspace has room for: a call uses fewer where its thread may run on fewer processors."""
-        # One row is packed otherwise than many; the matrices of a batch may be one of more rows.
-        rows = {1, problem.m, problem.m * max(1, problem.batch_count)}
-        need = self._least(rows)
-        while not need and self.threads > 1:
+        self.scratch_bytes = self._most()
+        while not self.scratch_bytes and self.threads > 1:
             self.threads //= 2
-            need = self._least(rows)
-        self.scratch_bytes = need
+            self.scratch_bytes = self._most()
 
-    def _least(self, rows: set[int]) -> int:
-        """The most bytes that one of these numbers of rows needs; 0 where one does not fit."""
-        needs = [self._workspace(m, self.problem.n, self.problem.k)[0] for m in rows]
+    @property
+    def description(self) -> str:
+        """Text for users."""
+        return f"{self.unit.name}, up to {self.threads} threads"
+
+    def _most(self) -> int:
+        """The most bytes that a product of the problem's bucket needs; 0 where one does not fit.
+
+        One row is packed otherwise than many; the matrices of a batch may be one of more rows.
+        """
+        problem = self.problem
+        m, batch = end(problem.m), prod(map(end, problem.batch))
+        needs = [self._workspace(rows, end(problem.n), end(problem.k))[0] for rows in {1, m, m * max(1, batch)}]
         return max(needs) if all(needs) else 0
 
     def _workspace(self, m: int, n: int, k: int) -> tuple[int, int, int, int]:
@@ -139,18 +150,20 @@ class NativeGemm:
         """
         unit, limit = self.unit, self._limit
         # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
-        sizes = _sizes(unit, m, n, k, limit=limit if self._fused else limit // 4, threads=self.threads)
+        share = limit if self._fused else limit // 4
+        sizes = _sizes(unit, m, n, k, packed=self._gets_packed, limit=share, threads=self.threads)
         need = share = int(self._library.gemmhub_cpu_workspace(sizes))
         if self._fused:
             return need, share, n, m
-        row = max(1, packed_bytes(self._library, unit, 1, k) // unit.columns)
-        width = min(n, limit // 2 // row // unit.columns * unit.columns)
-        rows = max(16, (limit // 16) // (4 * max(1, width)))
-        # A tile, an addend in its dtype, and one more block of an activation.
-        tiles = 3 * 8 * width * min(rows, max(1, m))
-        if not need or width < 1 or tiles > limit // 4:
+        column = 0 if self.problem.packed_by is not None else packed_bytes(self._library, unit, 1, k) // unit.columns
+        # Of 16 rows at least: a tile, an addend in its dtype, and one more block of an activation.
+        tile = 3 * 8
+        panel = min(limit // 2 // max(1, column), limit // 4 // (16 * tile)) // unit.columns * unit.columns
+        width = min(n, panel)
+        rows = min(max(1, m), limit // 4 // (tile * max(1, width)))
+        if not need or (n and not width):
             return 0, share, width, rows
-        return need + packed_bytes(self._library, unit, width, k) + tiles, share, width, rows
+        return need + column * -(-width // unit.columns) * unit.columns + tile * width * rows, share, width, rows
 
     def _finishes(self) -> bool:
         """Whether the kernel finishes its tiles: any epilogue in floats but for activations other than relu."""

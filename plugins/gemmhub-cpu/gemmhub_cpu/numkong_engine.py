@@ -85,6 +85,11 @@ def multiply(a: Array, packed: Any, out: Array) -> None:
 class NumkongGemm(PanelGemm):
     """Panels packed and multiplied by numkong."""
 
+    @property
+    def description(self) -> str:
+        """Text for users."""
+        return f"numkong, panels of {self.width} columns"
+
     def pack_panel(self, b: Array) -> Any:
         with _transposed.lease(b.nbytes) as lease:
             return pack(transposed(b, lease))

@@ -40,9 +40,14 @@ class PanelGemm(ABC):
     def __init__(self, problem: GemmProblem, limit: int) -> None:
         self.problem = problem
         self._accumulator = np.dtype(np.int32 if problem.a.dtype == np.int8 else np.float32)
-        self.width = panel_width(problem, limit)
-        self._tile_rows = max(16, min(problem.m, _TILE_BYTES // (4 * max(1, self.width))))
-        self.scratch_bytes = 2 * self.width * problem.k * problem.b.dtype.itemsize + _TILE_BYTES * cores()
+        self._tile_bytes = min(_TILE_BYTES, limit // (4 * cores()))
+        column = 2 * max(1, problem.k) * problem.b.dtype.itemsize
+        """Bytes of a column of b, transposed and packed."""
+        width = min((limit - self._tile_bytes * cores()) // column, self._tile_bytes // (4 * _ROWS))
+        self.width = problem.n if problem.n <= width else width // 64 * 64
+        """Columns of a panel; 0 where ``limit`` does not suffice for 64."""
+        self.scratch_bytes = self.width * column + self._tile_bytes * cores() if self.width or not problem.n else 0
+        """Bytes of scratch memory of a call; 0 where ``limit`` does not suffice."""
 
     def pack(self, b: Array) -> Packed:
         """All of ``b`` (k, n)."""
@@ -110,17 +115,19 @@ class PanelGemm(ABC):
             if in_place:
                 self.multiply(a[first:last], packed, target[first:last])
                 return
-            shape = min(self._tile_rows, last - first), cols.stop - cols.start
+            columns = cols.stop - cols.start
+            height = max(1, self._tile_bytes // (4 * columns))
+            shape = min(height, last - first), columns
             quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
             with quiet, _tiles.lease(4 * shape[0] * shape[1]) as lease:
                 tile = lease.take(shape, self._accumulator)
-                for start in range(first, last, self._tile_rows):
-                    part = slice(start, min(start + self._tile_rows, last))
+                for start in range(first, last, height):
+                    part = slice(start, min(start + height, last))
                     made = tile[: part.stop - part.start]
                     self.multiply(a[part], packed, made)
                     self._finish(lease, made, target[part], c, bias, alpha, beta, part, cols)
 
-        each(rows, problem.m, 128 if problem.m >= 128 * cores() else 16)
+        each(rows, problem.m, 128 if problem.m >= 128 * cores() else _ROWS)
 
     def _finish(
         self, lease: Lease, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
@@ -140,11 +147,6 @@ class PanelGemm(ABC):
 
 _TILE_BYTES = 1 << 20
 """A tile this small stays in the cache between the product and its epilogue."""
+_ROWS = 16
+"""The least rows of a tile, but for a b that was packed within a larger limit."""
 _tiles = Scratch()
-
-
-def panel_width(problem: GemmProblem, limit: int) -> int:
-    """Columns of B whose transposed and packed forms, with the tiles, fit in ``limit`` bytes; 0 below 64."""
-    room = limit - _TILE_BYTES * cores()
-    width = room // (2 * max(1, problem.k) * problem.b.dtype.itemsize)
-    return min(problem.n, width) if problem.n <= width else 0 if width < 64 else width // 64 * 64

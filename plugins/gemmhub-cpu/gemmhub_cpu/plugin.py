@@ -15,4 +15,4 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "fast half, bfloat16 and int8: AMX and VNNI, threaded conversion"
-    return [BackendDescription("cpu", _load, summary, contract=1)]
+    return [BackendDescription("cpu", _load, summary, contract=2)]

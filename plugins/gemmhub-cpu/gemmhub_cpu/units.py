@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512vl")
@@ -32,7 +33,7 @@ class Unit:
         """Whether it needs the tile registers, which a process has to request."""
         return "amx_tile" in self.flags
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
         return next(count for word, count in _COLUMNS.items() if word in self.name)

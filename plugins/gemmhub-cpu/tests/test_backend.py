@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmhub_cpu import limits, model, numkong_engine, probe
+from gemmhub_cpu import limits, model, numkong_engine, panels, probe
 from gemmhub_cpu.backend import CpuBackend
+from gemmhub_cpu.units import UNITS
 
 import gemmhub
 from gemmhub import accuracy
 from gemmhub._call.describe import describe
 from gemmhub._call.options import request
+from gemmhub.backend import Kernel, Offer
+from gemmhub.capability import Refusal
+from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -39,20 +44,19 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6", cores: in
 def test_activations_without_a_formula_are_refused():
     for dtype in (BF16, np.float16, np.float32):
         asked = replace(problem(512, 512, 512, dtype), activation="tanh")
-        assert "no activation tanh" in CpuBackend().supports(asked).reason
+        assert "no activation tanh" in CpuBackend().offer(asked).reason
 
 
 @pytest.mark.parametrize(
     ("dtype", "size", "here", "gate"),
     [
         (BF16, 512, machine(), None),
-        (BF16, 512, machine(frozenset({"icelake", "genoa"})), "no AMX"),
+        (BF16, 4096, machine(frozenset({"icelake", "genoa"})), "no AMX"),
         (np.int8, 512, machine(frozenset({"icelake"})), None),
-        (np.int8, 512, machine(frozenset({"haswell"})), "no VNNI"),
-        (BF16, 512, machine(numkong=""), "not installed"),
-        (BF16, 64, machine(), "packing b would cost more"),
-        (BF16, 2048, machine(cores=16), "16 cores"),
-        (np.float16, 512, machine(), "no library beats conversion"),
+        (np.int8, 4096, machine(frozenset({"haswell"})), "no VNNI"),
+        (BF16, 4096, machine(numkong=""), "not installed"),
+        (BF16, 4096, machine(cores=16), "16 cores"),
+        (np.float16, 1024, machine(), "no library beats conversion"),
     ],
 )
 def test_gates(
@@ -60,27 +64,28 @@ def test_gates(
 ) -> None:
     monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)  # not that of a busy machine
     backend = CpuBackend(here)
-    asked = problem(size, size, size, dtype)
-    reason = backend.why_not_numkong(asked)
-    assert (reason is None) if gate is None else (reason is not None and gate in reason)
-    first = backend.candidates(asked)[0]
-    assert first == ("numkong" if gate is None else "convert")
+    offer = backend.offer(problem(size, size, size, dtype))
+    assert offer.names == (("numkong", "convert") if gate is None else ("convert",))
     if gate is not None:
-        assert gate in backend.remark(asked, first)
+        assert gate in offer.remark("convert")
+        assert isinstance(backend.offer(problem(512, 512, 512, dtype)), Refusal)  # too small to be converted by two
 
 
 def test_few_rows_do_not_pay_for_packing_b(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)
     backend = CpuBackend(machine())
-    assert "packing" in (backend.why_not_numkong(problem(4, 4096, 4096, BF16)) or "")
-    assert backend.why_not_numkong(problem(4096, 4096, 4096, BF16)) is None
-    assert backend.candidates(problem(4, 4096, 4096, BF16))[0] == "convert"
+    few = backend.offer(problem(4, 4096, 4096, BF16))
+    assert "packing" in few.remark("convert")
+    assert few.names == ("convert",)
+    assert backend.offer(problem(4096, 4096, 4096, BF16)).first.name == "numkong"
+    assert isinstance(backend.offer(problem(64, 64, 64, BF16)), Refusal)
+    assert isinstance(backend.offer(problem(4, 512, 512, BF16)), Refusal)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.int64])
 def test_what_needs_no_conversion_stays_with_numpy(dtype: object) -> None:
-    refusal = CpuBackend(machine()).supports(problem(8, 8, 8, dtype))
-    assert refusal is not None
+    refusal = CpuBackend(machine()).offer(problem(8, 8, 8, dtype))
+    assert isinstance(refusal, Refusal)
     assert refusal.reason
     assert "numpy" in refusal.remedy
 
@@ -98,9 +103,140 @@ def test_the_decision_shows_the_gate() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])
 def test_estimates_never_prefer_numpy_where_this_is_faster(dtype: object) -> None:
-    masked = CpuBackend(probe.Machine(2))
+    masked = CpuBackend(probe.Machine(2), by_cost=False)
     asked = problem(700, 700, 700, dtype)
-    assert masked.estimate(asked) < masked._numpy.estimate(asked)
+    assert masked.offer(asked).first.seconds < masked._numpy.offer(asked).first.seconds
+
+
+def test_each_candidate_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the engines whose time is modelled, asked once each."""
+    monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)
+    asked: list[str] = []
+
+    def counted(name: str) -> Callable[..., float]:
+        method = getattr(model.Estimates, name)
+
+        def count(*arguments: object) -> float:
+            asked.append(name)
+            return method(*arguments)
+
+        return count
+
+    for name in ("native", "numkong"):
+        monkeypatch.setattr(model.Estimates, name, counted(name))
+    every = replace(machine(), native=frozenset(unit.name for unit in UNITS), torch="2")
+    offer = CpuBackend(every).offer(problem(1024, 1024, 1024, np.int8))
+    assert offer.names == ("native", "numkong", "convert", "torch")
+    assert asked == ["native", "numkong"]
+    *modelled, of_torch = [candidate.seconds for candidate in offer.candidates]
+    assert sorted(modelled) == modelled
+    assert len(set(modelled)) == 3
+    assert of_torch is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "orders"),
+    [(np.int8, ["exact"] * 4), (BF16, ["bfloat16 on AMX", None, None, None]), (np.float16, ["float32 on AVX-512"])],
+)
+def test_orders(dtype: object, orders: list[str | None]) -> None:
+    """Integers have one; the kernels of a unit have one but for vectors, which they read as they lie."""
+    every = replace(machine(), native=frozenset(unit.name for unit in UNITS), torch="2")
+    backend = CpuBackend(every, by_cost=False)
+    asked = problem(64, 64, 64, dtype)
+    found = [candidate.order for candidate in backend.offer(asked).candidates]
+    assert found[: len(orders)] == orders
+    assert all(order in (orders[0], None) for order in found)
+    packed = replace(asked, packed_by="cpu")
+    assert backend.offer(packed).first.order == orders[0]
+    for m, n in ((1, 64), (64, 1)):
+        exact = orders[0] if orders[0] == "exact" else None
+        assert backend.offer(problem(m, n, 64, dtype)).first.order == exact
+        assert backend.offer(replace(problem(m, n, 64, dtype), packed_by="cpu")).first.order == orders[0]
+    wide = problem(64, 64, 64, dtype, out_dtype="float32", alpha=1e-40)  # summed in float64
+    assert {candidate.order for candidate in backend.offer(wide).candidates} == {None}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"out_dtype": "float32"}], ids=str)
+def test_a_candidate_runs_in_any_workspace(dtype: object, options: dict) -> None:
+    """Others are refused, not replaced."""
+    if options.get("activation") and dtype == np.int8:
+        pytest.skip("of floats")
+    here = probe.look()
+    backend = CpuBackend(replace(machine(numkong=here.numkong), native=here.native), by_cost=False)
+    if np.dtype(dtype) == np.dtype(ml_dtypes.float8_e4m3fn):
+        options = {**options, "out_dtype": "float32"}
+    for sizes in ((40, 50, 60), (300, 200, 3000), (1, 700, 900)):
+        asked = problem(*sizes, dtype, **options)
+        for limit in (0, 1 << 12, 1 << 17, 1 << 20, 1 << 26):
+            kernels = {name: backend.prepare(asked, name, limit) for name in backend.offer(asked).names}
+            assert isinstance(kernels["convert"], Kernel)
+            assert "converted" in kernels.pop("convert").description
+            for name, kernel in kernels.items():
+                if isinstance(kernel, Refusal):
+                    assert limit < 1 << 26
+                    assert f"{limit / 2**20:.4g} MiB" in kernel.reason
+                    assert "workspace_mib" in kernel.remedy
+                else:
+                    assert kernel.workspace_bytes <= limit
+                    assert "converted" not in kernel.description, name
+
+
+def test_a_candidate_that_was_not_offered_is_refused() -> None:
+    asked = problem(64, 64, 64, np.float16)
+    for name in ("native", "numkong", "torch", "fastest"):
+        refused = CpuBackend(machine()).prepare(asked, name, 1 << 26)
+        assert isinstance(refused, Refusal)
+        assert name in refused.reason
+        assert refused.remedy
+
+
+def test_a_small_workspace_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision shows which candidate ran, and why."""
+    if not probe.look().native:
+        pytest.skip("no kernels of its own here")
+    monkeypatch.setattr(CpuBackend.__init__, "__defaults__", (None, False))
+    a, b = operands(8, 60, 130_000, np.int8)
+    exact = a.astype(np.int32) @ b.astype(np.int32)
+    for mib, refused in (("64", False), ("1", True)):
+        monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", mib)
+        gemmhub.reload()
+        assert np.array_equal(gemmhub.matmul(a, b, backend="cpu"), exact)
+        plan = gemmhub.plan(a, b, backend="cpu")
+        assert np.array_equal(plan(a, b), exact)
+        verdict = plan.decision["cpu"]
+        assert ("native is refused: 1 MiB of workspace" in verdict.remark) == refused
+        assert verdict.candidate == ("convert" if refused else "native")
+        packed = gemmhub.pack(b, backend="cpu")
+        if not refused:
+            assert np.array_equal(gemmhub.matmul(a, packed), exact)
+            continue
+        with pytest.raises(gemmhub.NoBackendError, match="multiply by b itself"):
+            gemmhub.matmul(a, packed)
+
+
+def test_a_packed_operand_is_refused_where_its_engine_has_no_workspace() -> None:
+    here = probe.look()
+    if not here.native:
+        pytest.skip("no kernels of its own here")
+    backend = CpuBackend(by_cost=False)
+    asked = replace(problem(200, 300, 400, np.int8), packed_by="cpu")
+    assert isinstance(backend.prepare(asked, "packed", 1 << 26), Kernel)
+    refused = backend.prepare(asked, "packed", 1 << 16)
+    assert isinstance(refused, Refusal)
+    assert "workspace_mib" in refused.remedy
+    refused = backend.pack(None, deep())
+    assert isinstance(refused, Refusal)
+    assert "64 MiB" in refused.reason
+    assert "pack()" in refused.remedy
+
+
+def deep() -> GemmProblem:
+    """A product of so many columns of a that 64 MiB do not hold the few rows that a unit multiplies at once."""
+    k = 1 << 23
+    asked = problem(1, 1, 1, np.float16)
+    a, b = MatrixLayout.contiguous(1, k), MatrixLayout.contiguous(k, 1)
+    return replace(asked, k=k, a=replace(asked.a, layout=a), b=replace(asked.b, layout=b))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])
@@ -116,9 +252,10 @@ def test_products_larger_than_a_panel(dtype: object, order: str) -> None:
     call = describe(a, b, None, request({}))
     expected = accuracy.reference(a, b, model=accuracy.problem_model(call.problem), out_dtype=call.problem.out.dtype)
     for limit in (1 << 21, 1 << 24, 1 << 26):
-        for candidate in backend.candidates(call.problem):
+        for candidate in backend.offer(call.problem).names:
             out = np.full((333, 517), 77, call.problem.out.dtype)
             kernel = backend.prepare(call.problem, candidate, limit)
+            assert candidate in ("convert", "native") or "numkong" in kernel.description
             kernel.run(a, b, out, None, None, 1, 0, None)
             assert expected.ratio(out).max() <= 1, (candidate, limit)
 
@@ -129,7 +266,37 @@ def test_panel_width_respects_the_limit(dtype: object) -> None:
         asked = problem(64, 4096, size, dtype)
         for limit in (1 << 22, 1 << 26):
             gemm = numkong_engine.NumkongGemm(asked, limit)
-            assert gemm.width == 0 or gemm.scratch_bytes <= limit
+            assert (gemm.width == 0) == (gemm.scratch_bytes == 0)
+            assert gemm.scratch_bytes <= limit
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 1 << 22, 1 << 26])
+def test_tiles_of_panels_respect_the_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a wide result, of b packed within a larger limit, and for many cores."""
+    if not probe.look().numkong:
+        pytest.skip(probe.look().why_no_numkong)
+    m, n, k = 100, 40_000, 8
+    a, b = (np.ones(shape, np.int8) for shape in ((m, k), (k, n)))
+    asked = problem(m, n, k, np.int8, out_dtype="float32")
+    packed = numkong_engine.NumkongGemm(asked, 1 << 26).pack(b)
+    sizes: list[int] = []
+
+    class Watched(panels.Scratch):
+        def lease(self, nbytes: int) -> object:
+            sizes.append(nbytes)
+            return super().lease(nbytes)
+
+    monkeypatch.setattr(panels, "_tiles", Watched())
+    gemm = numkong_engine.NumkongGemm(asked, limit)
+    for right in (b, packed):
+        out = np.zeros((m, n), np.float32)
+        gemm(a, right, out, None, None, 1, 0, None)
+        assert (out == k).all()
+    assert gemm.scratch_bytes <= limit
+    assert max(sizes) * panels.cores() + 2 * gemm.width * k <= gemm.scratch_bytes
+    monkeypatch.setattr(panels, "cores", lambda: 256)
+    gemm = numkong_engine.NumkongGemm(asked, 1 << 26)
+    assert 0 < gemm.scratch_bytes <= 1 << 26
 
 
 def test_a_numkong_that_multiplies_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +335,9 @@ def test_torch_engine(dtype: object) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     gemmhub.reload()
     a, b = operands(190, 130, 140, dtype)
-    backend = CpuBackend()
+    backend = CpuBackend(by_cost=False)
     call = describe(a, b, None, request({}))
-    assert "torch" in backend.candidates(call.problem)
+    assert "torch" in backend.offer(call.problem).names
     out = np.zeros((190, 130), call.problem.out.dtype)
     backend.prepare(call.problem, "torch", 1 << 26).run(a, b, out, None, None, 1, 0, None)
     expected = accuracy.reference(a, b, model=accuracy.problem_model(call.problem), out_dtype=out.dtype)
@@ -187,10 +354,11 @@ def test_what_is_packed_for_numkong_is_not_multiplied_where_32_bits_do_not_do(dt
     """int8 by int8 into int64 wrapped modulo 2**32."""
     backend = CpuBackend(machine(), by_cost=False)
     asked = replace(problem(64, 64, 1000, dtype, **options), packed_by="cpu")
-    assert "32 bits" in backend.supports(asked).reason
-    assert backend.supports(replace(asked, packed_by=None)) is None
-    assert backend.supports(replace(problem(64, 64, 1000, dtype), packed_by="cpu")) is None
-    assert CpuBackend(machine(frozenset()), by_cost=False).supports(asked) is None  # converted, not packed for numkong
+    assert "32 bits" in backend.offer(asked).reason
+    assert isinstance(backend.offer(replace(asked, packed_by=None)), Offer)
+    assert isinstance(backend.offer(replace(problem(64, 64, 1000, dtype), packed_by="cpu")), Offer)
+    converts = CpuBackend(machine(frozenset()), by_cost=False)  # b is converted, not packed for numkong
+    assert isinstance(converts.offer(asked), Offer)
 
 
 @pytest.mark.parametrize(("left", "right"), [(np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8)])
@@ -200,8 +368,7 @@ def test_unsigned_bytes_are_exact(left: type, right: type) -> None:
     a, b = np.full((m, k), np.iinfo(left).max, left), np.full((k, n), np.iinfo(right).min or 255, right)
     call = describe(a, b, None, request({}))
     backend = CpuBackend(machine(), by_cost=False)
-    assert backend.supports(call.problem) is None
-    assert set(backend.candidates(call.problem)) == {"convert"}
+    assert set(backend.offer(call.problem).names) == {"convert"}
     out = np.zeros((m, n), call.problem.out.dtype)
     backend.prepare(call.problem, "convert", 1 << 26).run(a, b, out, None, None, 1, 0, None)
     assert out.dtype == np.int32

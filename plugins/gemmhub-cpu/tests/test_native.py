@@ -242,13 +242,16 @@ def test_the_backend_chooses_the_best_unit(monkeypatch) -> None:
         ({"int8 on AMX", "int8 on AVX-512 VNNI"}, "int8 on AVX2"),
     ):
         backend = CpuBackend(probe.Machine(2, native=every - hidden))
-        assert backend.candidates(large)[0] == "native"
-        assert backend.remark(large, "native") == expected
+        offer = backend.offer(large)
+        assert offer.first.name == "native"
+        assert offer.remark("native") == expected
     backend = CpuBackend(probe.Machine(2, native=every))
-    assert backend.remark(problem(999, 999, 999, "bfloat16"), "native") == "bfloat16 on AMX"
-    assert backend.remark(problem(999, 999, 999, "float16"), "native") == "float32 on AVX-512"
+    assert backend.offer(problem(999, 999, 999, "bfloat16")).remark("native") == "bfloat16 on AMX"
+    assert backend.offer(problem(999, 999, 999, "float16")).remark("native") == "float32 on AVX-512"
     assert backend.unit(problem(64, 64, 64, "float32")) is None
-    assert "masked" in str(CpuBackend(probe.Machine(2, why_no_native="masked")).why_not_native(large))
+    masked = CpuBackend(probe.Machine(2, why_no_native="masked")).offer(problem(4096, 4096, 4096, "int8", "int32"))
+    assert masked.names == ("convert",)
+    assert "masked" in masked.remark("convert")
 
 
 def test_the_smallest_products_are_refused_in_any_layout(monkeypatch) -> None:
@@ -257,16 +260,15 @@ def test_the_smallest_products_are_refused_in_any_layout(monkeypatch) -> None:
         monkeypatch.setattr(module, "sgemm_rate", lambda: 2e11)
     backend = CpuBackend(probe.Machine(2, native=frozenset(unit.name for unit in UNITS)))
     for asked in (problem(16, 16, 16, "int8", "int32"), problem(64, 1, 64, "bfloat16"), problem(1, 32, 32, "float16")):
-        refused = backend.supports(asked)
-        assert refused is not None
+        refused = backend.offer(asked)
+        assert isinstance(refused, Refusal)
         assert refused.any_layout, refused
     for asked in (
         problem(128, 128, 128, "int8", "int32"),
         problem(256, 1, 256, "bfloat16"),
         problem(1, 512, 512, "float16"),
     ):
-        assert backend.supports(asked) is None
-        assert backend.candidates(asked)[0] == "native"
+        assert backend.offer(asked).first.name == "native"
 
 
 @pytest.mark.parametrize(
@@ -287,9 +289,9 @@ def test_a_blas_whose_threads_contend_does_not_change_the_choice(m, n, k, name, 
 
         monkeypatch.setattr(numpy_probe, "_seconds", seconds)
         numpy_probe.sgemm_rate.cache_clear()
-        assert backend.supports(asked) is None
-        assert backend.estimate(asked) < NumpyBackend().estimate(asked)
-        chosen.append(backend.candidates(asked))
+        offer = backend.offer(asked)
+        assert offer.first.seconds < NumpyBackend().offer(asked).first.seconds
+        chosen.append(offer.names)
     numpy_probe.sgemm_rate.cache_clear()
     assert chosen[0] == chosen[1]
     assert chosen[0][0] == "native"
@@ -299,11 +301,11 @@ def test_a_refusal_gives_the_reason_that_decided(monkeypatch) -> None:
     for module in (model, numpy_backend):
         monkeypatch.setattr(module, "sgemm_rate", lambda: 7e9)
     asked = problem(200, 100, 1000, "float16")
-    refused = CpuBackend(probe.Machine(2, native=frozenset({"float32 on AVX-512"}))).supports(asked)
-    assert refused is not None
+    refused = CpuBackend(probe.Machine(2, native=frozenset({"float32 on AVX-512"}))).offer(asked)
+    assert isinstance(refused, Refusal)
     assert refused.reason == "packing would cost more than it saves"
-    refused = CpuBackend(probe.Machine(2)).supports(asked)
-    assert refused is not None
+    refused = CpuBackend(probe.Machine(2)).offer(asked)
+    assert isinstance(refused, Refusal)
     assert refused.reason == "the operands are too small for several cores to help with conversion"
     large = problem(200, 100, 3000, "float16")
     for here, reason in (
@@ -311,23 +313,98 @@ def test_a_refusal_gives_the_reason_that_decided(monkeypatch) -> None:
         (probe.Machine(2, why_no_native="no compiler"), "no compiler"),
         (probe.Machine(2), "float16 by float16: no library beats conversion"),
     ):
-        assert CpuBackend(here).remark(large, "convert") == f"{reason}; converted blocks through SGEMM"
+        assert CpuBackend(here).offer(large).remark("convert") == f"{reason}; converted blocks through SGEMM"
 
 
 @needs_units
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, BF16])
 def test_scratch_memory_is_bounded(dtype) -> None:
+    """And suffices, by default, for every epilogue."""
     name = np.dtype(dtype).name
     for m, n, k in ((4096, 4096, 4096), (3, 5, 100_000), (70_000, 64, 64), (64, 70_000, 300), (5000, 5000, 20_000)):
-        for activation in (None, "gelu"):
-            if activation and name == "int8":
+        for changes in ({}, {"activation": "gelu"}, {"alpha_is_one": False}):
+            if "activation" in changes and name == "int8":
                 continue
-            asked = problem(m, n, k, name, "int32" if name == "int8" else name)
+            asked = problem(m, n, k, name, "int32" if name == "int8" else name, **changes)
             backend = CpuBackend(by_cost=False)
-            for limit in (1 << 22, 1 << 26):
-                unit = backend.unit(asked)
-                assert unit is not None
-                assert NativeGemm(asked, unit, limit).scratch_bytes <= limit
+            unit = backend.unit(asked)
+            assert unit is not None
+            assert NativeGemm(asked, unit, 1 << 22).scratch_bytes <= 1 << 22
+            assert 0 < NativeGemm(asked, unit, 1 << 26).scratch_bytes <= 1 << 26
+
+
+@needs_units
+@pytest.mark.parametrize(("dtype", "changes"), [("int8", {"out": "float32"}), ("float16", {"activation": "silu"})])
+def test_what_numpy_finishes_in_several_parts(dtype, changes, rng) -> None:
+    """Of columns and of rows: the bits are those of one part."""
+    m, n, k = 700, 500, 600
+    asked = problem(m, n, k, dtype, **changes)
+    a, b = ((rng.standard_normal(shape) * 9).astype(dtype) for shape in ((m, k), (k, n)))
+    unit = CpuBackend(by_cost=False).unit(asked)
+    results = []
+    for limit in (1 << 26, 1 << 22, 1 << 21, 1 << 20):
+        gemm = NativeGemm(asked, unit, limit)
+        assert 0 < gemm.scratch_bytes <= limit
+        out = np.full((m, n), 7, asked.out.dtype)
+        gemm(a, b, out, None, None, 1, 0, None)
+        results.append(out)
+    width, height = gemm._workspace(m, n, k)[2:]
+    assert width < n
+    assert height < m
+    assert all(np.array_equal(x, results[0]) for x in results)
+    if dtype == "int8":
+        assert np.array_equal(results[0], (a.astype(np.int32) @ b.astype(np.int32)).astype(np.float32))
+    else:
+        usual = CpuBackend(by_cost=False).prepare(asked, "convert", 1 << 26)
+        usual.run(a, b, out, None, None, 1, 0, None)
+        model = accuracy.problem_model(asked)
+        for x in (out, results[0]):
+            assert accuracy.reference(a, b, model=model, out_dtype=x.dtype, activation="silu").ratio(x).max() <= 1
+
+
+@needs_units
+@pytest.mark.parametrize("name", [unit.name for unit in HERE if unit.name in NAMES and unit.pair != "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_one_order_are_equal(name, dtype, rng) -> None:
+    """Whatever m, n, the batch and the workspace are, and whether b was packed."""
+    backend = CpuBackend(probe.Machine(2, native=frozenset({name})), by_cost=False)
+    k = 1037
+    if backend.unit(problem(2, 2, 2, dtype, "float32")) is None:
+        pytest.skip(f"{name} does not take {dtype}")
+    a, b = (
+        rng.standard_normal(shape).astype(BF16 if dtype == "bfloat16" else dtype) for shape in ((3, 150, k), (k, 210))
+    )
+    whole = np.full((3, 150, 210), 7, np.float32)
+    for m, n, batch, packed_by, limit in (
+        (150, 210, (3,), None, 1 << 26), (150, 210, (3,), None, 1 << 20), (2, 210, (3,), None, 1 << 26),
+        (150, 2, (3,), None, 1 << 22), (3, 5, (), None, 1 << 26), (5, 50, (2,), "cpu", 1 << 26),
+        (1, 210, (3,), "cpu", 1 << 26), (37, 1, (), "cpu", 1 << 20),
+    ):  # fmt: skip
+        asked = problem(m, n, k, dtype, "float32", batch=batch, packed_by=packed_by)
+        first = backend.offer(asked).first
+        assert first.order == name
+        left = a[: batch[0], :m] if batch else a[0, :m]
+        right = np.ascontiguousarray(b[:, :n])
+        if packed_by:
+            right = backend.pack(right, problem(m, n, k, dtype, "float32"))
+            assert isinstance(right, native_engine.Packed)
+        out = np.full((*batch, m, n), 9, np.float32)
+        backend.prepare(asked, first.name, limit).run(left, right, out, None, None, 1, 0, None)
+        if (m, n, limit) == (150, 210, 1 << 26):
+            whole[...] = out
+        expected = whole[: batch[0], :m, :n] if batch else whole[0, :m, :n]
+        assert np.array_equal(out.view(np.int32), np.ascontiguousarray(expected).view(np.int32)), (m, n, batch)
+
+
+@needs_units
+def test_a_workspace_serves_the_whole_bucket_or_is_refused() -> None:
+    """A kernel runs every size of the bucket that its problem is in."""
+    backend = CpuBackend(by_cost=False)
+    for name, out in (("int8", "int32"), ("int8", "float32"), ("float16", "float16")):
+        first, last = problem(200, 90, 66_000, name, out), problem(200, 92, 67_584, name, out)
+        for limit in range(1 << 18, 1 << 24, 1 << 18):
+            kernels = [backend.prepare(asked, "native", limit) for asked in (first, last)]
+            assert isinstance(kernels[0], Refusal) == isinstance(kernels[1], Refusal), (name, limit)
 
 
 @needs_units
@@ -372,7 +449,7 @@ def test_empty_k_of_a_batch(dtype) -> None:
     name = np.dtype(dtype).name
     for batch, m, n in (((4,), 30, 50), ((2, 3), 1, 7), ((3,), 7, 1)):
         asked = problem(m, n, 0, name, "int32" if name == "int8" else name, batch=batch)
-        for candidate in backend.candidates(asked):
+        for candidate in backend.offer(asked).names:
             out = np.full((*batch, m, n), 7, asked.out.dtype)
             kernel = backend.prepare(asked, candidate, 1 << 26)
             for b in (np.zeros((0, n), dtype), np.zeros((*batch, 0, n), dtype)):

@@ -191,7 +191,7 @@ def test_a_product_interrupted_by_products(dtype: object) -> None:
     for size, runs in ((190, outer), (20, inner)):
         a, b = ((rng.standard_normal((size, size)) * 20).astype(dtype) for _ in range(2))
         problem = describe(a, b, None, request({})).problem
-        for candidate in backend.candidates(problem):
+        for candidate in backend.offer(problem).names:
             out = np.empty((size, 2 * size), problem.out.dtype)[:, ::2]  # finished in scratch memory
             kernel = backend.prepare(problem, candidate, 1 << 24)
             call = partial(kernel.run, a, b, out, None, None, 1, 0, None)

@@ -124,7 +124,7 @@ def test_what_it_is_offered_for_it_runs(engine: CpuBackend, dtype: Any, layout: 
     left, right = placed(a, layout), placed(b, layout)
     out = placed(np.zeros_like(expected), out_layout)
     problem = described(left, right, out)
-    offered = "torch" in engine.candidates(problem)
+    offered = "torch" in engine.offer(problem).names
     awkward = {"unaligned", "field"} & {layout, out_layout} if dtype != np.int8 else {out_layout} - {"dense"}
     assert offered == (not awkward)
     if offered:
@@ -135,16 +135,24 @@ def test_what_it_is_offered_for_it_runs(engine: CpuBackend, dtype: Any, layout: 
     assert np.array_equal(left, a)
 
 
+def test_what_it_is_not_offered_for_is_refused(engine: CpuBackend) -> None:
+    a = np.zeros((32, 32), np.int8)
+    refused = engine.prepare(described(a, a, placed(np.zeros((32, 32), np.int32), "padded")), "torch", 1 << 26)
+    assert isinstance(refused, gemmhub.Refusal)
+    assert refused.reason
+    assert refused.remedy
+
+
 def test_floats_that_must_be_deterministic_are_not_its_own(engine: CpuBackend) -> None:
     for dtype, offered in ((np.float16, False), (BF16, False), (np.int8, True)):
         a = np.zeros((32, 32), dtype)
-        assert ("torch" in engine.candidates(described(a, a, deterministic=True))) == offered
+        assert ("torch" in engine.offer(described(a, a, deterministic=True)).names) == offered
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int8])
 def test_a_record_made_with_a_dense_result(engine: CpuBackend, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It serves calls with a padded, a column-major or a read-only operand as well, or is passed over there."""
-    description = gemmhub.BackendDescription("cpu", lambda: engine, "", contract=1)
+    description = gemmhub.BackendDescription("cpu", lambda: engine, "", contract=2)
     monkeypatch.setattr(registry.Registry, "_discover", lambda found: found.add(description, "cpu", "gemmhub-cpu"))
     gemmhub.reload()
     a = np.ones((256, 256), dtype)
@@ -159,9 +167,10 @@ def test_a_record_made_with_a_dense_result(engine: CpuBackend, dtype: Any, monke
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for how in ("dense", "padded", "column-major", "strided"):
-            out = placed(np.zeros((256, 256), np.int32 if dtype == np.int8 else dtype), how)
-            assert (gemmhub.matmul(a, a, out=out) == 256).all()
-            assert (gemmhub.matmul(fixed, fixed, out=out) == 256).all()
+            for size in (256, 250):  # the end of the bucket, which candidates are ranked at, and another size in it
+                out = placed(np.zeros((size, size), np.int32 if dtype == np.int8 else dtype), how)
+                for x in (a[:size, :size], fixed[:size, :size]):
+                    assert (gemmhub.matmul(x, x, out=out) == size).all()
 
 
 def _record(problem: GemmProblem, versions: dict[str, str], engine: CpuBackend) -> records.Record:

@@ -13,16 +13,32 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from collections.abc import Sequence
 from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemmhub_cublas.descriptors import ALGO_BYTES, CONFIG, KEPT, Object
+from gemmhub_cublas.library import StatusError
 from gemmhub_cublas.lower import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 from gemmhub_cublas.probe import Machine
 
+WORKSPACE = 64 * 2**20
+"""Bytes of workspace that candidates may need: gemmhub's default limit."""
 WANTED = 16
 """Number of algorithms to ask for. The library returns at most 8."""
+_USUAL_WORKSPACE = 32 * 2**20
+"""Bytes of workspace for which the library first proposes algorithms, as torch.matmul does.
+
+With more it ranks slower ones first: 2 % of random products lost more than 3 %, up to 37 %.
+"""
+_ANSWERS = (0, 7, 8, 15)
+"""Statuses that depend on the problem only: success, INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED."""
+_LARGEST = 2**33
+"""Largest number of elements of a result for which algorithms are checked that the library did not propose.
+
+Above it, the library's check crashes where the number of tiles overflows.
+"""
 
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _ID, _SPLIT, _REDUCTION, _SWIZZLE = 0, 2, 3, 4
@@ -92,8 +108,48 @@ class Chooser:
         self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
         self._handles = self._descriptors.handles
 
+    def candidates(self, limit: int) -> tuple[list[Algorithm], int]:
+        """Return the algorithms that are offered, the library's first choice first, and the status of the library.
+
+        They need at most ``limit`` bytes of workspace, and one of them none, where the library has such a one.
+        """
+        found, status = self.proposed(min(_USUAL_WORKSPACE, limit))
+        _add(found, self.proposed(limit)[0])
+        if found and all(algorithm.workspace for algorithm in found):
+            _add(found, self.proposed(0)[0][:1])
+        _add(found, [x for x in map(self.swizzled, found) if x is not None and x.workspace <= limit])
+        return found, status
+
+    def first(self, limit: int) -> tuple[Algorithm | None, int]:
+        """Return the library's first choice within ``limit`` bytes of workspace, or None, and the library's status."""
+        status = 0
+        for nbytes in (_USUAL_WORKSPACE, min(WORKSPACE, limit)):
+            found, status = self.proposed(nbytes)
+            for algorithm in found:
+                if algorithm.workspace <= limit:
+                    return algorithm, status
+        return None, status
+
+    def named(self, config: str) -> Algorithm | None:
+        """Return the algorithm of that configuration; None where the library does not run it on this form.
+
+        Raises ValueError for what is no configuration.
+        """
+        numbers, form = parse(config), self._form
+        if not _keeps_the_bound(numbers, form):
+            return None
+        if not self._checkable:
+            proposed = [x for nbytes in (_USUAL_WORKSPACE, WORKSPACE, 0) for x in self.proposed(nbytes)[0]]
+            return next((algorithm for algorithm in proposed if algorithm.config == config), None)
+        types = form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type
+        data = self._objects.algorithm(self._handle, types, numbers)
+        return None if data is None else self.checked(config, data)
+
     def proposed(self, limit: int) -> tuple[list[Algorithm], int]:
-        """Return the library's proposals within ``limit`` bytes of workspace, the best first, and its status."""
+        """Return the library's proposals within ``limit`` bytes of workspace, the best first, and its status.
+
+        Raises StatusError for a status that does not depend on the form alone.
+        """
         preference = Object(self._objects.preferences)
         preference.set(_MAX_WORKSPACE, "Q", limit)
         preference.set(_REDUCTION_MASK, "I", _REDUCTION_IN_COMPUTE_TYPE)
@@ -105,6 +161,8 @@ class Chooser:
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
             self._handle, *self._handles, preference.handle, WANTED, results, byref(count)
         )
+        if status not in _ANSWERS:
+            raise StatusError("cublasLtMatmulAlgoGetHeuristic", status)
         found: dict[str, Algorithm] = {}
         for result in results[: 0 if status else count.value]:
             data = _bytes(result)
@@ -112,15 +170,6 @@ class Chooser:
             if result.state == 0 and result.workspace <= limit and _keeps_the_bound(numbers, self._form):
                 found.setdefault(text(numbers), Algorithm(text(numbers), data, result.workspace))
         return list(found.values()), status
-
-    def rebuilt(self, config: str) -> Algorithm | None:
-        """Return the algorithm of that configuration; None where the library does not run it on this form."""
-        numbers, form = parse(config), self._form
-        if not _keeps_the_bound(numbers, form):
-            return None
-        types = form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type
-        data = self._objects.algorithm(self._handle, types, numbers)
-        return None if data is None else self._checked(config, data)
 
     def swizzled(self, algorithm: Algorithm) -> Algorithm | None:
         """Return the algorithm with the other CTA swizzling; None where there is no such variant."""
@@ -130,11 +179,18 @@ class Chooser:
         value = struct.pack(CONFIG[_SWIZZLE], numbers[_SWIZZLE])
         if self._lt.cublasLtMatmulAlgoConfigSetAttribute(algo, _SWIZZLE, value, len(value)):
             return None
-        return self._checked(text(tuple(numbers)), bytes(algo))
+        return self.checked(text(tuple(numbers)), bytes(algo))
 
-    def _checked(self, config: str, data: bytes) -> Algorithm | None:
+    @property
+    def _checkable(self) -> bool:
+        return self._form.d.rows * self._form.d.cols <= _LARGEST
+
+    def checked(self, config: str, data: bytes) -> Algorithm | None:
+        """Return the algorithm of the bytes ``data``; None where the library does not run it on this form, or the
+        result is too large for its check.
+        """
         result = _Result()
-        if self._lt.cublasLtMatmulAlgoCheck(self._handle, *self._handles, data, byref(result)):
+        if not self._checkable or self._lt.cublasLtMatmulAlgoCheck(self._handle, *self._handles, data, byref(result)):
             return None
         return Algorithm(config, data, result.workspace)
 
@@ -146,6 +202,12 @@ class Chooser:
             status = self._lt.cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, value, len(value), byref(written))
             numbers.append(0 if status else struct.unpack(width, value.raw)[0])
         return tuple(numbers)
+
+
+def _add(algorithms: list[Algorithm], found: Sequence[Algorithm]) -> None:
+    """Append the algorithms that are new, each once."""
+    configs = {algorithm.config for algorithm in algorithms}
+    algorithms += {algorithm.config: algorithm for algorithm in found if algorithm.config not in configs}.values()
 
 
 def _bytes(result: Any) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from ctypes import byref, c_void_p
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gemmhub_cublas.library import Library, check
@@ -124,9 +124,9 @@ class Objects:
     def __init__(self, library: Library) -> None:
         layouts, operations = Kind(library, "MatrixLayout"), Kind(library, "MatmulDesc")
         self.preferences = Kind(library, "MatmulPreference")
-        self._layout = lru_cache(KEPT)(lambda *key: _layout(layouts, *key))
-        self._operation = lru_cache(KEPT)(lambda *key: Operation(operations, *key))
-        self.algorithm = lru_cache(KEPT)(lambda *key: _algorithm(library.lt, *key))
+        self._layout = lru_cache(KEPT)(partial(_layout, layouts))
+        self._operation = lru_cache(KEPT)(partial(Operation, operations))
+        self.algorithm = lru_cache(KEPT)(partial(_algorithm, library.lt))
         """:func:`_algorithm` of this library, by its other arguments."""
         self.descriptors = lru_cache(KEPT)(self._descriptors)
         """The descriptors of a form. Raises StatusError where one cannot be made."""

@@ -9,10 +9,10 @@ from ctypes import addressof, c_size_t, c_void_p
 from typing import Any
 
 from gemmhub.backend import Run
-from gemmhub.errors import KernelError
+from gemmhub.errors import AllocationError, KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas.choose import Algorithm
-from gemmhub_cublas.library import words
+from gemmhub_cublas.choose import Algorithm, Chooser
+from gemmhub_cublas.library import StatusError, words
 from gemmhub_cublas.lower import BIAS_ALIGNMENT, NAME, Form, Lowered
 from gemmhub_cublas.probe import Machine
 
@@ -61,9 +61,10 @@ class Gemm:
     ) -> None:
         """``algorithms`` has one for each of ``lowered.forms``, whose workspaces are at most ``workspace_limit`` bytes.
 
-        Raises AllocationError or StatusError.
+        ``problem`` may have another m. Raises AllocationError or StatusError.
         """
         index = problem.device.index
+        self._machine, self._problem, self._algorithms = machine, problem, algorithms
         self._matmul, self._untyped = machine.library.lt.cublasLtMatmul, machine.library.untyped_matmul
         self._handle = machine.handle(index)
         self._memory = machine.workspaces[index]
@@ -71,6 +72,10 @@ class Gemm:
         self._alone = len(machine.gpus) == 1
         self._lowered = lowered
         self._limit = workspace_limit
+        self.workspace_bytes = max([algorithm.workspace for algorithm in algorithms])
+        """Bytes of workspace of a call, without zeros."""
+        if self.workspace_bytes:
+            self._memory.reserve(self.workspace_bytes, workspace_limit)
         launches = [Launch(machine, form, algorithm) for form, algorithm in zip(lowered.forms, algorithms)]
         # With a bias, as many launches for any of its addresses follow the usual ones.
         pairs = list(zip(launches, launches[len(launches) // 2 if problem.bias else 0 :]))
@@ -91,6 +96,27 @@ class Gemm:
             if not launch.workspace:
                 return self._fast_path(launch)
         return self._run
+
+    def with_rows(self, m: int) -> Run | None:
+        """Return :attr:`run` for ``m`` rows by the same algorithms; None where one of them does not run its form.
+
+        For products without a batch.
+        """
+        lowered = self._lowered.with_rows(m)
+        if lowered is None:
+            return None
+        limit = self._limit + self._lowered.zero_bytes - lowered.zero_bytes
+        algorithms = []
+        try:
+            with _NOTHING if self._gpu.is_current() else self._gpu:
+                for form, (config, data, _) in zip(lowered.forms, self._algorithms):
+                    checked = Chooser(self._machine, self._problem.device.index, form).checked(config, data)
+                    if checked is None or checked.workspace > limit:
+                        return None
+                    algorithms.append(checked)
+            return Gemm(self._machine, self._problem, lowered, algorithms, limit).run
+        except (AllocationError, StatusError):  # the product is decided anew, which reports it
+            return None
 
     def _fast_path(self, launch: Launch) -> Run:
         """Return the function for alpha 1, beta 0 and no bias, one launch without workspace, and one device.

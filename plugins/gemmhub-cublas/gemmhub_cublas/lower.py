@@ -122,6 +122,23 @@ class Lowered(NamedTuple):
         """Bytes of the zeros that serve as A and as B of ``zero``."""
         return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
 
+    def with_rows(self, m: int) -> Lowered | None:
+        """Return what :func:`lowered` returns for the same problem with ``m`` rows, without that problem.
+
+        The problem has no batch. None where :func:`lowered` refuses ``m`` rows, and from or to a single row, which has
+        both storage orders.
+        """
+        d = self.forms[0].d
+        if m < 2 or (d.cols if self.swapped else d.rows) < 2:
+            return None
+        forms = tuple([_with_rows(form, self.swapped, m) for form in self.forms])
+        first = forms[0]
+        a, b, c, d = first.a, first.b, first.c, first.d
+        if a.rows > a.ld or b.rows > b.ld or c.rows > c.ld or d.rows > d.ld or (self.main and _narrow(first)):
+            return None
+        main, zero = self.main and first, self.zero and forms[1 if self.main else 0]
+        return Lowered(main, zero, self.swapped, self.offsets, forms)
+
 
 _ZERO_COLUMN = 16
 """Bytes of a column of zeros: the library's fast algorithms need multiples of 16 bytes, and fp8 a K of 16."""
@@ -247,6 +264,30 @@ def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
     k = _ZERO_COLUMN // itemsize
     a, b = (Matrix(x.type, k, count, k, 0, 256) for x, count in ((form.a, m), (form.b, n)))
     return form._replace(trans_a=True, trans_b=False, a=a, b=b)
+
+
+def _with_rows(form: Form, swapped: bool, m: int) -> Form:
+    """Return ``form`` with ``m`` rows of the problem's a, c and result, more than one before and after."""
+    compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, bias_alignment, addend = form
+    own = c is d
+    if swapped:
+        b, d = _resized(b, trans_b, m), _resized(d, False, m)
+    else:
+        a, d = _resized(a, not trans_a, m), _resized(d, True, m)
+    c = d if own else _resized(c, not swapped, m)
+    return Form(
+        compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, bias_alignment, addend
+    )  # fmt: skip
+
+
+def _resized(x: Matrix, rows: bool, size: int) -> Matrix:
+    """Return ``x`` with ``size`` rows, else columns, in storage. The leading dimension of a single column is its size,
+    and any other stays.
+    """
+    code, height, width, ld, stride, alignment = x
+    if not rows:
+        return Matrix(code, height, size, ld, stride, alignment)
+    return Matrix(code, size, width, size if width == 1 else ld, stride, alignment)
 
 
 def stored(form: Form) -> str:

@@ -17,6 +17,7 @@ class Workspace(Scratch):
         """Return the address of ``nbytes`` zero bytes, which must not be written."""
         address, size = self._zeros
         if size < nbytes:
-            address = self._gpu.allocate(nbytes, zeroed=True)
-            self._zeros = (address, nbytes)
+            size = max(nbytes, 2 * size)  # so that not each of many sizes allocates
+            address = self._gpu.allocate(size, zeroed=True)
+            self._zeros = (address, size)
         return address

@@ -8,8 +8,11 @@ import pytest
 from fakes import Home, bias, operand, problem
 from gemmhub_cublas import model
 
-from gemmhub.capability import CPU
-from gemmhub.kit import machine as module
+import gemmhub
+from gemmhub import config
+from gemmhub._choice import decide, registry
+from gemmhub.backend import Offer
+from gemmhub.capability import CPU, Refusal
 from gemmhub.kit.corrections import NOTE
 from gemmhub.layout import MatrixLayout
 
@@ -25,7 +28,7 @@ def backend(home):
 
 
 def test_host_operands(backend):
-    assert "the operands are on cpu" in backend.supports(problem(device=CPU)).reason
+    assert "the operands are on cpu" in backend.offer(problem(device=CPU)).reason
 
 
 @pytest.mark.parametrize(("dtype", "out", "sizes", "words"), [
@@ -33,7 +36,7 @@ def test_host_operands(backend):
     ("float8_e4m3fn", "bfloat16", {}, ["transpose of a contiguous (n, k) array", "multiples of 16"]),
 ])  # fmt: skip
 def test_no_algorithm(backend, dtype, out, sizes, words):
-    refusal = backend.supports(problem(dtype=dtype, out=out, **sizes))
+    refusal = backend.offer(problem(dtype=dtype, out=out, **sizes))
     assert "cuBLASLt 13.1.0 has no algorithm for this on Fake H200, CUBLAS_STATUS_NOT_SUPPORTED (15)" in refusal.reason
     assert "leading dimension" in refusal.reason
     assert all(word in refusal.remedy for word in words)
@@ -41,8 +44,8 @@ def test_no_algorithm(backend, dtype, out, sizes, words):
 
 def test_misaligned_fp8(backend):
     asked = problem(dtype="float8_e4m3fn", out="bfloat16", b="col")
-    assert backend.supports(asked) is None
-    refusal = backend.supports(replace(asked, a=operand("float8_e4m3fn", 16, 16, alignment=1)))
+    assert isinstance(backend.offer(asked), Offer)
+    refusal = backend.offer(replace(asked, a=operand("float8_e4m3fn", 16, 16, alignment=1)))
     assert "aligned to 1 bytes" in refusal.reason
     assert "aligned to 16 bytes" in refusal.remedy
 
@@ -50,46 +53,55 @@ def test_misaligned_fp8(backend):
 @pytest.mark.parametrize("sizes", [{"m": 0}, {"n": 0}, {"batch": (0,)}, {"m": 0, "k": 0}])
 def test_nothing_to_do(home, backend, sizes):
     asked = problem(**sizes)
-    assert backend.supports(asked) is None
-    assert backend.estimate(asked) > 0
-    assert backend.remark(asked, backend.candidates(asked)[0]) == ""
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], 0)
+    offer = backend.offer(asked)
+    assert offer.first.seconds > 0
+    assert offer.remark(offer.first.name) == ""
+    kernel = backend.prepare(asked, offer.first.name, 0)
     kernel.run(1, 2, 3, None, None, 1, 0, 0)
     assert home.lt.products == []
     assert "cublasLtMatmulAlgoGetHeuristic" not in home.lt.calls
-    assert backend.supports(problem(dtype="uint8", **sizes)) is not None
+    assert isinstance(backend.offer(problem(dtype="uint8", **sizes)), Refusal)
 
 
 def test_what_is_refused_cannot_be_prepared(backend):
-    with pytest.raises(ValueError, match="no product of uint8 by uint8"):
-        backend.prepare(problem(dtype="uint8"), "default", 0)
+    asked = problem(dtype="uint8")
+    assert "no product of uint8 by uint8" in backend.prepare(asked, "default", 0).reason
+    assert backend.prepare(asked, "default", 0) == backend.offer(asked)
 
 
 def test_remarks(backend):
     asked = problem(dtype="float16", bias=bias("float16"), activation="gelu")
-    assert backend.remark(asked, "66.20.1.0.0.0.35.0.3") == f"algorithm 66.20.1.0.0.0.35.0.3, epilogue fused, {NOTE}"
+    name = backend.offer(asked).first.name
+    assert backend.offer(asked).remark(name) == f"algorithm {name}, epilogue fused, {NOTE}"
     asked = problem(batch=(3,))
     asked = replace(asked, a=replace(asked.a, layout=MatrixLayout(16, 16, 16, 1, (3,), (-256,))))
-    assert "3 launches" in backend.remark(asked, backend.candidates(asked)[0])
+    assert "3 launches" in backend.offer(asked).remark(backend.offer(asked).first.name)
 
 
-def test_remembering_is_bounded(backend, monkeypatch):
-    monkeypatch.setattr(module.MachineBackend, "most_analyses", 4)
-    for m in range(1, 12):
-        assert backend.supports(problem(m=m)) is None
-    assert len(backend._analyses) <= 4
+@pytest.mark.parametrize(("dtype", "out", "order"), [("int8", "int32", "exact"), ("float16", None, None)])
+def test_only_sums_of_integers_have_an_order(backend, dtype, out, order):
+    """How the library adds the products of floating-point numbers is not documented."""
+    offer = backend.offer(problem(64, 64, 64, dtype, out=out, b="col"))
+    assert {candidate.order for candidate in offer.candidates} == {order}
+
+
+def test_only_the_first_choice_has_an_estimate(backend):
+    """It is one of cuBLASLt in general, not of an algorithm."""
+    first, *others = backend.offer(problem(64, 64, 64)).candidates
+    assert first.seconds > 0
+    assert {candidate.seconds for candidate in others} == {None}
 
 
 def test_estimates(backend):
     large = {"m": 8192, "n": 8192, "k": 8192}
-    half = backend.estimate(problem(dtype="float16", **large))
+    half = backend.offer(problem(dtype="float16", **large)).first.seconds
     assert 1e-3 < half < 2e-3  # an H200 takes 1.6 ms
-    tf32 = backend.estimate(problem(precision="tf32", **large))
-    single = backend.estimate(problem(**large))
-    assert half < tf32 < single < backend.estimate(problem(dtype="complex64", **large))
-    row = backend.estimate(problem(dtype="float16", m=1, n=8192, k=8192))
+    tf32 = backend.offer(problem(precision="tf32", **large)).first.seconds
+    single = backend.offer(problem(**large)).first.seconds
+    assert half < tf32 < single < backend.offer(problem(dtype="complex64", **large)).first.seconds
+    row = backend.offer(problem(dtype="float16", m=1, n=8192, k=8192)).first.seconds
     assert 2**27 / 4.9e12 < row < 2 * 2**27 / 4.9e12
-    assert backend.estimate(problem(m=1, n=1, k=1)) < 2 * model.LAUNCH
+    assert backend.offer(problem(m=1, n=1, k=1)).first.seconds < 2 * model.LAUNCH
 
 
 @pytest.mark.parametrize("attribute", [13, 36, 37, 16], ids=["clock", "memory clock", "bus", "multiprocessors"])
@@ -97,9 +109,7 @@ def test_estimates(backend):
 def test_no_estimate_without_rates_from_the_driver(attribute, dtype):
     backend = Home(attributes={attribute: 0}).backend()
     for asked in (problem(256, 512, 1024, dtype), problem(m=0, dtype=dtype)):
-        assert backend.supports(asked) is None
-        assert backend.candidates(asked)
-        assert backend.estimate(asked) is None
+        assert backend.offer(asked).first.seconds is None
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0), (6, 1)])
@@ -107,13 +117,13 @@ def test_no_estimate_without_rates_from_the_driver(attribute, dtype):
 def test_estimates_for_every_card(backend, capability, dtype):
     (gpu,) = backend.machine.gpus
     gpu.capability = capability
-    asked = problem(m=512, n=512, k=512, dtype=dtype, out="int32" if dtype == "int8" else None)
-    assert 0 < backend.estimate(asked) < 1
+    asked = problem(m=512, n=512, k=512, dtype=dtype, out="int32" if dtype == "int8" else None, b="col")
+    assert 0 < backend.offer(asked).first.seconds < 1
 
 
 def test_a_size_of_a_known_bucket_is_checked_and_nothing_is_proposed(home, backend):
     ranked = problem(dtype="float16", m=64)
-    name = backend.candidates(ranked)[0]
+    name = backend.offer(ranked).first.name
     home.lt.calls.clear()
     kernel = backend.prepare(problem(dtype="float16", m=61), name, 2**26)
     assert name in kernel.description
@@ -121,5 +131,23 @@ def test_a_size_of_a_known_bucket_is_checked_and_nothing_is_proposed(home, backe
     assert "cublasLtMatmulAlgoGetHeuristic" not in home.lt.calls
     home.lt.faults["cublasLtMatmulAlgoCheck"] = 15
     other = "66.20.9.0.0.0.35.0.3"
-    with pytest.raises(ValueError, match=f"cuBLASLt does not run algorithm {other}"):
-        backend.prepare(problem(dtype="float16", m=59), other, 2**26)
+    refusal = backend.prepare(problem(dtype="float16", m=59), other, 2**26)
+    assert f"cuBLASLt 13.1.0 does not run algorithm {other}" in refusal.reason
+
+
+def test_a_small_workspace_runs_another_candidate(backend, monkeypatch):
+    """gemmhub takes the first that is not refused, and reports why."""
+    monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1")
+    description = gemmhub.BackendDescription("cublas", lambda: backend, "", device_kinds=("cuda",), contract=2)
+    monkeypatch.setattr(
+        registry.Registry, "_discover", lambda found: found.add(description, "cublas", "gemmhub-cublas")
+    )
+    gemmhub.reload()
+    asked = problem(512, 512, 512, "float16")
+    first = backend.offer(asked).first.name
+    for ranked in (None, asked):
+        winner = decide.resolve(asked, config.current(), ranked=ranked)
+        assert winner.kernel.workspace_bytes == 0
+        assert "algorithm 66.20.1.0.0.0.35.0.3" in winner.kernel.description
+        remark = winner.decision["cublas"].remark
+        assert f"{first} is refused: algorithm {first} needs 4194304 bytes of workspace, 1048576 are allowed" in remark

@@ -12,6 +12,9 @@ from gemmhub_cublas import choose
 from gemmhub_cublas.choose import Chooser, parse, text
 from gemmhub_cublas.lower import lowered
 
+from gemmhub.backend import Kernel, Offer
+from gemmhub.capability import Refusal
+
 MIB = 2**20
 
 
@@ -43,13 +46,13 @@ def test_no_configuration(config):
         parse(config)
 
 
-def test_every_proposal_can_be_rebuilt(home):
+def test_every_proposal_has_a_name(home):
     asked = chooser(home, problem(m=64, n=64, k=512))
     proposed, status = asked.proposed(64 * MIB)
     assert status == 0
     assert len(proposed) > 3
     for algorithm in proposed:
-        assert asked.rebuilt(algorithm.config) == algorithm
+        assert asked.named(algorithm.config) == algorithm
 
 
 def test_partial_sums_in_the_result_are_never_used(home):
@@ -57,7 +60,7 @@ def test_partial_sums_in_the_result_are_never_used(home):
     proposed, _ = asked.proposed(64 * MIB)
     assert SPLIT in ids(proposed)
     assert OUTPUT_SPLIT not in ids(proposed)
-    assert asked.rebuilt(f"{OUTPUT_SPLIT}.20.2.4.0.0.35.0.3") is None
+    assert asked.named(f"{OUTPUT_SPLIT}.20.2.4.0.0.35.0.3") is None
 
 
 @pytest.mark.parametrize(("k", "parts", "dtype", "covered"), [
@@ -85,7 +88,7 @@ def test_such_algorithms_are_not_candidates(home, monkeypatch):
     for asked, there in ((right, True), (wrong, False)):
         proposed, _ = chooser(home, asked).proposed(64 * MIB)
         assert (SPLIT in ids(proposed)) is there
-        assert (chooser(home, asked).rebuilt(f"{SPLIT}.20.4.2.0.0.35.0.3") is not None) is there
+        assert (chooser(home, asked).named(f"{SPLIT}.20.4.2.0.0.35.0.3") is not None) is there
 
 
 def test_workspace_limit(home):
@@ -118,30 +121,29 @@ def test_swizzled(home):
     assert asked.swizzled(by_id[PERSISTENT]) is None
 
 
-def test_rebuilding_what_does_not_run(home):
+def test_names_of_what_does_not_run(home):
     asked = chooser(home, problem(m=63, n=63, k=63))
     for config in ("66.20.1.0.0.0.35.0.3", "5.20.1.0.1.0.35.0.3", "99.0.1.0.0.0.0.0.0"):
-        assert asked.rebuilt(config) is None
+        assert asked.named(config) is None
 
 
 def test_candidates_begin_with_the_librarys_choice(home):
     backend = home.backend()
     asked = problem(m=64, n=64, k=64)
-    found = backend.candidates(asked)
+    found = backend.offer(asked).names
     assert found[0] == "66.20.1.0.0.0.35.0.3"
     assert "66.20.1.0.1.0.35.0.3" in found
     assert len(set(found)) == len(found)
 
 
 def test_the_library_is_asked_once(home):
-    """The library is asked twice: with the usual workspace, and with more."""
+    """An offer asks the library twice, with the usual workspace and with more; what follows does not ask it."""
     backend = home.backend()
     asked = problem(m=64, n=64, k=64)
-    for _ in range(3):
-        assert backend.supports(replace(asked)) is None
-        backend.candidates(asked)
-        backend.estimate(asked)
-        backend.prepare(asked, backend.candidates(asked)[0], 64 * MIB)
+    offer = backend.offer(asked)
+    assert "algorithm" in offer.remark(offer.first.name)
+    for name in offer.names:
+        backend.prepare(replace(asked), name, 64 * MIB)
     assert home.lt.calls.count("cublasLtMatmulAlgoGetHeuristic") == 2
 
 
@@ -151,14 +153,29 @@ def test_proposals_with_the_usual_workspace_come_first(home, monkeypatch):
     made = {name: choose.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", 0) for i, name in enumerate("abcd")}
     monkeypatch.setattr(Chooser, "proposed", lambda self, limit: ([made[name] for name in told[limit]], 0))
     monkeypatch.setattr(Chooser, "swizzled", lambda self, algorithm: None)
-    assert home.backend().candidates(problem(m=64, n=64, k=64)) == [made[name].config for name in "abcd"]
+    assert home.backend().offer(problem(m=64, n=64, k=64)).names == tuple(made[name].config for name in "abcd")
+
+
+def test_candidates_are_different(home, monkeypatch):
+    """Also where two proposals have one variant."""
+    made = [choose.Algorithm(f"66.20.1.0.{swizzle}.0.35.0.3", b"", 0) for swizzle in range(3)]
+    monkeypatch.setattr(Chooser, "proposed", lambda self, limit: (made[1:], 0))
+    monkeypatch.setattr(Chooser, "swizzled", lambda self, algorithm: made[0])
+    names = home.backend().offer(problem(m=64, n=64, k=64)).names
+    assert names == tuple(made[i].config for i in (1, 2, 0))
 
 
 def test_large_results_have_the_proposals_only(home):
     """Very large results have proposed algorithms only: the library's check of others crashes on them."""
-    candidates = home.backend().candidates(problem(2**17, 2**17, 64, "float16"))
+    backend, asked = home.backend(), problem(2**17, 2**17, 64, "float16")
+    candidates = backend.offer(asked).names
     assert candidates[0] == "66.20.1.0.0.0.35.0.3"
     assert "66.20.1.0.1.0.35.0.3" not in candidates
+    for candidate in candidates:
+        kernel = backend.prepare(asked, candidate, 64 * MIB)
+        assert candidate in kernel.description
+        assert kernel.with_rows(2**17 - 1) is None
+    assert isinstance(backend.prepare(asked, "66.20.1.0.1.0.35.0.3", 64 * MIB), Refusal)
     assert "cublasLtMatmulAlgoCheck" not in home.lt.calls
 
 
@@ -169,7 +186,7 @@ def test_products_of_slices(home, alignment):
     for name in ("a", "b", "out"):
         asked = replace(asked, **{name: replace(getattr(asked, name), alignment=alignment)})
     arrays = Arrays(home, asked, offset=alignment)
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         arrays.out[...] = 0
         assert np.array_equal(arrays.run(backend.prepare(asked, candidate, 2**26)), arrays.a @ arrays.b)
     assert home.cuda.complaints == []
@@ -179,21 +196,45 @@ def test_a_passing_failure_is_not_remembered(home):
     backend = home.backend()
     home.lt.faults["cublasLtMatmulAlgoGetHeuristic"] = 3
     with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
-        backend.supports(problem())
+        backend.offer(problem())
     home.lt.faults.clear()
-    assert backend.supports(problem()) is None
+    assert isinstance(backend.offer(problem()), Offer)
 
 
-def test_a_smaller_limit_takes_another_algorithm(home):
+def test_a_smaller_limit_refuses_an_algorithm(home):
+    """It is not replaced by another: gemmhub then takes the next candidate that runs."""
     backend = home.backend()
     asked = problem(m=64, n=64, k=512)
-    first = backend.candidates(asked)[0]
-    assert backend.prepare(asked, first, 64 * MIB).workspace_bytes == 4 * 64 * 64 * 4
-    kernel = backend.prepare(asked, first, 4)
-    assert kernel.workspace_bytes <= 4
-    assert f"({first} needs more workspace than 4 bytes)" in kernel.description
-    arrays = Arrays(home, asked)
-    assert (arrays.run(kernel) == arrays.a @ arrays.b).all()
+    first = backend.offer(asked).first.name
+    needed = 4 * 64 * 64 * 4
+    assert backend.prepare(asked, first, needed).workspace_bytes == needed
+    refusal = backend.prepare(asked, first, needed - 1)
+    assert refusal.reason == f"algorithm {first} needs {needed} bytes of workspace, {needed - 1} are allowed"
+    assert refusal.remedy == "raise the setting workspace_mib"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (63, 64, 64), (64, 64, 512), (3, 5, 7), (4096, 4096, 512)], ids=str)
+def test_a_candidate_without_workspace(home, sizes, dtype):
+    """There is one in every offer, so that a call with workspace_mib=0 runs."""
+    backend, asked = home.backend(), problem(*sizes, dtype)
+    kernels = [backend.prepare(asked, name, 0) for name in backend.offer(asked).names]
+    assert any(isinstance(kernel, Kernel) and kernel.workspace_bytes == 0 for kernel in kernels)
+
+
+@pytest.mark.parametrize(("usual", "expected"), [("ab", "abc"), ("xa", "xa")])
+def test_an_algorithm_without_workspace_is_asked_for(home, monkeypatch, usual, expected):
+    """Where all proposals need workspace, the first proposal without is a candidate, too."""
+    needs = {"a": 4, "b": 8, "c": 0, "d": 0, "x": 0}
+    made = {x: choose.Algorithm(f"66.{20 + i}.1.0.0.0.35.0.3", b"", needs[x]) for i, x in enumerate(needs)}
+    told = {2**25: usual, 2**26: usual, 0: "cd"}
+    monkeypatch.setattr(Chooser, "proposed", lambda self, limit: ([made[name] for name in told[limit]], 0))
+    monkeypatch.setattr(Chooser, "swizzled", lambda self, algorithm: None)
+    for asked in (problem(64, 64, 64), problem(2**17, 2**17, 64)):
+        backend = home.backend()
+        assert backend.offer(asked).names == tuple(made[name].config for name in expected)
+        monkeypatch.setattr(Chooser, "checked", lambda self, config, data: choose.Algorithm(config, b"", 0))
+        assert isinstance(backend.prepare(asked, made[expected[-1]].config, 8), Kernel)
 
 
 def test_a_recorded_configuration_that_was_not_proposed(home):
@@ -205,8 +246,9 @@ def test_a_recorded_configuration_that_was_not_proposed(home):
 
 @pytest.mark.parametrize("candidate", ["default", "99.20.1.0.0.0.35.0.3"])
 def test_no_such_candidate(home, candidate):
-    with pytest.raises(ValueError, match=r"is no configuration|does not run algorithm 99"):
-        home.backend().prepare(problem(), candidate, 64 * MIB)
+    refusal = home.backend().prepare(problem(), candidate, 64 * MIB)
+    assert "is no configuration" in refusal.reason or "does not run algorithm 99" in refusal.reason
+    assert refusal.remedy == "leave the candidate's name out"
 
 
 def test_asked_for_as_many_as_there_are():

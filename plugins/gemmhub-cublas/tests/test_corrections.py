@@ -175,16 +175,16 @@ PRODUCTS = (
 
 @pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.kind_of)
 def test_a_correction_is_a_factor(backend, card, data, asked):
-    assert backend.estimate(asked) == pytest.approx(FACTOR * modelled(asked, card))
-    assert NOTE not in backend.remark(asked, backend.candidates(asked)[0])
+    assert backend.offer(asked).first.seconds == pytest.approx(FACTOR * modelled(asked, card))
+    assert NOTE not in backend.offer(asked).remark(backend.offer(asked).first.name)
 
 
 @pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.kind_of)
 def test_without_one_the_model_alone_serves(backend, card, asked, monkeypatch, tmp_path):
     """cuBLASLt is the vendor's library: its estimate has no margin."""
     monkeypatch.setattr(corrections, "DATA", tmp_path)
-    assert backend.estimate(asked) == modelled(asked, card)
-    assert backend.remark(asked, backend.candidates(asked)[0]).endswith(NOTE)
+    assert backend.offer(asked).first.seconds == modelled(asked, card)
+    assert backend.offer(asked).remark(backend.offer(asked).first.name).endswith(NOTE)
 
 
 @pytest.mark.parametrize("changes", [{"card": "Other"}, {"sms": 114}, {"bandwidth": 3.35e12}, {"library": "12.9"}])
@@ -192,14 +192,14 @@ def test_other_cards_and_versions_have_none(backend, card, data, changes):
     origin = {**json.loads((data / "card.json").read_text()), **changes}
     (data / "card.json").write_text(json.dumps(origin))
     asked = problem(512, 512, 512, "bfloat16")
-    assert backend.estimate(asked) == modelled(asked, card)
-    assert backend.remark(asked, backend.candidates(asked)[0]).endswith(NOTE)
+    assert backend.offer(asked).first.seconds == modelled(asked, card)
+    assert backend.offer(asked).remark(backend.offer(asked).first.name).endswith(NOTE)
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "float64"}, {"dtype": "complex64"}, {"k": 0}])
 def test_what_has_no_kind_is_not_corrected(backend, card, data, changes):
     asked = problem(**{"m": 512, "n": 256, "k": 128, **changes})
-    assert backend.estimate(asked) == modelled(asked, card)
+    assert backend.offer(asked).first.seconds == modelled(asked, card)
 
 
 def test_several_launches(backend, card, data):
@@ -207,7 +207,7 @@ def test_several_launches(backend, card, data):
     asked = replace(asked, a=replace(asked.a, layout=MatrixLayout(16, 16, 16, 1, (3,), (-256,))))
     assert len(lowered(asked).offsets) == 3
     assert named(asked, card)["batch"] == pytest.approx(log(3))
-    assert backend.estimate(asked) == pytest.approx(FACTOR * modelled(asked, card))
+    assert backend.offer(asked).first.seconds == pytest.approx(FACTOR * modelled(asked, card))
 
 
 def test_what_is_shipped():

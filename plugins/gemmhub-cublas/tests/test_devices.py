@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def home():
 
 def multiply(home, backend, **changes):
     asked = problem(**changes)
-    run, arrays = backend.prepare(asked, backend.candidates(asked)[0], LIMIT), Arrays(home, asked)
+    run, arrays = backend.prepare(asked, backend.offer(asked).first.name, LIMIT), Arrays(home, asked)
     assert np.array_equal(arrays.run(run), arrays.a @ arrays.b + (arrays.bias if "bias" in changes else 0))
     return home.lt.products[-1]
 
@@ -44,7 +45,7 @@ def test_workspaces(home):
 
 def test_zeros(home):
     check(home.backend(), Case(m=8, n=8, k=0, c="row", beta=1), FakeMemory(home, 1))
-    assert [device for _, _, device in home.cuda.allocated] == [1]
+    assert {device for _, _, device in home.cuda.allocated} == {1}
 
 
 def test_whatever_device_the_thread_is_on(home):
@@ -52,6 +53,17 @@ def test_whatever_device_the_thread_is_on(home):
     home.cuda.stack.append(0x1000)
     assert multiply(home, backend, index=1)[0] == 1
     assert home.cuda.stack.pop() == 0x1000
+
+
+def test_other_rows_whatever_device_the_thread_is_on(home):
+    backend = home.backend()
+    first, asked = (problem(m, 16, 16, index=1, alpha_is_one=False) for m in (16, 17))
+    kernel = backend.prepare(first, backend.offer(first).first.name, LIMIT)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(kernel.with_rows, 17).result()
+    arrays = Arrays(home, asked)
+    assert np.array_equal(arrays.run(replace(kernel, run=run), alpha=2), 2 * (arrays.a @ arrays.b))
+    assert {product[0] for product in home.lt.products} == {1}
 
 
 def test_a_thread_without_a_context(home):
@@ -66,7 +78,7 @@ def test_a_thread_whose_context_is_not_the_devices(changes, context):
     """With kernels that it prepared, and with one that was prepared, and has run, elsewhere."""
     home = Home()
     backend, asked = home.backend(), problem(**changes)
-    run, arrays = backend.prepare(asked, backend.candidates(asked)[0], LIMIT), Arrays(home, asked)
+    run, arrays = backend.prepare(asked, backend.offer(asked).first.name, LIMIT), Arrays(home, asked)
     expected = arrays.run(run).copy()
 
     def work():
@@ -91,6 +103,6 @@ def test_a_failure_leaves_the_threads_context_alone(home):
 
 
 def test_a_device_that_is_not_there(home):
-    refusal = home.backend().supports(problem(index=2))
+    refusal = home.backend().offer(problem(index=2))
     assert "cuda:2" in refusal.reason
     assert "2 CUDA devices" in refusal.remedy

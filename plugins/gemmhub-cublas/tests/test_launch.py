@@ -26,7 +26,7 @@ def home():
 
 
 def kernel(backend, asked):
-    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    return backend.prepare(asked, backend.offer(asked).first.name, LIMIT)
 
 
 def test_plain_products_are_one_call(home):
@@ -175,6 +175,86 @@ def test_a_product_that_fails(home, changes):
     home.lt.faults.clear()
     expected = arrays.a @ arrays.b + (arrays.bias if changes else 0)
     assert np.array_equal(arrays.run(run), expected)
+
+
+# Other numbers of rows
+
+
+def rows(kernel, m):
+    run = kernel.with_rows(m)
+    assert run is not None
+    return replace(kernel, run=run)
+
+
+@pytest.mark.parametrize("offset", [0, 16, 4])
+@pytest.mark.parametrize("alpha", [1, 2, 0])
+@pytest.mark.parametrize("m", [2, 63, 65, 200])
+def test_other_rows(home, m, alpha, offset):
+    """Any number of them, also for the forms that only some calls need: alpha 0, a bias at any address."""
+    backend = home.backend()
+    first, asked = (problem(x, 64, 64, alpha_is_one=alpha == 1, bias=bias()) for x in (64, m))
+    arrays, elsewhere = Arrays(home, asked), Arrays(home, asked, 5, offset)
+    arrays.bias = elsewhere.bias
+    if alpha == 0:
+        arrays.a[...] = np.nan
+    expected = arrays.bias + (alpha * (arrays.a @ arrays.b) if alpha else np.zeros_like(arrays.out))
+    assert np.array_equal(arrays.run(rows(kernel(backend, first), m), alpha=alpha), expected)
+    assert home.lt.products[-1][1] == (66 if offset % 16 == 0 else 5)
+
+
+def test_other_rows_of_other_rows(home):
+    """What a first number gives does not depend on those in between, nor on the order of calls."""
+    backend, first = home.backend(), problem(64, 48, 32)
+    prepared = kernel(backend, first)
+    made = {m: rows(prepared, m) for m in (65, 66, 2)}
+    for m, each in reversed(made.items()):
+        arrays = Arrays(home, problem(m, 48, 32))
+        assert np.array_equal(arrays.run(each), arrays.a @ arrays.b)
+
+
+def test_other_rows_need_workspace_of_their_own(home):
+    """It is there when ``with_rows`` returns, and more than the limit is refused."""
+    backend = home.backend()
+    prepared = backend.prepare(problem(64, 64, 512), "67.20.4.2.0.0.35.0.3", 4 * 100 * 64 * 4)
+    assert prepared.workspace_bytes == 4 * 64 * 64 * 4
+    arrays = Arrays(home, problem(100, 64, 512))
+    run = rows(prepared, 100)
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated][-1] == 4 * 100 * 64 * 4
+    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
+    assert prepared.with_rows(101) is None
+
+
+def test_zeros_of_other_rows_count_as_workspace(home):
+    asked = problem(64, 16, 64, alpha_is_one=False)
+    prepared = home.backend().prepare(asked, "66.20.1.0.0.0.35.0.3", 16 * 100)
+    assert prepared.with_rows(100) is not None
+    assert prepared.with_rows(101) is None
+
+
+def test_rows_that_are_refused(home):
+    """None: gemmhub then decides that size as it would without ``with_rows``."""
+    backend = home.backend()
+    prepared = kernel(backend, problem(64, 64, 64))
+    assert prepared.with_rows(2**33) is None, "too large a result for the library's check"
+    assert prepared.with_rows(1) is None
+    assert kernel(backend, problem(64, 64, 64, d="col")).with_rows(65) is None
+    assert kernel(backend, problem(64, 64, 64, a="col")).with_rows(65) is None
+    assert kernel(backend, problem(64, 64, 64, batch=(3,))).with_rows is None
+    home.lt.faults["cublasLtMatmulAlgoCheck"] = 15
+    assert prepared.with_rows(65) is None
+    home.lt.faults.clear()
+    home.lt.faults["cublasLtMatrixLayoutCreate"] = 3
+    assert prepared.with_rows(66) is None
+    home.lt.faults.clear()
+    assert prepared.with_rows(66) is not None
+
+
+def test_rows_without_device_memory(home):
+    prepared = kernel(home.backend(), problem(64, 16, 64, alpha_is_one=False))
+    home.cuda.memory = 10
+    assert prepared.with_rows(65) is None
+    home.cuda.memory = 10**6
+    assert prepared.with_rows(65) is not None
 
 
 def test_kernels_outlive_what_made_them(home):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from fakes import bias, operand, problem
@@ -14,7 +15,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import flipped, lower
 from gemmhub.problem import Operand
 from gemmhub.testing import matrix
-from gemmhub.testing.operands import Operands
+from gemmhub.testing.operands import Operands, Unrepresentable
 from gemmhub.testing.problems import unsigned_bytes
 
 FLOAT32 = operand("float32", 1, 1).dtype
@@ -210,6 +211,90 @@ def test_a_bias_at_any_address():
     assert (aligned.bias_alignment, anywhere.bias_alignment) == (16, 4)
     _, anywhere = accepted(problem(dtype="float16", bias=bias("float16"))).forms
     assert anywhere.bias_alignment == 2
+
+
+# Other numbers of rows
+
+
+def same_with_rows(asked, found, sizes):
+    """The lowering that ``found`` derives for each of ``sizes`` is that of the problem with as many rows."""
+    for m in sizes:
+        derived, anew = found.with_rows(m), lowered(asked.with_rows(m))
+        assert derived == (None if isinstance(anew, Refusal) else anew), (asked, m)
+        assert derived is None or (derived.main or derived.zero).c == (anew.main or anew.zero).c
+    return len(sizes)
+
+
+def padded(x, rows, cols, order, pad):
+    """Return the operand with a larger leading dimension."""
+    row, col = (cols + pad, 1) if order == "row" else (1, rows + pad)
+    return replace(x, layout=MatrixLayout(rows, cols, row, col))
+
+
+ORDERS = tuple(product(("row", "col"), repeat=3))
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+@pytest.mark.parametrize("n", [1, 2, 16])
+@pytest.mark.parametrize("k", [0, 1, 16])
+def test_other_rows(orders, n, k):
+    """The derived lowering is the one that is made anew: for all orders, strides and parts of the epilogue."""
+    a, b, d = orders
+    compared = 0
+    for m, pad, c, axis, alpha in product((2, 16), (0, 4), (None, "row", "col"), (None, "n", "m"), (True, False)):
+        asked = problem(
+            m, n, k, a=a, b=b, d=d, alpha_is_one=alpha, bias=bias(axis=axis) if axis else None,
+            c=operand("float32", m, n, c, alignment=64) if c else None,
+        )  # fmt: skip
+        asked = replace(
+            asked, a=padded(asked.a, m, k, a, pad), b=padded(asked.b, k, n, b, pad), out=padded(asked.out, m, n, d, pad)
+        )
+        found = lowered(asked)
+        if isinstance(found, Lowered):
+            compared += same_with_rows(asked, found, (2, 3, 15, 16, 17, 20, 21))
+    assert compared >= 7 * 8
+
+
+@pytest.mark.parametrize(("dtype", "out"), [
+    ("float16", "float16"), ("float16", "float32"), ("bfloat16", "bfloat16"), ("float64", "float64"),
+    ("complex64", "complex64"), ("complex128", "complex128"), ("int8", "int32"), ("float8_e4m3fn", "bfloat16"),
+])  # fmt: skip
+def test_other_rows_of_every_dtype(dtype, out):
+    compared = 0
+    for (a, b, d), n, m, k, alpha in product(ORDERS, (1, 16), (2, 16), (0, 16), (True, False)):
+        for activation, c in product((None, "relu"), (None, operand(out, m, n, d))):
+            asked = problem(m, n, k, dtype, out=out, a=a, b=b, d=d, alpha_is_one=alpha, activation=activation, c=c)
+            found = lowered(asked)
+            if isinstance(found, Lowered):
+                compared += same_with_rows(asked, found, (2, 3, 12, 16, 17))
+    assert compared > 100
+
+
+def test_other_rows_of_the_kits_cases():
+    compared = 0
+    for case in matrix()[::3]:
+        try:
+            asked = replace(Operands(case).problem, device=problem().device)
+        except Unrepresentable:
+            continue
+        found = lowered(asked) if not (asked.batch or asked.empty or asked.m == 1) else None
+        if isinstance(found, Lowered):
+            compared += same_with_rows(asked, found, (2, asked.m + 1, 2 * asked.m))
+    assert compared > 300
+
+
+def test_a_single_row_is_not_derived():
+    """It has both storage orders, and no stride from row to row."""
+    assert accepted(problem(m=1, n=4, k=5)).with_rows(2) is None
+    assert accepted(problem(m=2, n=4, k=5)).with_rows(1) is None
+    assert accepted(problem(m=2, n=4, k=5)).with_rows(0) is None
+
+
+def test_columns_hold_no_more_rows_than_their_leading_dimension():
+    found = accepted(problem(m=16, n=4, k=8, a="col", d="col"))
+    assert found.with_rows(16) == found
+    assert found.with_rows(15).main.d == found.main.d._replace(rows=15)
+    assert found.with_rows(17) is None
 
 
 def test_advice_for_eight_bit_operands():

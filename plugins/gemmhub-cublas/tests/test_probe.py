@@ -13,6 +13,7 @@ from gemmhub_cublas import library
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 
+from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit import install
 from gemmhub.kit.cuda import Driver
@@ -147,23 +148,23 @@ def test_handles_are_made_when_needed():
     backend = home.backend()
     assert home.lt.calls.count("cublasLtCreate") == 1
     assert home.cuda.calls.count("cuDevicePrimaryCtxRetain") == 1
-    assert backend.supports(problem(index=1)) is None
+    assert isinstance(backend.offer(problem(index=1)), Offer)
     assert home.lt.calls.count("cublasLtCreate") == 1
-    assert backend.supports(problem(index=2)) is None
+    assert isinstance(backend.offer(problem(index=2)), Offer)
     assert home.lt.calls.count("cublasLtCreate") == 2
 
 
-def test_a_failed_probe_leaves_supports_with_a_clear_error():
+def test_a_failed_probe_leaves_offer_with_a_clear_error():
     backend = CublasBackend(lambda: Driver(Home(devices=0).cuda))
     with pytest.raises(RuntimeError, match="no device"):
-        backend.supports(problem())
+        backend.offer(problem())
 
 
 def test_registered():
     """The entry point's module describes the backend."""
     (point,) = [x for x in importlib.metadata.entry_points(group="gemmhub") if x.name == "cublas"]
     (description,) = point.load().gemmhub_backends()
-    assert (description.name, description.device_kinds, description.contract) == ("cublas", ("cuda",), 1)
+    assert (description.name, description.device_kinds, description.contract) == ("cublas", ("cuda",), 2)
     assert isinstance(description.load(), CublasBackend)
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from fakes import Arrays, Home, problem
+from gemmhub_cublas.choose import Chooser
 
 from gemmhub.errors import AllocationError
 
@@ -22,7 +23,7 @@ def home():
 
 
 def kernel(backend, asked=SPLIT):
-    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    return backend.prepare(asked, backend.offer(asked).first.name, LIMIT)
 
 
 def places(home):
@@ -124,16 +125,40 @@ def test_zeros_are_shared_and_cleared_aside(home):
     assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64]
     assert home.cuda.complaints == []
     kernel(backend, problem(m=16, n=100, k=0))
-    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64, 16 * 100]
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * 64, 16 * 128]
+
+
+def test_zeros_for_many_sizes_are_few_allocations(home):
+    """They are doubled, so that not each new number of rows allocates."""
+    prepared = kernel(home.backend(), problem(m=100, n=64, alpha_is_one=False))
+    for m in range(101, 1000):
+        assert prepared.with_rows(m) is not None
+    assert [nbytes for _, nbytes, _ in home.cuda.allocated] == [16 * size for size in (100, 200, 400, 800, 1600)]
 
 
 def test_zeros_count_as_workspace(home):
     backend = home.backend()
     asked = problem(m=16, n=64, alpha_is_one=False)
-    first = backend.candidates(asked)[0]
+    first = backend.offer(asked).first.name
     assert backend.prepare(asked, first, LIMIT).workspace_bytes == 16 * 64
-    with pytest.raises(ValueError, match="workspace_mib"):
-        backend.prepare(asked, first, 16 * 64 - 1)
+    refusal = backend.prepare(asked, first, 16 * 64 - 1)
+    assert refusal.reason == f"algorithm {first} needs 1024 bytes of workspace, 1023 are allowed"
+    assert refusal.remedy == "raise the setting workspace_mib"
+
+
+@pytest.mark.parametrize(("limit", "reason", "remedy"), [
+    (2**20, "no algorithm in 1048320 bytes of workspace", "raise the setting workspace_mib"),
+    (LIMIT + 256, "no algorithm for this on Fake H200", "pass contiguous operands"),
+])  # fmt: skip
+def test_no_algorithm_for_a_form_that_only_some_calls_need(home, monkeypatch, limit, reason, remedy):
+    """Here that for alpha 0, beside 256 bytes of zeros."""
+    backend = home.backend()
+    asked = problem(alpha_is_one=False)
+    first = backend.offer(asked).first.name
+    monkeypatch.setattr(Chooser, "first", lambda self, limit: (None, 15))
+    refusal = backend.prepare(asked, first, limit)
+    assert reason in refusal.reason
+    assert remedy in refusal.remedy
 
 
 def test_threads_on_one_stream_share_no_workspace(home):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from gemmhub.backend import WORKSPACE, Kernel
+from gemmhub.backend import WORKSPACE, Candidate, Kernel, Offer
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.cuda import Driver
-from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
+from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import corrections, model, probe, sources, wave_model
 from gemmhub_cuda.launch import Launch
-from gemmhub_cuda.lower import Lowering, check_types, lowered
+from gemmhub_cuda.lower import check_types, lowered
 from gemmhub_cuda.model import Choice
 from gemmhub_cuda.variant import Variant
 
@@ -27,21 +26,6 @@ MARGIN = 1.1
 Without it, next to gemmhub-cublas and gemmhub-hopper, this backend was chosen for 14 of 2038 random 16-bit products:
 for 13 of them another was faster, and it lost 9 % on average.
 """
-_NOTHING = "nothing"
-"""Name of the only candidate for a result without elements."""
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """The lowering and the fastest candidates of a problem."""
-
-    lowering: Lowering
-    choices: tuple[Choice, ...]
-    """The fastest candidates, the fastest first."""
-    seconds: float
-    """The estimate of the first."""
-    measured: bool
-    """Whether a correction was fitted on this card."""
 
 
 class CudaBackend(MachineBackend[probe.Machine]):
@@ -62,78 +46,72 @@ class CudaBackend(MachineBackend[probe.Machine]):
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        """Return None, or the reason why no kernel runs ``problem``."""
-        answer = self._analyse(problem)
-        return answer if isinstance(answer, Refusal) else None
-
-    def _lower(self, problem: GemmProblem) -> Lowering | Refusal | None:
-        """Return the lowering or refusal of ``problem``; None where the result has no elements."""
+    def _refusal(self, problem: GemmProblem) -> Refusal | None:
+        """Return a refusal of operands on another device, and of dtypes or an epilogue without a kernel."""
         indices = [gpu.index for gpu in self.machine.usable]
-        if problem.device.kind != "cuda" or problem.device.index not in indices:
-            return Refusal(
-                f"the operands are on {problem.device}, for which there are no kernels",
-                f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
-            )
-        capability = self.machine.cards[problem.device.index].capability
-        return check_types(problem, capability) if problem.empty else lowered(problem, capability)
+        if problem.device.kind == "cuda" and problem.device.index in indices:
+            return check_types(problem, self.machine.cards[problem.device.index].capability)
+        return Refusal(
+            f"the operands are on {problem.device}, for which there are no kernels",
+            f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
+        )
 
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """Return the analysis or refusal of ``problem``; None where the result has no elements."""
-        return self.remembered(problem, lambda: self._choose(problem))
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        """Return the fastest candidates, the fastest first, or the reason why no kernel runs ``problem``.
 
-    def _choose(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        lowering = self._lower(problem)
-        if not isinstance(lowering, Lowering):
-            return lowering
+        One of the candidates needs no workspace if any does not.
+        """
+        refusal = self._refusal(problem)
+        if refusal is not None:
+            return refusal
+        if problem.empty:
+            return nothing_to_do(wave_model.LAUNCH)
         card = self.machine.cards[problem.device.index]
+        lowering = lowered(problem, card.capability)
+        if isinstance(lowering, Refusal):
+            return lowering
         correction = corrections.find(lowering, card)
-        timed = corrections.ranked(lowering, card, WORKSPACE, correction)
+        timed = corrections.ranked(lowering, card, WORKSPACE, correction)[:_PROPOSED]
         if not timed:
             return Refusal("the result has too many tiles for one launch", "multiply in parts")
-        choices = tuple(choice for _, choice in timed[:_PROPOSED])
-        measured = choices[0].shape.measured(card) or correction is not None
-        return Analysis(lowering, choices, timed[0][0], measured)
+        if all(choice.workspace_bytes for _, choice in timed):
+            unsplit = corrections.ranked(lowering, card, 0, correction)
+            timed[_PROPOSED - 1 :] = unsplit[:1] or timed[_PROPOSED - 1 :]
+        measured = timed[0][1].shape.measured(card) or correction is not None
+        factor = MARGIN * (1.0 if measured else UNMEASURED)
+        choices = {choice.name: choice for _, choice in timed}
 
-    def estimate(self, problem: GemmProblem) -> float:
-        """Return the seconds of the fastest candidate."""
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return wave_model.LAUNCH
-        return analysis.seconds * MARGIN * (1.0 if analysis.measured else UNMEASURED)
+        def remark(candidate: str) -> str:
+            return _words(choices[candidate]) + ("" if measured else f", {NOTE}")
 
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``: tile, split-K, width of loads, launches."""
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return ""
-        words = _words(model.named(analysis.lowering, candidate))
-        return words if analysis.measured else f"{words}, {NOTE}"
+        return Offer([Candidate(x.name, seconds * factor, order=x.order) for seconds, x in timed], remark)
 
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the fastest candidates, the fastest first."""
-        analysis = self._analyse(problem)
-        return [choice.name for choice in analysis.choices] if isinstance(analysis, Analysis) else (_NOTHING,)
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
+        """Return ``candidate`` ready to run.
 
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Return ``candidate`` ready to run, without split-K where it does not fit into the workspace.
-
-        Raises ValueError for an unknown candidate, CompilerError, DriverError or AllocationError.
+        Refuses an unknown candidate, and one that does not run in this workspace. Raises CompilerError, DriverError or
+        AllocationError.
         """
-        lowering = self._lower(problem)
-        if lowering is None:
-            return NOTHING_TO_DO
-        if isinstance(lowering, Refusal):
-            raise ValueError(f"{lowering.reason}; {lowering.remedy}")
-        machine, index = self.machine, problem.device.index
-        card, choice = machine.cards[index], model.named(lowering, candidate)
-        refusal, note = model.refusal(choice, card, workspace_limit), ""
-        if refusal is not None and choice.splits > 1:
-            note = f" ({candidate}: {refusal})"
-            choice = Choice(choice.lowering, choice.shape, 1)
-            refusal = model.refusal(choice, card, workspace_limit)
+        refusal = self._refusal(problem)
         if refusal is not None:
-            raise ValueError(f"{candidate} does not run {problem}: {refusal}")
+            return refusal
+        if problem.empty:
+            return NOTHING_TO_DO
+        machine, index = self.machine, problem.device.index
+        card = machine.cards[index]
+        lowering = lowered(problem, card.capability)
+        if isinstance(lowering, Refusal):
+            return lowering
+        choice = model.named(lowering, candidate)
+        if choice is None:
+            return Refusal(f"there is no kernel called {candidate}", "name another candidate")
+        why = model.refusal(choice, card, workspace_limit)
+        if why is not None:
+            fits = model.refusal(choice, card, choice.workspace_bytes) is None
+            return Refusal(
+                f"{candidate} does not run {problem}: {why}",
+                "raise the setting workspace_mib, or name another candidate" if fits else "name another candidate",
+            )
         if choice.workspace_bytes:
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
@@ -141,7 +119,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
             choice.ctas_per_sm(card) * card.sms, machine.workspaces[index], workspace_limit,
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
-        return Kernel(launch.run, _words(choice) + note, choice.workspace_bytes)
+        return Kernel(launch.run, _words(choice), choice.workspace_bytes)
 
     def _function(self, index: int, variant: Variant) -> int:
         """Return the handle of a variant on a device; it is compiled and loaded once."""

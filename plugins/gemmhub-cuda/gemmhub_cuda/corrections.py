@@ -30,14 +30,8 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     lowering = lowered(problem, card.capability)
     if isinstance(lowering, Refusal) or lowering.form.input == "int8":
         return None
-    choices = []
-    for name in names:
-        try:
-            choice = model.named(lowering, name)
-        except ValueError:
-            continue
-        if model.refusal(choice, card, WORKSPACE) is None:
-            choices.append(choice)
+    found = [model.named(lowering, name) for name in names]
+    choices = [x for x in found if x is not None and model.refusal(x, card, WORKSPACE) is None]
     modelled = [model.seconds(choice, card) for choice in choices]
     rows = [features(choice, card, seconds) for choice, seconds in zip(choices, modelled)]
     return Described(kind_of(lowering), [choice.name for choice in choices], modelled, rows)

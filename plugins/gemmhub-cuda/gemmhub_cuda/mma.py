@@ -49,6 +49,11 @@ class Shape(TensorShape):
         return f"mma{self.m}x{self.n}x{self.k}x{self.stages}w{self.warps}"
 
     @property
+    def order(self) -> str:
+        """The order of the products of an element: 16 along K by each mma, one after another, the last step first."""
+        return f"mma.k16.r{self.k}"
+
+    @property
     def accumulators(self) -> int:
         """Accumulators of a thread."""
         return self.warp_m * self.warp_n // 32

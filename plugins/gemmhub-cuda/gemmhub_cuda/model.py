@@ -82,6 +82,18 @@ class Choice:
         return self.shape.name + (f"/{self.splits}" if self.splits > 1 else "")
 
     @property
+    def order(self) -> str | None:
+        """The order in which the products of an element are added, such as "fma.r8" or "mma.k16.r32/s4".
+
+        It is that of the shape; with split-K, each split has whole steps along K, the first ones one more, and is begun
+        from zero and then added to the splits before. Sums of int8 are exact.
+        """
+        if self.lowering.form.input == "int8":
+            return "exact"
+        order = self.shape.order
+        return order and order + (f"/s{self.splits}" if self.splits > 1 else "")
+
+    @property
     def variant(self) -> Variant:
         """The kernel that is launched."""
         return self.shape.variant(self.lowering.form, self.splits > 1)
@@ -193,11 +205,11 @@ def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Ite
 _SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)}
 
 
-def named(lowering: Lowering, name: str) -> Choice:
-    """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is no such shape."""
+def named(lowering: Lowering, name: str) -> Choice | None:
+    """Return the choice of that name (:attr:`Choice.name`); None where there is no such shape."""
     found = _NAME.fullmatch(name)
     if found is None or found[1] not in _SHAPES:
-        raise ValueError(f"there is no kernel called {name}")
+        return None
     return Choice(lowering, _SHAPES[found[1]], int(found[2] or 1))
 
 

@@ -42,6 +42,11 @@ class Shape(variant.Shape):
         """The name of the shape, such as "128x128x8t256": the CTA's tile, its threads."""
         return f"{self.m}x{self.n}x{self.k}t{self.threads}"
 
+    @property
+    def order(self) -> str:
+        """The order of the products of an element: fused multiply-adds, one after another, the last step first."""
+        return f"fma.r{self.k}"
+
     def operand_bytes(self, mn_major: bool, side: int) -> int:
         """Return the bytes of an operand in a stage: ``Loader::BYTES`` of sgemm.cu."""
         pad = 0 if mn_major else 4

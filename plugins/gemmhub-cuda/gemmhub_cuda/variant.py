@@ -60,6 +60,15 @@ class Shape(ABC):
         return ""
 
     @property
+    def order(self) -> str | None:
+        """The order in which the kernel adds the products of an element without split-K; None where it has no name.
+
+        "r" with a number: the last step along K, of that many elements or fewer, is added first, then the others in the
+        order of K.
+        """
+        return None
+
+    @property
     def partial_bytes(self) -> int:
         """Bytes of workspace for the partial sums of one tile of one split."""
         return 4 * self.m * self.n

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda import lower
+from gemmhub_cuda import lower, model
 from problems import bias, operand, problem
 
+from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit.cuda_scratch import COUNTERS
@@ -172,12 +173,13 @@ def test_kernels_are_compiled_once(home, backend):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_candidates(backend, dtype):
     asked = problem(64, 72, 1024, dtype)
-    names = backend.candidates(asked)
-    assert 1 < len(set(names)) == len(names) <= 8
-    assert backend.supports(asked) is None
-    assert backend.estimate(asked) > 0
-    for name in names:
-        assert backend.remark(asked, name).startswith("tile ")
+    offer = backend.offer(asked)
+    assert 1 < len(set(offer.names)) == len(offer.names) <= 8
+    seconds = [candidate.seconds for candidate in offer.candidates]
+    assert seconds[0] > 0
+    assert seconds == sorted(seconds)
+    for name in offer.names:
+        assert offer.remark(name).startswith("tile ")
         assert name.startswith("mma") == (dtype == "bfloat16")
 
 
@@ -190,31 +192,67 @@ def test_candidates_by_name(backend):
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
     for name in ("64x64x5", "nonsense", f"{NAME}/", f"{NAME}/0", "nothing"):
-        with pytest.raises(ValueError, match="no kernel called"):
-            backend.prepare(asked, name, LIMIT)
-    with pytest.raises(ValueError, match="float32"):
-        backend.prepare(asked, "mma64x64x64x4w4", LIMIT)
-    with pytest.raises(ValueError, match="registers"):
-        backend.prepare(problem(65, 67, 69), "128x128x8t128", LIMIT)
+        refusal = backend.prepare(asked, name, LIMIT)
+        assert refusal == Refusal(f"there is no kernel called {name}", "name another candidate")
+    for size, name, words in (
+        ((64, 72, 1024), "mma64x64x64x4w4", "float32"),
+        ((65, 67, 69), "128x128x8t128", "registers"),
+    ):
+        refusal = backend.prepare(problem(*size), name, LIMIT)
+        assert words in refusal.reason
+        assert refusal.remedy == "name another candidate"
 
 
 def test_narrow_operands_are_reported(backend):
-    asked = problem(65, 67, 69)
-    assert "operands loaded 4 bytes at a time" in backend.remark(asked, backend.candidates(asked)[0])
+    offer = backend.offer(problem(65, 67, 69))
+    assert "operands loaded 4 bytes at a time" in offer.remark(offer.first.name)
 
 
 def test_a_workspace_too_small_for_split_k(backend):
-    kernel = backend.prepare(problem(64, 72, 1024), NAME + "/4", 1000)
-    assert kernel.workspace_bytes == 0
-    assert "workspace" in kernel.description
+    """Nothing is substituted: without split-K the bits would be others."""
+    refusal = backend.prepare(problem(64, 72, 1024), NAME + "/4", 1000)
+    assert re.fullmatch(rf"{NAME}/4 does not run .*: it needs \d+ bytes of workspace: 1000 are allowed", refusal.reason)
+    assert refusal.remedy == "raise the setting workspace_mib, or name another candidate"
+    refusal = backend.prepare(problem(64, 72, 64), NAME + "/5", 1000)
+    assert refusal.remedy == "name another candidate", "no workspace would be enough"
     roomy = backend.prepare(problem(64, 72, 1024), NAME + "/4", LIMIT)
     assert roomy.workspace_bytes == COUNTERS + 2 * 4 * 64 * 64 * 4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("size", [(64, 64, 65536), (16, 16, 16384), (1024, 1024, 1024), (3, 5, 7)])
+def test_one_of_the_candidates_needs_no_workspace(backend, dtype, size):
+    """It is the last where each of the fastest has split-K."""
+    asked = problem(*size, dtype, "int32" if dtype == "int8" else None)
+    names = backend.offer(asked).names
+    kernels = [backend.prepare(asked, name, 0) for name in names]
+    assert any(isinstance(kernel, Kernel) for kernel in kernels)
+    assert [isinstance(kernel, Kernel) for kernel in kernels] == ["/" not in name for name in names]
+    card, lowering = backend.machine.cards[0], lower.lowered(asked, backend.machine.cards[0].capability)
+    fastest = [choice for _, choice in model.choices(lowering, card, LIMIT)[: len(names)]]
+    if all(choice.splits > 1 for choice in fastest):
+        assert names[:-1] == tuple(choice.name for choice in fastest[:-1])
+        assert size[2] >= 16384
+    else:
+        assert names == tuple(choice.name for choice in fastest)
+
+
+def test_orders(backend):
+    """Sums of int8 are exact; others depend on the instruction, on the steps along K, and on the splits."""
+    assert {x.order for x in backend.offer(problem(64, 64, 64, "int8", "int32")).candidates} == {"exact"}
+    for dtype, pattern in (("float32", r"fma\.r(8|16)"), ("bfloat16", r"mma\.k16\.r(32|64)")):
+        for candidate in backend.offer(problem(64, 72, 1024, dtype)).candidates:
+            step = re.search(r"\d+x\d+x(\d+)", candidate.name)[1]
+            splits = candidate.name.partition("/")[2]
+            assert re.fullmatch(pattern + (f"/s{splits}" if splits else ""), candidate.order), candidate
+            assert f".r{step}" in candidate.order
+    batch = backend.offer(problem(16, 16, 16, "bfloat16", batch=(1000,))).candidates
+    assert {x.order for x in batch if not x.name.startswith("mma")} == {None}
+
+
 def test_nothing_to_do(backend):
     empty = problem(0, 64, 64)
-    assert backend.supports(empty) is None
-    assert backend.candidates(empty) == ("nothing",)
+    assert backend.offer(empty).names == ("nothing",)
     backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, None, None, 1, 0, 0)
 
 
@@ -238,17 +276,16 @@ def with_a(layout):
     ],
 )
 def test_refusals(backend, asked, words):
-    refusal = backend.supports(asked)
+    refusal = backend.offer(asked)
     assert isinstance(refusal, Refusal)
     assert words in refusal.reason
     assert refusal.remedy
-    with pytest.raises(ValueError, match=re.escape(refusal.reason)):
-        backend.prepare(asked, NAME, LIMIT)
+    assert backend.prepare(asked, NAME, LIMIT) == refusal
 
 
 def test_an_old_card():
     """On older cards float32 runs, and 16-bit operands are refused."""
     backend = Home(attributes={75: 7, 76: 5, 97: 65536, 81: 65536, 39: 1024}).backend()
-    assert backend.supports(problem()) is None
-    refusal = backend.supports(problem(dtype="bfloat16"))
+    assert isinstance(backend.offer(problem()), Offer)
+    refusal = backend.offer(problem(dtype="bfloat16"))
     assert "7.5" in refusal.reason

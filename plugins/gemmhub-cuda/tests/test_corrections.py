@@ -120,11 +120,12 @@ def test_any_product(m, n, k, batch, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_correction_decides_what_runs(backend, card, data, dtype):
     asked = problem(511, 511, 511, dtype)
-    described = corrections.describe(asked, card, list(backend.candidates(asked)))
+    offer = backend.offer(asked)
+    described = corrections.describe(asked, card, list(offer.names))
     expected = [x * (PREFERRED if row[11] <= 5 else FACTOR) for x, row in zip(described.modelled, described.rows)]
     assert expected == pytest.approx(sorted(expected))
-    assert backend.estimate(asked) == pytest.approx(expected[0] * MARGIN)
-    assert NOTE not in backend.remark(asked, described.names[0])
+    assert [x.seconds for x in offer.candidates] == pytest.approx([seconds * MARGIN for seconds in expected])
+    assert NOTE not in offer.remark(described.names[0])
     alone = [choice.name for _, choice in model.choices(lowered(asked, card.capability), card, LIMIT)]
     assert described.names[0] != alone[0]
 
@@ -135,13 +136,14 @@ def test_elsewhere_the_model_serves_with_a_margin(backend, card, data, changes):
     (data / "card.json").write_text(json.dumps(origin))
     asked = problem(512, 512, 512)
     seconds, choice = model.choices(lowered(asked, card.capability), card, LIMIT)[0]
-    assert backend.candidates(asked)[0] == choice.name
-    assert backend.estimate(asked) == pytest.approx(seconds * MARGIN * UNMEASURED)
-    assert backend.remark(asked, choice.name).endswith(NOTE)
+    offer = backend.offer(asked)
+    assert offer.first.name == choice.name
+    assert offer.first.seconds == pytest.approx(seconds * MARGIN * UNMEASURED)
+    assert offer.remark(choice.name).endswith(NOTE)
 
 
 def test_without_an_inner_dimension(backend, data):
-    assert backend.estimate(problem(64, 64, 0)) > 0
+    assert backend.offer(problem(64, 64, 0)).first.seconds > 0
 
 
 def test_what_is_shipped():
@@ -150,7 +152,6 @@ def test_what_is_shipped():
 
 def test_aligned_16_bit_products_have_no_correction(backend, data):
     """Aligned 16-bit products were not timed, and have no correction."""
-    asked = problem(512, 512, 512, "bfloat16")
-    assert NOTE in backend.remark(asked, backend.candidates(asked)[0])
-    asked = problem(511, 511, 511, "bfloat16")
-    assert NOTE not in backend.remark(asked, backend.candidates(asked)[0])
+    for side, shown in ((512, True), (511, False)):
+        offer = backend.offer(problem(side, side, side, "bfloat16"))
+        assert (NOTE in offer.remark(offer.first.name)) == shown

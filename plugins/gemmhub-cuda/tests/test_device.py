@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from gemmhub_cuda import mma, model, sgemm
 from gemmhub_cuda.backend import CudaBackend
+from gemmhub_cuda.lower import lowered
 from problems import problem
 
 from gemmhub.capability import Absent
@@ -86,7 +87,7 @@ def test_every_shape(backend, index, splits):
         asked = problem(*size, dtype, "float32", a=a, b=b)
         if dtype not in types(backend):
             continue
-        lowering = backend._analyse(asked).lowering
+        lowering = lowered(asked, card.capability)
         if model.refusal(model.Choice(lowering, shape, splits), card, LIMIT) is None:
             product = tensors(*size, dtype, a, b)
             product.run(backend.prepare(asked, f"{shape.name}/{splits}", LIMIT).run)
@@ -94,6 +95,29 @@ def test_every_shape(backend, index, splits):
             ran += 1
     if not ran:
         pytest.skip("not on this card, or not in parts")
+
+
+@pytest.mark.parametrize("size", [(72, 40, 840), (256, 512, 4096), (1031, 776, 1000)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_equal_orders_have_equal_bits(backend, dtype, size):
+    """Of all candidates, with operands of either storage order."""
+    if dtype not in types(backend):
+        pytest.skip("not on this card")
+    torch.manual_seed(0)
+    (m, n, k), seen = size, {}
+    a, b = (torch.randn(*shape, device="cuda").to(getattr(torch, dtype)) for shape in ((m, k), (k, n)))
+    out, stream = torch.empty(m, n, device="cuda"), torch.cuda.current_stream().cuda_stream
+    for of_a, of_b in ORDERS:
+        asked = problem(m, n, k, dtype, "float32", a=of_a, b=of_b)
+        x, y = (z if of == "row" else z.t().contiguous() for z, of in ((a, of_a), (b, of_b)))
+        offer = backend.offer(asked)
+        for candidate in offer.candidates:
+            if candidate.order is not None:
+                run = backend.prepare(asked, candidate.name, offer.workspace).run
+                run(x.data_ptr(), y.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+                name, bits = seen.setdefault(candidate.order, (candidate.name, out.clone()))
+                assert torch.equal(bits.view(torch.int32), out.view(torch.int32)), (candidate, name, of_a, of_b)
+    assert seen
 
 
 def test_random_problems(backend, request):
@@ -149,7 +173,7 @@ def run_and_size(request, backend, split):
     if request.param == "split":
         return split, SIZE
     asked = problem(64, 64, 64)
-    return backend.prepare(asked, backend.candidates(asked)[0], LIMIT).run, (64, 64, 64)
+    return backend.prepare(asked, backend.offer(asked).first.name, LIMIT).run, (64, 64, 64)
 
 
 def test_a_fresh_thread(run_and_size):
@@ -174,6 +198,7 @@ def test_users_in_fresh_threads(backend):
 _SANITIZED = """
 import torch
 from gemmhub_cuda.backend import CudaBackend
+from gemmhub_cuda.lower import lowered
 from problems import problem
 from test_device import tensors, types
 backend = CudaBackend()
@@ -182,7 +207,7 @@ for dtype in types(backend):
     for size in ((65, 67, 69), (64, 128, 96), (3, 200, 600), (33, 61, 70)):
         for a, b in (("row", "row"), ("col", "col")):
             asked = problem(*size, dtype, "float32", a=a, b=b)
-            for name in backend.candidates(asked):
+            for name in backend.offer(asked).names:
                 product = tensors(*size, dtype, a, b)
                 product.run(backend.prepare(asked, name, 2**26).run)
                 assert product.right, (dtype, size, a, b, name)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from gemmhub.backend import Array, Kernel, Run
-from gemmhub.capability import Copy, Device, Ready, Refusal
+from gemmhub.backend import Array, Candidate, Kernel, Offer, Run
+from gemmhub.capability import Copy, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit import cuda_clusters, nvrtc
 from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.cuda import Driver, DriverError
-from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend
+from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import (
@@ -28,7 +27,6 @@ from gemmhub_hopper import (
     words,
 )
 from gemmhub_hopper.candidate import Choice, named, parsed, runnable
-from gemmhub_hopper.choose import Timed
 from gemmhub_hopper.compiled import F16_PREPASS, Code
 from gemmhub_hopper.f16_staged import F16Staged
 from gemmhub_hopper.gemv import GemvChoice
@@ -37,8 +35,8 @@ from gemmhub_hopper.k_passes import KPasses
 from gemmhub_hopper.launch import Launch
 from gemmhub_hopper.lower import Lowering
 from gemmhub_hopper.model import Card
-from gemmhub_hopper.offer import Offer, Offers
 from gemmhub_hopper.shapes import shapes
+from gemmhub_hopper.shortlist import Shortlists
 from gemmhub_hopper.staged import Staged
 
 MARGIN = 1.02
@@ -46,19 +44,6 @@ MARGIN = 1.02
 (selection bias), and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
 _UNLIMITED = 2**62
-_NOTHING = "nothing"
-"""Name of the only candidate for a result without elements."""
-
-
-@dataclass
-class Analysis:
-    """The lowerings and the candidates of a problem."""
-
-    lowerings: tuple[Lowering, ...]
-    timed: list[Timed]
-    """The estimates and the candidates, the fastest first."""
-    offer: Offer | None = None
-    """The offer that was made last."""
 
 
 class HopperBackend(MachineBackend[probe.Machine]):
@@ -66,8 +51,6 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     name = "hopper"
     by_bucket = True
-    most_analyses = 128
-    """Few, as each has all candidates, and what is decided is kept by gemmhub."""
 
     def __init__(
         self,
@@ -77,22 +60,49 @@ class HopperBackend(MachineBackend[probe.Machine]):
         """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
         self._cards: dict[int, Card] = {}
-        self._offers = Offers()
+        self._shortlists = Shortlists()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        """Return None, or the reason why no kernel runs ``problem``."""
-        answer = self._analyse(problem)
-        return answer if isinstance(answer, Refusal) else None
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        """Return the fastest candidates, or first a compiled one that is nearly as fast; or why no kernel runs it.
 
-    def default_workspace(self, device: Device) -> int:
-        """Return a 256th of the device's memory, for copies of operands and planes of float32."""
-        return self.machine.gpus[device.index].default_workspace
+        One of the candidates runs in a workspace of 1 MiB if any does. Each has its own estimate, copies and order.
+        """
+        refusal = self._refusal(problem)
+        if refusal is not None:
+            return refusal
+        if problem.empty:
+            return nothing_to_do(model.LAUNCH)
+        lowerings = lower.lowerings(problem)
+        if isinstance(lowerings, Refusal):
+            return lowerings
+        index = problem.device.index
+        card, workspace = self._card_of(index), self.machine.gpus[index].default_workspace
+        timed = choose.timed(lowerings, card, workspace)
+        if not timed:
+            why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
+            narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
+            return Refusal(
+                f"no tile shape of the kernel runs it: {why}",
+                "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
+            )
+        kernels = self.machine.kernels
+        shortlist = self._shortlists.of(kernels, index, lowerings, timed, card, workspace, problem.deterministic)
+        choices = {choice.name: choice for _, choice in shortlist.timed}
+        first = shortlist.timed[0][1].name
 
-    def _card(self, problem: GemmProblem) -> Card:
-        return self._card_of(problem.device.index)
+        def remark(candidate: str) -> str:
+            choice = choices[candidate]
+            text = ", ".join([words.of(choice)] + [NOTE] * (not choose.measured(choice, card)))
+            return "; ".join(filter(None, (text, shortlist.remark if candidate == first else "")))
+
+        return Offer(
+            tuple(Candidate(x.name, MARGIN * seconds, _copies(x), x.order) for seconds, x in shortlist.timed),
+            remark,
+            workspace,
+        )
 
     def _card_of(self, index: int) -> Card:
         """Return the facts of a device that the model uses; they are read once."""
@@ -102,115 +112,60 @@ class HopperBackend(MachineBackend[probe.Machine]):
             card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu), gpu.name)
         return card
 
-    def _elsewhere(self, problem: GemmProblem) -> Refusal | None:
-        """Return a refusal where the operands are on no Hopper GPU."""
+    def _refusal(self, problem: GemmProblem) -> Refusal | None:
+        """Return a refusal of operands on no Hopper GPU, and of dtypes or an epilogue without a kernel."""
         indices = [gpu.index for gpu in self.machine.hoppers]
         if problem.device.kind == "cuda" and problem.device.index in indices:
-            return None
+            return lower.check_types(problem)
         return Refusal(
             f"the operands are on {problem.device}, which is no Hopper GPU",
             f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
         )
 
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal | None:
-        """Return the analysis or refusal of ``problem``; None where the result has no elements."""
-        refusal = self._elsewhere(problem)
-        if refusal is not None or problem.empty:
-            return refusal or lower.check_types(problem)
-        return self.remembered(problem, lambda: self._choose(problem))
-
-    def _choose(self, problem: GemmProblem) -> Analysis | Refusal:
-        lowerings = lower.lowerings(problem)
-        if isinstance(lowerings, Refusal):
-            return lowerings
-        workspace = self.default_workspace(problem.device)
-        timed = choose.timed(lowerings, self._card(problem), workspace)
-        if not timed:
-            why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
-            narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
-            return Refusal(
-                f"no tile shape of the kernel runs it: {why}",
-                "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
-            )
-        return Analysis(lowerings, timed)
-
-    def _offer(self, problem: GemmProblem, analysis: Analysis) -> Offer:
-        """Return the candidates of ``problem``; what is compiled by now decides which is the first."""
-        kernels, offer = self.machine.kernels, analysis.offer
-        if offer is None or offer.loaded != kernels.loaded:
-            device = problem.device
-            offer = analysis.offer = self._offers.of(
-                kernels, device.index, analysis.lowerings, analysis.timed, self._card(problem),
-                self.default_workspace(device), problem.deterministic,
-            )  # fmt: skip
-        return offer
-
-    def estimate(self, problem: GemmProblem) -> float:
-        """Return the seconds of the first candidate."""
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return model.LAUNCH
-        return MARGIN * self._offer(problem, analysis).timed[0][0]
-
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``: tile, cluster, split-K, copies."""
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return ""
-        choice, offer = _named(analysis.lowerings, candidate), self._offer(problem, analysis)
-        said = [words.of(choice)] + [NOTE] * (not choose.measured(choice, self._card(problem)))
-        first = offer.timed[0][1].name == candidate
-        return "; ".join(filter(None, (", ".join(said), offer.remark if first else "")))
-
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Return the copies of the first candidate."""
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return ()
-        choice = self._offer(problem, analysis).timed[0][1]  # the copies of other candidates are in their remarks
-        lowering = choice.lowering
-        return [Copy(x.name, x.copy_bytes(lowering.form, lowering.k), x.why) for x in choice.copied]
-
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the fastest candidates, the fastest first, or a compiled one that is nearly as fast.
-
-        One of them runs in a workspace of 1 MiB if any candidate does.
-        """
-        analysis = self._analyse(problem)
-        if not isinstance(analysis, Analysis):
-            return (_NOTHING,)
-        return [choice.name for _, choice in self._offer(problem, analysis).timed]
-
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
         """Return ``candidate`` ready to run: that one, in more K passes where its copies do not fit in one.
 
-        Raises ValueError for an unknown candidate and for one that does not run in this workspace; CompilerError,
-        DriverError or AllocationError.
+        Refuses an unknown candidate, and one that does not run in this workspace. Raises CompilerError, DriverError or
+        AllocationError.
         """
-        refusal = self._elsewhere(problem) or (lower.check_types(problem) if problem.empty else None)
+        refusal = self._refusal(problem)
         if refusal is not None:
-            raise ValueError(f"{refusal.reason}; {refusal.remedy}")
+            return refusal
         if problem.empty:
             return NOTHING_TO_DO
-        index, choice = problem.device.index, _choice(problem, candidate)
+        choice = _named(problem, candidate)
+        if isinstance(choice, Refusal):
+            return choice
+        index = problem.device.index
         if isinstance(choice, GemvChoice):
             return Kernel(_unpacked(self.gemv(index, choice).run, choice.lowering, "tf32"), words.of_vectors(choice))
         passes = runnable(choice, workspace_limit)
         if isinstance(passes, str):
             fits = not isinstance(runnable(choice, _UNLIMITED), str)
-            remedy = "raise the setting workspace_mib, or name" if fits else "name"
-            raise ValueError(
-                f"{candidate} does not run {problem} in {workspace_limit} bytes of workspace: {passes}; {remedy} "
-                "another candidate (candidates() returns the fastest)"
+            return Refusal(
+                f"{candidate} does not run in {workspace_limit} bytes of workspace: {passes}",
+                "raise the setting workspace_mib, or name another candidate" if fits else "name another candidate",
             )
+        count = passes.count
+
+        def with_rows(rows: int) -> Run | None:
+            other = choice.with_rows(rows)
+            passes = "" if other is None else runnable(other, workspace_limit)
+            if other is None or isinstance(passes, str) or passes.count != count:
+                return None
+            return self._run(index, other, workspace_limit, passes)
+
+        run = self._run(index, choice, workspace_limit, passes)
+        return Kernel(run, words.of_matrices(choice, passes), passes.nbytes, with_rows=with_rows)
+
+    def _run(self, index: int, choice: Choice, limit: int, passes: KPasses) -> Run:
         if passes.nbytes:
-            self.machine.workspaces[index].reserve(passes.nbytes, workspace_limit)
-        launch = self.launch(index, choice, workspace_limit, passes)
-        run = launch.run
+            self.machine.workspaces[index].reserve(passes.nbytes, limit)
+        launch = self.launch(index, choice, limit, passes)
         if isinstance(launch, Launch):
             form = choice.lowering.form
-            run = _unpacked(run, choice.lowering, "tf32" if form.split_planes_b else form.input)
-        return Kernel(run, words.of_matrices(choice, passes), passes.nbytes)
+            return _unpacked(launch.run, choice.lowering, "tf32" if form.split_planes_b else form.input)
+        return launch.run
 
     def launch(self, index: int, choice: Choice, limit: int, passes: KPasses | None = None) -> Launch | Staged:
         """Return ``choice`` ready to run on a device, in a workspace of at most ``limit`` bytes, into which it fits.
@@ -257,9 +212,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Return ``b`` packed, or the reason why it cannot be."""
-        analysis = self._analyse(problem)
-        if isinstance(analysis, Refusal):
-            return analysis
+        offer = self.offer(problem)
+        if isinstance(offer, Refusal):
+            return offer
         if problem.b.dtype.name == complex_operands.DTYPE:
             return Refusal("b is complex", "pass it as it is")
         if problem.a.dtype != problem.b.dtype:
@@ -282,22 +237,20 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")
 
 
-def _named(lowerings: tuple[Lowering, ...], name: str) -> Choice | GemvChoice:
-    """Return the choice called ``name``. Raises ValueError where there is none."""
-    return gemv.named(lowerings, name) or named(lowerings, name)
+def _copies(choice: Choice | GemvChoice) -> tuple[Copy, ...]:
+    form, k = choice.lowering.form, choice.lowering.k
+    return tuple([Copy(x.name, x.copy_bytes(form, k), x.why) for x in choice.copied])
 
 
-def _choice(problem: GemmProblem, name: str) -> Choice | GemvChoice:
-    """Return the choice called ``name`` from the one lowering that it has. Raises ValueError where there is none."""
+def _named(problem: GemmProblem, name: str) -> Choice | GemvChoice | Refusal:
+    """Return the choice called ``name`` from the one lowering that it has, or a refusal where there is none."""
     vectors = name.startswith(gemv.PREFIX)
     parts = None if vectors else parsed(name)
     lowerings = lower.one_by_one(problem, None if parts is None else (parts.letters, parts.swapped))
     if isinstance(lowerings, Refusal):
-        raise ValueError(f"{lowerings.reason}; {lowerings.remedy}")
+        return lowerings
     found = gemv.named(lowerings, name) if vectors else named(lowerings, name)
-    if found is None:
-        raise ValueError(f"there is no kernel called {name} for this problem")
-    return found
+    return found or Refusal(f"there is no kernel called {name} for this problem", "name another candidate")
 
 
 def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:

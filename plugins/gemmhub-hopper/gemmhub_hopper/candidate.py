@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gemmhub_hopper import config, k_passes
 from gemmhub_hopper.config import Shape, Variant
 from gemmhub_hopper.k_passes import KPasses
-from gemmhub_hopper.lower import Lowering
+from gemmhub_hopper.lower import Lowering, with_rows
 from gemmhub_hopper.operands import Reading
 from gemmhub_hopper.shapes import shapes
 
@@ -58,6 +58,28 @@ class Choice:
     def copied(self) -> tuple[Reading, ...]:
         """The operands that a pre-pass copies."""
         return self.lowering.copied
+
+    @property
+    def order(self) -> str | None:
+        """The order in which the products of an element are added, such as "wgmma.k16/s4"; None where it is not known.
+
+        Each wgmma adds its products, 16 (tf32: 8) along K, to the sum before, in the order of K. "/s" with a number
+        states that K is cut into so many parts, each begun from zero and then added to the ones before: by split-K, or
+        by CTAs of a cluster that share K. A part is a number of whole blocks of K, as long as those of a stage, which
+        depend on the input alone; the first parts have one block more (kernels/tile_scheduler.cuh).
+
+        Of operands that are copied the workspace may cut K anywhere; split operands have sums between wgmmas.
+        """
+        form = self.lowering.form
+        if self.copied or form.stored_planes > 1:
+            return None
+        parts = self.splits * self.shape.cluster_k
+        return f"wgmma.k{32 // form.input_bytes}" + (f"/s{parts}" if parts > 1 else "")
+
+    def with_rows(self, rows: int) -> Choice | None:
+        """Return the choice for another m of the problem; None where its lowering is another one."""
+        lowering = with_rows(self.lowering, rows)
+        return None if lowering is None else Choice(lowering, self.shape, self.splits)
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
@@ -119,23 +141,23 @@ class Name(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def parsed(name: str) -> Name:
-    """Return the parts of a candidate's name. Raises ValueError where no kernel has such a name."""
+def parsed(name: str) -> Name | None:
+    """Return the parts of a candidate's name; None where no kernel of matrices has such a name."""
     found = _NAME.fullmatch(name)
-    if found is None:
-        raise ValueError(f"there is no kernel called {name}")
-    return Name(found[1], found[2], bool(found[3]), int(found[4] or 1))
+    return found and Name(found[1], found[2], bool(found[3]), int(found[4] or 1))
 
 
-def named(lowerings: Iterable[Lowering], name: str) -> Choice:
-    """Return the choice of that name (:attr:`Choice.name`). Raises ValueError where there is none."""
+def named(lowerings: Iterable[Lowering], name: str) -> Choice | None:
+    """Return the choice of that name (:attr:`Choice.name`); None where there is none."""
     parts = parsed(name)
+    if parts is None:
+        return None
     for lowering in lowerings:
         if (lowering.form.letters, lowering.swapped) == (parts.letters, parts.swapped):
             shape = shapes(lowering.form).by_name.get(parts.shape)
             if shape is not None:
                 return Choice(lowering, shape, parts.splits)
-    raise ValueError(f"there is no kernel called {name} for this problem")
+    return None
 
 
 def runnable(choice: Choice, workspace: int) -> KPasses | str:

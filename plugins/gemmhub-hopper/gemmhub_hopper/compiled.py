@@ -80,11 +80,6 @@ class Kernels:
                 keep(self._there, what, True, _KEPT)
             return self._functions[key]
 
-    @property
-    def loaded(self) -> int:
-        """How many kernels are loaded: while it stays the same, so does what is compiled."""
-        return len(self._functions)
-
     def compiled(self, what: Code) -> bool:
         """Return whether a kernel needs no compiler: it is loaded, or on disk. The disk is asked once for a kernel."""
         there = self._there.get(what)

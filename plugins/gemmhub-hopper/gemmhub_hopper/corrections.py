@@ -91,16 +91,13 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
     vectors = {choice.name: choice for choice in gemv.choices(lowerings)}
     found: dict[str, Described] = {}
     for name in names:
-        choice: Choice | GemvChoice
-        if name in vectors:
-            choice = vectors[name]
+        choice = vectors.get(name) or named(lowerings, name)
+        if choice is None:
+            continue
+        if isinstance(choice, GemvChoice):
             seconds = gemv_model.seconds(choice, card)
             row = vector_features(choice, seconds, card)
         else:
-            try:
-                choice = named(lowerings, name)
-            except ValueError:
-                continue
             passes = runnable(choice, workspace)
             # No network is fitted to two bfloat16 planes: that of 16-bit products serves.
             if isinstance(passes, str) or choice.lowering.form.input == BF16X3:

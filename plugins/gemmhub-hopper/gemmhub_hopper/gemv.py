@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from gemmhub_hopper import f16_planes
 from gemmhub_hopper.lower import Lowering
@@ -187,10 +187,10 @@ class GemvChoice:
         w = self.lowering.b
         return w.strides[1 if self.kernel.n_major else 0] * w.size
 
-    @property
-    def copied(self) -> tuple[()]:
-        """The operands that a pre-pass copies: none."""
-        return ()
+    copied: ClassVar[tuple[()]] = ()
+    """The operands that a pre-pass copies: none."""
+    order: ClassVar[None] = None
+    """The order of the products of an element has no name: it depends on the threads and on the width of loads."""
 
 
 def kernels(kind: str, vectors: int, n_major: bool, load_bytes: int) -> list[GemvKernel]:

@@ -195,7 +195,7 @@ class Gemm(Function):
         for place, made in zip(places, self._maps):
             word = None
             if made is not None:
-                data = tensor_map.encode(gpu.driver, made, dummy)
+                data = tensor_map.encode_once(gpu.driver, made, dummy)
                 ctypes.memmove(addressof(arguments) + place, data, len(data))
                 word = tensor_map.address_word_of(gpu.driver, made, data, dummy)
             self.words.append(None if word is None else place // WORD + word)

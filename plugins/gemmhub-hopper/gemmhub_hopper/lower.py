@@ -20,7 +20,16 @@ from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper import complex_operands, f16_planes
 from gemmhub_hopper.config import ACTIVATIONS, BF16X3, OUTPUTS, Form, form_of, letters
-from gemmhub_hopper.operands import TMA_ALIGNMENT, Reading, in_registers, name_of, packed_form, reading, stored
+from gemmhub_hopper.operands import (
+    FEWEST_SHIFTED,
+    TMA_ALIGNMENT,
+    Reading,
+    in_registers,
+    name_of,
+    packed_form,
+    reading,
+    stored,
+)
 from gemmhub_hopper.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -215,6 +224,37 @@ def _lowerings(
             scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, dim.count, first, second, form, d, d_ld,
             dim.stride_d, c_ld, dim.stride_c, pairs,
         )  # fmt: skip
+
+
+def with_rows(lowering: Lowering, rows: int) -> Lowering | None:
+    """Return the lowering of the same problem with another m, at the same strides (:attr:`Kernel.with_rows`).
+
+    None where it would be another one: of a batch, of a or a result whose rows are not its outer dimension, and where
+    rows are too few or too many for this scheme.
+    """
+    swapped, form = lowering.swapped, lowering.form
+    old = lowering.n if swapped else lowering.m
+    of_rows, other = (lowering.b, lowering.a) if swapped else (lowering.a, lowering.b)
+    if lowering.batch != 1 or lowering.k_is_zero or min(old, rows) < 2 or rows > LONGEST or of_rows.count > 1:
+        return None
+    if of_rows.strides[1] != 1 or of_rows.mn_major or form.transposed_d != swapped:
+        return None
+    if of_rows.shifted and rows < FEWEST_SHIFTED:
+        return None
+    if form.input == f16_planes.INPUT:
+        few = [min(x, other.rows) < f16_planes.FEWEST_ROWS for x in (old, rows)]
+        if few[0] != few[1]:
+            return None
+
+    def resized(x: Stored) -> Stored:
+        return Stored(x.inner, rows, x.count, x.ld, max(TMA_ALIGNMENT, x.ld * rows))
+
+    direct = None if of_rows.direct is None else resized(of_rows.direct)
+    reading = replace(of_rows, rows=rows, direct=direct)
+    d = resized(lowering.d)
+    if swapped:
+        return replace(lowering, n=rows, b=reading, d=d)
+    return replace(lowering, m=rows, a=reading, d=d)
 
 
 def by_bfloat16_planes(lowering: Lowering) -> Lowering:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from ctypes import addressof, c_char, c_uint32, c_uint64
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gemmhub._base.evicting import keep
@@ -46,8 +47,7 @@ class Stored:
     stride: int
 
 
-@dataclass(frozen=True)
-class MapArguments:
+class MapArguments(NamedTuple):
     """The arguments of cuTensorMapEncodeTiled without the address, innermost dimension first."""
 
     type: int
@@ -128,6 +128,20 @@ def address_word(driver: Driver, arguments: MapArguments) -> int | None:
     if len(differing) == 1 and all(row[differing[0]] == address for row, address in zip(rows, addresses)):
         return differing[0]
     return None
+
+
+_encoded: WeakKeyDictionary[Driver, OrderedDict[tuple[MapArguments, int], bytes]] = WeakKeyDictionary()
+
+
+def encode_once(driver: Driver, arguments: MapArguments, address: int) -> bytes:
+    """Return :func:`encode` of a map whose address stands for others: products of other sizes have some of the same."""
+    encoded = _encoded.setdefault(driver, OrderedDict())
+    key = arguments, address
+    data = encoded.get(key)
+    if data is None:
+        data = encode(driver, arguments, address)
+        keep(encoded, key, data, _KEPT)
+    return data
 
 
 _Kind = tuple[int, tuple[int, int, int], int]

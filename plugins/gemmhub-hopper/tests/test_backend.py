@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,14 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import choose, corrections, gemv, lower, offer, pdl, tensor_map
+from gemmhub_hopper import choose, corrections, gemv, lower, pdl, shortlist, tensor_map
 from gemmhub_hopper.backend import MARGIN
 from gemmhub_hopper.candidate import named, runnable
 from gemmhub_hopper.config import Shape
 from problems import H200, problem
 from products import Product, stored
 
-from gemmhub.capability import Device, Refusal
+from gemmhub.backend import Kernel, Offer
+from gemmhub.capability import Copy, Device, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.cuda_scratch import COUNTERS
@@ -215,7 +217,7 @@ def test_two_devices():
 
 def test_kernels_are_compiled_once(home, backend, monkeypatch):
     asked = problem(64, 64, 64)
-    name = backend.candidates(asked)[0]
+    name = backend.offer(asked).first.name
     kernel = backend.prepare(asked, name, LIMIT)
     assert kernel.workspace_bytes == 0
     assert "tile" in kernel.description
@@ -226,11 +228,36 @@ def test_kernels_are_compiled_once(home, backend, monkeypatch):
 
 def test_every_candidate_is_prepared(backend):
     asked = problem(64, 72, 1024)
-    names = backend.candidates(asked)
-    assert 1 < len(names) <= 8
-    assert backend.supports(asked) is None
-    for name in names:
-        assert backend.remark(asked, name).startswith("tile ")
+    offer = backend.offer(asked)
+    assert 1 < len(offer.names) <= 8
+    for name in offer.names:
+        assert offer.remark(name).startswith("tile ")
+        assert offer.remark(name).startswith(backend.prepare(asked, name, LIMIT).description)
+
+
+def test_each_candidate_has_its_own_estimate_and_copies(backend):
+    asked = problem(1000, 4096, 4096, "float32")
+    offer, lowerings = backend.offer(asked), lower.lowerings(asked)
+    assert offer.workspace == backend.machine.gpus[0].default_workspace
+    seconds = [candidate.seconds for candidate in offer.candidates]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == len(seconds)
+    timed = {choice.name: t for t, choice in choose.timed(lowerings, backend._card_of(0), offer.workspace)}
+    copies = {}
+    for candidate in offer.candidates:
+        assert candidate.seconds == MARGIN * timed[candidate.name]
+        lowering = named(lowerings, candidate.name).lowering
+        copies[candidate.name] = [x.operand for x in candidate.copies]
+        assert copies[candidate.name] == [x.name for x in lowering.copied]
+        assert all(isinstance(copy, Copy) and copy.nbytes > 0 and copy.why for copy in candidate.copies)
+    assert len({*map(tuple, copies.values())}) > 1
+
+
+def test_a_remark_is_written_without_ranking(backend, monkeypatch):
+    offer = backend.offer(MATRIX)
+    for module, function in ((choose, "timed"), (choose, "ranked"), (lower, "lowerings"), (lower, "one_by_one")):
+        monkeypatch.setattr(module, function, None)
+    assert all(offer.remark(name).startswith("tile ") for name in offer.names)
 
 
 def measured(monkeypatch, *kinds):
@@ -245,25 +272,27 @@ VECTOR, MATRIX = problem(1, 4096, 8192, b="col"), problem(256, 4096, 4096)
 def test_margins_on_estimates(backend, monkeypatch):
     """The least of all candidates' by a margin, and by another one where nothing was measured on the card."""
     for asked in (VECTOR, MATRIX):
-        lowerings, card = lower.lowerings(asked), backend._card(asked)
+        lowerings, card, first = lower.lowerings(asked), backend._card_of(0), backend.offer(asked).first
         found = [
             *choose.vectors(lowerings, card),
-            *choose.choices(lowerings, card, backend.default_workspace(asked.device)),
+            *choose.choices(lowerings, card, backend.machine.gpus[0].default_workspace),
         ]
         seconds, choice = min(found, key=lambda x: x[0])
-        assert backend.candidates(asked)[0] == choice.name
-        assert backend.estimate(asked) == pytest.approx(MARGIN * UNMEASURED * seconds)
+        assert first.name == choice.name
+        assert first.seconds == pytest.approx(MARGIN * UNMEASURED * seconds)
         with monkeypatch.context() as patch:
             measured(patch, "vectors", "half")
-            assert Home().backend().estimate(asked) == pytest.approx(MARGIN * seconds)
+            assert Home().backend().offer(asked).first.seconds == pytest.approx(MARGIN * seconds)
 
 
-def test_unmeasured_candidates_are_remarked(backend, monkeypatch):
-    matrix, vector = "64x16x12t", "gemv64"
-    assert all(backend.remark(VECTOR, name).endswith(f", {NOTE}") for name in (matrix, vector))
-    measured(monkeypatch, "vectors")
-    assert backend.remark(VECTOR, matrix).endswith(f", {NOTE}")
-    assert NOTE not in backend.remark(VECTOR, vector)
+def test_unmeasured_candidates_are_remarked(monkeypatch):
+    backend = Home(attributes={16: 132}).backend()
+    for kinds in ((), ("vectors",)):
+        measured(monkeypatch, *kinds)
+        offers = [backend.offer(asked) for asked in (VECTOR, MATRIX)]
+        names = {name: offer.remark(name).endswith(f", {NOTE}") for offer in offers for name in offer.names}
+        assert {True} == {noted for name, noted in names.items() if not name.startswith("gemv")}
+        assert {not kinds} == {noted for name, noted in names.items() if name.startswith("gemv")}
 
 
 def test_unmeasured_candidates_stand_behind(monkeypatch):
@@ -286,21 +315,22 @@ def test_candidates_by_name(backend):
         "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, K shared by 4 CTAs",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
-    for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "nothing"):
-        with pytest.raises(ValueError, match="no kernel called"):
-            backend.prepare(asked, name, LIMIT)
+    for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "gemv7", "nothing"):
+        refusal = backend.prepare(asked, name, LIMIT)
+        assert refusal == Refusal(f"there is no kernel called {name} for this problem", "name another candidate")
 
 
 def test_a_workspace_too_small_for_split_k(backend):
     """Nothing is substituted: without split-K the bits would be others."""
-    with pytest.raises(ValueError, match=r"64x64x12/4 does not run .*it needs \d+ bytes .*1000 are allowed; raise the"):
-        backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
+    refusal = backend.prepare(problem(64, 72, 1024), "64x64x12/4", 1000)
+    assert re.fullmatch(r"64x64x12/4 does not run in 1000 bytes of workspace: it needs \d+ bytes .*", refusal.reason)
+    assert refusal.remedy == "raise the setting workspace_mib, or name another candidate"
 
 
 def test_a_small_workspace(backend):
     """A candidate runs in more K passes or is refused; one of those that are proposed runs."""
     asked, limit = problem(2048, 2048, 2048, "float32"), 2**20
-    names = backend.candidates(asked)
+    names = backend.offer(asked).names
     lowerings = lower.lowerings(asked)
     small = [x for x in names if not isinstance(runnable(named(lowerings, x), limit), str)]
     assert 0 < len(small) < len(names)
@@ -311,8 +341,9 @@ def test_a_small_workspace(backend):
             assert kernel.workspace_bytes <= limit
             assert kernel.description.startswith(description)
         else:
-            with pytest.raises(ValueError, match=f"{name} does not run .*raise the setting workspace_mib"):
-                backend.prepare(asked, name, limit)
+            refusal = backend.prepare(asked, name, limit)
+            assert refusal.reason.startswith(f"{name} does not run in {limit} bytes of workspace: ")
+            assert refusal.remedy.startswith("raise the setting workspace_mib")
     several = backend.prepare(problem(300, 500, 3000, "float32", precision="tf32", b="row"), "64x64x12", limit)
     assert several.description.endswith("K passes for a small workspace")
 
@@ -320,13 +351,13 @@ def test_a_small_workspace(backend):
 def test_one_of_the_candidates_runs_in_the_least_workspace(backend):
     """It is the last where none of the fastest does."""
     asked = problem(4096, 4096, 4096, "float32")
-    distinct = choose.distinct(choose.timed(lower.lowerings(asked), backend._card(asked), 2**28))
-    fastest = [choice.name for _, choice in distinct[: offer.PROPOSED]]
-    assert all(isinstance(runnable(choice, offer.SMALL), str) for _, choice in distinct[: offer.PROPOSED])
-    names = list(backend.candidates(asked))
+    distinct = choose.distinct(choose.timed(lower.lowerings(asked), backend._card_of(0), 2**28))
+    fastest = [choice.name for _, choice in distinct[: shortlist.PROPOSED]]
+    assert all(isinstance(runnable(choice, shortlist.SMALL), str) for _, choice in distinct[: shortlist.PROPOSED])
+    names = list(backend.offer(asked).names)
     assert names[:-1] == fastest[:-1]
     assert names[-1] not in fastest
-    backend.prepare(asked, names[-1], offer.SMALL)
+    assert isinstance(backend.prepare(asked, names[-1], shortlist.SMALL), Kernel)
 
 
 def test_workspace_is_there_before_the_call():
@@ -344,36 +375,40 @@ def test_a_batch_that_folds_into_too_many_rows(backend):
     """A batch that does not fold is multiplied as a batch."""
     asked = replace(problem(2**20, 8, 8, batch=(4096,)), b=problem(2**20, 8, 8).b)
     assert fold_batch(asked) is not None
-    assert backend.supports(asked) is None
+    assert isinstance(backend.offer(asked), Offer)
 
 
 def test_k_passes_too_short_for_a_cluster_that_shares_k(backend):
     """Four CTAs cannot share the last K pass, which has three blocks of K; in a larger workspace there is one pass."""
     asked = problem(70, 73, 330, "float32", precision="tf32")
-    with pytest.raises(ValueError, match="the last K pass has 3 blocks of K: fewer than the 4 CTAs that share them"):
-        backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
+    refusal = backend.prepare(asked, "64x64x12k4", COUNTERS + 80 * 2**10)
+    assert refusal.reason.endswith("the last K pass has 3 blocks of K: fewer than the 4 CTAs that share them")
+    assert refusal.remedy.startswith("raise the setting workspace_mib")
+    refusal = backend.prepare(problem(64, 64, 64), "64x64x12k4", LIMIT)
+    assert refusal.remedy == "name another candidate", "no workspace would be enough"
     assert "K shared by 4 CTAs" in backend.prepare(asked, "64x64x12k4", LIMIT).description
 
 
 def test_nothing_to_do(backend):
     empty = problem(0, 64, 64)
-    assert backend.supports(empty) is None
-    assert backend.candidates(empty) == ("nothing",)
+    assert backend.offer(empty).names == ("nothing",)
     backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, None, None, 1, 0, 0)
 
 
 def test_refusals(backend):
-    refusal = backend.supports(replace(problem(), device=Device("cuda", 3)))
+    refusal = backend.offer(replace(problem(), device=Device("cuda", 3)))
     assert isinstance(refusal, Refusal)
     assert "no Hopper GPU" in refusal.reason
     asked = problem(32768, 32768, 8191, dtype="float32", out="bfloat16")
-    refusal = backend.supports(asked)
+    refusal = backend.offer(asked)
     assert "need at least" in refusal.reason
     assert "float32 result" in refusal.remedy
-    with pytest.raises(ValueError, match="raise the setting workspace_mib"):
-        backend.prepare(problem(70, 73, 330, "float32", precision="tf32"), "64x64x12", 2**16)
-    with pytest.raises(ValueError, match="no kernel for float64"):
-        backend.prepare(problem(dtype="float64"), "64x64x12", LIMIT)
+    refusal = backend.prepare(problem(70, 73, 330, "float32", precision="tf32"), "64x64x12", 2**16)
+    assert refusal.remedy.startswith("raise the setting workspace_mib")
+    for asked in (problem(dtype="float64"), replace(problem(), device=Device("cuda", 3)), problem(0, dtype="float64")):
+        refusal = backend.offer(asked)
+        assert isinstance(refusal, Refusal)
+        assert backend.prepare(asked, "64x64x12", LIMIT) == refusal
 
 
 def test_a_thread_without_a_context_prepares(backend):
@@ -382,7 +417,7 @@ def test_a_thread_without_a_context_prepares(backend):
     prepared = []
     for _ in range(2):
         worker = threading.Thread(
-            target=lambda: prepared.append(backend.prepare(asked, backend.candidates(asked)[0], LIMIT))
+            target=lambda: prepared.append(backend.prepare(asked, backend.offer(asked).first.name, LIMIT))
         )
         worker.start()
         worker.join()

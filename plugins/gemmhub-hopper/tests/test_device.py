@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -281,7 +282,7 @@ def test_streams_and_threads(backend):
 def test_addresses_change(backend):
     """The tensor maps follow."""
     asked = problem(256, 256, 256)
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+    kernel = backend.prepare(asked, backend.offer(asked).first.name, LIMIT)
     for _ in range(10):
         a, b = (torch.randint(-2, 3, (256, 256), device="cuda").bfloat16() for _ in range(2))
         out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
@@ -293,16 +294,49 @@ def test_addresses_change(backend):
 def test_results_that_do_not_stay_in_l2(backend):
     """They are stored with a hint."""
     asked = problem(16384, 8192, 72)
-    assert streamed(backend._analyse(asked).lowerings[0])
+    assert streamed(lower.lowerings(asked)[0])
     a, b = torch.randint(-2, 3, (16384, 72), device="cuda"), torch.randint(-2, 3, (72, 8192), device="cuda")
     exact = (a.double() @ b.double()).bfloat16()
     a, b, out = a.bfloat16(), b.bfloat16(), torch.empty_like(exact)
-    for candidate in backend.candidates(asked)[:3]:
+    for candidate in backend.offer(asked).names[:3]:
         kernel = backend.prepare(asked, candidate, LIMIT)
         out.fill_(math.nan)
         stream = torch.cuda.current_stream().cuda_stream
         kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
         assert torch.equal(out, exact)
+
+
+@pytest.mark.parametrize("size", [(72, 40, 840), (256, 512, 4096), (1031, 776, 1000), (16, 4096, 2056)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "tf32"])
+def test_equal_orders_have_equal_bits(backend, dtype, size):
+    """Of all candidates, with operands of either storage order: swapped or not, of every shape, through registers."""
+    torch.manual_seed(0)
+    kind, (m, n, k) = torch.float32 if dtype == "tf32" else getattr(torch, dtype), size
+    a, b = (
+        torch.randn(*shape, device="cuda") * torch.randn(shape[1], device="cuda").exp2() for shape in ((m, k), (k, n))
+    )
+    a, b, out, seen = a.to(kind), b.to(kind), torch.empty(m, n, device="cuda"), {}
+    for of_a, of_b in itertools.product(("row", "col"), repeat=2):
+        asked = problem(m, n, k, str(kind).removeprefix("torch."), "float32", a=of_a, b=of_b)
+        asked = replace(asked, precision="tf32" if dtype == "tf32" else asked.precision)
+        x, y = (z if of == "row" else z.t().contiguous() for z, of in ((a, of_a), (b, of_b)))
+        offer = backend.offer(asked)
+        for candidate in offer.candidates:
+            if candidate.order is not None:
+                run = backend.prepare(asked, candidate.name, offer.workspace).run
+                run(
+                    x.data_ptr(),
+                    y.data_ptr(),
+                    out.data_ptr(),
+                    None,
+                    None,
+                    1,
+                    0,
+                    torch.cuda.current_stream().cuda_stream,
+                )
+                name, bits = seen.setdefault(candidate.order, (candidate.name, out.clone()))
+                assert torch.equal(bits.view(torch.int32), out.view(torch.int32)), (candidate, name, of_a, of_b)
+    assert seen
 
 
 @pytest.mark.parametrize("m", [1, 5, 64, 1024])
@@ -322,7 +356,7 @@ def test_products_that_follow_each_other(backend, dtype, m):
     )
 
     def runs(asked):
-        return [backend.prepare(asked, name, LIMIT).run for name in backend.candidates(asked)]
+        return [backend.prepare(asked, name, LIMIT).run for name in backend.offer(asked).names]
 
     by_x, by_p = runs(of_x), runs(of_p)
     x, p = ([torch.empty(rows, n, device="cuda", dtype=kind) for _ in range(2)] for rows in (m, n))
@@ -432,7 +466,7 @@ def product_of(backend, a, b, limit=LIMIT, name=None):
     asked = problem(a.shape[0], b.shape[1], a.shape[1], dtype="float32")
     out = torch.empty(asked.m, asked.n, device="cuda")
     lowerings = lower.lowerings(asked)
-    names = [name] if name else [x for x in backend.candidates(asked) if fits(lowerings, x, limit)]
+    names = [name] if name else [x for x in backend.offer(asked).names if fits(lowerings, x, limit)]
     kernel = backend.prepare(asked, names[0], limit)
     stream = torch.cuda.current_stream().cuda_stream
     kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
@@ -505,7 +539,7 @@ def test_recomputed_float32_is_deterministic(backend, m, n, k):
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda") * 1000
     a[m // 2 :, ::977] = 2.0**-120
     asked = problem(m, n, k, dtype="float32")
-    for name in backend.candidates(asked):
+    for name in backend.offer(asked).names:
         check_equal_results(backend.prepare(asked, name, LIMIT).run, TorchProduct(a, b, torch.float32, tolerance=1e-2))
 
 
@@ -534,7 +568,7 @@ def test_packed(backend):
     for precision, tolerance in (("ieee", 1e-4), ("tf32", 0.1)):
         later = replace(asked, packed_by="hopper", precision=precision)
         out = torch.empty(300, 300, device="cuda")
-        run = backend.prepare(later, backend.candidates(later)[0], LIMIT).run
+        run = backend.prepare(later, backend.offer(later).first.name, LIMIT).run
         run(a.data_ptr(), made, out.data_ptr(), None, None, 1, 0, torch.cuda.current_stream().cuda_stream)
         assert float((out.double() - exact).abs().max()) < tolerance
 

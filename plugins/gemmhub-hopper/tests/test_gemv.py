@@ -164,17 +164,19 @@ def test_loads_are_as_wide_as_all_rows_allow():
 @pytest.mark.parametrize("asked", [problem(1, 4096, 4096, b="col"), problem(4096, 1, 4096, "float32")])
 def test_the_backend_proposes_it(asked):
     backend = Home(attributes={16: 132}).backend()
-    name = backend.candidates(asked)[0]
+    offer = backend.offer(asked)
+    name = offer.first.name
     assert name.startswith("gemv")
-    assert not backend.copies(asked)
-    assert "few vectors by a matrix" in backend.remark(asked, name)
+    assert not offer.first.copies
+    assert offer.first.order is None
+    assert "few vectors by a matrix" in offer.remark(name)
     assert backend.prepare(asked, name, 0).workspace_bytes == 0
-    assert 0 < backend.estimate(asked) < 1e-3
+    assert 0 < offer.first.seconds < 1e-3
 
 
 def test_more_threads_for_a_longer_k():
     backend = Home(attributes={16: 132}).backend()
-    names = [backend.candidates(problem(1, 64, k, b="col"))[0] for k in (1024, 100000)]
+    names = [backend.offer(problem(1, 64, k, b="col")).first.name for k in (1024, 100000)]
     spreads = [int(name.removeprefix("gemv")) for name in names]
     assert spreads[0] < spreads[1]
 
@@ -186,14 +188,15 @@ def test_the_backend_proposes_it_for_two_dtypes():
         (1, 4096, 4096, ("float32", "bfloat16")),
     ):  # fmt: skip
         asked = Vector(None, m, n, k, dtype="float32", types=types).problem
-        name = backend.candidates(asked)[0]
+        first = backend.offer(asked).first
+        name = first.name
         assert name.startswith("gemv")
-        assert not backend.copies(asked)
+        assert not first.copies
         assert backend.prepare(asked, name, 0).workspace_bytes == 0
         (described,) = corrections.describe(asked, H200, [name])
         assert (described.kind, len(described.rows)) == ("vectors", 1)
     many = Vector(None, 9, 768, 6144, dtype="float32", types=("bfloat16", "float32")).problem
-    assert not any(name.startswith("gemv") for name in backend.candidates(many))
+    assert not any(name.startswith("gemv") for name in backend.offer(many).names)
 
 
 KERNELS = sorted({x.choice.kernel for x in VECTORS}, key=repr)

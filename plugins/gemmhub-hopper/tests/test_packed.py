@@ -36,9 +36,15 @@ def backend(home, monkeypatch, request):
     monkeypatch.setattr(shapes, "SHAPES", ShapeList((Shape(64, 64, 3, consumers=1),)))
     monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList((split,)))
     monkeypatch.setattr(shapes, "REGISTER_SHAPES", ShapeList((split,)))
-    made, candidates = home.backend(), HopperBackend.candidates
-    preferred = request.param == "registers"
-    made.candidates = lambda asked: sorted(candidates(made, asked), key=lambda name: ("r" in name) != preferred)
+    made, preferred = home.backend(), request.param == "registers"
+
+    def offer(asked):
+        answer = HopperBackend.offer(made, asked)
+        if isinstance(answer, Refusal):
+            return answer
+        return replace(answer, candidates=sorted(answer.candidates, key=lambda x: ("r" in x.name) != preferred))
+
+    monkeypatch.setattr(made, "offer", offer)
     yield made
     assert home.cuda.complaints == []
 
@@ -59,7 +65,7 @@ def packed(home, backend, b, asked):
 
 def multiply(home, backend, a, made, asked, limit=LIMIT):
     asked = replace(asked, packed_by="hopper", b=operand(asked.b.dtype.name, asked.k, asked.n))
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], limit)
+    kernel = backend.prepare(asked, backend.offer(asked).first.name, limit)
     left, out = place(home, a), place(home, np.empty((asked.m, asked.n), asked.out.dtype))
     kernel.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
     nbytes = asked.m * asked.n * asked.out.dtype.itemsize
@@ -169,27 +175,26 @@ def test_refusals(home, backend):
     assert "packing failed" in backend.pack(256, problem(8, 8, 8)).reason
 
 
-def test_copies_are_reported(backend, monkeypatch):
+def test_copies_are_reported(home, backend, monkeypatch):
     """A packed b has no copy, nor has an operand that goes through registers or is split in shared memory."""
+    offer = home.backend().offer
     asked = problem(64, 72, 100, dtype="float32")
-    assert backend.copies(asked) == []
+    assert offer(asked).first.copies == ()
     monkeypatch.setattr(shapes, "SMALL_SHAPES", ShapeList())
-    backend._analyses.clear()
     split_shapes = shapes.SPLIT_SHAPES
     monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList())
-    (copy,) = backend.copies(asked)
+    (copy,) = offer(asked).first.copies
     assert (copy.operand, copy.nbytes) in (("a", 3 * 64 * 208), ("b", 3 * 100 * 144), ("b", 3 * 72 * 208))
     monkeypatch.setattr(shapes, "SPLIT_SHAPES", split_shapes)
     monkeypatch.setattr(shapes, "REGISTER_SHAPES", ShapeList())
-    backend._analyses.clear()
-    assert [(copy.operand, copy.nbytes) for copy in backend.copies(asked)] == [
+    assert [(copy.operand, copy.nbytes) for copy in offer(asked).first.copies] == [
         ("a", 3 * 64 * 208), ("b", 3 * 100 * 144),
     ]  # fmt: skip
-    assert [copy.operand for copy in backend.copies(replace(asked, packed_by="hopper"))] == ["a"]
+    assert [copy.operand for copy in offer(replace(asked, packed_by="hopper")).first.copies] == ["a"]
     odd = problem(60, 72, 99)  # of fewer rows than a tile has: others go through registers
-    (copy,) = backend.copies(odd)
+    (copy,) = offer(odd).first.copies
     assert copy.operand == "a"
     assert "leading dimension is 99" in copy.why
-    assert "leading dimension is 99" in backend.remark(odd, backend.candidates(odd)[0])
-    assert backend.copies(problem(64, 72, 96)) == []
-    assert backend.estimate(replace(asked, packed_by="hopper")) < backend.estimate(asked)
+    assert "leading dimension is 99" in offer(odd).remark(offer(odd).first.name)
+    assert offer(problem(64, 72, 96)).first.copies == ()
+    assert offer(replace(asked, packed_by="hopper")).first.seconds < offer(asked).first.seconds

@@ -122,8 +122,9 @@ def test_what_does_not_take_it():
 def test_it_is_described():
     backend = HOME.backend()
     asked = problem(4096, 4096, 4096, "float32", precision="bf16x3")
-    name = next(name for name in backend.candidates(asked) if re.search(r"\dxt?$", name))
-    assert "float32 split into two bfloat16 planes, three products, planes of" in backend.remark(asked, name)
+    offer = backend.offer(asked)
+    name = next(name for name in offer.names if re.search(r"\dxt?$", name))
+    assert "float32 split into two bfloat16 planes, three products, planes of" in offer.remark(name)
     assert corrections.describe(asked, H200, [name]) == []
 
 

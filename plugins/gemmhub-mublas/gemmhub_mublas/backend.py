@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
-from gemmhub_musa.backend import NOTHING, MusaBackend
+from gemmhub_musa.backend import Analysis, MusaBackend, library_order
 
-from gemmhub.backend import Kernel, Run
-from gemmhub.capability import Absent, Copy, Ready, Refusal
-from gemmhub.kit.machine import NOTHING_TO_DO
+from gemmhub.backend import Candidate, Kernel, Offer, Run
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas import addend, choose, lower, model, probe
-from gemmhub_mublas.choose import Candidate
 from gemmhub_mublas.launch import Gemm
 from gemmhub_mublas.library import BATCHED, GEMM, STRIDED
 from gemmhub_mublas.lower import Lowered
@@ -23,24 +21,7 @@ _FEW_LAUNCHES = 8
 """Launches up to which an uneven batch costs less than copying arrays of addresses to the device."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """A problem that the library runs."""
-
-    lowered: Lowered
-    candidates: tuple[Candidate, ...]
-    """At least one candidate, the default first; all are proven on the problem's device."""
-
-    def named(self, name: str) -> Candidate | None:
-        """Return the candidate of that name."""
-        return next((each for each in self.candidates if each.name == name), None)
-
-    def launches(self, candidate: Candidate) -> int:
-        """Return the number of calls of the library that a product takes."""
-        return 1 if candidate.kind == BATCHED else len(self.lowered.offsets)
-
-
-class MublasBackend(MusaBackend[Machine, Analysis]):
+class MublasBackend(MusaBackend[Machine, Lowered, choose.Candidate]):
     """muBLAS on Moore Threads GPUs."""
 
     name = "mublas"
@@ -48,12 +29,12 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""
         super().__init__(look)
-        self._proofs: Proofs[Machine, Candidate] = Proofs("muBLAS", self._unproven)
+        self._proofs: Proofs[Machine, choose.Candidate] = Proofs("muBLAS", self._unproven)
 
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
 
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
+    def _analyse(self, problem: GemmProblem) -> Analysis[Lowered, choose.Candidate] | Refusal:
         lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
@@ -61,33 +42,32 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
         if isinstance(found, Refusal):
             return found
         answers = [(each, self._proofs.of(self.machine, problem, each)) for each in found]
-        proven = tuple(each for each, refusal in answers if refusal is None)
-        first = next((refusal for _, refusal in answers if refusal is not None), None)
-        return first if first is not None and not proven else Analysis(lowered, proven)
+        proven = {each.name: each for each, refusal in answers if refusal is None}
+        first = answers[0][1]
+        return Analysis(lowered, proven) if proven or first is None else first
 
-    def _unproven(self, machine: Machine, problem: GemmProblem, candidate: Candidate) -> Run | Refusal:
+    def _unproven(self, machine: Machine, problem: GemmProblem, candidate: choose.Candidate) -> Run | Refusal:
         lowered = lower.lowered(problem, fused=False)
         if isinstance(lowered, Refusal):
             return lowered
         return Gemm(machine, problem, lowered, candidate).run
 
-    def estimate(self, problem: GemmProblem) -> float | None:
-        """Return the seconds of the usual candidate; None without a known rate."""
-        analysis = self.analysis(problem)
-        launches = analysis.launches(analysis.candidates[0]) if isinstance(analysis, Analysis) else 0
-        copied = sum(2 * copy.nbytes for copy in addend.copies(problem))
+    def _offered(self, problem: GemmProblem, analysis: Analysis[Lowered, choose.Candidate]) -> Offer:
+        copies, order = addend.copies(problem), library_order(problem)
+        launches = _launches(analysis.lowered, next(iter(analysis.candidates.values())))
+        copied = sum(2 * copy.nbytes for copy in copies)
         arch = self.machine.runtime.arch(problem.device.index)
-        return model.seconds(problem, arch, launches + bool(copied), copied)
+        seconds = model.seconds(problem, arch, launches + bool(copied), copied)
+        return Offer(
+            [Candidate(name, None if i else seconds, copies, order) for i, name in enumerate(analysis.candidates)],
+            partial(self._remark, problem, analysis),
+        )
 
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``."""
-        analysis = self.analysis(problem)
-        chosen = analysis.named(candidate) if isinstance(analysis, Analysis) else None
-        if chosen is None or not isinstance(analysis, Analysis):
-            return ""
-        words = [chosen.function]
-        if analysis.launches(chosen) > 1:
-            words.append(f"{analysis.launches(chosen)} launches, as the batch is not evenly spaced")
+    def _remark(self, problem: GemmProblem, analysis: Analysis[Lowered, choose.Candidate], name: str) -> str:
+        chosen = analysis.candidates[name]
+        launches, words = _launches(analysis.lowered, chosen), [chosen.function]
+        if launches > 1:
+            words.append(f"{launches} launches, as the batch is not evenly spaced")
         if chosen.kind == BATCHED:
             words.append("addresses copied to the device when they change")
         if problem.permits_tf32 and chosen.label != "tf32":
@@ -96,31 +76,16 @@ class MublasBackend(MusaBackend[Machine, Analysis]):
             words.append("with public numbers, as there is no header")
         return ", ".join(words + self.machine.guard.remarks())
 
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Return the copy of c."""
-        return addend.copies(problem)
+    def _prepared(
+        self, problem: GemmProblem, lowered: Lowered, candidate: choose.Candidate, workspace_limit: int
+    ) -> Kernel:
+        gemm = Gemm(self.machine, problem, lowered, candidate)
+        return Kernel(gemm.run, f"muBLAS {self.machine.version} {candidate.function}", gemm.workspace_bytes)
 
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the candidates, the usual one first."""
-        analysis = self.analysis(problem)
-        return [each.name for each in analysis.candidates] if isinstance(analysis, Analysis) else (NOTHING,)
 
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Return ``candidate`` ready to run.
-
-        Raises ValueError where it is unknown or does not fit into the workspace, AllocationError without memory.
-        """
-        analysis = self.runnable(problem)
-        if analysis is None:
-            return NOTHING_TO_DO
-        chosen = analysis.named(candidate)
-        if chosen is None:
-            allowed = ", ".join(each.name for each in analysis.candidates)
-            raise ValueError(f"muBLAS has no candidate {candidate!r} here; allowed: {allowed}")
-        gemm = Gemm(self.machine, problem, analysis.lowered, chosen)
-        description = f"muBLAS {self.machine.version} {chosen.function}"
-        self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
-        return Kernel(gemm.run, description, gemm.workspace_bytes)
+def _launches(lowered: Lowered, candidate: choose.Candidate) -> int:
+    """Return the number of calls of the library that a product takes."""
+    return 1 if candidate.kind == BATCHED else len(lowered.offsets)
 
 
 def _kinds(lowered: Lowered) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             _load_mublas,
             "muBLAS on Moore Threads GPUs: floats, complex, int8; any batch",
             device_kinds=("musa",),
-            contract=1,
+            contract=2,
             variables=("GEMMHUB_MCC",),
         ),
         BackendDescription(
@@ -34,7 +34,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             _load_mublaslt,
             "muBLASLt on Moore Threads GPUs (SDK 4.2 or later): floats, int8, fused bias, relu and gelu",
             device_kinds=("musa",),
-            contract=1,
+            contract=2,
             variables=("GEMMHUB_MCC",),
         ),
     ]

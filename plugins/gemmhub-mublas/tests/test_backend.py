@@ -17,6 +17,7 @@ from gemmhub_mublas.probe import Machine
 from gemmhub_musa import runtime
 from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
+from gemmhub.backend import Offer
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.testing.check import honest
 from gemmhub.testing.problems import unsigned_bytes
@@ -43,9 +44,9 @@ def header_codes():
 
 
 def refused(backend, asked):
-    found = backend.supports(asked)
+    found = backend.offer(asked)
     assert isinstance(found, Refusal)
-    honest(found, "supports()")
+    honest(found, "offer()")
     return f"{found.reason}; {found.remedy}"
 
 
@@ -62,8 +63,8 @@ def test_registered():
     (point,) = [x for x in importlib.metadata.entry_points(group="gemmhub") if x.name == "mublas"]
     found = point.load().gemmhub_backends()
     assert [(x.name, x.device_kinds, x.contract) for x in found] == [
-        ("mublas", ("musa",), 1),
-        ("mublaslt", ("musa",), 1),
+        ("mublas", ("musa",), 2),
+        ("mublaslt", ("musa",), 2),
     ]
     assert [x.load().name for x in found] == ["mublas", "mublaslt"]
 
@@ -80,33 +81,35 @@ def test_describing_imports_nothing_heavy():
     ("int8", "int32", ["ex", "ex_tensor_op"]),
 ])  # fmt: skip
 def test_candidates(backend, dtype, out, names):
-    assert list(backend.candidates(problem(dtype=dtype, out=out))) == names
+    assert list(backend.offer(problem(dtype=dtype, out=out)).names) == names
 
 
 def test_float32_uses_tf32_only_where_it_is_allowed(backend):
-    full = backend.candidates(problem())
-    assert not any("tf32" in name for name in full)
-    assert backend.candidates(problem(precision="bf16x3")) == full
-    assert backend.remark(problem(precision="bf16x3"), full[0]) == backend.remark(problem(), full[0])
+    full, split = backend.offer(problem()), backend.offer(problem(precision="bf16x3"))
+    assert not any("tf32" in name for name in full.names)
+    assert split.names == full.names
+    assert split.remark(full.first.name) == full.remark(full.first.name)
     for precision in ("tf32", "bf16"):
-        names = backend.candidates(problem(precision=precision))
-        assert list(names) == ["ex_tf32", "ex", "sgemm"]
-        assert "in full precision" in backend.remark(problem(precision=precision), "sgemm")
+        offer = backend.offer(problem(precision=precision))
+        assert list(offer.names) == ["ex_tf32", "ex", "sgemm"]
+        assert "in full precision" in offer.remark("sgemm")
 
 
 def test_even_batches(backend):
-    names = backend.candidates(problem(batch=(2, 3)))
-    assert list(names) == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
+    names = list(backend.offer(problem(batch=(2, 3))).names)
+    assert names == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
 
 
 def test_uneven_batches(backend):
     few = replace(problem(batch=(2, 3)), a=strided("float32", 16, 16, 16, 1, (2, 3), (5000, 256)))
-    assert list(backend.candidates(few)) == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
-    assert "2 launches" in backend.remark(few, "sgemm_strided")
+    offer = backend.offer(few)
+    assert list(offer.names) == ["sgemm_strided", "ex_strided", "sgemm_batched", "ex_batched"]
+    assert "2 launches" in offer.remark("sgemm_strided")
     many = replace(problem(batch=(20,)), a=strided("float32", 16, 16, 16, 1, (20,), (-256,)))
-    assert list(backend.candidates(many))[:2] == ["sgemm_batched", "ex_batched"]
-    assert "addresses copied" in backend.remark(many, "sgemm_batched")
-    assert "20 launches" in backend.remark(many, "sgemm")
+    offer = backend.offer(many)
+    assert list(offer.names)[:2] == ["sgemm_batched", "ex_batched"]
+    assert "addresses copied" in offer.remark("sgemm_batched")
+    assert "20 launches" in offer.remark("sgemm")
 
 
 @pytest.mark.parametrize(("asked", "words"), [
@@ -121,43 +124,51 @@ def test_refusals(backend, asked, words):
 
 
 def test_preparing_what_is_refused(backend):
-    with pytest.raises(ValueError, match="adds no bias"):
-        backend.prepare(problem(bias=bias()), "sgemm", LIMIT)
-    with pytest.raises(ValueError, match="no candidate 'dgemm' here; allowed: sgemm, ex"):
-        backend.prepare(problem(), "dgemm", LIMIT)
-    with pytest.raises(ValueError, match="workspace_mib"):
-        backend.prepare(problem(k=0), "sgemm", 10)
+    assert "adds no bias" in backend.prepare(problem(bias=bias()), "sgemm", LIMIT).reason
+    assert "no candidate 'dgemm' here; allowed: sgemm, ex" in backend.prepare(problem(), "dgemm", LIMIT).reason
+    no = backend.prepare(problem(k=0), "sgemm", 10)
+    assert "mublas's sgemm needs" in no.reason
+    assert "10 are allowed" in no.reason
+    assert "raise the setting workspace_mib" in no.remedy
 
 
 def test_nothing_to_do(backend):
     asked = problem(m=0)
-    assert backend.supports(asked) is None
-    assert list(backend.candidates(asked)) == ["nothing"]
+    assert isinstance(backend.offer(asked), Offer)
+    assert list(backend.offer(asked).names) == ["nothing"]
     kernel = backend.prepare(asked, "nothing", 0)
     kernel.run(0, 0, 0, None, None, 1, 0, 0)
     assert kernel.workspace_bytes == 0
 
 
 def test_the_copy_of_c_is_reported(backend):
-    assert backend.copies(problem()) == ()
-    (copy,) = backend.copies(problem(batch=(3,), c=operand("float32", 16, 16, batch=(3,))))
+    assert backend.offer(problem()).first.copies == ()
+    (copy,) = backend.offer(problem(batch=(3,), c=operand("float32", 16, 16, batch=(3,)))).first.copies
     assert (copy.operand, copy.nbytes) == ("c", 3 * 16 * 16 * 4)
     assert "unless it is out itself" in copy.why
 
 
 def test_estimates_grow(backend):
-    small, large = backend.estimate(problem()), backend.estimate(problem(4096, 4096, 4096))
+    def seconds(asked):
+        return backend.offer(asked).first.seconds
+
+    small, large = seconds(problem()), seconds(problem(4096, 4096, 4096))
     assert 0 < small < large
-    assert backend.estimate(problem(4096, 4096, 4096, precision="tf32")) < large
-    assert backend.estimate(problem(c=operand("float32", 16, 16))) > small
+    assert seconds(problem(4096, 4096, 4096, precision="tf32")) < large
+    assert seconds(problem(c=operand("float32", 16, 16))) > small
+
+
+def test_orders_of_addition_are_known_for_integers_only(backend):
+    for dtype, out, order in (("float32", None, None), ("float16", None, None), ("int8", "int32", "exact")):
+        assert {each.order for each in backend.offer(problem(dtype=dtype, out=out)).candidates} == {order}
 
 
 def test_without_a_header_the_public_numbers_run(backend):
     """float16 by its public numbers; one dtype's functions need no type numbers at all."""
     bare = with_codes(PUBLIC)
-    assert list(bare.candidates(problem())) == ["sgemm"]
-    assert list(bare.candidates(problem(dtype="float16"))) == ["ex", "ex_tensor_op"]
-    assert list(bare.candidates(problem(precision="tf32"))) == ["sgemm"]
+    assert list(bare.offer(problem()).names) == ["sgemm"]
+    assert list(bare.offer(problem(dtype="float16")).names) == ["ex", "ex_tensor_op"]
+    assert list(bare.offer(problem(precision="tf32")).names) == ["sgemm"]
     for dtype, out, name in (
         ("bfloat16", None, "MUSA_R_16BF"),
         ("int8", "int32", "MUSA_R_8I"),
@@ -167,7 +178,7 @@ def test_without_a_header_the_public_numbers_run(backend):
         assert name in text
         assert "not public, and mublas.h is not here" in text
         assert "install the MUSA SDK's headers" in text
-    assert "as there is no header" in bare.remark(problem(), "sgemm")
+    assert "as there is no header" in bare.offer(problem()).remark("sgemm")
     assert "public numbers only" in bare.probe().features[-1]
     asked = problem(dtype="float16")
     operands = Operands(asked)
@@ -220,14 +231,14 @@ def test_tf32_in_disguise_is_found_out(backend):
     codes = header_codes()
     codes["MUBLAS_COMPUTE_32F"] = codes["MUBLAS_COMPUTE_32F_FAST_TF32"]
     disguised = with_codes(Codes.of(codes))
-    assert list(disguised.candidates(problem())) == ["sgemm"]
+    assert list(disguised.offer(problem()).names) == ["sgemm"]
 
 
 def test_proofs_are_made_once(backend, sim):
     """Another size needs none: no new handle, no allocation."""
-    assert backend.supports(problem(30, 31, 32)) is None
+    assert isinstance(backend.offer(problem(30, 31, 32)), Offer)
     sim.musaSimInject(b"musaMalloc")
-    assert backend.supports(problem(33, 31, 32)) is None
+    assert isinstance(backend.offer(problem(33, 31, 32)), Offer)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
@@ -237,7 +248,7 @@ def test_no_memory_for_the_proof_is_no_verdict(backend, sim, dtype):
     sim.musaSimInject(b"musaMalloc")
     assert "could not be tried" in refused(fresh, problem(dtype=dtype))
     sim.musaSimInject(b"")
-    assert fresh.supports(problem(dtype=dtype)) is None
+    assert isinstance(fresh.offer(problem(dtype=dtype)), Offer)
 
 
 def test_unsigned_bytes_are_refused(backend):

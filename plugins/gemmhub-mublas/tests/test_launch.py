@@ -19,6 +19,7 @@ from gemmhub_musa.runtime import MusaError
 from gemmhub_musa.testing import Operands, nested_products, operand, per_thread_products, problem, strided
 from gemmhub_musa.workspace import PER_THREAD_STREAM
 
+from gemmhub.backend import Offer
 from gemmhub.errors import AllocationError, KernelError
 
 LIMIT = 64 * 2**20
@@ -46,7 +47,7 @@ def stream(runtime):
 
 
 def prepared(backend, asked, candidate=None):
-    return backend.prepare(asked, candidate or backend.candidates(asked)[0], LIMIT).run
+    return backend.prepare(asked, candidate or backend.offer(asked).first.name, LIMIT).run
 
 
 def test_work_goes_on_the_callers_stream(backend, runtime, stream, sim):
@@ -93,7 +94,7 @@ def test_c_in_place_is_not_copied(backend, monkeypatch):
 ])  # fmt: skip
 def test_every_c_is_copied(backend, c, batch):
     asked = problem(4, 5, 6, batch=batch, c=c)
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         operands = Operands(asked)
         expected = operands.wide - operands.c[1]
         assert np.array_equal(operands.run(prepared(backend, asked, candidate), beta=-1), expected), candidate
@@ -102,7 +103,7 @@ def test_every_c_is_copied(backend, c, batch):
 @pytest.mark.parametrize("alpha", [1, 0, np.inf, np.nan])
 def test_no_inner_dimension(backend, alpha):
     asked = problem(5, 7, 0, alpha_is_one=alpha == 1, c=operand("float32", 5, 7))
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         operands = Operands(asked)
         expected = -2 * operands.c[1]
         assert np.array_equal(operands.run(prepared(backend, asked, candidate), alpha=alpha, beta=-2), expected)
@@ -110,7 +111,7 @@ def test_no_inner_dimension(backend, alpha):
 
 @pytest.mark.parametrize("asked", [problem(alpha_is_one=False), replace(UNEVEN, alpha_is_one=False)])
 def test_alpha_zero_forgets_nan(backend, asked):
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         operands = Operands(asked)
         operands.a[0][...] = np.nan
         operands.arrays.copy(operands.a[2], operands.arrays.from_host(operands.a[0]))
@@ -203,7 +204,7 @@ def test_one_kernel_on_several_streams(backend, runtime):
 
 @pytest.mark.parametrize("asked", [problem(8, 9, 10, c=operand("float32", 8, 9)), UNEVEN])
 def test_many_threads(backend, asked):
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         run = prepared(backend, asked, candidate)
         beta = 1 if asked.c else 0
 
@@ -275,7 +276,7 @@ def test_a_failed_copy_of_c(backend, sim):
 
 @pytest.mark.parametrize("function", ["musaMalloc", "musaMallocHost"])
 def test_no_memory_for_addresses(backend, sim, function):
-    assert "sgemm_batched" in backend.candidates(UNEVEN)
+    assert "sgemm_batched" in backend.offer(UNEVEN).names
     sim.musaSimInject(function.encode())
     with pytest.raises(AllocationError):
         prepared(backend, UNEVEN, "sgemm_batched")
@@ -288,7 +289,7 @@ def test_no_memory_for_zeros(sim):
     workspace.of.cache_clear()  # as in a process that has reserved nothing
     backend = MublasBackend()
     asked = problem(40, 50, 60, alpha_is_one=False)
-    assert backend.supports(asked) is None
+    assert isinstance(backend.offer(asked), Offer)
     sim.musaSimInject(b"musaMalloc")
     with pytest.raises(AllocationError):
         backend.prepare(asked, "sgemm", LIMIT)
@@ -304,7 +305,7 @@ def test_harmless_errors_are_cleared_and_reported(backend, sim, monkeypatch):
     monkeypatch.delenv("MUSA_SIM_BLAS_STICKY")
     assert sim.musaPeekAtLastError() == 0
     assert backend.machine.guard.cleared == cleared + 1
-    assert f"left musaErrorNotSupported behind {cleared + 1} times" in backend.remark(asked, "sgemm")
+    assert f"left musaErrorNotSupported behind {cleared + 1} times" in backend.offer(asked).remark("sgemm")
     assert np.array_equal(operands.result(), operands.wide)
 
 

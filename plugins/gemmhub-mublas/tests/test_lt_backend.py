@@ -15,9 +15,11 @@ from gemmhub_mublas.lt import library, lower, probe
 from gemmhub_mublas.lt.backend import MublasLtBackend
 from gemmhub_mublas.lt.library import Glue
 from gemmhub_mublas.lt.probe import Machine
-from gemmhub_musa import runtime, sdk
+from gemmhub_musa import from_numpy, runtime, sdk, workspace
 from gemmhub_musa.testing import Operands, bias, nested_products, operand, per_thread_products, problem, strided
 
+import gemmhub
+from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import AllocationError, KernelError
@@ -45,14 +47,14 @@ def with_names(has):
 
 
 def refused(backend, asked):
-    found = backend.supports(asked)
-    assert isinstance(found, Refusal), backend.candidates(asked)
-    honest(found, "supports()")
+    found = backend.offer(asked)
+    assert isinstance(found, Refusal), found
+    honest(found, "offer()")
     return f"{found.reason}; {found.remedy}"
 
 
 def prepared(backend, asked, candidate=None, limit=LIMIT):
-    return backend.prepare(asked, candidate or backend.candidates(asked)[0], limit)
+    return backend.prepare(asked, candidate or backend.offer(asked).first.name, limit)
 
 
 def test_ready(backend):
@@ -63,15 +65,15 @@ def test_ready(backend):
 
 
 def test_candidates(backend):
-    assert list(backend.candidates(problem())) == ["proposed-0", "proposed-1", "library"]
-    assert "algo = NULL" in backend.remark(problem(), "library")
+    assert list(backend.offer(problem()).names) == ["proposed-0", "proposed-1", "library"]
+    assert "algo = NULL" in backend.offer(problem()).remark("library")
 
 
 def test_the_library_may_propose_nothing(backend, monkeypatch):
     """Then it chooses when it is called."""
     monkeypatch.setenv("MUSA_SIM_LT_HEURISTIC", "0")
     asked = problem(17, 18, 19)
-    assert list(backend.candidates(asked)) == ["library"]
+    assert list(backend.offer(asked).names) == ["library"]
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
 
@@ -86,23 +88,53 @@ def test_candidates_are_right(backend, candidate, dtype):
 
 
 def test_workspace(backend):
-    """An algorithm that needs more than is allowed is replaced by one that fits, and the description reports it."""
+    """An algorithm that needs more than is allowed is refused, and no other takes its place."""
     asked = problem(64, 64, 64)
     large = prepared(backend, asked, "proposed-0")
     assert large.workspace_bytes > 0
-    small = prepared(backend, asked, "proposed-0", limit=large.workspace_bytes - 1)
+    no = prepared(backend, asked, "proposed-0", limit=large.workspace_bytes - 1)
+    assert f"proposed-0 needs {large.workspace_bytes} bytes of workspace" in no.reason
+    assert "raise the setting workspace_mib, or leave the candidate's name out" in no.remedy
+    small = prepared(backend, asked, "library", limit=large.workspace_bytes - 1)
     assert small.workspace_bytes == 0
-    assert f"needs {large.workspace_bytes} bytes of workspace" in small.description
     for kernel in (large, small):
         operands = Operands(asked)
         assert np.array_equal(operands.run(kernel.run), operands.wide)
+
+
+def test_another_candidate_runs_where_the_usual_one_has_no_workspace(backend, monkeypatch):
+    sizes = 700, 600, 4
+    assert prepared(backend, problem(*sizes), "proposed-0").workspace_bytes > 2**20
+    monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1")
+    gemmhub.reload()
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((700, 4), (4, 600)))
+    got = gemmhub.matmul(from_numpy(a), from_numpy(b), backend="mublaslt")
+    assert np.array_equal(got.numpy(), a @ b)
+    monkeypatch.undo()
+    gemmhub.reload()
+
+
+def test_each_proposal_is_the_one_that_was_named(backend):
+    """Also where there is no inner dimension, and the library multiplies zeros."""
+    for asked in (problem(), problem(k=0), problem(alpha_is_one=False)):
+        for name in ("proposed-0", "proposed-1"):
+            gemm = prepared(backend, asked, name).run.__self__
+            assert f"proposed-{gemm._choice.algorithm}" == name
+            assert gemm._zero_choice == gemm._choice or asked.k
+
+
+def test_an_unknown_candidate(backend):
+    no = backend.prepare(problem(), "proposed-7", LIMIT)
+    assert "no candidate 'proposed-7' here; allowed: proposed-0, proposed-1, library" in no.reason
+    assert no.remedy
 
 
 def test_unaligned_operands_get_no_proposals(backend):
     """Where the header cannot pass alignments to the library, it must see the addresses."""
     if lower.ALIGNMENTS[-1] in backend.machine.glue.has:
         pytest.skip("this header has one")
-    assert list(backend.candidates(odd())) == ["library"]
+    assert list(backend.offer(odd()).names) == ["library"]
 
 
 def odd():
@@ -132,7 +164,7 @@ def test_types_that_the_card_lacks(backend, sim):
 
 def test_int8(backend):
     asked = problem(5, 6, 7, "int8", "int32", b="col", c=operand("int32", 5, 6))
-    assert list(backend.candidates(asked)) == ["library"]
+    assert list(backend.offer(asked).names) == ["library"]
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run, beta=3), operands.wide + 3 * operands.c[1])
 
@@ -169,7 +201,7 @@ def test_epilogues(backend, activation, fused_bias):
     expected = {None: x, "relu": np.maximum(x, 0), "gelu": gelu}[activation]
     np.testing.assert_allclose(operands.run(prepared(backend, asked).run), expected, rtol=1e-5, atol=1e-5)
     if name != lower.EPILOGUES[0]:
-        assert "epilogue fused" in backend.remark(asked, "library")
+        assert "epilogue fused" in backend.offer(asked).remark("library")
 
 
 def test_biases_from_many_threads(backend):
@@ -192,7 +224,7 @@ def test_batches(backend):
     asked = problem(4, 5, 6, batch=(2, 3))
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(backend, asked).run), operands.wide)
-    launches = "6 launches" in backend.remark(asked, "library")
+    launches = "6 launches" in backend.offer(asked).remark("library")
     assert launches != backend.machine.glue.has.issuperset(lower.BATCH)
 
 
@@ -209,7 +241,7 @@ def test_alpha_zero_forgets_nan(backend, candidate):
 @pytest.mark.parametrize("alpha", [0, 1, np.nan])
 def test_no_inner_dimension(backend, alpha):
     asked = problem(5, 7, 0, alpha_is_one=alpha == 1, c=operand("float32", 5, 7), bias=bias())
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         operands = Operands(asked)
         expected = operands.bias[1] - 2 * operands.c[1]
         assert np.array_equal(operands.run(prepared(backend, asked, candidate).run, alpha=alpha, beta=-2), expected)
@@ -218,7 +250,7 @@ def test_no_inner_dimension(backend, alpha):
 def test_c_planned_and_beta_zero(backend):
     """c is then not handed over, whatever its layout."""
     asked = problem(6, 8, 4, c=strided("float32", 6, 8, 20, 1))
-    for candidate in backend.candidates(asked):
+    for candidate in backend.offer(asked).names:
         operands = Operands(asked)
         assert np.array_equal(operands.run(prepared(backend, asked, candidate).run, beta=0), operands.wide)
 
@@ -243,7 +275,7 @@ def test_several_streams(backend):
 def test_a_header_without_batches(backend):
     few = with_names(backend.machine.glue.has - set(lower.BATCH))
     asked = problem(4, 5, 6, batch=(3,))
-    assert "3 launches" in few.remark(asked, "library")
+    assert "3 launches" in few.offer(asked).remark("library")
     operands = Operands(asked)
     assert np.array_equal(operands.run(prepared(few, asked).run), operands.wide)
 
@@ -256,7 +288,7 @@ def test_a_header_without_batches(backend):
 def test_headers_that_lack_a_name(backend, name, asked):
     few = with_names(backend.machine.glue.has - {name})
     assert f"the installed mublasLt.h has no {name}" in refused(few, asked)
-    assert few.supports(problem()) is None
+    assert isinstance(few.offer(problem()), Offer)
 
 
 @pytest.mark.parametrize("function", ["mublasLtMatmul", "mublasLtMatmulAlgoGetHeuristic", "mublasLtMatmulDescCreate"])
@@ -268,7 +300,7 @@ def test_failing_functions(backend, sim, function):
         with pytest.raises(KernelError, match=r"'mublaslt': mublasLtMatmul: status \d+ \(MUBLAS_STATUS_"):
             operands.launch(run)
     elif function.endswith("Heuristic"):
-        assert list(backend.candidates(problem(24, 25, 26))) == ["library"]
+        assert list(backend.offer(problem(24, 25, 26)).names) == ["library"]
     else:
         assert "mublasLt descriptors: status" in refused(backend, problem(27, 28, 29))
     sim.musaSimInject(b"")
@@ -276,8 +308,9 @@ def test_failing_functions(backend, sim, function):
 
 
 def test_no_memory_for_the_workspace(sim):
+    workspace.of.cache_clear()  # as in a process that has reserved nothing
     backend, asked = MublasLtBackend(), problem(300, 200, 10)
-    assert backend.supports(asked) is None
+    assert isinstance(backend.offer(asked), Offer)
     sim.musaSimInject(b"musaMalloc")
     with pytest.raises(AllocationError):
         prepared(backend, asked, "proposed-0")

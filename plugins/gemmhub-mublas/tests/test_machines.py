@@ -23,15 +23,16 @@ COMPILER = shutil.which("g++") or shutil.which("c++")
 SAYS = """
 import json
 from gemmhub_mublas.{module} import {name}
-from gemmhub.capability import Absent
+from gemmhub.capability import Absent, Refusal
 from gemmhub_musa.testing import problem, bias
 backend = {name}()
 found = backend.probe()
 if isinstance(found, Absent):
     print(json.dumps([found.reason, found.remedy]))
 else:
-    answers = [backend.supports(problem(**asked)) for asked in {asked!r}]
-    print(json.dumps([list(found.features), [answer and answer.reason for answer in answers]]))
+    answers = [backend.offer(problem(**asked)) for asked in {asked!r}]
+    reasons = [answer.reason if isinstance(answer, Refusal) else None for answer in answers]
+    print(json.dumps([list(found.features), reasons]))
 """
 MUBLAS = {"module": "backend", "name": "MublasBackend"}
 MUBLASLT = {"module": "lt.backend", "name": "MublasLtBackend"}
@@ -106,7 +107,7 @@ for make in (MublasBackend, MublasLtBackend):
     backend = make()
     for index in (1, 0, 1):
         asked = problem(20, 21, 22, index=index, c=operand("float32", 20, 21), alpha_is_one=False)
-        for candidate in backend.candidates(asked):
+        for candidate in backend.offer(asked).names:
             run, operands = backend.prepare(asked, candidate, 2**26).run, Operands(asked)
             for alpha in (2, 0):
                 expected = alpha * operands.wide + operands.c[1]

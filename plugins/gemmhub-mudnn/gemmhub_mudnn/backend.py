@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gemmhub_musa.backend import MusaBackend
+from gemmhub_musa.backend import Analysis, MusaBackend
 
-from gemmhub.backend import Kernel
+from gemmhub.backend import Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready, Refusal
-from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn import library as glue
 from gemmhub_mudnn import lower, model, probe, proof
 from gemmhub_mudnn.launch import Gemm
+from gemmhub_mudnn.library import MudnnError
 from gemmhub_mudnn.lower import Form, Lowered
 from gemmhub_mudnn.proof import Kind
 
+_NAME = "default"
+"""Name of the only candidate."""
 
-class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
+
+class MudnnBackend(MusaBackend[probe.Machine, Lowered, None]):
     """muDNN on Moore Threads GPUs."""
 
     name = "mudnn"
@@ -32,16 +35,12 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
 
-    def analysis(self, problem: GemmProblem) -> Lowered | Refusal | None:
-        """Return the analysis of ``problem``; unknown dtypes are refused for results without elements, too."""
-        found = super().analysis(problem)
-        return lower.check(problem) if found is None else found
-
-    def _analyse(self, problem: GemmProblem) -> Lowered | Refusal:
+    def _analyse(self, problem: GemmProblem) -> Analysis[Lowered, None] | Refusal:
         found = lower.lowered(problem)
         if isinstance(found, Refusal):
             return found
-        return self._lacking(found.forms[0]) or self._unproven(problem.device.index, found) or found
+        refusal = self._lacking(found.forms[0]) or self._unproven(problem.device.index, found)
+        return refusal or Analysis(found, {_NAME: None})
 
     def _lacking(self, form: Form) -> Refusal | None:
         """Return a refusal where the installed header has no function for ``form``."""
@@ -77,36 +76,29 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered]):
                     return refusal
         return None
 
-    def estimate(self, problem: GemmProblem) -> float:
-        """Return the seconds of a call."""
-        analysis = self.analysis(problem)
-        launches = len(analysis.offsets) if isinstance(analysis, Lowered) else 0
-        return model.seconds(problem, self.machine.arch[problem.device.index], launches)
+    def _offered(self, problem: GemmProblem, analysis: Analysis[Lowered, None]) -> Offer:
+        arch = self.machine.arch[problem.device.index]
+        seconds = model.seconds(problem, arch, len(analysis.lowered.offsets))
+        return Offer([Candidate(_NAME, seconds)], lambda name: _remark(analysis.lowered))
 
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``."""
-        analysis = self.analysis(problem)
-        if not isinstance(analysis, Lowered):
-            return ""
-        form = analysis.forms[0]
-        words = ["BatchMatMul" if form.stack else "MatMul"]
-        if form.dtype == "float32":
-            words.append("TF32" if form.tensor_math else "no TF32")
-        if len(analysis.offsets) > 1:
-            words.append(f"{len(analysis.offsets)} launches, as the batch is not evenly spaced")
-        return ", ".join(words)
+    def _prepared(
+        self, problem: GemmProblem, lowered: Lowered, candidate: None, workspace_limit: int
+    ) -> Kernel | Refusal:
+        try:
+            gemm = Gemm(self.machine.engine(problem.device.index), lowered, workspace_limit)
+        except MudnnError as error:
+            return Refusal(f"muDNN takes this kind of product, but not this one: {error}", proof.OTHER)
+        return Kernel(gemm.run, f"muDNN {_remark(lowered)}", gemm.workspace_bytes)
 
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Return the product ready to run.
 
-        Raises ValueError where it is refused or needs more workspace, AllocationError without memory, and MudnnError
-        where the library takes this kind of product but not this one.
-        """
-        analysis = self.runnable(problem)
-        if analysis is None:
-            return NOTHING_TO_DO
-        gemm = Gemm(self.machine.engine(problem.device.index), analysis, workspace_limit)
-        return Kernel(gemm.run, f"muDNN {self.remark(problem, candidate)}", gemm.workspace_bytes)
+def _remark(lowered: Lowered) -> str:
+    form = lowered.forms[0]
+    words = ["BatchMatMul" if form.stack else "MatMul"]
+    if form.dtype == "float32":
+        words.append("TF32" if form.tensor_math else "no TF32")
+    if len(lowered.offsets) > 1:
+        words.append(f"{len(lowered.offsets)} launches, as the batch is not evenly spaced")
+    return ", ".join(words)
 
 
 def _first(machine: probe.Machine, types: tuple[int, str, str]) -> Refusal | None:

@@ -13,8 +13,9 @@ class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
     def __init__(self, engine: Engine, lowered: Lowered, limit: int) -> None:
-        """Raises MudnnError where the library does not take it, ValueError where it needs more than ``limit`` bytes
-        of workspace, AllocationError where there is no device memory.
+        """Where it needs more than ``limit`` bytes of workspace, nothing is reserved: the caller refuses it.
+
+        Raises MudnnError where the library does not take it, AllocationError where there is no device memory.
         """
         self._engine, self._lowered, self._limit = engine, lowered, limit - lowered.zero_bytes
         with engine.turn():
@@ -26,12 +27,8 @@ class Gemm:
             }
             most = max(plan.workspace for plan in self._plans.values())
             self.workspace_bytes = most + lowered.zero_bytes
-            if most > self._limit:
-                raise ValueError(
-                    f"muDNN needs {self.workspace_bytes} bytes of workspace: {limit} are allowed; raise the setting "
-                    "workspace_mib"
-                )
-            engine.workspace.reserve(most, self._limit)
+            if most <= self._limit:
+                engine.workspace.reserve(most, self._limit)
             self._zeros = engine.workspace.zeros(lowered.zero_bytes)
 
     def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:

@@ -30,7 +30,8 @@ M, N, K, COUNT = 13, 17, 259, 3
 """Sums of 259 products of one sign: an accumulator of half precision shows, too."""
 ALPHA, BETA = -0.5, 1.5
 LIMIT = 64 * 2**20
-_OTHER = "use another backend (mublas), or convert the operands"
+OTHER = "use another backend (mublas), or convert the operands"
+"""The remedy for what muDNN does not take."""
 _REPORT = "use another backend (mublas), and report this with the output of `gemmhub doctor musa`"
 
 
@@ -99,7 +100,7 @@ class Kind:
             return "add the bias or c afterwards, or use another backend (mublas)"
         if self.padded or not self.aligned:
             return "pass contiguous operands, or use another backend (mublas)"
-        return _OTHER
+        return OTHER
 
 
 def first(engine: Engine, dtype: str, result: str) -> Refusal | None:
@@ -115,7 +116,7 @@ def first(engine: Engine, dtype: str, result: str) -> Refusal | None:
         try:
             return Kernel(Gemm(engine, found, LIMIT).run, "muDNN")
         except MudnnError as error:
-            return Refusal(f"muDNN does not take {dtype} by {dtype} with a result of {result}: {error}", _OTHER)
+            return Refusal(f"muDNN does not take {dtype} by {dtype} with a result of {result}: {error}", OTHER)
 
     refusal = selftest.check(prepare, engine.runtime, engine.index, dtype, result)
     if refusal is not None and AllocationError.__name__ in refusal.reason:
@@ -128,7 +129,7 @@ def prove(engine: Engine, kind: Kind) -> Refusal | None:
     try:
         with engine.runtime.device(engine.index), ExitStack() as stack:
             return _compare(engine, kind, stack)
-    except (MudnnError, BackendError, ValueError) as error:
+    except (MudnnError, BackendError) as error:
         return Refusal(f"muDNN does not take products of this kind ({kind}): {error}", kind.advice)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from gemmhub_mudnn import proof
 from gemmhub_mudnn.backend import MudnnBackend
-from gemmhub_mudnn.library import Library
+from gemmhub_mudnn.library import Library, MudnnError
 from gemmhub_mudnn.lower import Tensor
 from gemmhub_musa import workspace
 from gemmhub_musa.testing import MusaMemory, bias, nested_products, operand, per_thread_products, strided
@@ -15,7 +15,8 @@ from gemmhub_musa.testing import problem as musa_problem
 from problems import problem
 
 from conftest import GENERATION
-from gemmhub.capability import Device, Ready
+from gemmhub.backend import Kernel, Offer
+from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.testing.cases import Case
 from gemmhub.testing.check import check
@@ -44,7 +45,7 @@ def prepared(backend, case, memory=None, limit=LIMIT):
     """(kernel, filled operands) of ``case``."""
     operands = Operands(case, memory or MusaMemory())
     operands.fill(case.seed)
-    assert backend.supports(operands.problem) is None
+    assert isinstance(backend.offer(operands.problem), Offer)
     return backend.prepare(operands.problem, "default", limit), operands
 
 
@@ -80,30 +81,50 @@ def test_a_second_device(backend, monkeypatch):
     proven = counted(monkeypatch)
     assert check(backend, case, MusaMemory(1)).accepted
     assert {engine.index for engine, _ in proven} == {1}
-    assert "musa:2" in backend.supports(problem(index=2)).reason
-    assert "on cpu" in backend.supports(replace(problem(), device=Device())).reason
+    assert "musa:2" in backend.offer(problem(index=2)).reason
+    assert "on cpu" in backend.offer(replace(problem(), device=Device())).reason
 
 
 def test_remarks_and_estimates(backend):
-    assert backend.remark(problem(), "default") == "MatMul, no TF32"
-    assert backend.remark(problem(precision="tf32"), "default") == "MatMul, TF32"
-    assert backend.remark(problem(dtype="float16", batch=(3,)), "default") == "BatchMatMul"
+    assert backend.offer(problem()).remark("default") == "MatMul, no TF32"
+    assert backend.offer(problem(precision="tf32")).remark("default") == "MatMul, TF32"
+    assert backend.offer(problem(dtype="float16", batch=(3,))).remark("default") == "BatchMatMul"
     reversed_batch = replace(problem(batch=(3,)), b=operand("float32", 8, 24, batch=(3,), batch_strides=(-192,)))
-    assert "3 launches" in backend.remark(reversed_batch, "default")
+    assert "3 launches" in backend.offer(reversed_batch).remark("default")
     big = problem(4096, 4096, 4096)
     half = problem(4096, 4096, 4096, dtype="float16")
-    assert 1e-5 < backend.estimate(half) < backend.estimate(replace(big, precision="tf32")) < backend.estimate(big) < 1
-    assert backend.estimate(problem(0, 3, 5)) > 0
+    times = [backend.offer(asked).first.seconds for asked in (half, replace(big, precision="tf32"), big)]
+    assert 1e-5 < times[0] < times[1] < times[2] < 1
+    assert backend.offer(problem(0, 3, 5)).first.seconds == 0
 
 
 def test_descriptions_of_kernels(backend):
     kernel, _ = prepared(backend, Case(m=16, n=24, k=64))
     assert kernel.description == "muDNN MatMul, no TF32"
     assert kernel.workspace_bytes > 0
-    nothing = backend.prepare(problem(0, 3, 5), "default", LIMIT)
+    nothing = backend.prepare(problem(0, 3, 5), "nothing", LIMIT)
     nothing.run(0, 0, 0, None, None, 1, 0, 0)
-    with pytest.raises(ValueError, match="mublas"):
-        backend.prepare(problem(dtype="float64"), "default", LIMIT)
+
+
+def test_what_prepare_refuses(backend):
+    assert "mublas" in backend.prepare(problem(dtype="float64"), "default", LIMIT).remedy
+    assert "no candidate 'other' here; allowed: default" in backend.prepare(problem(), "other", LIMIT).reason
+
+
+def test_a_product_that_the_library_does_not_take(backend, monkeypatch):
+    """Though it takes its kind: other products go on."""
+    original = Library.plan
+
+    def plan(self, handle, form, addend):
+        if form.d.rows == 100:
+            raise MudnnError("status 3")
+        return original(self, handle, form, addend)
+
+    monkeypatch.setattr(Library, "plan", plan)
+    no = backend.prepare(problem(100), "default", LIMIT)
+    assert "not this one: status 3" in no.reason
+    assert "use another backend" in no.remedy
+    assert isinstance(backend.prepare(problem(99), "default", LIMIT), Kernel)
 
 
 def test_after_prepare_a_call_allocates_nothing(backend):
@@ -122,14 +143,14 @@ def test_a_nested_call_disturbs_nothing(backend):
     """Between the launches of a call, which share the handle and nothing else."""
     asked = musa_problem(16, 16, 16, batch=(2, 3), a="col")
     asked = replace(asked, a=strided("float32", 16, 16, 1, 16, (2, 3), (1024, 256)))
-    assert backend.supports(asked) is None
+    assert isinstance(backend.offer(asked), Offer)
     kernel = backend.prepare(asked, "default", LIMIT)
     nested_products(kernel.run, asked, backend.machine.engine(0).guard, "before")
 
 
 def test_the_per_thread_stream(backend):
     asked = musa_problem(16, 16, 16)
-    assert backend.supports(asked) is None
+    assert isinstance(backend.offer(asked), Offer)
     per_thread_products(backend.prepare(asked, "default", LIMIT).run, asked)
 
 
@@ -155,9 +176,10 @@ def test_streams_do_not_share_a_workspace(backend):
 
 def test_the_workspace_limit_holds(backend):
     p = problem(64, 64, 64)
-    assert backend.supports(p) is None
-    with pytest.raises(ValueError, match="raise the setting workspace_mib"):
-        backend.prepare(p, "default", 1000)
+    assert isinstance(backend.offer(p), Offer)
+    no = backend.prepare(p, "default", 1000)
+    assert "1000 are allowed" in no.reason
+    assert "raise the setting workspace_mib" in no.remedy
 
 
 def test_no_memory_for_the_workspace():
@@ -165,7 +187,7 @@ def test_no_memory_for_the_workspace():
     backend = MudnnBackend()
     backend.probe()
     p = problem(64, 64, 64)
-    assert backend.supports(p) is None
+    assert isinstance(backend.offer(p), Offer)
     sim().musaSimInject(b"musaMalloc")
     with pytest.raises(AllocationError):
         backend.prepare(p, "default", LIMIT)
@@ -175,16 +197,16 @@ def test_no_memory_for_the_workspace():
 
 def test_no_memory_for_the_proof_decides_nothing(backend):
     sim().musaSimInject(b"musaMalloc")
-    refusal = backend.supports(problem())
+    refusal = backend.offer(problem())
     assert "no memory" in refusal.reason
     sim().musaSimInject(b"")
-    assert backend.supports(problem()) is None
+    assert isinstance(backend.offer(problem()), Offer)
 
 
 def test_no_handle(backend):
     sim().musaSimInject(b"mudnnCreate:1" if C_API else b"Handle.Handle:1")
-    assert "muDNN makes no handle" in backend.supports(problem()).reason
-    assert backend.supports(problem()) is None
+    assert "muDNN makes no handle" in backend.offer(problem()).reason
+    assert isinstance(backend.offer(problem()), Offer)
 
 
 def test_a_failed_run_is_reported_and_the_next_one_is_right(backend):
@@ -218,8 +240,8 @@ def test_an_error_of_somebody_else_is_left_to_him(backend):
 
 
 def test_determinism_needs_a_documented_switch(backend):
-    refusal = backend.supports(problem(deterministic=True))
-    assert (refusal is not None) == C_API
+    refusal = backend.offer(problem(deterministic=True))
+    assert isinstance(refusal, Refusal) == C_API
 
 
 def changed_plan(monkeypatch, **changes):
@@ -234,12 +256,12 @@ def changed_plan(monkeypatch, **changes):
 
 def test_tf32_where_ieee_was_asked_for_is_found_out(backend, monkeypatch):
     changed_plan(monkeypatch, tensor_math=True)
-    refusal = backend.supports(problem())
+    refusal = backend.offer(problem())
     assert "is wrong (float32 to float32 by scalar math" in refusal.reason
     assert "instead of" in refusal.reason
     assert "allowed" in refusal.reason
-    assert backend.supports(problem(precision="tf32")) is None
-    assert backend.supports(problem(dtype="float16")) is None
+    assert isinstance(backend.offer(problem(precision="tf32")), Offer)
+    assert isinstance(backend.offer(problem(dtype="float16")), Offer)
 
 
 def test_wrong_layouts_are_found_out(backend, monkeypatch):
@@ -252,48 +274,48 @@ def test_wrong_layouts_are_found_out(backend, monkeypatch):
         return original(self, handle, form, addend)
 
     monkeypatch.setattr(Library, "plan", plan)
-    refusal = backend.supports(problem())
+    refusal = backend.offer(problem())
     assert "the first product" in refusal.reason
     assert "is wrong: NumPy has" in refusal.reason
     monkeypatch.undo()
-    assert backend.supports(problem()) == refusal  # remembered
+    assert backend.offer(problem()) == refusal  # remembered
 
 
 def test_a_lost_bias_is_found_out_and_products_without_one_go_on(backend, monkeypatch):
     changed_plan(monkeypatch, bias=False)
-    refusal = backend.supports(problem(bias=bias()))
+    refusal = backend.offer(problem(bias=bias()))
     assert "is wrong" in refusal.reason
     assert "with a bias" in refusal.reason
-    assert backend.supports(problem()) is None
+    assert isinstance(backend.offer(problem()), Offer)
 
 
 @pytest.mark.parametrize("which", ["Run", "RunWithBiasAdd"])
 def test_a_kind_that_is_not_taken_is_refused_and_others_go_on(backend, which):
     if C_API:
         pytest.skip("one function serves all kinds")
-    assert backend.supports(problem()) is None
+    assert isinstance(backend.offer(problem()), Offer)
     sim().musaSimInject(f"BatchMatMul.{which}".encode())
     kind = problem(batch=(3,), bias=bias() if which == "RunWithBiasAdd" else None)
-    refusal = backend.supports(kind)
+    refusal = backend.offer(kind)
     assert f"does not take products of this kind (float32 to float32 by scalar math, {proof.M}x" in refusal.reason
     assert f"{which}: INTERNAL_ERROR" in refusal.reason
     assert refusal.remedy
-    assert backend.supports(problem(16, 25, 8)) is None
+    assert isinstance(backend.offer(problem(16, 25, 8)), Offer)
 
 
 def test_the_first_use_of_a_kind_costs_little(backend, monkeypatch):
     proven = counted(monkeypatch)
-    assert backend.supports(problem()) is None
+    assert isinstance(backend.offer(problem()), Offer)
     before = len(proven)
     assert before > 0
-    assert backend.supports(problem(100, 200, 300)) is None
+    assert isinstance(backend.offer(problem(100, 200, 300)), Offer)
     assert len(proven) == before  # the same kind
 
 
 def test_proofs_leave_no_memory_behind(backend):
     for kind in (problem(batch=(3,), bias=bias()), problem(batch=(3,))):  # have the largest workspace of them all
-        assert backend.supports(kind) is None
+        assert isinstance(backend.offer(kind), Offer)
     before = sim().musaSimLive()
     for kind in (problem(a="col"), problem(b="col"), problem(batch=(3,), a="col"), problem(bias=bias())):
-        assert backend.supports(kind) is None
+        assert isinstance(backend.offer(kind), Offer)
     assert sim().musaSimLive() == before

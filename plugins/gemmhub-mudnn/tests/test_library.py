@@ -143,12 +143,12 @@ def test_absence_is_reported_by_the_backend():
     backend = MudnnBackend(lambda: Absent("no card", "buy one"))
     assert backend.probe() == Absent("no card", "buy one")
     with pytest.raises(RuntimeError, match="no card; buy one"):
-        backend.supports(problem())
+        backend.offer(problem())
 
 
 def test_the_plugin_describes_one_backend():
     from gemmhub_mudnn import plugin
 
     (description,) = plugin.gemmhub_backends()
-    assert (description.name, description.device_kinds, description.contract) == ("mudnn", ("musa",), 1)
+    assert (description.name, description.device_kinds, description.contract) == ("mudnn", ("musa",), 2)
     assert isinstance(description.load(), MudnnBackend)

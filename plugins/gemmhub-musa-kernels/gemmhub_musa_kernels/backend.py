@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from functools import partial
 
-from gemmhub_musa.backend import NOTHING, MusaBackend
+from gemmhub_musa.backend import Analysis, MusaBackend, short_of_workspace
 from gemmhub_musa.runtime import MusaError
 
-from gemmhub.backend import Array, Kernel
-from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub.backend import Array, Candidate, Kernel, Offer
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import choose, copies, library, model, packed, proof
-from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import Gemm, lowered
 from gemmhub_musa_kernels.probe import Machine, look, ready
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """A problem that the kernels run."""
-
-    gemm: Gemm
-    candidates: tuple[Candidate, ...]
-    """At least one, the best guess first."""
-
-    def named(self, name: str) -> Candidate | None:
-        """Return the candidate of that name."""
-        return next((each for each in self.candidates if each.name == name), None)
-
-
-class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
+class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
     """Handwritten kernels for Moore Threads GPUs."""
 
     name = library.NAME
@@ -46,85 +31,50 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
     def _ready(self, machine: Machine) -> Ready:
         return ready(machine)
 
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
+    def _analyse(self, problem: GemmProblem) -> Analysis[Gemm, choose.Candidate] | Refusal:
         gemm, card = lowered(problem), self.machine.cards[problem.device.index]
         if isinstance(gemm, Refusal):
             return gemm
         if card.arch == "mp_21" and problem.a.dtype.name == "bfloat16":
             return Refusal("mp_21 has no bfloat16", "convert to float16 or float32")
         copied = copies.worthwhile(gemm)
-        return Analysis(gemm, choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied))
+        found = choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied)
+        return Analysis(gemm, {each.name: each for each in found})
 
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the candidates, the usual one first."""
-        analysis = self.analysis(problem)
-        return [each.name for each in analysis.candidates] if isinstance(analysis, Analysis) else (NOTHING,)
+    def _offered(self, problem: GemmProblem, analysis: Analysis[Gemm, choose.Candidate]) -> Offer:
+        gemm, arch = analysis.lowered, self.machine.cards[problem.device.index].arch
 
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        """Return the copies of an untuned call. Candidates without them are named after the same kernels."""
-        analysis = self.analysis(problem)
-        if not isinstance(analysis, Analysis):
-            return ()
-        gemm, chosen = analysis.gemm, analysis.candidates[0]
-        without = "pack(b) does it once, and there are candidates that read it in place"
-        why = {
-            "deep": f"transposed first in each call, as it is contiguous along K; {without}",
-            "wide": f"copied first in each call, as its rows are not aligned to 16 bytes; {without}",
-            None: "copied first in each call, as it is contiguous along neither dimension",
-        }
-        named = {"a": "b", "b": "a"} if gemm.swapped else {"a": "a", "b": "b"}
-        return [Copy(named[x], copies.scratch_bytes(gemm, x), why[gemm.order(x)]) for x in chosen.transposed]
+        def candidate(each: choose.Candidate) -> Candidate:
+            copied = copies.listed(gemm, each.transposed)
+            nbytes = sum(copy.nbytes for copy in copied)
+            seconds = model.seconds(problem, arch, each.kernel, nbytes, 1 + len(copied))
+            return Candidate(each.name, seconds, copied, choose.order(each, gemm, arch))
 
-    def estimate(self, problem: GemmProblem) -> float | None:
-        """Return the seconds of the usual candidate; None without a known rate."""
-        analysis = self.analysis(problem)
-        arch = self.machine.cards[problem.device.index].arch
-        if not isinstance(analysis, Analysis):
-            return model.seconds(problem, arch, choose.SCALAR, 0, 1)
-        chosen = analysis.candidates[0]
-        copied = sum(copies.scratch_bytes(analysis.gemm, operand) for operand in chosen.transposed)
-        return model.seconds(problem, arch, chosen.kernel, copied, 1 + len(chosen.transposed))
+        return Offer([candidate(each) for each in analysis.candidates.values()], partial(self._remark, analysis))
 
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``."""
-        analysis = self.analysis(problem)
-        chosen = analysis.named(candidate) if isinstance(analysis, Analysis) else None
-        if chosen is None or not isinstance(analysis, Analysis):
-            return ""
-        words = [candidate]
-        if analysis.candidates[0].transposed and not chosen.transposed:
+    def _remark(self, analysis: Analysis[Gemm, choose.Candidate], name: str) -> str:
+        words, usual = [name], next(iter(analysis.candidates.values()))
+        if usual.transposed and not analysis.candidates[name].transposed:
             words.append("without copies")
         return ", ".join(words + self.machine.libraries.cleared.remarks())
 
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Compile the candidate if needed, and prove it by small products first.
-
-        Raises ValueError for what is refused, does not fit, does not compile or is wrong, and AllocationError.
-        """
-        analysis = self.runnable(problem)
-        if analysis is None:
-            return NOTHING_TO_DO
-        chosen = analysis.named(candidate)
-        if chosen is None:
-            raise ValueError(
-                f"there is no candidate {candidate!r}; allowed: {', '.join(each.name for each in analysis.candidates)}"
-            )
-        needed = sum(copies.scratch_bytes(analysis.gemm, operand) for operand in chosen.transposed)
-        if needed > workspace_limit:
-            raise ValueError(
-                f"{candidate} copies operands to {needed} bytes of workspace: {workspace_limit} are allowed; raise the "
-                "setting workspace_mib, or tune, as there are candidates that copy nothing"
-            )
-        refusal = self._proof(problem, chosen)
+    def _prepared(
+        self, problem: GemmProblem, lowered: Gemm, candidate: choose.Candidate, workspace_limit: int
+    ) -> Kernel | Refusal:
+        """Compile the candidate if needed, and prove it by small products first."""
+        needed = sum(copies.scratch_bytes(lowered, operand) for operand in candidate.transposed)
+        if needed > workspace_limit:  # nothing need be compiled
+            return short_of_workspace(candidate.name, needed, workspace_limit)
+        refusal = self._proof(problem, candidate)
         if refusal is not None:
-            raise ValueError(f"{refusal.reason}; {refusal.remedy}\n{refusal.traceback or ''}".rstrip())
-        product = prepared(self.machine, problem, analysis.gemm, chosen)
+            return refusal
+        product = prepared(self.machine, problem, lowered, candidate)
         if isinstance(product, Refusal):
-            raise ValueError(f"{product.reason}; {product.remedy}")
+            return product
         arch = self.machine.cards[problem.device.index].arch
-        return Kernel(product.run, f"{chosen.name} for {arch}", product.workspace_bytes)
+        return Kernel(product.run, f"{candidate.name} for {arch}", product.workspace_bytes)
 
-    def _proof(self, problem: GemmProblem, candidate: Candidate) -> Refusal | None:
+    def _proof(self, problem: GemmProblem, candidate: choose.Candidate) -> Refusal | None:
         """Return None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
         index, dtypes = problem.device.index, (problem.a.dtype.name, problem.out.dtype.name)
         key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), dtypes)
@@ -136,9 +86,9 @@ class MusaKernelsBackend(MusaBackend[Machine, Analysis]):
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Pack b row-major, each row at the start of a line, as the pipelined kernel reads it fastest."""
-        analysis = self.analysis(problem)
-        if isinstance(analysis, Refusal):
-            return analysis
+        offer = self.offer(problem)
+        if isinstance(offer, Refusal):
+            return offer
         if any(problem.b.layout.batch_strides):
             return Refusal("b is a stack of matrices", "pack them one by one")
         index = problem.device.index

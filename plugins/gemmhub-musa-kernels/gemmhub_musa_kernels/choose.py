@@ -11,6 +11,8 @@ from gemmhub_musa_kernels.lower import Gemm
 
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
 """Threads of a hardware warp, by the architectures that the kernels support."""
+_EDGE = {128: 32, 32: 16}
+"""Rows and columns of the pipelined kernel's fragments, by warp."""
 SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
 """Kernels, by the names of their files."""
 _VECTOR = 8
@@ -50,8 +52,7 @@ class Tile:
             run, lines = (self.k, extent) if deep else (extent, self.k)
             return 2 * lines * (self.stages * run + _VECTOR)
 
-        edge = 32 if warp == 128 else 16
-        sums = 4 * self.warps_m * edge * (self.n + 4)
+        sums = 4 * self.warps_m * _EDGE[warp] * (self.n + 4)
         return max(operand(self.m, deep_a) + operand(self.n, deep_b), sums)
 
 
@@ -107,6 +108,26 @@ def candidates(
             if tile.shared_bytes(warp, *deep) <= shared_bytes
         ]
     return (*found, *plain)
+
+
+def order(candidate: Candidate, gemm: Gemm, arch: str) -> str:
+    """Return the name of the order in which ``candidate`` adds the products of one element.
+
+    No kernel splits K. A matrix kernel's element is one chain of multiplications of fragments along K, with zeros
+    beyond it to a multiple of the tile's depth. So the name has all that decides which instructions the chain has: the
+    fragments' shape, the storage orders in which they take their left and right operand, and that depth. The other
+    numbers of a tile only decide which warp has which fragment.
+    """
+    if candidate.kernel == SCALAR:
+        return SCALAR
+    if candidate.tile is None:
+        edge, depth, rows = 16, 16, (True, True)
+    else:
+        edge, depth = _EDGE[WARP[arch]], candidate.tile.k
+        deep_a, deep_b = (gemm.order(x) == "deep" and x not in candidate.transposed for x in "ab")
+        rows = deep_a, not deep_b
+    left, right = (name + ("row" if row else "col") for name, row in zip("ba" if gemm.swapped else "ab", rows))
+    return f"mma.{edge}x{edge}x16.{left}.{right}.k{depth}"
 
 
 C_TYPES = {"float16": "half", "bfloat16": "__mt_bfloat16", "float32": "float"}

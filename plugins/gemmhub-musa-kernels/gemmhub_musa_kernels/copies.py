@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from gemmhub.capability import Copy
 from gemmhub_musa_kernels.lower import Gemm, pitch
 
 REACH = 128
@@ -41,6 +42,18 @@ def worthwhile(gemm: Gemm) -> tuple[str, ...]:
             found.append(operand)
             left -= nbytes
     return tuple(found)
+
+
+def listed(gemm: Gemm, operands: tuple[str, ...]) -> tuple[Copy, ...]:
+    """Return the copies of ``operands`` as `explain` lists them, under the caller's names."""
+    without = "pack(b) does it once, and there are candidates that read it in place"
+    why = {
+        "deep": f"transposed first in each call, as it is contiguous along K; {without}",
+        "wide": f"copied first in each call, as its rows are not aligned to 16 bytes; {without}",
+        None: "copied first in each call, as it is contiguous along neither dimension",
+    }
+    named = {"a": "b", "b": "a"} if gemm.swapped else {"a": "a", "b": "b"}
+    return tuple([Copy(named[x], scratch_bytes(gemm, x), why[gemm.order(x)]) for x in operands])
 
 
 def _saved(gemm: Gemm, operand: str, other: int, nbytes: int) -> float:

@@ -20,7 +20,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             _load,
             "handwritten kernels for Moore Threads GPUs: float16, bfloat16; any strides, epilogue and batch",
             device_kinds=("musa",),
-            contract=1,
+            contract=2,
             variables=("GEMMHUB_MCC",),
         )
     ]

@@ -26,6 +26,7 @@ import gemmhub
 from conftest import INSTALLED
 from gemmhub._base import timing
 from gemmhub._measure import tune
+from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.errors import NoBackendError
@@ -55,6 +56,7 @@ def test_ready(backend):
 
 
 SAYS = """
+from gemmhub.backend import Offer
 from gemmhub.capability import Absent
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 found = MusaKernelsBackend().probe()
@@ -93,9 +95,8 @@ def test_a_kernel_that_does_not_compile_is_passed_over(sim, monkeypatch, tmp_pat
     monkeypatch.setenv("GEMMHUB_MCC", str(broken))
     made = MusaKernelsBackend()
     asked = problem(8, 8, 8)
-    assert made.supports(asked) is None
-    with pytest.raises(ValueError, match="out of order"):
-        made.prepare(asked, made.candidates(asked)[0], 0)
+    assert isinstance(made.offer(asked), Offer)
+    assert "out of order" in made.prepare(asked, made.offer(asked).first.name, 0).traceback
 
 
 def test_a_kernel_that_is_wrong_is_refused(sim, monkeypatch):
@@ -103,8 +104,7 @@ def test_a_kernel_that_is_wrong_is_refused(sim, monkeypatch):
     made = MusaKernelsBackend()
     asked = problem(8, 8, 8)
     monkeypatch.setattr("gemmhub_musa_kernels.library.Library.gemm", lambda *arguments: None)
-    with pytest.raises(ValueError, match="is wrong: NumPy has"):
-        made.prepare(asked, made.candidates(asked)[0], 0)
+    assert "is wrong: NumPy has" in made.prepare(asked, made.offer(asked).first.name, 0).reason
 
 
 # Refusals
@@ -132,12 +132,11 @@ def operand(dtype, rows, cols, **options):
     ],
 )
 def test_refusals(backend, asked, reason):
-    answer = backend.supports(asked)
+    answer = backend.offer(asked)
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
     assert answer.remedy
-    with pytest.raises(ValueError, match=r"float|aligned|musa|2147483648|tanh"):
-        backend.prepare(asked, "scalar", 0)
+    assert backend.prepare(asked, "scalar", 0) == answer
 
 
 def test_a_batch_of_too_many_uneven_dimensions(backend):
@@ -145,56 +144,58 @@ def test_a_batch_of_too_many_uneven_dimensions(backend):
     asked = problem(4, 4, 4, batch=batch)
     uneven = replace(asked.a.layout, batch_strides=(1000, 610, 310, 100, 20))
     asked = replace(asked, a=replace(asked.a, layout=uneven))
-    assert "the batch has 5 dimensions" in backend.supports(asked).reason
+    assert "the batch has 5 dimensions" in backend.offer(asked).reason
 
 
 def test_mp_21_has_the_scalar_kernel_and_no_bfloat16(sim):
     sim.set(ARCH=21)
     made = MusaKernelsBackend()
-    assert made.candidates(problem(64, 64, 64)) == ["scalar"]
-    assert "mp_21 has no bfloat16" in made.supports(problem(64, 64, 64, dtype="bfloat16")).reason
+    assert made.offer(problem(64, 64, 64)).names == ("scalar",)
+    assert "mp_21 has no bfloat16" in made.offer(problem(64, 64, 64, dtype="bfloat16")).reason
 
 
 def test_nothing_to_do(backend):
     asked = problem(0, 4, 4)
-    assert backend.supports(asked) is None
-    assert backend.copies(asked) == ()
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], 0)
+    first = backend.offer(asked).first
+    assert first.copies == ()
+    kernel = backend.prepare(asked, first.name, 0)
     kernel.run(0, 0, 0, None, None, 1, 0, 0)
 
 
 def test_an_unknown_candidate(backend):
-    with pytest.raises(ValueError, match="there is no candidate 'fast'; allowed"):
-        backend.prepare(problem(8, 8, 8), "fast", 0)
+    assert "no candidate 'fast' here; allowed: pipelined" in backend.prepare(problem(8, 8, 8), "fast", 0).reason
 
 
 # Candidates, copies, estimates
 
 
 def test_large_products_get_large_tiles(backend):
-    assert backend.candidates(problem(256, 256, 64, a="col"))[0] == "pipelined-64x64x32-2x1warps"
-    assert backend.candidates(problem(2048, 2048, 64, a="col"))[0] == "pipelined-128x128x32-2x2warps"
+    assert backend.offer(problem(256, 256, 64, a="col")).first.name == "pipelined-64x64x32-2x1warps"
+    assert backend.offer(problem(2048, 2048, 64, a="col")).first.name == "pipelined-128x128x32-2x2warps"
 
 
 def test_a_copy_is_reported_and_can_be_avoided(backend):
     asked = problem(1024, 1024, 1024, a="col", b="col", d="col")
-    (copy,) = backend.copies(asked)
+    offer = backend.offer(asked)
+    (copy,) = offer.first.copies
     assert (copy.operand, copy.nbytes) == ("b", 2 * 1024 * 1024)
     assert "transposed first" in copy.why
-    names = backend.candidates(asked)
-    assert names[0].endswith("-copying")
-    plain = names[0].removesuffix("-copying")
-    assert plain in names
-    assert "without copies" in backend.remark(asked, plain)
-    assert backend.estimate(asked) == pytest.approx(2 * 1024**3 / 53.6e12 + 2 * model.LAUNCH, rel=0.2)
-    with pytest.raises(ValueError, match="workspace_mib"):
-        backend.prepare(asked, names[0], 2**20)
+    assert offer.first.name.endswith("-copying")
+    plain = offer.first.name.removesuffix("-copying")
+    (without,) = (x for x in offer.candidates if x.name == plain)
+    assert without.copies == ()
+    assert "without copies" in offer.remark(plain)
+    assert offer.first.seconds == pytest.approx(2 * 1024**3 / 53.6e12 + 2 * model.LAUNCH, rel=0.2)
+    assert without.seconds == pytest.approx(offer.first.seconds - model.LAUNCH, rel=0.01)
+    no = backend.prepare(asked, offer.first.name, 2**20)
+    assert f"{2**21} bytes of workspace: {2**20} are allowed" in no.reason
+    assert "workspace_mib" in no.remedy
 
 
 def test_copies_name_the_operands_of_the_caller(backend):
     """In row-major order the transpose is computed: what is dense along k there is a."""
-    assert [copy.operand for copy in backend.copies(problem(1024, 1024, 1024))] == ["a"]
-    assert [copy.operand for copy in backend.copies(problem(1024, 1024, 1024, b="col"))] == ["a", "b"]
+    assert [copy.operand for copy in backend.offer(problem(1024, 1024, 1024)).first.copies] == ["a"]
+    assert [copy.operand for copy in backend.offer(problem(1024, 1024, 1024, b="col")).first.copies] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -214,11 +215,12 @@ def test_when_operands_are_copied(asked, copied):
 def test_operands_without_a_dense_dimension_are_copied_or_left_to_other_kernels(backend):
     asked = problem(1024, 1024, 1024, a="col")
     strided = replace(asked, b=replace(asked.b, layout=MatrixLayout(1024, 1024, 4096, 2)))
-    assert backend.candidates(strided)[0].endswith("-copying")
-    assert all(x.endswith("-copying") for x in backend.candidates(strided) if x.startswith("pipelined"))
+    names = backend.offer(strided).names
+    assert names[0].endswith("-copying")
+    assert all(x.endswith("-copying") for x in names if x.startswith("pipelined"))
     small = problem(32, 32, 32)
     small = replace(small, b=replace(small.b, layout=MatrixLayout(32, 32, 128, 2)))
-    assert list(backend.candidates(small)) == ["wmma", "scalar"]
+    assert list(backend.offer(small).names) == ["wmma", "scalar"]
 
 
 @pytest.mark.parametrize("name", ["128x128x64-2x2warps", "128x128x32-2x2warps-3stages"])
@@ -226,7 +228,7 @@ def test_tiles_of_more_than_48_kib(backend, sim, name):
     """A kernel requests shared memory above 48 KiB; an S4000 has 72."""
     asked = problem(130, 136, 168, a="row", b="col")
     candidate = f"pipelined-{name}"
-    assert candidate in backend.candidates(asked)
+    assert candidate in backend.offer(asked).names
     kernel, operands = backend.prepare(asked, candidate, 0), Operands(asked)
     assert np.array_equal(operands.run(kernel.run), operands.wide.astype(np.float16))
 
@@ -242,9 +244,42 @@ def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
     assert len({x.name for x in every}) == len(every)
 
 
+def test_orders_of_addition(backend):
+    """Tiles of one depth have one order; operands in another storage order, or exchanged, have others."""
+    offer = backend.offer(problem(1024, 1024, 1024, a="row", b="row", d="row"))
+    orders = {each.name: each.order for each in offer.candidates}
+    assert orders.pop("scalar") == "scalar"
+    assert orders.pop("wmma") == "mma.16x16x16.arow.brow.k16"
+    assert len(orders) == 2 * 8
+    for name, order in orders.items():
+        left, depth = "acol" if name.endswith("copying") else "arow", name.split("-")[1].split("x")[2]
+        assert order == f"mma.32x32x16.{left}.brow.k{depth}"
+    turned = backend.offer(problem(1024, 1024, 1024, a="row", b="row", d="col"))
+    assert {x.order for x in turned.candidates}.isdisjoint(orders.values())
+
+
+@pytest.mark.parametrize("name", [f"{choose.PIPELINED}-128x128x32-2x2warps", choose.WMMA, choose.SCALAR])
+def test_an_order_gives_the_same_bits_for_any_m_n_and_batch(backend, name):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((2, 150, 77), (2, 77, 140)))
+    seen, whole = set(), None
+    for batch, m, n in (((2,), 150, 140), ((), 150, 140), ((), 3, 140), ((), 150, 5), ((2,), 2, 2)):
+        asked = problem(m, n, 77, out="float32", batch=batch)
+        (candidate,) = (x for x in backend.offer(asked).candidates if x.name == name)
+        seen.add(candidate.order)
+        operands = [x if batch else x[0] for x in (a[:, :m], b[..., :n], np.zeros((2, m, n), np.float32))]
+        places = [from_numpy(np.ascontiguousarray(x)) for x in operands]
+        kernel = backend.prepare(asked, name, 0)
+        kernel.run(*(x.data.ptr for x in places), None, None, 1, 0, 0)
+        got = places[2].numpy().reshape(-1, m, n)
+        whole = got if whole is None else whole
+        assert np.array_equal(got, whole[: len(got), :m, :n])
+    assert len(seen) == 1
+
+
 def test_no_estimate_where_there_are_no_figures(sim):
     sim.set(ARCH=31)
-    assert MusaKernelsBackend().estimate(problem(64, 64, 64)) is None
+    assert MusaKernelsBackend().offer(problem(64, 64, 64)).first.seconds is None
 
 
 def test_cards():
@@ -268,6 +303,7 @@ def test_through_gemmhub(sim):
     got = gemmhub.matmul(from_numpy(a), from_numpy(b), backend=NAME)
     assert isinstance(got, Array)
     assert np.array_equal(got.numpy(), product(a, b))
+    assert gemmhub.explain(from_numpy(a), from_numpy(b))[NAME].order == "mma.32x32x16.arow.brow.k32"
     x = from_numpy(numbers(4, 4).astype(np.int8))
     with pytest.raises(NoBackendError, match="not int8 by int8"):
         gemmhub.matmul(x, x, backend=NAME)
@@ -310,7 +346,7 @@ def copying(monkeypatch):
 def test_workspace_serves_all_streams(sim, copying):
     """Calls on several streams of several threads, each with other operands; work runs late and in any order."""
     asked = problem(40, 24, 32, a="row", b="col")
-    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    kernel = copying.prepare(asked, copying.offer(asked).first.name, 2**20)
     assert kernel.workspace_bytes > 0
     runtime = sim.runtime
     results, streams = [], [runtime.stream_create() for _ in range(3)]
@@ -339,13 +375,13 @@ def test_workspace_serves_all_streams(sim, copying):
 def test_a_nested_call_disturbs_nothing(sim, copying):
     """Between the copies of operands and the product that reads them."""
     asked = problem(40, 24, 32, b="col")
-    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    kernel = copying.prepare(asked, copying.offer(asked).first.name, 2**20)
     nested_products(kernel.run, asked, kernel.run.__self__, "_copy")
 
 
 def test_the_per_thread_stream(sim, copying):
     asked = problem(40, 24, 32, b="col")
-    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    kernel = copying.prepare(asked, copying.offer(asked).first.name, 2**20)
     for seed in range(10):
         sim.set(SEED=seed)
         per_thread_products(kernel.run, asked)
@@ -354,7 +390,7 @@ def test_the_per_thread_stream(sim, copying):
 def test_calls_allocate_nothing(sim, copying):
     """Nor do nested ones, in threads and on streams that are new."""
     asked = problem(40, 24, 32, b="col")
-    kernel = copying.prepare(asked, copying.candidates(asked)[0], 2**20)
+    kernel = copying.prepare(asked, copying.offer(asked).first.name, 2**20)
     sets = [Operands(asked, seed) for seed in range(2)]
     stream = sim.runtime.stream_create()
     before = sim.rt.musaSimLive()
@@ -395,4 +431,4 @@ def test_absent_without_an_installation():
     told = MusaKernelsBackend(lambda: Absent("nothing here", "install it"))
     assert told.probe() == Absent("nothing here", "install it")
     with pytest.raises(RuntimeError, match="nothing here; install it"):
-        told.candidates(problem(4, 4, 4))
+        told.offer(problem(4, 4, 4))

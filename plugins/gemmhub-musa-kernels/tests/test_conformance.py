@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from gemmhub_musa.testing import MusaMemory
@@ -13,6 +14,7 @@ from gemmhub_musa_kernels.copies import worthwhile
 from gemmhub_musa_kernels.lower import OPERANDS
 
 from conftest import INSTALLED
+from gemmhub.capability import Refusal
 from gemmhub.testing import ConformanceSuite
 from gemmhub.testing.cases import edges, matrix
 
@@ -44,9 +46,12 @@ class Restricted(MusaKernelsBackend):
 
     start = ""
 
-    def candidates(self, problem):
-        every = super().candidates(problem)
-        return [name for name in every if name.startswith(self.start)] or every
+    def offer(self, problem):
+        found = super().offer(problem)
+        if isinstance(found, Refusal):
+            return found
+        chosen = [each for each in found.candidates if each.name.startswith(self.start)]
+        return replace(found, candidates=chosen or found.candidates)
 
 
 def only(start):

@@ -36,7 +36,6 @@ _DTYPES = (
     ("float16", "float32"),
     ("int8", None),
 )
-_WORKSPACE = 64 * 2**20
 _TOOL_SECONDS = 30.0
 
 KERNEL = """\
@@ -320,26 +319,31 @@ def _products(machine: Machine) -> Iterator[Finding]:
 
 
 def _products_of(machine: Machine, backend: Backend, ready: Ready) -> Iterator[Finding]:
-    def prepare(problem: GemmProblem) -> Kernel | Refusal:
-        refusal = backend.supports(problem)
-        return refusal or backend.prepare(problem, backend.candidates(problem)[0], _WORKSPACE)
-
     for device in ready.devices:
         for dtype, out_dtype in _DTYPES:
-            refused: list[Refusal] = []
-
-            def noted(problem: GemmProblem, refused: list[Refusal] = refused) -> Kernel | Refusal:
-                answer = prepare(problem)
-                if isinstance(answer, Refusal):
-                    refused.append(answer)
-                return answer
-
-            wrong = selftest.check(noted, machine.runtime, device.index, dtype, out_dtype)
             item = f"{backend.name} {dtype}" + (f" -> {out_dtype}" if out_dtype else "") + f" on {device}"
-            if wrong is None:
-                rest = f"; the others are refused: {refused[0].reason}" if refused else ""
-                yield Finding("products", item, f"right in {8 - len(refused)} of 8 storage orders{rest}", True)
-            elif wrong in refused:
-                yield Finding("products", item, f"refused: {wrong.reason}")
-            else:
-                yield Finding("products", item, wrong.reason, False, wrong.traceback or "")
+            yield _product(machine, backend, device.index, dtype, out_dtype, item)
+
+
+def _product(machine: Machine, backend: Backend, index: int, dtype: str, out_dtype: str | None, item: str) -> Finding:
+    refused: list[Refusal] = []
+    failed: list[Refusal] = []
+
+    def prepare(problem: GemmProblem) -> Kernel | Refusal:
+        offer = backend.offer(problem)
+        if isinstance(offer, Refusal):
+            refused.append(offer)
+            return offer
+        kernel = backend.prepare(problem, offer.first.name, offer.workspace)
+        if isinstance(kernel, Refusal):  # what is offered should run
+            failed.append(kernel)
+        return kernel
+
+    wrong = selftest.check(prepare, machine.runtime, index, dtype, out_dtype)
+    wrong = failed[0] if failed else wrong
+    if wrong is None:
+        rest = f"; the others are refused: {refused[0].reason}" if refused else ""
+        return Finding("products", item, f"right in {8 - len(refused)} of 8 storage orders{rest}", True)
+    if wrong in refused:
+        return Finding("products", item, f"refused: {wrong.reason}")
+    return Finding("products", item, wrong.reason, False, wrong.traceback or "")

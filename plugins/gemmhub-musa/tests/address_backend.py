@@ -9,6 +9,7 @@ from gemmhub_musa import runtime
 
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
 from gemmhub._choice import registry
+from gemmhub.backend import Offer
 
 
 class Addresses(Backend):
@@ -23,7 +24,7 @@ class Addresses(Backend):
     def listed(cls, **options):
         """Register the backend as a plugin would, until the next reload."""
         backend = cls(**options)
-        description = BackendDescription(cls.name, lambda: backend, "for tests", ("musa",), contract=1)
+        description = BackendDescription(cls.name, lambda: backend, "for tests", ("musa",), contract=2)
         entry = registry.registry().add(description, cls.name, "gemmhub-addresses")
         assert entry.description is description, entry.get()
         return backend
@@ -31,8 +32,8 @@ class Addresses(Backend):
     def probe(self):
         return Ready((Device("musa", 0), Device("musa", 1)), {"addresses": "1"}, ("computes on the host",))
 
-    def supports(self, problem):
-        return None
+    def offer(self, problem):
+        return Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
         def run(a, b, out, c, bias, alpha, beta, stream):

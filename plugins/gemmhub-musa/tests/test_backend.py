@@ -1,4 +1,4 @@
-"""The base of MUSA backends: wrong devices, empty results, analyses that are kept and those that are not."""
+"""The base of MUSA backends: wrong devices, empty results, states of a device, workspace."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 from gemmhub_musa import runtime, testing
-from gemmhub_musa.backend import CallError, MusaBackend
+from gemmhub_musa.backend import Analysis, CallError, MusaBackend, library_order
 from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MusaError
 
-from gemmhub import Device, Ready, Refusal
+from gemmhub import Device, Kernel, Ready, Refusal
+from gemmhub.backend import Candidate, Offer
 from gemmhub.errors import AllocationError
 from gemmhub.kit.machine import NOTHING_TO_DO
 
 
-class Analysing(MusaBackend[Devices, str]):
+class Analysing(MusaBackend[Devices, str, int]):
+    """Its candidates are the bytes of workspace that they need."""
+
     name = "analysing"
 
     def __init__(self, usable=None):
@@ -29,10 +32,13 @@ class Analysing(MusaBackend[Devices, str]):
         self.asked.append(problem)
         if self.error is not None:
             raise self.error
-        return Refusal("odd", "even it out") if problem.m % 2 else "fine"
+        return Refusal("odd", "even it out") if problem.m % 2 else Analysis("fine", {"small": 0, "large": 11})
 
-    def prepare(self, problem, candidate, workspace_limit):
-        return NOTHING_TO_DO
+    def _offered(self, problem, analysis):
+        return Offer([Candidate(name, order=library_order(problem)) for name in analysis.candidates])
+
+    def _prepared(self, problem, lowered, candidate, workspace_limit):
+        return Kernel(NOTHING_TO_DO.run, lowered, candidate)
 
 
 @pytest.fixture
@@ -40,31 +46,31 @@ def backend(rt):
     return Analysing()
 
 
-def test_each_problem_is_analysed_once(backend):
+def test_each_question_analyses_a_problem_once(backend):
     even, odd = testing.problem(4), testing.problem(5)
-    for _ in range(2):
-        assert backend.analysis(even) == backend.runnable(even) == "fine"
-        assert backend.supports(even) is None
-        assert backend.supports(odd).reason == "odd"
-        with pytest.raises(ValueError, match="odd; even it out"):
-            backend.runnable(odd)
-    assert backend.asked == [even, odd]
+    assert backend.offer(even).names == ("small", "large")
+    assert backend.prepare(even, "small", 0).description == "fine"
+    for answer in (backend.offer(odd), backend.prepare(odd, "small", 0)):
+        assert answer == Refusal("odd", "even it out")
+    assert backend.asked == [even, even, odd, odd]
 
 
 def test_results_without_elements_are_not_analysed(backend):
-    assert backend.analysis(testing.problem(0, 3, 4)) is None
-    assert backend.supports(testing.problem(0, 3, 4)) is None
+    nothing = testing.problem(0, 3, 4)
+    assert backend.offer(nothing).names == ("nothing",)
+    assert backend.prepare(nothing, "nothing", 0) is NOTHING_TO_DO
     assert backend.asked == []
 
 
 def test_other_devices_are_refused(rt):
     backend = Analysing(usable=[1])
     assert backend.probe() == Ready((Device("musa", 1),))
-    assert backend.supports(testing.problem(index=1)) is None
+    assert isinstance(backend.offer(testing.problem(index=1)), Offer)
     for device in (Device("musa", 0), Device("musa", 2), Device("cuda", 1), Device()):
-        no = backend.supports(replace(testing.problem(0, 3, 4), device=device))
+        no = backend.offer(replace(testing.problem(0, 3, 4), device=device))
         assert (no.reason, no.remedy) == (f"the operands are on {device}", "copy them to musa:1")
-    assert "musa:0 or musa:1" in Analysing().supports(testing.problem(index=2)).remedy
+        assert backend.prepare(replace(testing.problem(), device=device), "small", 0) == no
+    assert "musa:0 or musa:1" in Analysing().offer(testing.problem(index=2)).remedy
 
 
 @pytest.mark.parametrize(
@@ -72,17 +78,29 @@ def test_other_devices_are_refused(rt):
 )
 def test_a_state_of_the_device_decides_nothing_for_good(backend, error):
     backend.error = error
-    no = backend.supports(testing.problem())
+    no = backend.offer(testing.problem())
     assert no.reason.startswith("analysing could not be tried")
     assert str(error) in no.reason
+    with pytest.raises(type(error)):
+        backend.prepare(testing.problem(), "small", 0)
     backend.error = None
-    assert backend.supports(testing.problem()) is None
+    assert isinstance(backend.offer(testing.problem()), Offer)
 
 
-def test_the_workspace_limit(backend):
-    backend.check_workspace(10, 10, testing.problem())
-    with pytest.raises(ValueError, match=r"needs 11 bytes of workspace for .*: 10 are allowed.*workspace_mib"):
-        backend.check_workspace(11, 10, testing.problem())
+def test_what_prepare_refuses(backend):
+    assert backend.prepare(testing.problem(), "large", 11).workspace_bytes == 11
+    no = backend.prepare(testing.problem(), "large", 10)
+    assert no.reason == "analysing's large needs 11 bytes of workspace: 10 are allowed"
+    assert "raise the setting workspace_mib" in no.remedy
+    no = backend.prepare(testing.problem(), "fast", 11)
+    assert no.reason == "analysing has no candidate 'fast' here; allowed: small, large"
+    assert "leave the candidate's name out" in no.remedy
+
+
+def test_integers_have_an_order_of_addition_in_every_library(backend):
+    assert {each.order for each in backend.offer(testing.problem()).candidates} == {None}
+    whole = testing.problem(dtype="int8", out="int32")
+    assert {each.order for each in backend.offer(whole).candidates} == {"exact"}
 
 
 def test_the_current_device(rt, fake):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from gemmhub_musa import attested, doctor, first_run, runtime
 
 from conftest import HERE, link
+from gemmhub.backend import Offer
 from gemmhub.cli.main import main
 from gemmhub.kit import native
 from gemmhub.kit.native import cache
@@ -100,12 +101,12 @@ def test_a_wrong_backend_and_one_that_refuses(kit, monkeypatch):
     no = Refusal("no bfloat16 on this card", "convert")
     rows = Refusal("row-major results only", "pass another out")
 
-    def supports(problem):
+    def offer(problem):
         if problem.a.dtype.name == "bfloat16":
             return no
-        return rows if problem.a.dtype.name == "int8" and problem.out.layout.order == "col" else None
+        return rows if problem.a.dtype.name == "int8" and problem.out.layout.order == "col" else Offer()
 
-    monkeypatch.setattr(backend, "supports", supports)
+    monkeypatch.setattr(backend, "offer", offer)
     found = report()
     assert found["products", "addresses float32 on musa:0"].ok is False
     assert "it has [[-4, 1, -1]" in found["products", "addresses float32 on musa:0"].text
@@ -115,6 +116,18 @@ def test_a_wrong_backend_and_one_that_refuses(kit, monkeypatch):
     assert report()["products", "addresses int8 on musa:0"].text == (
         "right in 4 of 8 storage orders; the others are refused: row-major results only"
     )
+
+
+def test_a_backend_that_does_not_prepare_what_it_offers(kit, monkeypatch):
+    from gemmhub import Refusal
+
+    backend = Addresses.listed()
+    no = Refusal("the kernel does not compile", "report it", "error: out of registers")
+    monkeypatch.setattr(backend, "prepare", lambda problem, candidate, limit: no)
+    finding = report()["products", "addresses float32 on musa:0"]
+    assert finding.ok is False
+    assert finding.text == "the kernel does not compile"
+    assert finding.detail == "error: out of registers"
 
 
 def test_a_backend_that_was_not_configured_is_no_failure(kit, monkeypatch):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from gemmhub_musa.backend import NOTHING, MusaBackend
+from gemmhub_musa.backend import Analysis, MusaBackend, library_order
 
-from gemmhub.backend import Imported, Kernel
+from gemmhub.backend import Candidate, Imported, Kernel, Offer
 from gemmhub.capability import Absent, Device, Ready, Refusal
-from gemmhub.errors import BackendError
-from gemmhub.kit.machine import NOTHING_TO_DO
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower, model, probe, profiler, proof
 from gemmhub_mutlass.choose import Configuration, configurations
-from gemmhub_mutlass.launch import Gemm
+from gemmhub_mutlass.launch import Gemm, NotImplementableError
 from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
@@ -25,20 +22,7 @@ _MAX_TILES = 65535
 """Largest number of tiles along N: they are the second dimension of a launch's grid."""
 
 
-class CompileError(BackendError):
-    """MUTLASS, the compiler or the proof yields no kernel; the text has the reason and the remedy."""
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """A problem that MUTLASS should run, as far as that is decided without compiling."""
-
-    lowered: Lowered
-    configurations: tuple[Configuration, ...]
-    """At least one configuration, the default first."""
-
-
-class MutlassBackend(MusaBackend[Machine, Analysis]):
+class MutlassBackend(MusaBackend[Machine, Lowered, Configuration]):
     """MUTLASS on Moore Threads GPUs."""
 
     name = "mutlass"
@@ -51,19 +35,7 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
     def _ready(self, machine: Machine) -> Ready:
         return probe.ready(machine)
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
-        """Return None, or the reason why MUTLASS does not run ``problem``.
-
-        Nothing is compiled: a configuration that does not compile is refused from its first use on.
-        """
-        analysis = self.analysis(problem)
-        if isinstance(analysis, Refusal):
-            return analysis
-        if analysis is None or self._left(problem, analysis):
-            return None
-        return self._refusal(problem.device.index, analysis.configurations[0])
-
-    def _analyse(self, problem: GemmProblem) -> Analysis | Refusal:
+    def _analyse(self, problem: GemmProblem) -> Analysis[Lowered, Configuration] | Refusal:
         machine = self.machine
         arch, version = machine.archs[problem.device.index], machine.mutlass.version
         maths = lower.maths(problem, arch)
@@ -84,14 +56,14 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
         form = lowered.form
         # The epilogue of MUTLASS 0.1 stores single elements in any case: fewer kernels to compile.
         result_vectors = form.result_vectors and not first_generation
-        found = tuple(
-            configuration
+        found = {
+            configuration.name: configuration
             for configuration in configurations(
                 arch, maths, problem.a.dtype.name, problem.out.dtype.name, form.a.column, form.b.column, form.vectors,
                 result_vectors,
             )
             if -(-form.n // configuration.tile.n) <= _MAX_TILES
-        )  # fmt: skip
+        }  # fmt: skip
         if not found:
             return Refusal(f"n is {form.n} here: a launch allows {_MAX_TILES} tiles along N", "multiply in parts")
         return Analysis(lowered, found)
@@ -101,90 +73,63 @@ class MutlassBackend(MusaBackend[Machine, Analysis]):
         library = self.machine.kernels.outcome(configuration)
         return library if isinstance(library, Refusal) else self._proven.get((index, configuration))
 
-    def _left(self, problem: GemmProblem, analysis: Analysis) -> list[Configuration]:
-        """Return the configurations that did not fail before."""
-        index = problem.device.index
-        return [each for each in analysis.configurations if self._refusal(index, each) is None]
+    def _offered(self, problem: GemmProblem, analysis: Analysis[Lowered, Configuration]) -> Offer | Refusal:
+        """Offer the configurations that did not fail before. Nothing is compiled."""
+        lowered, order = analysis.lowered, library_order(problem)
+        candidates: list[Candidate] = []
+        failures: list[Refusal] = []
+        for name, each in analysis.candidates.items():
+            failure = self._refusal(problem.device.index, each)
+            if failure is None:
+                candidates.append(Candidate(name, model.seconds(each, lowered, problem.nbytes), order=order))
+            else:
+                failures.append(failure)
+        return Offer(candidates, partial(self._remark, analysis)) if candidates else failures[0]
 
-    def _usual(self, problem: GemmProblem) -> tuple[Analysis, Configuration] | None:
-        analysis = self.analysis(problem)
-        left = self._left(problem, analysis) if isinstance(analysis, Analysis) else []
-        return (analysis, left[0]) if isinstance(analysis, Analysis) and left else None
-
-    def estimate(self, problem: GemmProblem) -> float | None:
-        """Return the seconds of the usual candidate; None without a known rate."""
-        usual = self._usual(problem)
-        if usual is None:
-            return 0.0 if problem.empty else None
-        return model.seconds(usual[1], usual[0].lowered, problem.nbytes)
-
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        """Return a description of ``candidate``."""
-        analysis = self.analysis(problem)
-        chosen = _named(analysis, candidate) if isinstance(analysis, Analysis) else None
-        if chosen is None or not isinstance(analysis, Analysis):
-            return ""
-        words = [candidate]
+    def _remark(self, analysis: Analysis[Lowered, Configuration], name: str) -> str:
+        chosen, launches, words = analysis.candidates[name], len(analysis.lowered.offsets), [name]
         if not chosen.vectors:
             words.append("one element per load, as rows or addresses are not aligned to 16 bytes")
-        if len(analysis.lowered.offsets) > 1:
-            words.append(f"{len(analysis.lowered.offsets)} launches, as the batch is not evenly spaced")
+        if launches > 1:
+            words.append(f"{launches} launches, as the batch is not evenly spaced")
         if self.machine.kernels.outcome(chosen) is None:
             words.append("the first use compiles it, or loads it from the cache")
         return ", ".join(words + self.machine.cleared.remarks())
 
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        """Return the names of the candidates, the usual one first."""
-        analysis = self.analysis(problem)
-        if not isinstance(analysis, Analysis):
-            return (NOTHING,)
-        return [each.name for each in self._left(problem, analysis) or analysis.configurations]
-
-    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        """Compile and prove the configuration where needed: half a minute at a user's first use of it.
-
-        Raises CompileError where that fails, ValueError for what is refused, is no candidate or needs more workspace,
-        NotImplementableError where MUTLASS's own check refuses it, AllocationError without device memory.
-        """
-        analysis = self.runnable(problem)
-        if analysis is None:
-            return NOTHING_TO_DO
-        chosen = _named(analysis, candidate)
-        if chosen is None:
-            allowed = ", ".join(each.name for each in analysis.configurations)
-            raise ValueError(f"MUTLASS has no candidate {candidate!r} here; allowed: {allowed}")
-        library = self._proved(problem.device.index, chosen)
-        gemm = Gemm(self.machine, problem, analysis.lowered, chosen, library, workspace_limit)
-        self.check_workspace(gemm.workspace_bytes, workspace_limit, problem)
-        return Kernel(gemm.run, f"{self.machine.mutlass.name} {chosen}", gemm.workspace_bytes)
+    def _prepared(
+        self, problem: GemmProblem, lowered: Lowered, candidate: Configuration, workspace_limit: int
+    ) -> Kernel | Refusal:
+        """Compile and prove the configuration where needed: half a minute at a user's first use of it."""
+        library = self._proved(problem.device.index, candidate)
+        if isinstance(library, Refusal):
+            return library
+        try:
+            gemm = Gemm(self.machine, problem, lowered, candidate, library, workspace_limit)
+        except NotImplementableError as error:
+            return Refusal(str(error), "leave the candidate's name out, or use another backend (mublas)")
+        return Kernel(gemm.run, f"{self.machine.mutlass.name} {candidate}", gemm.workspace_bytes)
 
     def import_times(self, path: Path, device: Device) -> Imported | Refusal:
         """Import times from the table that ``mutlass_profiler`` writes."""
+        refusal = self.machine.refusal(device)
+        if refusal is not None:
+            return refusal
 
         def configurations(problem: GemmProblem) -> tuple[Configuration, ...]:
-            analysis = self.analysis(problem)
-            return analysis.configurations if isinstance(analysis, Analysis) else ()
+            analysis = self._analyse(problem)
+            return () if isinstance(analysis, Refusal) else tuple(analysis.candidates.values())
 
         return profiler.read(path, device, self.machine.archs[device.index], configurations)
 
-    def _proved(self, index: int, configuration: Configuration) -> Library:
-        """Return the compiled kernel, proven right on the device. Raises CompileError and AllocationError."""
-        found: Library | Refusal
+    def _proved(self, index: int, configuration: Configuration) -> Library | Refusal:
+        """Return the compiled kernel, proven right on the device. Raises AllocationError."""
         file = self.machine.kernels.build(configuration)
         if isinstance(file, Refusal):
-            found = file
-        else:
-            key = index, configuration
-            with self._lock:
-                if key not in self._proven:
-                    prove = partial(proof.prove, index=index, configuration=configuration)
-                    what = f"MUTLASS's {configuration} on musa:{index}"
-                    self._proven[key] = self.machine.proven(what, (*key, file), prove)
-                found = self._proven[key] or self.machine.kernels.get(configuration)
-        if isinstance(found, Library):
-            return found
-        raise CompileError(f"{found.reason}; {found.remedy}" + (f"\n{found.traceback or ''}".rstrip()))
-
-
-def _named(analysis: Analysis, candidate: str) -> Configuration | None:
-    return next((each for each in analysis.configurations if each.name == candidate), None)
+            return file
+        key = index, configuration
+        with self._lock:
+            if key not in self._proven:
+                prove = partial(proof.prove, index=index, configuration=configuration)
+                what = f"MUTLASS's {configuration} on musa:{index}"
+                self._proven[key] = self.machine.proven(what, (*key, file), prove)
+            return self._proven[key] or self.machine.kernels.get(configuration)

@@ -20,7 +20,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             _load,
             "MUTLASS on Moore Threads GPUs: its collective builders, compiled on first use; needs MUTLASS_HOME",
             device_kinds=("musa",),
-            contract=1,
+            contract=2,
             variables=("GEMMHUB_MCC",),
         )
     ]

@@ -11,28 +11,27 @@ import sys
 from collections import Counter
 
 from gemmhub_musa.testing import MusaMemory
-from gemmhub_mutlass.backend import CompileError, MutlassBackend
-from gemmhub_mutlass.launch import NotImplementableError
+from gemmhub_mutlass.backend import MutlassBackend
 
+from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Absent, Refusal
 from gemmhub.testing import Unrepresentable, check, matrix
 
 
 class Compiling(MutlassBackend):
-    """``supports`` compiles at once, so that what does not compile counts as refused."""
+    """``offer`` compiles at once, so that what does not compile counts as refused."""
 
-    def supports(self, problem):
+    def offer(self, problem):
         while True:
-            refusal = super().supports(problem)
-            if refusal is not None or problem.empty:
-                return refusal
-            try:
-                self.prepare(problem, self.candidates(problem)[0], 2**26)
-            except CompileError:
-                continue  # the next candidate takes its place, or it is refused now
-            except NotImplementableError as error:
-                return Refusal(str(error), "use another backend")
-            return None
+            found = super().offer(problem)
+            if isinstance(found, Refusal) or problem.empty:
+                return found
+            kernel = self.prepare(problem, found.first.name, found.workspace)
+            if isinstance(kernel, Kernel):
+                return found
+            left = super().offer(problem)
+            if isinstance(left, Offer) and left.names == found.names:  # the kernel compiles, but does not take this
+                return kernel
 
 
 def main(first, step, dtypes):

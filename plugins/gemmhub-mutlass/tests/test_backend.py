@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from dataclasses import replace
 
@@ -12,14 +13,15 @@ import pytest
 from gemmhub_musa import runtime as musa
 from gemmhub_musa.testing import Operands, bias, nested_products, operand, problem, strided
 from gemmhub_mutlass import library
-from gemmhub_mutlass.backend import CompileError, MutlassBackend
+from gemmhub_mutlass.backend import MutlassBackend
 from gemmhub_mutlass.installation import Mutlass
-from gemmhub_mutlass.launch import NotImplementableError
 from gemmhub_mutlass.probe import Machine
 
-from gemmhub.capability import Absent, Ready, Refusal
+from gemmhub.backend import Offer
+from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.kit import native
+from gemmhub.testing.check import honest
 
 pytestmark = pytest.mark.usefixtures("sim")
 LIMIT = 2**26
@@ -43,8 +45,17 @@ def other(checkouts):
 
 
 def prepared(backend, asked, candidate=None, limit=LIMIT):
-    assert backend.supports(asked) is None
-    return backend.prepare(asked, candidate or backend.candidates(asked)[0], limit)
+    offer = backend.offer(asked)
+    assert isinstance(offer, Offer)
+    return backend.prepare(asked, candidate or offer.first.name, limit)
+
+
+def refused(backend, asked, candidate, limit=LIMIT):
+    """The text of a refusal by prepare."""
+    found = backend.prepare(asked, candidate, limit)
+    assert isinstance(found, Refusal)
+    honest(found, "prepare()")
+    return f"{found.reason}; {found.remedy}\n{found.traceback or ''}"
 
 
 def right(backend, asked, **options):
@@ -66,15 +77,15 @@ def test_dtypes(backend, dtype, out, precision):
 
 
 def test_candidates_are_tiles(backend):
-    names = backend.candidates(problem(dtype="float16"))
+    names = backend.offer(problem(dtype="float16")).names
     assert names[0] == "tensor_256x128x32"
     assert len(names) == 5
-    assert backend.candidates(problem())[0] == "simt_128x128x4"
-    both = backend.candidates(problem(precision="tf32"))
+    assert backend.offer(problem()).first.name == "simt_128x128x4"
+    both = backend.offer(problem(precision="tf32")).names
     assert both[0] == "tf32_256x128x16"
     assert both[-1].startswith("simt_")
-    with pytest.raises(ValueError, match="no candidate 'fastest' here; allowed: tensor_256x128x32"):
-        backend.prepare(problem(dtype="float16"), "fastest", LIMIT)
+    text = refused(backend, problem(dtype="float16"), "fastest")
+    assert "no candidate 'fastest' here; allowed: tensor_256x128x32" in text
 
 
 def test_description_of_a_kernel(backend):
@@ -120,10 +131,10 @@ def test_no_products(backend, dtype):
 
 def test_results_without_elements(backend):
     for asked in (problem(0, 4, 4), problem(4, 0, 4), problem(4, 4, 4, batch=(0,))):
-        assert backend.supports(asked) is None
-        assert backend.candidates(asked) == ("nothing",)
+        offer = backend.offer(asked)
+        assert offer.names == ("nothing",)
+        assert offer.first.seconds == 0
         backend.prepare(asked, "nothing", 0).run(0, 0, 0, None, None, 1, 0, 0)
-        assert backend.estimate(asked) == 0
 
 
 def test_streams_and_threads(backend):
@@ -162,19 +173,21 @@ def test_a_call_leaves_no_memory_behind(backend, sim):
 
 
 def test_remarks_and_estimates(backend):
+    def seconds(*sizes, **options):
+        return backend.offer(problem(*sizes, dtype="float16", **options)).first.seconds
+
     asked = problem(4096, 4096, 4096, "float16")
-    large, small = backend.estimate(asked), backend.estimate(problem(dtype="float16"))
-    assert 1e-3 < large < 1e-2
-    assert small == pytest.approx(1e-5, rel=0.1)
-    assert backend.estimate(problem(300, dtype="float16", k=4096, n=4096)) == pytest.approx(
-        backend.estimate(problem(512, dtype="float16", k=4096, n=4096)), rel=0.1
-    )
+    assert 1e-3 < seconds(4096, 4096, 4096) < 1e-2
+    assert seconds() == pytest.approx(1e-5, rel=0.1)
+    assert seconds(300, k=4096, n=4096) == pytest.approx(seconds(512, k=4096, n=4096), rel=0.1)
+    times = {each.name: each.seconds for each in backend.offer(problem(300, 4096, 4096, "float16")).candidates}
+    assert times["tensor_256x256x32"] > times["tensor_128x128x32"]  # of its own tiles, which m does not fill
     uneven = replace(problem(8, 8, 8, batch=(3,)), a=strided("float32", 8, 8, 8, 1, (3,), (-64,)))
-    assert "3 launches" in backend.remark(uneven, backend.candidates(uneven)[0])
+    offer = backend.offer(uneven)
+    assert "3 launches" in offer.remark(offer.first.name)
     fresh = MutlassBackend()
-    assert "the first use compiles" in fresh.remark(asked, "tensor_256x128x32")
-    assert "one element per load" in backend.remark(problem(3, 3, 3), "simt_128x128x4")
-    assert backend.remark(problem(dtype="float64"), "simt_128x128x4") == ""
+    assert "the first use compiles" in fresh.offer(asked).remark("tensor_256x128x32")
+    assert "one element per load" in backend.offer(problem(3, 3, 3)).remark("simt_128x128x4")
 
 
 # What it refuses
@@ -186,18 +199,22 @@ def test_remarks_and_estimates(backend):
     (replace(problem(), a=strided("float32", 16, 16, 32, 2)), "strides (32, 2)"),
 ])  # fmt: skip
 def test_refusals(backend, asked, words):
-    refusal = backend.supports(asked)
+    refusal = backend.offer(asked)
     assert words in refusal.reason
     assert refusal.remedy
-    with pytest.raises(ValueError, match="; "):
-        backend.prepare(asked, "simt_128x128x4", LIMIT)
+    assert backend.prepare(asked, "simt_128x128x4", LIMIT) == refusal
 
 
 def test_mutlass_0_1_adds_up_in_one_order(backend, other):
-    assert backend.supports(problem(dtype="float16", deterministic=True)) is None
+    assert isinstance(backend.offer(problem(dtype="float16", deterministic=True)), Offer)
     later = other((0, 3, 0))
-    assert "same bits" in later.supports(problem(dtype="float16", deterministic=True)).reason
-    assert later.supports(problem(dtype="int8", out="int32", deterministic=True)) is None
+    assert "same bits" in later.offer(problem(dtype="float16", deterministic=True)).reason
+    assert isinstance(later.offer(problem(dtype="int8", out="int32", deterministic=True)), Offer)
+
+
+def test_times_of_another_device_are_refused(backend, tmp_path):
+    refusal = backend.import_times(tmp_path / "profile.csv", Device("musa", 7))
+    assert "on musa:7" in refusal.reason
 
 
 def test_pack_is_refused(backend):
@@ -215,9 +232,8 @@ def test_spelling_of_the_builder(other, version, arguments):
     if version is None or arguments == (15 if version == (0, 1, 1) else 13):
         assert right(backend, asked)
     else:
-        assert backend.supports(asked) is None
-        with pytest.raises(CompileError, match=r"gives no kernel for float16.*CollectiveBuilder|template argument"):
-            backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
+        text = refused(backend, asked, backend.offer(asked).first.name)
+        assert re.search(r"gives no kernel for float16.*CollectiveBuilder|template argument", text)
 
 
 def test_a_builder_of_neither_kind(other):
@@ -230,8 +246,9 @@ def test_a_builder_of_neither_kind(other):
     assert broken != text
     path.write_text(broken)
     try:
-        with pytest.raises(CompileError, match=r"takes neither 13 nor 15 arguments(.|\n)*version\.h"):
-            backend.prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
+        said = refused(backend, problem(dtype="float16"), "tensor_256x128x32")
+        assert "takes neither 13 nor 15 arguments" in said
+        assert "version.h" in said
     finally:
         path.write_text(text)
 
@@ -247,9 +264,7 @@ def test_a_missing_header_is_named(tmp_path, monkeypatch):
     backend = MutlassBackend()
     assert isinstance(backend.probe(), Ready)
     asked = problem(dtype="float16")
-    with pytest.raises(CompileError) as raised:
-        backend.prepare(asked, backend.candidates(asked)[0], LIMIT)
-    first = str(raised.value).splitlines()[0]
+    first = refused(backend, asked, backend.offer(asked).first.name).splitlines()[0]
     assert "MUTLASS 0.1.1 gives no kernel for" in first
     assert "fake/tuples.hpp" in first
     assert "No such file" in first
@@ -266,28 +281,24 @@ def test_a_compiler_that_fails(other, tmp_path, monkeypatch):
     failing(tmp_path, monkeypatch, "echo 'gemm.h:1: error: out of registers' >&2; exit 1")
     backend = other()
     asked = problem(dtype="float16")
-    assert backend.supports(asked) is None
-    for name in backend.candidates(asked):
-        with pytest.raises(CompileError, match="error: out of registers"):
-            backend.prepare(asked, name, LIMIT)
+    assert isinstance(backend.offer(asked), Offer)
+    for name in backend.offer(asked).names:
+        assert "error: out of registers" in refused(backend, asked, name)
         if name == "tensor_256x128x32":  # the next one takes its place
-            assert backend.candidates(asked)[0] == "tensor_128x128x32"
-            assert backend.supports(asked) is None
-    refusal = backend.supports(asked)
+            assert backend.offer(asked).first.name == "tensor_128x128x32"
+    refusal = backend.offer(asked)
     assert "MUTLASS 0.1.1 gives no kernel for float16 to float16" in refusal.reason
     assert "out of registers" in refusal.reason
     assert "doctor" in refusal.remedy
-    assert backend.estimate(asked) is None
     # Others are not concerned.
-    assert backend.supports(problem(dtype="bfloat16")) is None
+    assert isinstance(backend.offer(problem(dtype="bfloat16")), Offer)
 
 
 def test_a_compiler_that_hangs(other, tmp_path, monkeypatch):
     failing(tmp_path, monkeypatch, '[ "$1" = --version ] || sleep 60')
     monkeypatch.setattr(library, "PATIENCE", 0.5)
     backend = other()
-    with pytest.raises(CompileError, match=r"did not end within 0\.5 s"):
-        backend.prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
+    assert "did not end within 0.5 s" in refused(backend, problem(dtype="float16"), "tensor_256x128x32")
 
 
 def test_a_compiler_that_makes_something_else(other, tmp_path, monkeypatch):
@@ -297,8 +308,8 @@ def test_a_compiler_that_makes_something_else(other, tmp_path, monkeypatch):
         tmp_path, monkeypatch,
         f'for x; do [ "$last" = -o ] && out=$x; last=$x; done; exec c++ -shared -fPIC {nothing} -o "$out"',
     )  # fmt: skip
-    with pytest.raises(CompileError, match=r"is not a kernel: .*gemmhub_mutlass_check"):
-        other().prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
+    text = refused(other(), problem(dtype="float16"), "tensor_256x128x32")
+    assert re.search("is not a kernel: .*gemmhub_mutlass_check", text)
 
 
 def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
@@ -315,10 +326,9 @@ def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
     failures = []
 
     def ask(which):
-        try:
-            backend.prepare(which, "tensor_256x128x32", LIMIT)
-        except Exception as error:
-            failures.append(error)
+        kernel = backend.prepare(which, "tensor_256x128x32", LIMIT)
+        if isinstance(kernel, Refusal):
+            failures.append(kernel)
 
     threads = [threading.Thread(target=ask, args=(which,)) for which in asked]
     for thread in threads:
@@ -335,18 +345,29 @@ def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
 def test_a_kernel_that_is_wrong_is_refused(other, options, dtype, words):
     backend = other(**options)
     asked = problem(dtype=dtype)
-    first = backend.candidates(asked)[0]
-    with pytest.raises(CompileError, match="first product with everything") as caught:
-        backend.prepare(asked, first, LIMIT)
-    assert words in str(caught.value)
-    assert "gemmhub doctor musa" in str(caught.value)
-    assert first not in backend.candidates(asked)
+    first = backend.offer(asked).first.name
+    text = refused(backend, asked, first)
+    assert "first product with everything" in text
+    assert words in text
+    assert "gemmhub doctor musa" in text
+    assert first not in backend.offer(asked).names
 
 
 def test_mutlass_s_own_check_is_asked(other):
     backend = other(REFUSES=1)
-    with pytest.raises((CompileError, NotImplementableError), match=r"can_implement does not take .*Invalid status"):
-        backend.prepare(problem(dtype="float16"), "tensor_256x128x32", LIMIT)
+    text = refused(backend, problem(dtype="float16"), "tensor_256x128x32")
+    assert re.search("can_implement does not take .*Invalid status", text)
+
+
+def test_what_can_implement_refuses_is_refused(backend, monkeypatch):
+    """Of a kernel that is proven: this problem alone is refused, and the kernel is still a candidate."""
+    prepared(backend, problem(dtype="float16"), "tensor_256x128x32")
+    monkeypatch.setattr(library.Library, "refused", lambda self, call: "Invalid status")
+    asked = problem(32, dtype="float16")
+    text = refused(backend, asked, "tensor_256x128x32")
+    assert "can_implement does not take 32x16x16" in text
+    assert "leave the candidate's name out" in text
+    assert "tensor_256x128x32" in backend.offer(asked).names
 
 
 def test_what_can_implement_refuses_is_never_launched(backend, sim):
@@ -376,7 +397,7 @@ def test_errors_of_others_are_cleared_and_named(backend, sim):
     kernel, operands = prepared(backend, asked), Operands(asked)
     sim.musaSimSetSticky(801)
     assert np.array_equal(operands.run(kernel.run).astype(np.float32), operands.wide)
-    assert "cleared musaErrorNotSupported that other work had left" in backend.remark(asked, "tensor_256x128x32")
+    assert "cleared musaErrorNotSupported that other work had left" in backend.offer(asked).remark("tensor_256x128x32")
     assert not musa.load().clear_error()
 
 
@@ -399,8 +420,7 @@ def test_workspace(other, sim):
     asked = problem(20, 24, 40, "float16", "float32")
     kernel = prepared(backend, asked)
     assert kernel.workspace_bytes == 4096
-    with pytest.raises(ValueError, match="needs 4096 bytes of workspace"):
-        backend.prepare(asked, "tensor_256x128x32", 4095)
+    assert "needs 4096 bytes of workspace" in refused(backend, asked, "tensor_256x128x32", 4095)
     operands = Operands(asked)
     runtime = operands.arrays.runtime
     with runtime.device(0):
@@ -424,10 +444,8 @@ def test_failed_builds_are_tried_again_in_another_process_only(other, tmp_path, 
     failing(tmp_path, monkeypatch, "exit 1")
     backend = other()
     asked = problem(dtype="float16")
-    with pytest.raises(CompileError):
-        backend.prepare(asked, "tensor_256x128x32", LIMIT)
+    text = refused(backend, asked, "tensor_256x128x32")
     monkeypatch.delenv("GEMMHUB_MCC")
     native.forget()
-    with pytest.raises(CompileError):
-        backend.prepare(asked, "tensor_256x128x32", LIMIT)
+    assert refused(backend, asked, "tensor_256x128x32") == text
     assert right(other(), asked)

@@ -23,15 +23,15 @@ SAYS = """
 import json
 from gemmhub_musa.testing import problem
 from gemmhub_mutlass.backend import MutlassBackend
-from gemmhub.capability import Absent
+from gemmhub.capability import Absent, Refusal
 backend = MutlassBackend()
 found = backend.probe()
 if isinstance(found, Absent):
     print(json.dumps([found.reason, found.remedy]))
 else:
-    answers = [backend.supports(problem(**asked)) for asked in {asked!r}]
+    answers = [backend.offer(problem(**asked)) for asked in {asked!r}]
     devices = [device.index for device in found.devices]
-    print(json.dumps([devices, [answer and answer.reason for answer in answers]]))
+    print(json.dumps([devices, [answer.reason if isinstance(answer, Refusal) else None for answer in answers]]))
 """
 
 
@@ -94,7 +94,7 @@ right = []
 for index in (1, 0, 1):
     asked = problem(20, 21, 22, "float16", "float32", index=index)
     operands = Operands(asked)
-    kernel = backend.prepare(asked, backend.candidates(asked)[0], 2**26)
+    kernel = backend.prepare(asked, backend.offer(asked).first.name, 2**26)
     right.append(bool(np.array_equal(operands.run(kernel.run), operands.wide)))
 right.append(len(backend.probe().devices) == 2)
 right.append(runtime.load().current_device == 0)

@@ -37,8 +37,8 @@ import numpy as np
 from gemmhub_musa.testing import Operands, problem
 from gemmhub_mutlass.backend import MutlassBackend
 backend, asked = MutlassBackend(), problem(**ast.literal_eval(sys.argv[1]))
-assert backend.supports(asked) is None
-kernel, operands = backend.prepare(asked, backend.candidates(asked)[0], 2**26), Operands(asked)
+offer = backend.offer(asked)
+kernel, operands = backend.prepare(asked, offer.first.name, offer.workspace), Operands(asked)
 got = operands.run(kernel.run)
 print(json.dumps([kernel.description, bool(np.array_equal(got.astype(operands.wide.dtype), operands.wide))]))
 """

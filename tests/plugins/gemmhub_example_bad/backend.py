@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gemmhub import Absent, Backend, BackendDescription, Copy, Device, GemmProblem, Kernel, Ready, Refusal, hookimpl
+from gemmhub import (
+    Absent,
+    Backend,
+    BackendDescription,
+    Candidate,
+    Device,
+    GemmProblem,
+    Kernel,
+    Offer,
+    Ready,
+    Refusal,
+    hookimpl,
+)
+from gemmhub.backend import WORKSPACE
 
 
 class Scripted(Backend):
@@ -37,24 +49,23 @@ class Scripted(Backend):
     def probe(self) -> Ready | Absent:
         return self._answer("probe", Ready((Device("cpu"),), {"example": "1.0"}))
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        return self._answer("offer", self._offer, problem)
+
+    def _offer(self, problem: GemmProblem) -> Offer | Refusal:
         right = None if problem.plain else Refusal("it knows no epilogue", "leave alpha, beta and bias away")
-        return self._answer("supports", right, problem)
-
-    def estimate(self, problem: GemmProblem) -> float | None:
-        return self._answer("estimate", 1e-9, problem)
-
-    def remark(self, problem: GemmProblem, candidate: str) -> str:
-        return self._answer("remark", "", problem, candidate)
-
-    def copies(self, problem: GemmProblem) -> Sequence[Copy]:
-        return self._answer("copies", (), problem)
-
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        return self._answer("candidates", ("default",), problem)
-
-    def default_workspace(self, device: Device) -> int:
-        return self._answer("default_workspace", super().default_workspace(device), device)
+        refusal = self._answer("refusal", right, problem)
+        if refusal is not None:
+            return refusal
+        names = self._answer("candidates", ("default",), problem)
+        if isinstance(names, str):
+            return Offer(names)  # type: ignore[arg-type]
+        seconds, copies = self._answer("seconds", 1e-9, problem), self._answer("copies", (), problem)
+        return Offer(
+            tuple(Candidate(name, seconds, copies) for name in names),
+            lambda candidate: self._answer("remark", "", problem, candidate),
+            self._answer("workspace", WORKSPACE, problem),
+        )
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         return self._answer("prepare", self._kernel, problem, candidate, workspace_limit)
@@ -87,17 +98,14 @@ LOADING_FAULTS: dict[str, dict[str, Any]] = {
 """Answers that are wrong, by name: those that keep the backend from being loaded and probed."""
 
 ASKING_FAULTS: dict[str, dict[str, Any]] = {
-    "supports_raises": {"supports": ZeroDivisionError("division by zero")},
-    "supports_exits": {"supports": SystemExit(1)},
-    "supports_gives_true": {"supports": True},
-    "estimate_raises": {"estimate": OverflowError("too large")},
-    "candidates_raise": {"candidates": KeyError("float32")},
-    "candidates_empty": {"candidates": ()},
-    "candidates_text": {"candidates": "default"},
+    "offer_raises": {"offer": ZeroDivisionError("division by zero")},
+    "offer_exits": {"offer": SystemExit(1)},
+    "offer_gives_true": {"offer": True},
+    "offer_is_empty": {"candidates": ()},
+    "offer_has_text": {"candidates": "default"},
+    "offer_has_names": {"offer": Offer(("default",))},  # type: ignore[arg-type]
+    "offer_has_workspace_in_words": {"workspace": "64 MiB"},
     "remark_raises": {"remark": UnicodeError("surrogates")},
-    "copies_raise": {"copies": AttributeError("layout")},
-    "default_workspace_raises": {"default_workspace": LookupError("cpu")},
-    "default_workspace_is_text": {"default_workspace": "64 MiB"},
     "prepare_raises": {"prepare": RuntimeError("nvrtc: compilation failed")},
     "prepare_lacks_memory": {"prepare": MemoryError("workspace")},
     "prepare_gives_none": {"prepare": lambda problem, candidate, limit: None},
@@ -119,7 +127,7 @@ class Faulty:
     @hookimpl
     def gemmhub_backends(self) -> list[BackendDescription]:
         name = self._fault.replace("_", "-")
-        return [BackendDescription(name, self._load, f"has the fault {self._fault}", contract=1)]
+        return [BackendDescription(name, self._load, f"has the fault {self._fault}", contract=2)]
 
     def _load(self) -> Any:
         answers = dict(FAULTS[self._fault])

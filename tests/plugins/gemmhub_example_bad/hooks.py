@@ -44,7 +44,7 @@ def _raise(error: BaseException) -> Any:
 
 
 def _describe(**changes: Any) -> BackendDescription:
-    right = BackendDescription("bad-description", lambda: Scripted("bad-description"), "an example", contract=1)
+    right = BackendDescription("bad-description", lambda: Scripted("bad-description"), "an example", contract=2)
     return replace(right, **changes)
 
 

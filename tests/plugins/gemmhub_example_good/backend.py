@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gemmhub_example_good.probe import probe
 
-from gemmhub import Absent, Backend, GemmProblem, Kernel, Ready, Refusal
+from gemmhub import Absent, Backend, Candidate, GemmProblem, Kernel, Offer, Ready, Refusal
 from gemmhub.lowering import lower
 
 
@@ -20,7 +19,7 @@ class ExampleBackend(Backend):
     def probe(self) -> Ready | Absent:
         return probe()
 
-    def supports(self, problem: GemmProblem) -> Refusal | None:
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
         dtypes = {problem.a.dtype.name, problem.b.dtype.name, problem.out.dtype.name, problem.compute_dtype.name}
         if dtypes != {"float32"}:
             return Refusal(f"it takes float32, not {', '.join(sorted(dtypes - {'float32'}))}", "convert the operands")
@@ -29,13 +28,10 @@ class ExampleBackend(Backend):
         if problem.activation is not None:
             return Refusal(f"it knows no {problem.activation}", "apply the activation to the result")
         call = lower(problem)
-        return call if isinstance(call, Refusal) else None
-
-    def estimate(self, problem: GemmProblem) -> float:
-        return 20e-6 + problem.flops / 1e9
-
-    def candidates(self, problem: GemmProblem) -> Sequence[str]:
-        return ("block64", "block256")
+        if isinstance(call, Refusal):
+            return call
+        seconds = 20e-6 + problem.flops / 1e9
+        return Offer((Candidate("block64", seconds), Candidate("block256", seconds)))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         size = int(candidate.removeprefix("block"))

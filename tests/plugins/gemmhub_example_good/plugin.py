@@ -14,4 +14,4 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     variables = ("GEMMHUB_EXAMPLE_MODE",)
-    return [BackendDescription("example", _load, "float32 in blocks, an example", contract=1, variables=variables)]
+    return [BackendDescription("example", _load, "float32 in blocks, an example", contract=2, variables=variables)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ctypes import byref
 from typing import Any, NamedTuple
 
+from gemmhub_musa.backend import CallError
+
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas.launch import scalar
 from gemmhub_mublas.lower import Lowered
@@ -27,53 +29,50 @@ def _first(proposed: list[int]) -> _Choice:
     return _Choice(0, proposed[0]) if proposed else _Choice(LIBRARYS_CHOICE, 0)
 
 
+def room(lowered: Lowered) -> int:
+    """Return the bytes of workspace that WORKSPACE leaves to an algorithm."""
+    return max(0, WORKSPACE - lowered.zero_bytes)
+
+
 class Gemm:
     """A prepared problem: :meth:`run` is the kernel. Safe in any number of threads."""
 
     def __init__(self, machine: Machine, problem: GemmProblem, lowered: Lowered, algorithm: int, limit: int) -> None:
-        """``algorithm`` is an index into the library's proposals within WORKSPACE bytes, or LIBRARYS_CHOICE; where it
-        needs more than ``limit`` bytes, the first one proposed within that replaces it, or LIBRARYS_CHOICE.
+        """``algorithm`` is an index into the library's proposals for the first form within :func:`room`, or
+        LIBRARYS_CHOICE. Where it needs more than ``limit`` bytes, nothing is reserved: the caller refuses it.
 
-        Raises StatusError where the library has no descriptors for this, ValueError where it proposes no such
-        algorithm, AllocationError where there is no memory for zeros.
+        Raises CallError where the library has no descriptors for this or proposes no such algorithm, AllocationError
+        where there is no memory.
         """
         self._machine = machine
         self._index = problem.device.index
         self._lowered = lowered
-        self._limit = limit - lowered.zero_bytes
         self._compute = problem.compute_dtype.name
-        self.note = ""
-        """A remark where another algorithm replaced the requested one."""
         self._main = Plan(machine.glue, lowered.main) if lowered.main else None
         self._zero = Plan(machine.glue, lowered.zero) if lowered.zero else None
         self._choice = self._zero_choice = _Choice(LIBRARYS_CHOICE, 0)
+        limit -= lowered.zero_bytes
         with machine.current(self._index):
             machine.handles.reserve(self._index)
             if algorithm != LIBRARYS_CHOICE:
                 handle = machine.handles.take(self._index, 0)
                 try:
-                    self._choose(problem, algorithm, handle)
+                    self._choose(algorithm, handle, limit)
                 finally:
                     machine.handles.give(self._index, 0, handle)
             needed = max(self._choice.workspace, self._zero_choice.workspace)
-            if needed <= self._limit:  # else the caller refuses it
-                machine.workspace(self._index).reserve(needed, self._limit)
+            if needed <= limit:
+                machine.workspace(self._index).reserve(needed, limit)
             self._zeros = machine.workspace(self._index).zeros(lowered.zero_bytes) if lowered.zero else 0
 
-    def _choose(self, problem: GemmProblem, algorithm: int, handle: int) -> None:
-        if self._zero is not None:
-            self._zero_choice = _first(self._zero.propose(handle, max(0, self._limit)))
-        if self._main is None:
-            self._choice = self._zero_choice
-            return
-        proposed = self._main.propose(handle, WORKSPACE)
+    def _choose(self, algorithm: int, handle: int, limit: int) -> None:
+        first, *others = [plan for plan in (self._main, self._zero) if plan is not None]
+        proposed = first.propose(handle, room(self._lowered))
         if algorithm >= len(proposed):
-            raise ValueError(f"muBLASLt proposes {len(proposed)} algorithms for {problem}, not {algorithm + 1}")
-        self._choice = _Choice(algorithm, proposed[algorithm])
-        if self._choice.workspace > self._limit:
-            self._main = Plan(self._machine.glue, self._lowered.forms[0])
-            self._choice = _first(self._main.propose(handle, max(0, self._limit)))
-            self.note = f" (it needs {proposed[algorithm]} bytes of workspace: another took its place)"
+            raise CallError(f"muBLASLt proposes {len(proposed)} algorithms here, not {algorithm + 1}")
+        self._choice = self._zero_choice = _Choice(algorithm, proposed[algorithm])
+        for zero in others:  # a product of zeros is the same by each algorithm
+            self._zero_choice = _first(zero.propose(handle, max(0, limit)))
 
     @property
     def workspace_bytes(self) -> int:

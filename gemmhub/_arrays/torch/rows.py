@@ -1,0 +1,133 @@
+"""Products of torch tensors with new numbers of rows: tokens, which a model brings in another number at each step.
+
+Calls that differ in the rows of a alone are one family. Its kernels, one for each bucket of rows that was met, give
+functions for other numbers of rows (:attr:`gemmhub.backend.Kernel.with_rows`). So a new number is neither described nor
+decided.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from gemmhub._base.evicting import keep
+from gemmhub._base.geometry import MOST_ALIGNED
+from gemmhub.backend import Run, WithRows
+from gemmhub.buckets import end
+from gemmhub.dtypes import scalar_kind
+from gemmhub.problem import GemmProblem
+
+_LOW = MOST_ALIGNED - 1
+_MOST = 256
+"""The most families that are kept."""
+_RUNS = 1024
+"""The most numbers of rows of a family, and the most buckets."""
+
+
+class Family:
+    """The kernels of products that differ in their rows alone."""
+
+    def __init__(self, arrays: Any, problem: GemmProblem, alpha: Any, beta: Any) -> None:
+        self.columns, self.inner = problem.n, problem.k
+        self.dtype, self.place = arrays.dtype_of(problem.out.dtype), arrays.place
+        self.empty, self.stream, self.ordinal = arrays.module.empty, arrays.raw_stream, arrays.device.index
+        self.alpha, self.beta = alpha, beta
+        self._buckets: OrderedDict[int, WithRows] = OrderedDict()
+        self._runs: OrderedDict[int, Run] = OrderedDict()
+
+    def add(self, rows: int, with_rows: WithRows) -> None:
+        """Keep the kernel of a bucket, which ``rows`` is in."""
+        keep(self._buckets, end(rows), with_rows, _RUNS)
+
+    def run(self, rows: int, measured: Set[tuple[int, ...]]) -> Run | None:
+        """Return what runs products of ``rows``; None where they have to be decided. ``measured``: sizes that have
+        tuning records, which decide them exactly.
+        """
+        run = self._runs.get(rows)
+        if run is None:
+            with_rows = self._buckets.get(end(rows))
+            if with_rows is None or (rows, self.columns, self.inner) in measured:
+                return None
+            run = with_rows(rows)
+            if run is not None:
+                keep(self._runs, rows, run, _RUNS)
+        return run
+
+
+class Families:
+    """The families that were met; one for each key, which has all that a decision depends on but the rows."""
+
+    def __init__(
+        self, settings: Callable[[], object], place_of: Callable[[Any], object], alpha: Any, beta: Any
+    ) -> None:
+        """``settings`` returns those in force, ``place_of`` a tensor's device. ``alpha``, ``beta``: their defaults."""
+        self._settings, self._place_of, self._alpha, self._beta = settings, place_of, alpha, beta
+        self._families: OrderedDict[Any, Family] = OrderedDict()
+        self._measured: Set[tuple[int, ...]] = frozenset()
+
+    def product(self, a: Any, b: Any, options: Mapping[str, Any]) -> Any:
+        """Return the product in a new tensor; None, with nothing done, where its family or its bucket was not met."""
+        if not self._families or not a.is_contiguous():
+            return None
+        family = self._families.get(self._key_of(a, b, options))
+        if family is None:
+            return None
+        shape = a.shape
+        rows = 1
+        for size in shape[:-1]:
+            rows *= size
+        bias = options.get("bias") if options else None
+        if a.is_neg() or b.is_neg() or (bias is not None and bias.is_neg()):
+            return None  # torch negates lazily, which only the slow path detects
+        run = family.run(rows, self._measured)
+        if run is None:
+            return None
+        out = family.empty((*shape[:-1], family.columns), dtype=family.dtype, device=family.place)
+        vector, alpha, beta = None if bias is None else bias.data_ptr(), family.alpha, family.beta
+        if options:
+            alpha, beta = options.get("alpha", alpha), options.get("beta", beta)
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, vector, alpha, beta, family.stream(family.ordinal))
+        return out
+
+    def learn(
+        self, arrays: Any, problem: GemmProblem, with_rows: WithRows, measured: Set[tuple[int, ...]],
+        a: Any, b: Any, options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Keep a decided product in a new tensor for its family, where it has one."""
+        if problem.batch or problem.empty or problem.k == 0 or problem.packed_by is not None:
+            return
+        if problem.compute_dtype.kind == "c" or problem.b.layout.order is None or problem.m == 1:
+            return  # torch conjugates lazily, which only the slow path detects
+        if (
+            len(b.shape) != 2
+            or len(a.shape) < 2
+            or not a.is_contiguous()
+            or (problem.bias and problem.bias.axis != "n")
+        ):
+            return
+        if "stream" in options or options.get("c") is not None:
+            return
+        key = self._key_of(a, b, options)
+        family = self._families.get(key)
+        if family is None:
+            family = Family(arrays, problem, self._alpha, self._beta)
+            keep(self._families, key, family, _MOST)
+        self._measured = measured
+        family.add(problem.m, with_rows)
+
+    def _key_of(self, a: Any, b: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
+        place = self._place_of
+        key: tuple[Any, ...] = (
+            self._settings(), a.__class__, a.dtype, a.shape[-1], place(a), a.data_ptr() & _LOW,
+            b.__class__, b.dtype, b.shape, b.stride(), place(b), b.data_ptr() & _LOW,
+        )  # fmt: skip
+        for name, value in options.items():
+            if name == "bias" and value is not None:
+                key += (name, value.__class__, value.dtype, value.shape, value.stride(), place(value))
+                key += (value.data_ptr() & _LOW,)
+            elif name in ("alpha", "beta"):
+                key += (name, scalar_kind(value))
+            else:
+                key += (name, value.__class__, value)
+        return key

@@ -1,0 +1,87 @@
+"""Check of a backend's answers against the contract, before anything is prepared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gemmhub.backend import Backend, Offer, answer
+from gemmhub.capability import Copy, Refusal
+from gemmhub.problem import GemmProblem
+from gemmhub.testing.operands import dense
+
+T = TypeVar("T")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise AssertionError unless ``condition`` (assert statements vanish under ``python -O``)."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def call(what: str, function: Callable[..., T], *arguments: Any) -> T:
+    """``function(*arguments)``; an exception is a failure of the backend."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def honest(refusal: Refusal, label: str) -> None:
+    """Require that a refusal has a reason and a remedy."""
+    for name in ("reason", "remedy"):
+        text = getattr(refusal, name)
+        require(isinstance(text, str) and bool(text.strip()), f"{label} refused without a {name}: {refusal!r}")
+
+
+def offered(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
+    """The answer of ``offer``, which is called twice with equal problems."""
+    answers = [call("offer()", answer, backend, x) for x in (problem, replace(problem))]
+    for given in answers:
+        require(isinstance(given, (Offer, Refusal)), f"offer() returned {given!r}, not an Offer or a Refusal")
+    first, second = answers
+    same = (
+        first == second
+        if isinstance(first, Refusal) or isinstance(second, Refusal)
+        else _facts(first) == _facts(second)
+    )
+    require(same, f"offer() answered {first!r}, then {second!r} to an equal problem")
+    if isinstance(first, Refusal):
+        honest(first, "offer()")
+    else:
+        _check_candidates(first, problem)
+    if not backend.layout_sensitive:
+        other = call("offer()", answer, backend, dense(problem))
+        require(
+            isinstance(other, Refusal) == isinstance(first, Refusal),
+            f"layout_sensitive is False, but offer() answers {first!r} here and {other!r} to dense operands",
+        )
+    return first
+
+
+def _facts(offer: Offer) -> object:
+    """What must be equal in the offers for equal problems."""
+    return [(x.name, x.order) for x in offer.candidates], offer.workspace, offer.any_size
+
+
+def _check_candidates(offer: Offer, problem: GemmProblem) -> None:
+    """Check the facts that an offer has of its candidates."""
+    names = offer.names
+    right = len(names) > 0 and all(isinstance(x, str) and x for x in names) and len(set(names)) == len(names)
+    require(right, f"offer() has the candidates {names!r}, not one or more different names")
+    limit = offer.workspace
+    require(isinstance(limit, int) and limit >= 0, f"offer() has the workspace {limit!r}, not a number of bytes")
+    for candidate in offer.candidates:
+        seconds, label = candidate.seconds, f"candidate {candidate.name!r}"
+        if seconds is not None:
+            right = isinstance(seconds, (int, float)) and math.isfinite(seconds) and (seconds > 0 or problem.empty)
+            require(right and seconds >= 0, f"{label} takes {seconds!r}, not None or finite positive seconds")
+        for copy in candidate.copies:
+            right = isinstance(copy, Copy) and copy.operand in ("a", "b", "c", "bias", "out") and copy.nbytes >= 0
+            require(right, f"{label} has the copy {copy!r}")
+        right = candidate.order is None or (isinstance(candidate.order, str) and candidate.order != "")
+        require(right, f"{label} has the order {candidate.order!r}, not None or a name")
+        remark = call(f"remark({candidate.name!r})", offer.remark, candidate.name)
+        require(isinstance(remark, str), f"remark({candidate.name!r}) returned {remark!r}, not text")

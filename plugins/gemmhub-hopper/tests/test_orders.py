@@ -1,0 +1,74 @@
+"""Candidates that state one order of addition have equal accumulators, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import Home, mutated
+from gemmhub_hopper import lower
+from gemmhub_hopper.candidate import named
+from problems import problem
+from products import SMALL, Product, Shape
+from runs import Run
+
+GIVEN = {"b": "col", "out": "float32"}
+PRODUCTS = {
+    "bfloat16": (
+        Product(SMALL, 72, 40, 840, **GIVEN),
+        Product(SMALL, 72, 40, 840, swapped=True, **GIVEN),
+        Product(Shape(64, 32, 4, cluster_m=2, pingpong=True), 72, 40, 840, **GIVEN),
+        Product(SMALL, 72, 40, 840, splits=4, **GIVEN),
+        Product(Shape(64, 16, 5, cluster_k=4, consumers=1), 72, 40, 840, **GIVEN),
+    ),
+    "tf32": (
+        Product(SMALL, 72, 40, 420, dtype="tf32", **GIVEN),
+        Product(SMALL, 72, 40, 420, dtype="tf32", a="col", registers=True, **GIVEN),
+        Product(SMALL, 72, 40, 420, dtype="tf32", splits=4, **GIVEN),
+        Product(Shape(64, 16, 5, cluster_k=4, consumers=1), 72, 40, 420, dtype="tf32", **GIVEN),
+    ),
+}
+"""14 blocks of K, the last one not whole: of four parts, the first two have one more than the others."""
+REVERSED = ("ranks * work.split + rank;", "ranks * work.split + (ranks - 1 - rank);")
+
+
+def results(products, home):
+    """The results of each order: all the same operands, whose sums round."""
+    rng, found = np.random.default_rng(0), {}
+    m, n, k = products[0].m, products[0].n, products[0].k
+    a, b = (rng.standard_normal(shape).astype(products[0].problem.a.dtype) for shape in ((m, k), (k, n)))
+    for product in products:
+        bits = np.ascontiguousarray(Run(product, home).of(a, b)).tobytes()
+        found.setdefault(product.choice.order, set()).add(bits)
+    return found
+
+
+@pytest.mark.parametrize("dtype", PRODUCTS)
+def test_equal_orders_have_equal_bits(dtype):
+    """Other shapes, clusters, swapped operands, registers; split-K and CTAs that share K. Two orders differ."""
+    found = results(PRODUCTS[dtype], Home())
+    step = {"bfloat16": "wgmma.k16", "tf32": "wgmma.k8"}[dtype]
+    assert found.keys() == {step, f"{step}/s4"}
+    assert all(len(bits) == 1 for bits in found.values())
+    assert len(set.union(*found.values())) == 2
+
+
+def test_parts_in_another_order_are_noticed(monkeypatch, tmp_path):
+    """CTAs that share K from its end on compute a right product, with other bits than split-K."""
+    home = mutated(monkeypatch, tmp_path, "tile_scheduler.cuh", REVERSED)
+    assert len(results(PRODUCTS["bfloat16"][3:], home)["wgmma.k16/s4"]) == 2
+
+
+NO_ORDER = [
+    (problem(64, 72, 100, b="row"), "64x64x12"),  # a is copied, in as many K passes as the workspace allows
+    (problem(64, 72, 128, "float32"), "64x64x9"),
+    (problem(64, 72, 128, "float32"), "64x48x8rs"),
+    (problem(64, 72, 128, "float32"), "128x96x7h"),
+    (problem(64, 72, 128, "float32", precision="bf16x3"), "64x64x12x"),
+    (problem(64, 72, 128, "float32", precision="tf32", b="row"), "64x64x12"),
+]
+
+
+@pytest.mark.parametrize(("asked", "name"), NO_ORDER)
+def test_candidates_without_an_order(asked, name):
+    """Copies are made in K passes, which the workspace decides; split operands have sums of their own."""
+    assert named(lower.lowerings(asked), name).order is None

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +38,9 @@ from gemmhub_hopper.backend import HopperBackend
 from benchmarks.fit import sample
 from benchmarks.lib.cuda_graphs import Call, launching
 from benchmarks.lib.drawn import Product
+from benchmarks.lib.one_backend import prepared
 from benchmarks.lib.torch_calls import RATES, Setup, torch_calls
+from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Refusal
 from gemmhub.kit import cuda_clusters
 from gemmhub.problem import GemmProblem
@@ -93,28 +95,44 @@ class Prepared(NamedTuple):
     failed: list[str]
 
 
-def names(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random) -> list[tuple[Any, str, str]]:
-    """Return (backend, candidate, recorded name), the most promising first."""
-    found: list[tuple[Any, str, str]] = []
-    if tools.cublas.supports(asked) is None:
-        found.append((tools.cublas, tools.cublas.candidates(asked)[0], "first"))
-    behind: list[str] = []
-    if tools.hopper.supports(asked) is None:
-        best = list(tools.hopper.candidates(asked))[:_FIRST]
-        behind = drawn_behind(tools.hopper, asked, best, rng)
-        found += [(tools.hopper, name, name) for name in best]
-    if (product.dtype == "float32" or misaligned(product, asked)) and tools.cuda.supports(asked) is None:
-        found[3:3] = [(tools.cuda, name, name) for name in list(tools.cuda.candidates(asked))[:_CUDA]]
-    found[4:4] = [(tools.hopper, name, name) for name in behind[:1]]  # a slow candidate even where time is short
-    return found + [(tools.hopper, name, name) for name in behind[1:]]
+class Proposed(NamedTuple):
+    """A candidate to time."""
+
+    backend: Any
+    candidate: str
+    workspace: int
+    known_as: str
+    """The recorded name."""
 
 
-def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: list[str], rng: random.Random) -> list[str]:
+def proposals(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random) -> list[Proposed]:
+    """Return the candidates to time, the most promising first."""
+    found: list[Proposed] = []
+    offer = tools.cublas.offer(asked)
+    if isinstance(offer, Offer):
+        found.append(Proposed(tools.cublas, offer.first.name, offer.workspace, "first"))
+    behind: list[Proposed] = []
+    offer = tools.hopper.offer(asked)
+    if isinstance(offer, Offer):
+        best = offer.names[:_FIRST]
+        drawn = drawn_behind(tools.hopper, asked, best, rng)
+        of_hopper = [Proposed(tools.hopper, name, offer.workspace, name) for name in (*best, *drawn)]
+        found += of_hopper[: len(best)]
+        behind = of_hopper[len(best) :]
+    if product.dtype == "float32" or misaligned(product, asked):
+        offer = tools.cuda.offer(asked)
+        if isinstance(offer, Offer):
+            found[3:3] = [Proposed(tools.cuda, name, offer.workspace, name) for name in offer.names[:_CUDA]]
+    found[4:4] = behind[:1]  # a slow candidate even where time is short
+    return found + behind[1:]
+
+
+def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: Sequence[str], rng: random.Random) -> list[str]:
     """Draw some candidates ranked after the best ones, and some of the kernels for vectors."""
     lowerings = lower.lowerings(asked)
     if isinstance(lowerings, Refusal):
         return []
-    card, workspace = hopper._card(asked), hopper.default_workspace(sample.DEVICE)
+    card, workspace = hopper._card_of(0), hopper.machine.gpus[0].default_workspace
     ranked = [x.choice.name for x in choose.ranked(lowerings, card, workspace, _FIRST + _BEHIND)]
     found = []
     for some in (ranked, [choice.name for choice in gemv.choices(lowerings)]):
@@ -158,15 +176,15 @@ class Workshop:
         asked, rng = sample.problem(product), random.Random(number)
         found = Prepared(number, product, {}, [])
         try:
-            proposed = names(self._own.tools, product, asked, rng)
+            proposed = proposals(self._own.tools, product, asked, rng)
         except Exception as error:  # a failure of one product must not stop the others
             found.failed.append(f"{sample.words(sample.row(product))}: {type(error).__name__}: {error}"[:300])
             return found
-        for backend, candidate, known_as in proposed:
+        for backend, candidate, workspace, known_as in proposed:
             if self._stopped.is_set():
                 return None
             try:
-                kernel = backend.prepare(asked, candidate, backend.default_workspace(sample.DEVICE))
+                kernel = prepared(backend, asked, candidate, workspace)
                 found.calls[backend.name, known_as] = launching(kernel.run)
             except Exception as error:
                 found.failed.append(f"{backend.name} {candidate}: {type(error).__name__}: {error}"[:200])

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from benchmarks.lib.cuda_graphs import Call, Rig, expected, launching
-from benchmarks.lib.drawn import DEVICE, LARGE, Product, Sizes
+from benchmarks.lib.drawn import LARGE, Product, Sizes
 from benchmarks.lib.drawn import problem as problem_of
+from benchmarks.lib.one_backend import prepared
 from benchmarks.lib.torch_calls import RATES, kind_of
-from gemmhub.backend import Backend
+from gemmhub.backend import Backend, Offer
 from gemmhub.problem import GemmProblem
 
 
@@ -46,9 +47,9 @@ def rig_of(m: int, n: int, k: int, order: str, dtype: str) -> Rig:
     return Rig(m, n, k, order, kind_of(dtype), expected(m, n, k, RATES[dtype]))
 
 
-def caller(backend: Backend, asked: GemmProblem, candidate: str) -> Call:
-    """Prepare a candidate of a backend as a call on tensors."""
-    return launching(backend.prepare(asked, candidate, backend.default_workspace(DEVICE)).run)
+def caller(backend: Backend, asked: GemmProblem, candidate: str, workspace: int) -> Call:
+    """Prepare a candidate of a backend as a call on tensors. Raises ValueError where it is refused."""
+    return launching(prepared(backend, asked, candidate, workspace).run)
 
 
 def close(call: Call, rig: Rig, dtype: str) -> bool:
@@ -70,13 +71,13 @@ def close(call: Call, rig: Rig, dtype: str) -> bool:
 
 
 def compared(
-    backend: Backend, asked: GemmProblem, order: str, rig: Rig, calls: dict[str, Call], dtype: str, rounds: int,
-    others: dict[str, int] | None = None,
+    backend: Backend, asked: GemmProblem, offer: Offer, order: str, rig: Rig, calls: dict[str, Call],
+    dtype: str, rounds: int, others: dict[str, int] | None = None,
 ) -> tuple[dict[str, Any], dict[str, float]]:  # fmt: skip
     """Time ``calls`` in one run with torch's, print a line, and return the row of a result file.
 
-    The first of ``calls`` is the backend's choice. ``others`` are contenders that the rig already has; their seconds
-    are returned beside the row.
+    The first of ``calls`` is the first candidate of ``offer``. ``others`` are contenders that the rig already has;
+    their seconds are returned beside the row.
     """
     wrong = [name for name, call in calls.items() if not close(call, rig, dtype)]
     contenders = {"torch": rig.add(lambda a, b, out: torch.matmul(a, b, out=out))}
@@ -88,7 +89,7 @@ def compared(
     m, n, k = asked.m, asked.n, asked.k
     row = {
         "m": m, "n": n, "k": k, "order": order, "torch_us": reference * 1e6, "chosen": chosen, "best": best,
-        "estimate_us": (backend.estimate(asked) or math.nan) * 1e6, "us": {name: t * 1e6 for name, t in times.items()},
+        "estimate_us": (offer.first.seconds or math.nan) * 1e6, "us": {name: t * 1e6 for name, t in times.items()},
         "ratio": reference / times[chosen], "best_ratio": reference / times[best], "wrong": wrong,
     }  # fmt: skip
     tflops = [2e-12 * m * n * k / t for t in (reference, times[chosen])]

@@ -1,10 +1,10 @@
-"""Probing and refusals for the benchmarks of one backend on an NVIDIA card."""
+"""Probing, offers and refusals for the benchmarks of one backend on an NVIDIA card."""
 
 from __future__ import annotations
 
 from benchmarks.lib.drawn import DEVICE
-from gemmhub.backend import Backend
-from gemmhub.capability import Absent, Ready
+from gemmhub.backend import Backend, Kernel, Offer
+from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 
 
@@ -20,9 +20,18 @@ def opened(backend: Backend) -> Ready | None:
     return found
 
 
-def refused(backend: Backend, asked: GemmProblem, order: str) -> bool:
-    """Return whether a backend refuses a product, and print the reason."""
-    refusal = backend.supports(asked)
-    if refusal is not None:
-        print(f"{asked.m:6}{asked.n:6}{asked.k:6} {order}  refused: {refusal.reason}")
-    return refusal is not None
+def offered(backend: Backend, asked: GemmProblem, order: str) -> Offer | None:
+    """Return what a backend offers for a product. Print the reason and return None where it refuses it."""
+    answer = backend.offer(asked)
+    if isinstance(answer, Refusal):
+        print(f"{asked.m:6}{asked.n:6}{asked.k:6} {order}  refused: {answer.reason}")
+        return None
+    return answer
+
+
+def prepared(backend: Backend, asked: GemmProblem, candidate: str, workspace: int) -> Kernel:
+    """Return the kernel of a candidate in ``workspace`` bytes. Raises ValueError where it is refused."""
+    kernel = backend.prepare(asked, candidate, workspace)
+    if isinstance(kernel, Refusal):
+        raise ValueError(f"{kernel.reason}; {kernel.remedy}")
+    return kernel

@@ -61,6 +61,17 @@ def ragged_device() -> list[str]:
     return _new_sizes("h100", "torch, ms", 1e3, 3)
 
 
+def ragged_model() -> list[str]:
+    """Return gemmhub's time over torch's for prefills of new lengths on an H100, with and without compiled kernels."""
+    body = []
+    for name, where in (("ragged_model_cold.json", "an empty cache"), ("ragged_model.json", "kernels on disk")):
+        models = results.load(results.FOLDER / "h100" / name)["models"]
+        for dtype, found in models.items():
+            longest = max(found["gemmhub"])
+            body.append((dtype, where, f"{found['all']:.2f}", f"{found['rest']:.2f}", f"{longest:.2f}"))
+    return rows(("model", "from", "all lengths", "after the first 10", "longest prefill, s"), body)
+
+
 def _new_sizes(card: str, other: str, factor: float, digits: int) -> list[str]:
     kinds = (("other", "median"), ("new", "median"), ("again", "median"), ("new", "mean"))
     seconds = results.load(results.FOLDER / card / "ragged.json")["seconds"]

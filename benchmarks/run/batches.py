@@ -24,10 +24,11 @@ import torch
 import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.cuda_graphs import Call, launching
-from benchmarks.lib.drawn import DEVICE, Product, Sizes
+from benchmarks.lib.drawn import Product, Sizes
 from benchmarks.lib.drawn import problem as problem_of
+from benchmarks.lib.one_backend import prepared
 from benchmarks.lib.torch_calls import Setup
-from gemmhub.backend import Backend
+from gemmhub.backend import Backend, Offer
 
 SQUARES = [(count, side) for count in (1000, 4096, 20000) for side in (16, 32, 64) if count * side**2 <= 5e7]
 OTHERS = (
@@ -118,12 +119,11 @@ def candidates(item: Item) -> Iterator[tuple[str, Call]]:
     """Yield the names and calls of gemmhub-cuda's candidates, and gemmhub-cublas's choice."""
     asked = problem_of(Product("", item.dtype, item.orders, item.sizes))
     for name, backend in alone().items():
-        if backend.supports(asked) is None:
-            names = backend.candidates(asked)
-            own = [x for x in names if x.startswith(("batch", "bytes"))]
-            for candidate in own if name == "cuda" else names[:1]:
-                kernel = backend.prepare(asked, candidate, backend.default_workspace(DEVICE))
-                yield f"{name} {candidate}", launching(kernel.run)
+        offer = backend.offer(asked)
+        if isinstance(offer, Offer):
+            own = [x for x in offer.names if x.startswith(("batch", "bytes"))]
+            for candidate in own if name == "cuda" else offer.names[:1]:
+                yield f"{name} {candidate}", launching(prepared(backend, asked, candidate, offer.workspace).run)
 
 
 def row(item: Item, every: bool) -> dict[str, Any]:

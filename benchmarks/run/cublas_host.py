@@ -4,7 +4,8 @@
 
 It needs torch, cupy and gemmhub-cublas. Calls are timed as benchmarks/lib/host_time.py describes. The median over
 batches is compared (operands alternate between two sets, so that no call has the addresses of the previous one).
-"a new m" takes another number of rows in each call: the preparation of its kernel alone, and the whole call.
+"a new m" takes another number of rows in each call: the preparation of its kernel alone, its derivation from the kernel
+of the first number (Kernel.with_rows), and the whole call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gemmhub_cublas.backend import CublasBackend
 import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.host_time import samples
-from gemmhub.backend import WORKSPACE
+from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Device
 from gemmhub.testing.problems import problem
 
@@ -56,11 +57,16 @@ def contenders(size: int) -> dict[str, Callable[[], object]]:
     backend = CublasBackend()
     backend.probe()
     problems = [problem(m, size, size, "bfloat16", device=Device("cuda", torch.cuda.current_device())) for m in NEW]
-    candidate, to_prepare = backend.candidates(problems[0])[0], iter(problems)
+    offer = backend.offer(problems[0])
+    assert isinstance(offer, Offer), offer
+    candidate, to_prepare = offer.first.name, iter(problems)
+    kernel, numbers = backend.prepare(problems[0], candidate, offer.workspace), iter(NEW)
+    assert isinstance(kernel, Kernel), kernel
     tall, right, rows = torch.randn(NEW.stop, size, device="cuda").bfloat16(), tensors[0][1], iter(NEW)
 
     return {
-        "a new m, prepared": lambda: backend.prepare(next(to_prepare), candidate, WORKSPACE),
+        "a new m, prepared": lambda: backend.prepare(next(to_prepare), candidate, offer.workspace),
+        "a new m, by with_rows": lambda: kernel.with_rows(next(numbers)),
         "a new m (torch)": lambda: gemmhub.matmul(tall[: next(rows)], right, backend="cublas"),
         "torch out=": rotating(tensors, lambda a, b, out: torch.matmul(a, b, out=out)),
         "gemmhub out= (torch)": rotating(tensors, lambda a, b, out: gemmhub.matmul(a, b, out=out)),

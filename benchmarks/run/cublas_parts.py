@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_cublas import choose
+from gemmhub_cublas import choose, lower
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.choose import parse, text
 
@@ -27,6 +27,7 @@ from benchmarks.lib.beside_torch import caller, problem
 from benchmarks.lib.cuda_graphs import matrix
 from benchmarks.lib.one_backend import opened
 from benchmarks.lib.torch_calls import kind_of
+from gemmhub.backend import WORKSPACE
 from gemmhub.capability import Refusal
 
 _LAST = 64
@@ -58,7 +59,7 @@ def several(listed: list[str], k: int, step: int, rng: random.Random) -> list[st
 def counted(backend: CublasBackend, asked: Any, config: str, operands: tuple[Any, Any, Any]) -> float | None:
     """Return the least element of the result; None where the library does not run the algorithm."""
     try:
-        call = caller(backend, asked, config)
+        call = caller(backend, asked, config, WORKSPACE)
     except ValueError:
         return None
     a, b, out = operands
@@ -87,8 +88,8 @@ def main() -> int:
     while time.monotonic() < end:
         m, n, k, order = size
         asked, size = problem(m, n, k, order, options.dtype), drawn(rng)
-        analysis = backend._analyse(asked)
-        if analysis is None or isinstance(analysis, Refusal):
+        offer, lowered = backend.offer(asked), lower.lowered(asked)
+        if isinstance(offer, Refusal) or isinstance(lowered, Refusal):
             continue
         counts["products"] += 1
         a, b = matrix(m, k, order[0], kind).fill_(0), matrix(k, n, order[1], kind).fill_(1)
@@ -96,11 +97,10 @@ def main() -> int:
         out = matrix(m, n, "n", kind)
         if float(torch.matmul(a, b).min()) != _LAST:
             counts["torch.matmul wrong"] += 1
-        listed = [algorithm.config for algorithm in analysis.algorithms[analysis.form]]
-        for config in several(listed, k, 128 // a.element_size(), rng):
+        for config in several(list(offer.names), k, 128 // a.element_size(), rng):
             sums = counted(backend, asked, config, (a, b, out))
             if sums is not None:
-                right, taken = sums == _LAST, _check(parse(config), analysis.form)
+                right, taken = sums == _LAST, _check(parse(config), lowered.forms[0])
                 counts[f"{'right' if right else 'wrong'}, {'taken' if taken else 'not taken'}"] += 1
                 if not right or not taken:
                     wrong.append([m, n, k, order, config, sums])

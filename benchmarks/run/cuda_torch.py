@@ -17,20 +17,22 @@ import argparse
 import importlib.metadata
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from gemmhub_cuda import model
 from gemmhub_cuda.backend import CudaBackend
+from gemmhub_cuda.lower import Lowering, lowered
 
 import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, close, compared, print_summaries, problem, rig_of, summary
 from benchmarks.lib.cuda_graphs import Rig
 from benchmarks.lib.host_time import print_least
-from benchmarks.lib.one_backend import opened, refused
-from gemmhub.backend import WORKSPACE
+from benchmarks.lib.one_backend import offered, opened, prepared
+from gemmhub.backend import WORKSPACE, Offer
 from gemmhub.problem import GemmProblem
 
 QUICK = (
@@ -70,15 +72,14 @@ def drawn(seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def names(backend: CudaBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
+def names(backend: CudaBackend, asked: GemmProblem, offer: Offer, options: argparse.Namespace) -> Sequence[str]:
     """Return the candidates to time, the plugin's choice first."""
-    proposed = list(backend.candidates(asked))
     if not options.every:
-        return proposed if options.candidates else proposed[:1]
-    analysis = backend._analyse(asked)
-    assert analysis is not None
-    assert not hasattr(analysis, "reason")
-    timed = model.all_choices(analysis.lowering, backend.machine.cards[0], WORKSPACE)
+        return offer.names if options.candidates else offer.names[:1]
+    card = backend.machine.cards[0]
+    lowering = lowered(asked, card.capability)
+    assert isinstance(lowering, Lowering)
+    timed = model.all_choices(lowering, card, WORKSPACE)
     fastest = timed[0][0]
     return [choice.name for seconds, choice in timed if seconds < 3 * fastest]
 
@@ -108,12 +109,13 @@ def measure(
 ) -> dict[str, Any] | None:
     dtype = options.dtype
     asked = problem(m, n, k, order, dtype)
-    if refused(backend, asked, order):
+    offer = offered(backend, asked, order)
+    if offer is None:
         return None
     rig = rig_of(m, n, k, order, dtype)
     triton, instructions = triton_calls(rig, dtype) if options.triton else ({}, {})
-    calls = {name: caller(backend, asked, name) for name in names(backend, asked, options)}
-    row, triton_times = compared(backend, asked, order, rig, calls, dtype, options.rounds, triton)
+    calls = {name: caller(backend, asked, name, offer.workspace) for name in names(backend, asked, offer, options)}
+    row, triton_times = compared(backend, asked, offer, order, rig, calls, dtype, options.rounds, triton)
     if triton_times:
         fastest = min(triton_times, key=lambda name: triton_times[name])
         times = {name: us * 1e-6 for name, us in row["us"].items()}
@@ -134,8 +136,11 @@ def host(backend: CudaBackend, n: int = 256) -> None:
     """Print the microseconds of host time a call: the least over batches, each launched on an idle card."""
     asked = problem(n, n, n, "nn", "float32")
     a, b, out = (torch.randn(n, n, device="cuda") for _ in range(3))
-    chosen = backend.candidates(asked)[0]
-    run = backend.prepare(asked, chosen, WORKSPACE).run
+    offer = offered(backend, asked, "nn")
+    if offer is None:
+        return
+    chosen = offer.first.name
+    run = prepared(backend, asked, chosen, offer.workspace).run
     stream = torch.cuda.current_stream().cuda_stream
     places = [x.data_ptr() for x in (a, b, out)]
     contenders = {

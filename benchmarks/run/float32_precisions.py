@@ -28,7 +28,7 @@ from benchmarks.lib.beside_torch import caller
 from benchmarks.lib.cuda_graphs import Call
 from benchmarks.lib.drawn import Product, classes
 from benchmarks.lib.drawn import problem as problem_of
-from benchmarks.lib.one_backend import opened
+from benchmarks.lib.one_backend import offered, opened
 from benchmarks.lib.torch_calls import Setup, chosen, without_records
 from benchmarks.run.float32_data import error
 
@@ -44,7 +44,8 @@ def measure(backend: HopperBackend, product: Product, options: argparse.Namespac
     calls["torch"] = lambda a, b, out: torch.matmul(a, b, out=out)
     if options.candidates:
         asked = replace(problem_of(product), precision="bf16x3")
-        calls |= {name: caller(backend, asked, name) for name in backend.candidates(asked)}
+        offer = offered(backend, asked, product.orders)
+        calls |= {name: caller(backend, asked, name, offer.workspace) for name in offer.names} if offer else {}
     contenders = {name: rig.add(call) for name, call in calls.items()}
     times = dict(zip(contenders, rig.medians(list(contenders.values()), options.rounds)))
     errors: dict[str, dict[str, float]] = {"normal": {}, "positive": {}}

@@ -19,7 +19,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from gemmhub_hopper import choose, pdl
+from gemmhub_hopper import choose, lower, pdl
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.pdl import Next
@@ -27,9 +27,9 @@ from gemmhub_hopper.pdl import Next
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import close, drawn, problem, rig_of
 from benchmarks.lib.cuda_graphs import Call, launching
-from benchmarks.lib.drawn import DEVICE
 from benchmarks.lib.one_backend import opened
 from benchmarks.lib.torch_calls import RATES
+from gemmhub.capability import Refusal
 
 _CHOICES = 4
 _LONG, _LONGEST, _KEPT = 6e-5, 3e-4, 0.3
@@ -39,12 +39,16 @@ _BOUNDS = (4.5e-6, 6e-6, 8e-6, 12e-6, 16e-6, 30e-6, 60e-6)
 """Boundaries of the rows of the printed table in seconds."""
 
 
+def _workspace(backend: HopperBackend) -> int:
+    return backend.machine.gpus[0].default_workspace
+
+
 def launched(backend: HopperBackend, choice: Any, moment: Next) -> Call:
     if isinstance(choice, GemvChoice):
         launch: Any = backend.gemv(0, choice)
         starters = [launch._function]
     else:
-        launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
+        launch = backend.launch(0, choice, _workspace(backend))
         starters = launch._gemms if hasattr(launch, "_gemms") else [launch.gemm]
     for starter in starters:
         starter._made[0].p.next = moment
@@ -66,7 +70,7 @@ def measure(backend: HopperBackend, size: Any, choice: Any, dtype: str) -> dict[
     taken = (
         pdl.gemv(choice, sms)
         if vectors
-        else pdl.gemm(choice, choice.k_passes(backend.default_workspace(DEVICE)).k_blocks, backend._card_of(0))
+        else pdl.gemm(choice, choice.k_passes(_workspace(backend)).k_blocks, backend._card_of(0))
     )
     us = {name: float(f"{seconds * 1e6:.4g}") for name, seconds in times.items()}
     return {
@@ -108,12 +112,14 @@ def main() -> int:
     end, rows = time.monotonic() + options.seconds, []
     for size in takewhile(lambda _: time.monotonic() < end, sizes(options)):
         asked = problem(*size, options.dtype)
-        if backend.supports(asked) is None:
-            analysis: Any = backend._analyse(asked)
-            fastest = [choice for _, choice in choose.distinct(analysis.timed)]
-            choices = [x for x in fastest if isinstance(x, GemvChoice) == options.vectors][:_CHOICES]
-            if choices:
-                rows.append(measure(backend, size, rng.choice(choices), options.dtype))
+        lowerings = lower.lowerings(asked)
+        if isinstance(lowerings, Refusal):
+            continue
+        timed = choose.timed(lowerings, backend._card_of(0), _workspace(backend))
+        fastest = [choice for _, choice in choose.distinct(timed)]
+        choices = [x for x in fastest if isinstance(x, GemvChoice) == options.vectors][:_CHOICES]
+        if choices:
+            rows.append(measure(backend, size, rng.choice(choices), options.dtype))
     table(rows)
     results.save(options.file, dtype=options.dtype, rows=rows)
     alarms = [x for x in rows if x["wrong"]]

@@ -25,7 +25,7 @@ from gemmhub_hopper.backend import HopperBackend
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, close, problem, rig_of
 from benchmarks.lib.drawn import LARGE, between
-from benchmarks.lib.one_backend import opened
+from benchmarks.lib.one_backend import offered, opened
 
 ODD = {"m, n, k": (1, 1, 1), "k": (0, 0, 1), "n": (0, 1, 0)}
 """Differences of (m, n, k) from the next aligned sizes, by the sizes that are odd."""
@@ -45,10 +45,12 @@ def drawn(seed: int) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
 def timed(backend: HopperBackend, sizes: tuple[int, int, int], order: str, dtype: str, rounds: int) -> dict[str, Any]:
     """Return the plugin's choice, its time and torch's in microseconds, whether it is right, and a copy's time."""
     asked, rig = problem(*sizes, order, dtype), rig_of(*sizes, order, dtype)
-    names = list(backend.candidates(asked))
+    offer = offered(backend, asked, order)
+    assert offer is not None
+    names = offer.names
     copied_names = [x for x in names[1:] if not in_registers(x)]
     beside = copied_names[:1] if in_registers(names[0]) else []
-    calls = [caller(backend, asked, x) for x in (names[0], *beside)]
+    calls = [caller(backend, asked, x, offer.workspace) for x in (names[0], *beside)]
     right = all(close(call, rig, dtype) for call in calls)
     contenders = [rig.add(call) for call in calls] + [rig.add(lambda a, b, out: torch.matmul(a, b, out=out))]
     own, *copied, reference = rig.medians(contenders, rounds)

@@ -17,21 +17,22 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_hopper import choose
+from gemmhub_hopper import choose, lower
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launch import Launch
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, compared, drawn, print_summaries, problem, rig_of
 from benchmarks.lib.cuda_graphs import Call, Rig
-from benchmarks.lib.drawn import DEVICE
 from benchmarks.lib.host_time import print_least
-from benchmarks.lib.one_backend import opened, refused
+from benchmarks.lib.one_backend import offered, opened, prepared
+from gemmhub.backend import Offer
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
 
@@ -65,7 +66,9 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
     made = {b.data_ptr(): backend.pack(b.data_ptr(), asked) for _, b, _ in rig.sets}
     dense = MatrixLayout.contiguous(asked.k, asked.n)
     asked = replace(asked, packed_by=backend.name, b=replace(asked.b, layout=dense))
-    run = backend.prepare(asked, backend.candidates(asked)[0], backend.default_workspace(DEVICE)).run
+    offer = backend.offer(asked)
+    assert isinstance(offer, Offer)
+    run = prepared(backend, asked, offer.first.name, offer.workspace).run
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -74,26 +77,19 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
     return call
 
 
-def names(backend: HopperBackend, asked: GemmProblem, options: argparse.Namespace) -> list[str]:
+def names(backend: HopperBackend, asked: GemmProblem, offer: Offer, options: argparse.Namespace) -> Sequence[str]:
     """Return the candidates to time, the plugin's choice first."""
-    proposed = list(backend.candidates(asked))
     if not options.every:
-        return proposed if options.candidates else proposed[:1]
-    ranked = _ranked(backend, asked, _FAR_SLOWER)
-    return list(dict.fromkeys([*proposed[:1], *ranked[:_MOST], *ranked[_MOST::3]]))
+        return offer.names if options.candidates else offer.names[:1]
+    ranked = _ranked(backend, asked, offer.workspace, _FAR_SLOWER)
+    return list(dict.fromkeys([offer.first.name, *ranked[:_MOST], *ranked[_MOST::3]]))
 
 
-def lowerings_of(backend: HopperBackend, asked: GemmProblem) -> Any:
-    analysis = backend._analyse(asked)
-    assert analysis is not None
-    assert not hasattr(analysis, "reason")
-    return analysis.lowerings
-
-
-def _ranked(backend: HopperBackend, asked: GemmProblem, slower: float) -> list[str]:
+def _ranked(backend: HopperBackend, asked: GemmProblem, workspace: int, slower: float) -> list[str]:
     """Return the candidates whose estimates are at most ``slower`` times the least."""
-    lowerings, workspace = lowerings_of(backend, asked), backend.default_workspace(DEVICE)
-    found = choose.ranked(lowerings, backend._card(asked), workspace)
+    lowerings = lower.lowerings(asked)
+    assert isinstance(lowerings, tuple)
+    found = choose.ranked(lowerings, backend._card_of(0), workspace)
     return [x.choice.name for x in found if x.seconds < slower * found[0].seconds]
 
 
@@ -101,24 +97,27 @@ def measure(
     backend: HopperBackend, m: int, n: int, k: int, order: str, options: argparse.Namespace
 ) -> dict[str, Any] | None:
     asked = problem(m, n, k, order, options.dtype)
-    if refused(backend, asked, order):
+    offer = offered(backend, asked, order)
+    if offer is None:
         return None
-    proposed = names(backend, asked, options)
+    proposed = names(backend, asked, offer, options)
     if not any(options.having in name for name in proposed):
         return None
     rig = rig_of(m, n, k, order, options.dtype)
-    calls = {name: caller(backend, asked, name) for name in proposed}
+    calls = {name: caller(backend, asked, name, offer.workspace) for name in proposed}
     if options.packed:
         calls[_PACKED] = packed_caller(backend, asked, rig)
-    return compared(backend, asked, order, rig, calls, options.dtype, options.rounds)[0]
+    return compared(backend, asked, offer, order, rig, calls, options.dtype, options.rounds)[0]
 
 
 def host(backend: HopperBackend, n: int = 256) -> None:
     """Print the microseconds of host time a call: the least over batches, each launched on an idle card."""
     asked = problem(n, n, n, "nn", "bfloat16")
-    choice = next(choice for _, choice in backend._analyse(asked).timed if choice.splits == 1)
+    lowerings, workspace = lower.lowerings(asked), backend.machine.gpus[0].default_workspace
+    assert isinstance(lowerings, tuple)
+    choice = next(x.choice for x in choose.corrected(lowerings, backend._card_of(0), workspace) if x.choice.splits == 1)
     a, b, out = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(3))  # this creates a context
-    launch = backend.launch(0, choice, backend.default_workspace(DEVICE))
+    launch = backend.launch(0, choice, workspace)
     assert isinstance(launch, Launch)
     gemm = launch.gemm
     stream = torch.cuda.current_stream().cuda_stream

@@ -140,12 +140,13 @@ class Counter:
             m=m, n=n, k=k, a=operands[0], b=operands[1], out=operands[2], compute_dtype=as_dtype("float32"),
             device=Device("musa", 0), packed_by=self.backend.name if how == "packed" else None,
         )  # fmt: skip
-        copying = how != "plain" and f"{TILE}-copying" in self.backend.candidates(problem)
-        kernel = self.backend.prepare(problem, f"{TILE}-copying" if copying else TILE, 2**30)
+        offered = {each.name: each for each in self.backend.offer(problem).candidates}
+        chosen = offered.get(f"{TILE}-copying", offered[TILE]) if how != "plain" else offered[TILE]
+        kernel = self.backend.prepare(problem, chosen.name, 2**30)
         b_columns = -(-n // 64) * 64 if how == "packed" else n
         nbytes = 2 * m * k, 2 * k * b_columns, 2 * m * n
         found = self._counted(lambda a, b, c: kernel.run(a, b, c, None, None, 1, 0, 0), *nbytes)
-        copied = ", ".join(copy.operand.upper() for copy in self.backend.copies(problem)) if copying else ""
+        copied = ", ".join(copy.operand.upper() for copy in chosen.copies)
         way = "B packed" if how == "packed" else ""
         way += (", " if way and copied else "") + (f"{copied} copied first" if copied else "")
         return row(size, orders, way or "as it lies", found, "pipelined_gemm", k, others=4)

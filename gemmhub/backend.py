@@ -204,7 +204,10 @@ class Backend(ABC):
 
 
 def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
-    """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.offer` returns."""
+    """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.offer` returns.
+
+    Raises TypeError where that is neither a refusal nor a whole offer.
+    """
     unread = [name for name in problem.demands if name not in backend.takes]
     if unread:
         what = " and ".join(dict.fromkeys(problem.demands[name] for name in unread))
@@ -218,7 +221,31 @@ def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
         return Refusal(
             f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
         )
-    return backend.offer(problem)
+    return _whole(backend.offer(problem))
+
+
+def _whole(answer: object) -> Offer | Refusal:
+    """``answer`` of :meth:`Backend.offer`. Raises TypeError for what is no answer."""
+    if isinstance(answer, Refusal):
+        return answer
+    if not isinstance(answer, Offer):
+        raise TypeError(f"it returned {answer!r:.60}, not an Offer or a Refusal")
+    candidates: object = answer.candidates
+    if not isinstance(candidates, Sequence) or not candidates:
+        raise TypeError(f"a sequence of candidates is needed, one or more, not {candidates!r:.60}")
+    for candidate in candidates:
+        if not (isinstance(candidate, Candidate) and isinstance(candidate.name, str) and candidate.name):
+            raise TypeError(f"{candidate!r:.60} is no Candidate with a name")
+        name, copies, order = candidate.name, candidate.copies, candidate.order
+        if not isinstance(copies, Sequence) or not all(isinstance(x, Copy) for x in copies):
+            raise TypeError(f"candidate {name!r:.60} has the copies {copies!r:.60}")
+        if not (order is None or isinstance(order, str)):
+            raise TypeError(f"candidate {name!r:.60} has the order {order!r:.60}, not a name or None")
+    if len(set(answer.names)) < len(candidates):
+        raise TypeError(f"two candidates have one name: {', '.join(answer.names):.60}")
+    if not isinstance(answer.workspace, int) or answer.workspace < 0:
+        raise TypeError(f"the workspace is {answer.workspace!r:.60}, not a number of bytes")
+    return answer
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ import logging
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gemmhub import buckets, records
 from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded, neutral
 from gemmhub._choice import registry
-from gemmhub.backend import WORKSPACE, Backend, Candidate, Kernel, Offer
+from gemmhub.backend import WORKSPACE, Backend, Kernel, Offer
 from gemmhub.backend import answer as answer_of
 from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.config import Settings
@@ -217,18 +217,9 @@ def _why_not(winner: Able | None) -> str:
 
 def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
     return Verdict(
-        x.entry.name,
-        x.entry.distribution,
-        status,
-        reason,
-        "",
-        x.seconds,
-        x.source,
-        x.candidate,
-        x.order,
-        x.copies,
+        x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.order, x.copies,
         x.remark,
-    )
+    )  # fmt: skip
 
 
 def _ask(
@@ -256,7 +247,7 @@ def _ask(
     if failure is not None:
         return no(failure)
     _log.debug("backend %s: asked about %s", entry.name, problem)
-    offer = guarded(lambda: _offer(backend, problem), "offer()", remedy)
+    offer = guarded(lambda: answer_of(backend, problem), "offer()", remedy)
     if isinstance(offer, Refusal):
         return no(offer)
     measured = records.lookup(entry.name, problem, ready, offer.names)
@@ -270,7 +261,7 @@ def _ask(
     if isinstance(remark, Refusal):
         return no(remark)
     remark = "; ".join(filter(None, (remark, stale)))
-    there = offer if copied == problem else guarded(lambda: _offer(backend, copied), "offer()", remedy)
+    there = offer if copied == problem else guarded(lambda: answer_of(backend, copied), "offer()", remedy)
     if isinstance(there, Refusal):
         return no(there)
     copies = next((tuple(x.copies) for x in there.candidates if x.name == candidate), ())
@@ -286,32 +277,6 @@ def _known(seconds: object) -> float | None:
 def expected(x: Able) -> float | None:
     """The estimate of what an untuned call of a backend takes, whatever was measured."""
     return _known(x.offer.first.seconds)
-
-
-def _offer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
-    """Ask a backend. Raises TypeError for what is no answer."""
-    answer: object = answer_of(backend, problem)
-    if isinstance(answer, Refusal):
-        return answer
-    if not isinstance(answer, Offer):
-        raise TypeError(f"it returned {answer!r:.60}, not an Offer or a Refusal")
-    candidates: object = answer.candidates
-    if not isinstance(candidates, Sequence) or not candidates:
-        raise TypeError(f"a sequence of candidates is needed, one or more, not {candidates!r:.60}")
-    for candidate in candidates:
-        if not (isinstance(candidate, Candidate) and isinstance(candidate.name, str) and candidate.name):
-            raise TypeError(f"{candidate!r:.60} is no Candidate with a name")
-        if not isinstance(candidate.copies, Sequence) or not all(isinstance(x, Copy) for x in candidate.copies):
-            raise TypeError(f"candidate {candidate.name!r:.60} has the copies {candidate.copies!r:.60}")
-        if not (candidate.order is None or isinstance(candidate.order, str)):
-            raise TypeError(
-                f"candidate {candidate.name!r:.60} has the order {candidate.order!r:.60}, not a name or None"
-            )
-    if len({x.name for x in candidates}) < len(candidates):
-        raise TypeError(f"two candidates have one name: {', '.join(x.name for x in candidates):.60}")
-    if not isinstance(answer.workspace, int) or answer.workspace < 0:
-        raise TypeError(f"the workspace is {answer.workspace!r:.60}, not a number of bytes")
-    return answer
 
 
 def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:

@@ -87,7 +87,7 @@ def first_failure(backend: RightBackend) -> str:
         ("ReadsPoison", "NaN was read from the result's old content"),
         ("SharedScratch", "called from 4 threads at once.*wrong result"),
         ("BadSecondCandidate", "candidate 'einsum'.*wrong result"),
-        ("BoundlessWorkspace", r"offer\(\) has the workspace None"),
+        ("BoundlessWorkspace", r"offer\(\) raised TypeError: the workspace is None, not a number of bytes"),
         ("NegativeEstimate", r"candidate 'matmul' takes -1.0"),
         ("FalseOrder", "'matmul' and 'einsum' state the order 'chain', but bits differ"),
         ("SilentRemark", r"remark\('matmul'\) returned None"),
